@@ -1,0 +1,39 @@
+"""What one loaded model can do, published before anybody asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Caps on what a request may ask for. All are settings; the defaults suit a shared server."""
+
+    max_n: int = 16
+    max_stops: int = 16
+    max_stop_chars: int = 1000
+    max_logprobs: int = 20
+    max_messages: int = 1024
+    max_prompt_chars: int = 4_000_000
+    max_images: int = 16
+    max_image_bytes: int = 20_000_000
+    max_image_pixels: int = 40_000_000
+    max_timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """`parameters` are the request fields that this model honours; any other field is refused by name.
+
+    `tokens` is False for an engine that can only give text; the contract suite then holds it to less.
+    """
+
+    parameters: frozenset[str]
+    tokens: bool = True
+    chat: bool = True
+    vision: bool = False
+    embeddings: bool = False
+    generation: bool = True
+    context_length: int
+    max_concurrency: int = 1
+    limits: Limits = Limits()

@@ -1,0 +1,188 @@
+"""The engine contract: load, describe, generate, close. Engines speak token ids and know no text pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.results import DeviceMemory, FinishReason
+from drivetrain.core.sampling import Sampling
+from drivetrain.core.tokenizer import Tokenizer
+
+Progress = Callable[[str, float | None], None]
+"""Called with what is being done and the share that is done (None: unknown)."""
+
+
+class WeightsFormat(StrEnum):
+    SAFETENSORS = "safetensors"
+    GGUF = "gguf"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """What to load. `path` is a folder or a file; `options` are the settings that this engine declares."""
+
+    name: str
+    path: Path
+    format: WeightsFormat
+    options: Mapping[str, Any] = field(default_factory=dict)
+    derived: Path | None = None
+    """A folder that the engine may fill, once and atomically, with what it makes of the weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What was loaded. `default_sampling` is what came with the weights (`generation_config.json`)."""
+
+    engine: str
+    capabilities: Capabilities
+    tokenizer: Tokenizer
+    eos_ids: frozenset[int]
+    architecture: str
+    device: str
+    dtype: str
+    encoder_decoder: bool = False
+    image_token: str | None = None
+    embedding_size: int = 0
+    pooling: str | None = None
+    default_sampling: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A prompt with images, for the model's own processor. The images are decoded and within the limits."""
+
+    text: str
+    images: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """Everything settled: the engine fills in no default of its own.
+
+    With `media`, `prompt_ids` is empty and the engine's first item reports the expanded prompt.
+    `max_tokens` None means the rest of the context, which then only the engine can know.
+    `stop_ids` end a choice; they are suppressed until `min_tokens` ids were sampled.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    media: Media | None = None
+    context_length: int
+    max_tokens: int | None
+    min_tokens: int = 0
+    stop_ids: frozenset[int] = frozenset()
+    sampling: Sampling = field(default_factory=Sampling)
+    seeds: tuple[int, ...]
+    """One a choice: its length is `n`."""
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdLogprobs:
+    """One position: the logprob of the id that stands there (None: nothing predicts it) and the likeliest ids."""
+
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptStep:
+    """At most one, and before any `TokenStep`: what the engine knows of the prompt.
+
+    `token_ids` is set for a prompt with media; `logprobs` where they were asked for, one a prompt id.
+    """
+
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[IdLogprobs, ...] | None = None
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStep:
+    """New ids of one choice. `reason` is set with the choice's last step: `STOP` if its last id is a stop id."""
+
+    index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[IdLogprobs, ...] | None = None
+    reason: FinishReason | None = None
+
+
+Step = PromptStep | TokenStep
+
+
+class EngineStream(Protocol):
+    """The steps of one request, until every choice has ended; then it stops, or raises one `DrivetrainError`."""
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> Step: ...
+
+    def finish(self, index: int) -> None:
+        """End one choice from outside; the others run on. Steps of it that are under way may still arrive."""
+        ...
+
+    def abort(self) -> None:
+        """Ask for the end, without waiting. A pending or later `__anext__` raises `Cancelled`. Idempotent."""
+        ...
+
+    async def aclose(self) -> None:
+        """Abort and return once the request's resources are free: at most one more step. Idempotent."""
+        ...
+
+    def on_released(self, callback: Callable[[], None]) -> None:
+        """Call back once on the event loop when the resources are free, also if nobody reads any more."""
+        ...
+
+    @property
+    def unread(self) -> int:
+        """Steps that wait for the reader."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedItem:
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`alive` is False when nothing can be generated any more; `last_progress` is a `time.monotonic()` value."""
+
+    alive: bool
+    active: int
+    last_progress: float
+    detail: str = ""
+
+
+class Engine(Protocol):
+    """One loaded model. All methods are called from one event loop; a blocking library lives on its own thread."""
+
+    async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        """Load once. Raises `LoadFailed` (or `MissingExtra`, `InvalidSetting`); nothing is left behind then."""
+        ...
+
+    def generate(self, request: EngineRequest) -> EngineStream:
+        """Start at once; the worker has already waited for a slot."""
+        ...
+
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        """One unit vector an item. Only called where `capabilities.embeddings`."""
+        ...
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """Now, on each device that is not the host's own memory."""
+        ...
+
+    def health(self) -> Health: ...
+
+    async def close(self) -> None:
+        """Abort everything, free everything, end the thread. Idempotent."""
+        ...

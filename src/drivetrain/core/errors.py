@@ -1,0 +1,105 @@
+"""Every way a request, a load or a setting can fail: one tree, free of HTTP and of any engine.
+
+    DrivetrainError
+    ├── InvalidRequest            the caller can mend it; `param` names the field
+    │   ├── Unsupported           this model or engine cannot do what the field asks
+    │   └── ContextOverflow       prompt plus answer do not fit; says both and the limit
+    ├── InvalidSetting            a flag, environment variable, TOML key or file is unusable
+    ├── Overloaded                the queue is full; `retry_after_s` says when to come back
+    │   └── NotReady              loading, draining or stopped
+    ├── DeadlineExceeded          `timeout_s` passed
+    ├── Cancelled                 the caller went away, stopped reading, or the worker was closed
+    ├── EngineFailed              the engine broke; this request is lost, the next may work
+    │   └── OutOfMemory           it ran out of memory; the request's share is freed
+    ├── ModelNotFound             no such name, path or id
+    └── LoadFailed                the model is there, but cannot be loaded
+        └── MissingExtra          a package is not installed; `extra` names what to install
+
+An error that ends a request carries what was done until then in `partial`: the choices, finished or not,
+and the usage so far. Messages say what was wrong and what to do about it, never paths of the server,
+addresses or prompts of other requests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from drivetrain.core.results import Partial
+
+
+class DrivetrainError(Exception):
+    """The root. `code` is a stable name for machines, `param` the field or setting at fault."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.partial: Partial | None = None
+
+
+class InvalidRequest(DrivetrainError):
+    code = "invalid_request"
+
+
+class Unsupported(InvalidRequest):
+    code = "unsupported"
+
+
+class ContextOverflow(InvalidRequest):
+    code = "context_length_exceeded"
+
+    def __init__(self, message: str, *, prompt_tokens: int, limit: int, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.prompt_tokens = prompt_tokens
+        self.limit = limit
+
+
+class InvalidSetting(DrivetrainError):
+    code = "invalid_setting"
+
+
+class Overloaded(DrivetrainError):
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(Overloaded):
+    code = "not_ready"
+
+
+class DeadlineExceeded(DrivetrainError):
+    code = "deadline_exceeded"
+
+
+class Cancelled(DrivetrainError):
+    code = "cancelled"
+
+
+class EngineFailed(DrivetrainError):
+    code = "engine_error"
+
+
+class OutOfMemory(EngineFailed):
+    code = "out_of_memory"
+
+
+class ModelNotFound(DrivetrainError):
+    code = "model_not_found"
+
+
+class LoadFailed(DrivetrainError):
+    code = "load_failed"
+
+
+class MissingExtra(LoadFailed):
+    code = "missing_extra"
+
+    def __init__(self, what: str, *, extra: str) -> None:
+        super().__init__(f"{what} needs a package that is not installed; run: pip install 'drivetrain[{extra}]'")
+        self.extra = extra

@@ -1,0 +1,49 @@
+"""The stream of a request, in order: Started, any number of Delta, a ChoiceFinished for each choice, Finished.
+
+A failed request raises one `DrivetrainError` in place of what is missing; nothing follows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drivetrain.core.results import FinishReason, MatchedStop, Metrics, TokenLogprob, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request was admitted and its prompt is ready. `truncated_tokens` were cut by the overflow policy."""
+
+    request_id: str
+    model: str
+    prompt_tokens: int
+    truncated_tokens: int = 0
+    prompt_token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of one choice, never taken back. Only a choice's last delta may have empty text."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFinished:
+    """`matched_stop` is the stop string, token id or id sequence that ended it; None for EOS and length."""
+
+    index: int
+    reason: FinishReason
+    matched_stop: MatchedStop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    usage: Usage
+    metrics: Metrics
+
+
+Event = Started | Delta | ChoiceFinished | Finished

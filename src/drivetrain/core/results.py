@@ -1,0 +1,124 @@
+"""What comes back: usage, metrics, logprobs, choices and the whole result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended. A choice that an error cut short has no reason: the error is the ending."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+MatchedStop = str | int | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """`completion_tokens` counts sampled tokens up to and including the one that ended each choice."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprob:
+    token_id: int
+    token: str
+    bytes: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token of the text: its logprob in the raw distribution and where its text begins.
+
+    `text_offset` counts characters of the choice's text, echo included. `logprob` is None only for the first
+    token of an echoed prompt, which nothing predicts.
+    """
+
+    token_id: int
+    token: str
+    bytes: bytes
+    logprob: float | None
+    top: tuple[TopLogprob, ...]
+    text_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes on one device: used by tensors (on a CPU: by this process), kept in the allocator, in all, and free."""
+
+    device: str
+    allocated_bytes: int
+    cached_bytes: int
+    total_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The times of one request in seconds, and the memory of the worker at its end.
+
+    `tokens_per_s` is completion tokens over the time from the first token to the end; None when fewer than two
+    tokens came or no time passed.
+    """
+
+    queue_s: float = 0.0
+    prompt_s: float = 0.0
+    first_token_s: float | None = None
+    total_s: float = 0.0
+    tokens_per_s: float | None = None
+    started_at: float = 0.0
+    memory: tuple[DeviceMemory, ...] = ()
+    average_memory: tuple[DeviceMemory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`token_ids` are all the sampled ids, the one that ended the choice included; `logprobs` cover the text."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    finish_reason: FinishReason | None = None
+    matched_stop: MatchedStop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """What a failed request had done: every choice it had begun, and the usage so far."""
+
+    choices: tuple[Choice, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    request_id: str
+    model: str
+    choices: tuple[Choice, ...]
+    usage: Usage
+    metrics: Metrics
+    prompt_token_ids: tuple[int, ...] | None = None
+    truncated_tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    model: str
+    vectors: tuple[tuple[float, ...], ...]
+    usage: Usage

@@ -1,0 +1,67 @@
+"""The tokenizer port: text to ids and ids to bytes, whatever library knows the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from drivetrain.core.prompt import Prompt
+
+
+class Detokenizer(Protocol):
+    """Turns the ids of one choice into bytes, one id at a time. Holds the context that the next id needs."""
+
+    def push(self, token_id: int) -> bytes:
+        """The bytes that this id adds to the text; empty for a special token."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Read-only after loading, so one instance serves all requests from any thread."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this, added tokens included."""
+        ...
+
+    @property
+    def bos_token(self) -> str | None: ...
+
+    @property
+    def eos_token(self) -> str | None: ...
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source that came with the weights: untrusted."""
+        ...
+
+    @property
+    def special_strings(self) -> frozenset[str]:
+        """Texts that encode to a special token unless they stand in a literal segment."""
+        ...
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The prompt as ids: encoded whole, but special-token spellings in literal segments as plain text."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of a whole sequence. Bytes that are not UTF-8 become U+FFFD."""
+        ...
+
+    def token_text(self, token_id: int) -> str:
+        """How to show one id to a person: its own text, a special token's name included."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one id in the middle of a text, a special token's name included."""
+        ...
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token by its exact spelling in the vocabulary."""
+        ...
+
+    def is_special(self, token_id: int) -> bool: ...
+
+    def detokenizer(self, *, at_start: bool = False) -> Detokenizer:
+        """A fresh one. `at_start`: no prompt stands before the text (encoder-decoder models)."""
+        ...

@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import DeviceMemory, FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.core.tokenizer import Tokenizer
 
 Progress = Callable[[str, float | None], None]
 """Called with what is being done and the share that is done (None: unknown)."""
+
+
+Derive = Callable[[str, Callable[[Path], None]], Path]
+"""`derive(kind, build)` gives a folder that `build` has filled, once for these weights, atomically."""
 
 
 class WeightsFormat(StrEnum):
@@ -31,8 +36,7 @@ class ModelSpec:
     path: Path
     format: WeightsFormat
     options: Mapping[str, Any] = field(default_factory=dict)
-    derived: Path | None = None
-    """A folder that the engine may fill, once and atomically, with what it makes of the weights."""
+    derive: Derive | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class EngineInfo:
     capabilities: Capabilities
     tokenizer: Tokenizer
     eos_ids: frozenset[int]
+    vocab_size: int
+    """Ids from 0 up to here (exclusive) are taken in prompts and biases."""
     architecture: str
     device: str
     dtype: str
@@ -58,7 +64,7 @@ class EngineInfo:
 class Media:
     """A prompt with images, for the model's own processor. The images are decoded and within the limits."""
 
-    text: str
+    prompt: Prompt
     images: tuple[Any, ...]
 
 

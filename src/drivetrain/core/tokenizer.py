@@ -62,6 +62,9 @@ class Tokenizer(Protocol):
 
     def is_special(self, token_id: int) -> bool: ...
 
-    def detokenizer(self, *, at_start: bool = False) -> Detokenizer:
-        """A fresh one. `at_start`: no prompt stands before the text (encoder-decoder models)."""
+    def detokenizer(self, prefix: Sequence[int] = ()) -> Detokenizer:
+        """A fresh one for the text that follows `prefix`, which is empty where no prompt stands before the text.
+
+        Many vocabularies drop the space before the first word of a text, and only there.
+        """
         ...

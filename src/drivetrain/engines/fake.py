@@ -1,0 +1,279 @@
+"""A deterministic engine without weights: it says what its script says, with the delays and faults of the script.
+
+It ships: the contract suite, the overhead benchmarks and anybody who tests an application against Drivetrain use it.
+Its step loop is one task that gives every running request one step a round, as a batching engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.engine import (
+    EmbedItem,
+    EngineInfo,
+    EngineRequest,
+    Health,
+    IdLogprobs,
+    ModelSpec,
+    Progress,
+    PromptStep,
+    TokenStep,
+)
+from drivetrain.core.errors import EngineFailed, LoadFailed
+from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.core.results import DeviceMemory, FinishReason
+from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.engines.channel import StepChannel
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+
+HONOURED = frozenset({"n", "seed", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "temperature"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What the fake says and when it breaks. A request's prompt does not matter to it unless `reply` looks at it.
+
+    `text` (or `token_ids`) is said again and again until a limit ends it, or once with an EOS behind it.
+    """
+
+    text: str = "The quick brown fox jumps over the lazy dog. "
+    token_ids: tuple[int, ...] | None = None
+    reply: Callable[[EngineRequest], Sequence[int]] | None = None
+    repeat: bool = False
+    ids_per_step: int = 1
+    first_delay_s: float = 0.0
+    step_delay_s: float = 0.0
+    fault: BaseException | None = None
+    fault_at_step: int = 0
+    hang_at_step: int | None = None
+    no_output: bool = False
+    """End without a token and without a reason, as broken engines do."""
+    load_error: Exception | None = None
+    vision: bool = False
+    max_concurrency: int = 64
+    context_length: int = 4096
+    unsupported: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Running:
+    request: EngineRequest
+    channel: StepChannel
+    sources: list[list[int]]
+    position: list[int]
+    open: set[int]
+    started: float
+    steps: int = 0
+    prompt_told: bool = False
+    repeat: bool = field(default=False)
+
+
+class FakeEngine:
+    """`steps_run` counts the rounds of the step loop, so a test can see that it has come to rest."""
+
+    def __init__(self, script: Script | None = None, *, tokenizer: Tokenizer | None = None) -> None:
+        self.script = script or Script()
+        self.steps_run = 0
+        self._tokenizer: Tokenizer = tokenizer or ByteTokenizer()
+        self._running: list[_Running] = []
+        self._loop_task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._closed = False
+        self._dead: str = ""
+        self._last_progress = time.monotonic()
+
+    async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        progress("loading the fake", 0.5)
+        if self.script.load_error is not None:
+            raise LoadFailed(f"the fake was told to fail: {self.script.load_error}") from self.script.load_error
+        self._loop_task = asyncio.create_task(self._loop(), name="fake-engine")
+        progress("loaded", 1.0)
+        eos = self._tokenizer.id_of(self._tokenizer.eos_token or "")
+        engine_side = (HONOURED | ({"images"} if self.script.vision else frozenset())) & ENGINE_PARAMETERS
+        return EngineInfo(
+            engine="fake",
+            capabilities=Capabilities(
+                parameters=(WORKER_PARAMETERS | TOKEN_PARAMETERS | engine_side) - self.script.unsupported,
+                vision=self.script.vision,
+                embeddings=True,
+                context_length=self.script.context_length,
+                max_concurrency=self.script.max_concurrency,
+            ),
+            tokenizer=self._tokenizer,
+            eos_ids=frozenset() if eos is None else frozenset({eos}),
+            vocab_size=self._tokenizer.vocab_size,
+            architecture="fake",
+            device="none",
+            dtype="none",
+            embedding_size=8,
+            pooling="mean",
+        )
+
+    def generate(self, request: EngineRequest) -> StepChannel:
+        channel = StepChannel(on_abort=self._wake.set, on_finish=lambda index: self._finish(running, index))
+        n = len(request.seeds)
+        running = _Running(
+            request=request,
+            channel=channel,
+            sources=[self._source(request, seed) for seed in request.seeds],
+            position=[0] * n,
+            open=set(range(n)),
+            started=time.monotonic(),
+        )
+        if self._closed or self._dead:
+            channel.release(EngineFailed(self._dead or "the engine is closed"))
+            return channel
+        self._running.append(running)
+        self._wake.set()
+        return channel
+
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        return [_unit_vector(item.token_ids) for item in items]
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        return ()
+
+    def health(self) -> Health:
+        alive = not self._closed and not self._dead
+        return Health(alive, len(self._running), self._last_progress, self._dead)
+
+    def die(self, why: str = "the fake died") -> None:
+        """As an engine whose process was killed: all requests end, and no new one starts."""
+        self._dead = why
+        for running in self._running:
+            running.channel.release(EngineFailed(why))
+        self._running.clear()
+
+    async def close(self) -> None:
+        self._closed = True
+        for running in self._running:
+            running.channel.abort()
+            running.channel.release()
+        self._running.clear()
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+            await asyncio.gather(self._loop_task, return_exceptions=True)
+            self._loop_task = None
+
+    async def _loop(self) -> None:
+        while True:
+            if not self._running:
+                self._wake.clear()
+                await self._wake.wait()
+            self.steps_run += 1
+            self._last_progress = time.monotonic()
+            for running in list(self._running):
+                self._advance(running)
+            self._running = [r for r in self._running if r.open and not r.channel.aborted]
+            await asyncio.sleep(self.script.step_delay_s)
+
+    def _advance(self, running: _Running) -> None:
+        """One step of one request. What it raises ends this request and no other."""
+        script, channel = self.script, running.channel
+        if channel.aborted:
+            channel.release()
+            return
+        if script.hang_at_step == running.steps or time.monotonic() - running.started < script.first_delay_s:
+            return
+        try:
+            if script.fault is not None and running.steps == script.fault_at_step:
+                raise script.fault
+            if script.no_output:
+                running.open.clear()
+            else:
+                self._emit(running)
+        except Exception as exc:  # noqa: BLE001 - the script may raise anything; it is translated here
+            error = exc if isinstance(exc, EngineFailed) else EngineFailed(f"the fake was told to fail: {exc}")
+            error.__cause__ = exc if error is not exc else None
+            running.open.clear()
+            channel.release(error)
+            return
+        running.steps += 1
+        if not running.open:
+            channel.release()
+
+    def _emit(self, running: _Running) -> None:
+        if not running.prompt_told:
+            running.prompt_told = True
+            running.channel.push(self._prompt_step(running.request))
+        for index in sorted(running.open):
+            step = self._next_step(running, index)
+            if step.reason is not None:
+                running.open.discard(index)
+            running.channel.push(step)
+
+    def _prompt_step(self, request: EngineRequest) -> PromptStep:
+        ids = request.prompt_ids
+        if request.media is not None:
+            ids = tuple(b for _ in request.media.images for b in (0,) * 16) + tuple(request.media.prompt.text.encode())
+        logprobs = None
+        if request.prompt_logprobs is not None:
+            rest = [self._logprobs(i, request.prompt_logprobs) for i in ids[1:]]
+            logprobs = (IdLogprobs(None), *rest)[: len(ids)]
+        return PromptStep(ids if request.media is not None else None, logprobs)
+
+    def _next_step(self, running: _Running, index: int) -> TokenStep:
+        request, source = running.request, running.sources[index]
+        limit = request.max_tokens if request.max_tokens is not None else request.context_length
+        ids: list[int] = []
+        reason: FinishReason | None = None
+        while len(ids) < self.script.ids_per_step and reason is None:
+            at = running.position[index]
+            token_id = source[at % len(source)]
+            if at < request.min_tokens and token_id in request.stop_ids:
+                token_id = source[0] if source[0] not in request.stop_ids else ord("x")
+            ids.append(token_id)
+            running.position[index] += 1
+            if token_id in request.stop_ids:
+                reason = FinishReason.STOP
+            elif running.position[index] >= limit:
+                reason = FinishReason.LENGTH
+        logprobs = None
+        if request.logprobs is not None:
+            logprobs = tuple(self._logprobs(i, request.logprobs) for i in ids)
+        return TokenStep(index, tuple(ids), logprobs, reason)
+
+    def _source(self, request: EngineRequest, seed: int) -> list[int]:
+        """What this choice says. At a temperature above 0 the seed turns the text by some places."""
+        script = self.script
+        if script.reply is not None:
+            ids = list(script.reply(request))
+        elif script.token_ids is not None:
+            ids = list(script.token_ids)
+        else:
+            ids = list(script.text.encode())
+        if not request.sampling.greedy and len(ids) > 1:
+            turn = random.Random(seed).randrange(len(ids))  # noqa: S311 - not for secrets
+            ids = ids[turn:] + ids[:turn]
+        eos = self._tokenizer.id_of(self._tokenizer.eos_token or "")
+        return ids if script.repeat or eos is None else [*ids, eos]
+
+    def _finish(self, running: _Running, index: int) -> None:
+        running.open.discard(index)
+        if not running.open and running in self._running:
+            self._running.remove(running)
+            running.channel.release()
+
+    def _logprobs(self, token_id: int, count: int) -> IdLogprobs:
+        others = [i for i in itertools.islice(itertools.count(32), count + 1) if i != token_id]
+        top = ((token_id, -0.5), *((i, -1.0 - k / 8) for k, i in enumerate(others)))[:count]
+        return IdLogprobs(-0.5, tuple(top))
+
+
+def _unit_vector(ids: Sequence[int]) -> tuple[float, ...]:
+    rng = random.Random(repr(list(ids)))  # noqa: S311 - not for secrets
+    values = [rng.gauss(0, 1) for _ in range(8)]
+    norm = sum(v * v for v in values) ** 0.5
+    return tuple(v / norm for v in values)
+
+
+def scripted(**changes: Any) -> FakeEngine:
+    """A fake with a script that differs from the default one in these fields."""
+    return FakeEngine(replace(Script(), **changes))

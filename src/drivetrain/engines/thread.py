@@ -1,0 +1,101 @@
+"""One thread for one blocking engine: jobs go in, results come back to the event loop, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+JOIN_TIMEOUT_S = 30.0
+
+
+class EngineThread:
+    """Runs jobs one after another. `busy` is False exactly when no job runs and none waits.
+
+    The thread is a daemon that also ends when its owner is forgotten, so it can neither keep the process alive
+    nor outlive the engine.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._pending = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=_run, args=(self._jobs,), name=name, daemon=True)
+        self._thread.start()
+        self._stop = weakref.finalize(self, self._jobs.put, None)
+
+    @property
+    def busy(self) -> bool:
+        return self._pending > 0
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run `job` on the thread. It must handle its own errors."""
+        with self._lock:
+            self._pending += 1
+        self._jobs.put(lambda: self._count(job))
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run `function` on the thread and return or raise what it does. Cancelling waits for it to end."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # None only where T is None
+
+        def job() -> None:
+            try:
+                result = function()
+            except BaseException as exc:  # noqa: BLE001 - handed to the caller whole
+                post(loop, lambda error=exc: settle(None, error))  # type: ignore[misc]  # bound now
+            else:
+                post(loop, lambda: settle(result, None))
+
+        self.submit(job)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()
+            raise
+
+    async def close(self) -> None:
+        """Finish the running job and end the thread. Idempotent."""
+        self._stop()
+        await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S)
+
+    def _count(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        finally:
+            with self._lock:
+                self._pending -= 1
+
+
+def post(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Call back on the loop; if the loop is gone, so is everybody who could care."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def _run(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job

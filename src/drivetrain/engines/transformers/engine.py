@@ -1,0 +1,160 @@
+"""The `transformers` engine: `model.generate()` for any architecture the library knows, one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step
+from drivetrain.core.errors import EngineFailed, OutOfMemory
+from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.core.results import DeviceMemory
+from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.thread import EngineThread, post
+from drivetrain.engines.transformers import errors
+
+SETTINGS = frozenset({"device", "dtype", "trust_remote_code", "context_length", "pooling"})
+"""The settings that this engine honours; any other one that was set is refused at load."""
+
+
+class TransformersEngine:
+    """All work happens on one thread, job by job; `generate()` of the library cannot mix requests."""
+
+    def __init__(self) -> None:
+        self._thread = EngineThread("drivetrain-transformers")
+        self._loaded: Any = None
+        self._running: dict[StepChannel, Any] = {}
+        self._closed = False
+        self._last_progress = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the engine's thread has anything to do."""
+        return self._thread.busy
+
+    async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        loop = asyncio.get_running_loop()
+
+        def report(what: str, share: float | None) -> None:
+            post(loop, lambda: progress(what, share))
+
+        def load() -> EngineInfo:
+            try:
+                from drivetrain.engines.transformers import loading
+
+                self._loaded = loading.load(spec, report)
+                return describe(self._loaded)
+            except Exception as exc:
+                self._loaded = None
+                raise errors.while_loading(exc) from exc
+
+        try:
+            return await self._thread.call(load)
+        except BaseException:
+            await self.close()
+            raise
+
+    def generate(self, request: EngineRequest) -> StepChannel:
+        from drivetrain.engines.transformers.generation import Generation
+
+        loop = asyncio.get_running_loop()
+        channel = StepChannel(on_abort=lambda: generation.abort(), on_finish=lambda index: generation.finish(index))
+
+        def emit(step: Step) -> None:
+            self._last_progress = time.monotonic()
+            post(loop, lambda: channel.push(step))
+
+        if self._closed or self._loaded is None:
+            channel.release(EngineFailed("the engine is closed"))
+            return channel
+        generation = Generation(request, self._loaded, emit)
+        self._running[channel] = generation
+        channel.on_released(lambda: self._forget(channel))
+        self._thread.submit(lambda: self._run(generation, channel, loop))
+        return channel
+
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        from drivetrain.engines.transformers.embedding import embed
+
+        def work() -> list[tuple[float, ...]]:
+            try:
+                return [embed(self._loaded, item.token_ids) for item in items]
+            except Exception as exc:
+                raise errors.while_running(exc) from exc
+
+        return await self._thread.call(work)
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        from drivetrain.engines.transformers.embedding import device_memory
+
+        return device_memory(self._loaded.model.device) if self._loaded is not None else ()
+
+    def health(self) -> Health:
+        return Health(not self._closed and self._thread.alive, len(self._running), self._last_progress)
+
+    async def close(self) -> None:
+        self._closed = True
+        for channel in list(self._running):
+            channel.abort()
+        await self._thread.close()
+        self._loaded = None
+        for channel in list(self._running):
+            channel.release()
+
+    def _forget(self, channel: StepChannel) -> None:
+        self._running.pop(channel, None)
+
+    def _run(self, generation: Any, channel: StepChannel, loop: asyncio.AbstractEventLoop) -> None:
+        """On the engine's thread. Whatever happens, the channel is released."""
+        error = None
+        try:
+            generation.run()
+        except Exception as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending
+            error = errors.while_running(exc)
+            if isinstance(error, OutOfMemory):
+                errors.free_cached_memory()
+        finally:
+            self._last_progress = time.monotonic()
+            post(loop, lambda: channel.release(error))
+
+
+def describe(loaded: Any) -> EngineInfo:
+    import torch
+    import transformers
+
+    from drivetrain.engines.transformers.loading import Kind, stated_sampling
+    from drivetrain.text.hf_tokenizer import HfTokenizer
+
+    model, kind, config = loaded.model, loaded.kind, loaded.model.config
+    refused: set[str] = set()
+    if kind is not Kind.VISION:
+        refused.add("images")
+    if kind is Kind.SEQ2SEQ:
+        refused.add("prompt_logprobs")
+    template = getattr(loaded.processor, "chat_template", None)
+    text_config = config.get_text_config()
+    return EngineInfo(
+        engine="transformers",
+        capabilities=Capabilities(
+            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | (ENGINE_PARAMETERS - refused),
+            vision=kind is Kind.VISION,
+            embeddings=kind in (Kind.CAUSAL, Kind.ENCODER),
+            generation=kind is not Kind.ENCODER,
+            context_length=loaded.context_length,
+            max_concurrency=1,
+        ),
+        tokenizer=HfTokenizer(loaded.tokenizer, chat_template=template if isinstance(template, str) else None),
+        eos_ids=loaded.eos_ids,
+        vocab_size=model.get_input_embeddings().num_embeddings,
+        architecture=config.model_type,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        encoder_decoder=kind is Kind.SEQ2SEQ,
+        embedding_size=int(getattr(text_config, "hidden_size", 0) or 0),
+        pooling=loaded.pooling if kind in (Kind.CAUSAL, Kind.ENCODER) else None,
+        default_sampling=stated_sampling(loaded.structure),
+        versions={"torch": torch.__version__, "transformers": transformers.__version__},
+    )

@@ -1,0 +1,183 @@
+"""One request on the engine's thread: inputs in, `model.generate()` once, steps out while it runs."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from drivetrain.core.engine import EngineRequest, IdLogprobs, Media, PromptStep, Step, TokenStep
+from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
+from drivetrain.core.results import FinishReason
+from drivetrain.engines.transformers.loading import Kind, Loaded
+from drivetrain.engines.transformers.sampler import RowSampler, one_by_one
+
+Emit = Callable[[Step], None]
+
+IMAGE_INPUTS = frozenset({"pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"})
+
+
+class Generation:
+    """`run` is called on the engine's thread, `abort` and `finish` from anywhere.
+
+    `generate()` calls the sampler and then the stopping criterion once a step; both are ours. The criterion is
+    where steps leave and where an abort, an ended choice or a limit is noticed: at most one step late.
+    """
+
+    def __init__(self, request: EngineRequest, loaded: Loaded, emit: Emit) -> None:
+        self.request = request
+        self._loaded = loaded
+        self._emit = emit
+        self._aborted = threading.Event()
+        self._ended = set[int]()
+        self._sampled = 0
+        self._limit = 0
+        self._sampler: RowSampler | None = None
+        self.steps = 0
+
+    def abort(self) -> None:
+        self._aborted.set()
+
+    def finish(self, index: int) -> None:
+        self._ended.add(index)
+
+    def run(self) -> None:
+        if self._aborted.is_set():
+            return
+        inputs = self._inputs()
+        if self.request.prompt_logprobs is not None:
+            self._emit(PromptStep(logprobs=self._prompt_logprobs(inputs)))
+        if self._limit <= 0 or self._aborted.is_set():
+            self._end_all()
+            return
+        self._generate(inputs)
+
+    def _inputs(self) -> dict[str, Any]:
+        request, device = self.request, self._loaded.model.device
+        if request.media is not None:
+            inputs = media_inputs(self._loaded, request.media)
+            prompt_ids = tuple(int(i) for i in inputs["input_ids"][0])
+            self._limit = _room(len(prompt_ids), request)
+            self._emit(PromptStep(prompt_ids))
+            return inputs
+        room = request.context_length if self._loaded.kind is Kind.SEQ2SEQ else None
+        self._limit = min(request.max_tokens or 0, room) if room else request.max_tokens or 0
+        ids = torch.tensor([request.prompt_ids], device=device)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def _generate(self, inputs: dict[str, Any]) -> None:
+        from transformers import GenerationConfig
+
+        loaded, n = self._loaded, len(self.request.seeds)
+        encoder_decoder = loaded.kind is Kind.SEQ2SEQ
+        self._sampler = RowSampler(
+            self.request,
+            loaded.model,
+            loaded.structure,
+            prompt_length=1 if encoder_decoder else inputs["input_ids"].shape[1],
+            encoder_ids=inputs["input_ids"],
+        )
+        loaded.model.generate(
+            **inputs,
+            generation_config=GenerationConfig(
+                max_new_tokens=self._limit,
+                do_sample=n > 1,  # the sampler leaves one id to draw; greedy search would refuse several rows
+                num_return_sequences=n,
+                num_beams=1,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                use_cache=True,
+            ),
+            logits_processor=[self._sampler],
+            stopping_criteria=_criteria(self._after_step),
+        )
+
+    def _after_step(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        """The stopping criterion: every row's newest id goes out, then the rows that are done are named."""
+        assert self._sampler is not None
+        self.steps += 1
+        self._sampled += 1
+        logprobs = self._sampler.logprobs
+        if not self._aborted.is_set():
+            for index, token_id in enumerate(input_ids[:, -1].tolist()):
+                if index not in self._ended:
+                    self._step(index, token_id, logprobs[index] if logprobs else None)
+        rows = range(input_ids.shape[0])
+        done = [self._aborted.is_set() or index in self._ended for index in rows]
+        return torch.tensor(done, device=input_ids.device)
+
+    def _step(self, index: int, token_id: int, logprobs: IdLogprobs | None) -> None:
+        reason = None
+        if token_id in self.request.stop_ids:
+            reason = FinishReason.STOP
+        elif self._sampled >= self._limit:
+            reason = FinishReason.LENGTH
+        if reason is not None:
+            self._ended.add(index)
+        self._emit(TokenStep(index, (token_id,), None if logprobs is None else (logprobs,), reason))
+
+    def _end_all(self) -> None:
+        for index in range(len(self.request.seeds)):
+            self._emit(TokenStep(index, (), None, FinishReason.LENGTH))
+
+    def _prompt_logprobs(self, inputs: dict[str, Any]) -> tuple[IdLogprobs, ...]:
+        assert self.request.prompt_logprobs is not None
+        with torch.no_grad():
+            logits = self._loaded.model(**inputs).logits[0, :-1]
+        rest = one_by_one(logits, self.request.prompt_ids[1:], self.request.prompt_logprobs)
+        return (IdLogprobs(None), *rest)
+
+
+def media_inputs(loaded: Loaded, media: Media) -> dict[str, Any]:
+    """Everything the model's own processor makes of text and images, on the model's device and in its dtype."""
+    text = media.prompt.text
+    bos = loaded.tokenizer.bos_token
+    try:
+        made = loaded.processor(
+            text=[text],
+            images=list(media.images),
+            return_tensors="pt",
+            add_special_tokens=not (bos and text.startswith(bos)),
+        )
+    except (ValueError, IndexError, TypeError, KeyError) as exc:
+        raise InvalidRequest(
+            "the model's processor cannot fit these images to this prompt; give one image for each place",
+            param="images",
+        ) from exc
+    inputs = dict(made.to(loaded.model.device, dtype=loaded.model.dtype))
+    return _accepted(loaded.model, inputs)
+
+
+def _accepted(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Leave out bookkeeping that the model does not take; never an input that carries the images."""
+    parameters = inspect.signature(model.forward).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and "pixel_values" in parameters:
+        return {k: v for k, v in inputs.items() if k in parameters or k != "token_type_ids"}
+    if not IMAGE_INPUTS & set(inputs) & set(parameters):
+        raise Unsupported("this model's forward pass takes no images", param="images")
+    return {name: value for name, value in inputs.items() if name in parameters}
+
+
+def _room(prompt_tokens: int, request: EngineRequest) -> int:
+    """How many ids may follow an expanded prompt."""
+    room = request.context_length - prompt_tokens
+    wanted = request.max_tokens
+    if room <= 0 or (wanted is not None and wanted > room):
+        asked = "" if wanted is None else f" and max_tokens is {wanted}"
+        raise ContextOverflow(
+            f"prompt and images are {prompt_tokens} tokens{asked}, the context is {request.context_length}",
+            prompt_tokens=prompt_tokens,
+            limit=request.context_length,
+            param="messages",
+        )
+    return room if wanted is None else wanted
+
+
+def _criteria(criterion: Callable[..., Any]) -> Any:
+    from transformers import StoppingCriteriaList
+
+    return StoppingCriteriaList([criterion])

@@ -1,0 +1,35 @@
+"""A GGUF file made into a safetensors folder, once, with the values exactly as they dequantize."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drivetrain.core.engine import Progress
+from drivetrain.core.errors import LoadFailed
+
+
+def convert(source: Path, target: Path, progress: Progress) -> None:
+    """Fill `target`. The weights are kept in float32, so that no engine reads rounded ones."""
+    import torch
+    import transformers as hf
+
+    from drivetrain.engines.transformers.loading import quiet_library
+
+    if not source.is_file():
+        raise LoadFailed("the GGUF file is gone")
+    folder, name = str(source.parent), source.name
+    with quiet_library():
+        progress("converting the GGUF tokenizer (once, some seconds)", 0.0)
+        tokenizer = hf.AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
+        progress("converting the GGUF weights (once, some seconds)", 0.3)
+        model = hf.AutoModelForCausalLM.from_pretrained(
+            folder,
+            gguf_file=name,
+            quantization_config=hf.GgufConfig(dequantize=True),
+            dtype=torch.float32,
+            local_files_only=True,
+        )
+        progress("writing the safetensors copy", 0.8)
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    progress("converted", 1.0)

@@ -1,0 +1,62 @@
+"""How much memory there is and is used: the host's own figures, and averages over a worker's life."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+
+from drivetrain.core.results import DeviceMemory
+
+
+def host_memory() -> DeviceMemory:
+    """This process on the host. Where the system does not tell, a figure is 0."""
+    total = available = 0
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        total = int(lines["MemTotal"].split()[0]) * 1024
+        available = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        total = _physical()
+    return DeviceMemory("cpu", _resident(), 0, total, available)
+
+
+def _resident() -> int:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _physical() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return 0
+
+
+class MemoryAverage:
+    """A running mean per device, one sample an ended request."""
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._mean: dict[str, tuple[float, float, float]] = {}
+        self._latest: dict[str, DeviceMemory] = {}
+
+    def add(self, now: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
+        """Take a sample and return the averages."""
+        self._samples += 1
+        for memory in now:
+            sample = (memory.allocated_bytes, memory.cached_bytes, memory.available_bytes)
+            mean = self._mean.get(memory.device, sample)
+            a, c, f = (m + (s - m) / self._samples for m, s in zip(mean, sample, strict=True))
+            self._mean[memory.device] = (a, c, f)
+            self._latest[memory.device] = replace(
+                memory, allocated_bytes=round(a), cached_bytes=round(c), available_bytes=round(f)
+            )
+        return tuple(self._latest.values())

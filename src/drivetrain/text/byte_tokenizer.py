@@ -1,0 +1,69 @@
+"""A vocabulary without a file: the 256 bytes and a handful of special tokens. The fake engine speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drivetrain.core.prompt import Prompt
+from drivetrain.core.tokenizer import Detokenizer
+from drivetrain.text.detokenizers import TableDetokenizer
+from drivetrain.text.spans import find_specials
+
+SPECIALS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<image>")
+
+_CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<image>' }}{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+class ByteTokenizer:
+    """Id b is the byte b; ids from 256 on are the special tokens."""
+
+    vocab_size = 256 + len(SPECIALS)
+    bos_token: str | None = "<s>"
+    eos_token: str | None = "</s>"
+    chat_template: str | None = _CHATML
+    special_strings = frozenset(SPECIALS)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        ids = [256] if prompt.add_bos else []
+        for segment in prompt.segments:
+            at = 0
+            for start, end in [] if segment.literal else find_specials(segment.text, self.special_strings):
+                ids += segment.text[at:start].encode()
+                ids.append(256 + SPECIALS.index(segment.text[start:end]))
+                at = end
+            ids += segment.text[at:].encode()
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        spell = self._bytes_in_text if skip_special else self.token_bytes
+        return b"".join(map(spell, ids)).decode("utf-8", "replace")
+
+    def token_text(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id < 256:
+            return bytes((token_id,))
+        return SPECIALS[token_id - 256].encode() if token_id < self.vocab_size else b""
+
+    def id_of(self, token: str) -> int | None:
+        if token in SPECIALS:
+            return 256 + SPECIALS.index(token)
+        data = token.encode()
+        return data[0] if len(data) == 1 else None
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id >= 256
+
+    def detokenizer(self, prefix: Sequence[int] = ()) -> Detokenizer:
+        return TableDetokenizer(self._bytes_in_text, strip_first=False)
+
+    def _bytes_in_text(self, token_id: int) -> bytes:
+        return bytes((token_id,)) if token_id < 256 else b""

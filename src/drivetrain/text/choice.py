@@ -1,0 +1,222 @@
+"""The text of one choice: ids in, deltas out, the ending found. The one place where ids become text.
+
+What comes out does not depend on how the ids were cut into steps. Nothing is given out that could still turn
+out to be part of a stop or half a character, so nothing is ever taken back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from drivetrain.core.engine import IdLogprobs
+from drivetrain.core.events import ChoiceFinished, Delta
+from drivetrain.core.results import FinishReason, MatchedStop, TokenLogprob, TopLogprob
+from drivetrain.core.tokenizer import Detokenizer, Tokenizer
+from drivetrain.text.stops import StopMatcher
+from drivetrain.text.utf8 import Utf8Stream
+
+
+class StopRules:
+    """Everything that ends a choice, prepared once a request. `eos_ids` is empty under `ignore_eos`."""
+
+    def __init__(
+        self,
+        *,
+        strings: Iterable[str] = (),
+        token_ids: Iterable[int] = (),
+        sequences: Iterable[tuple[int, ...]] = (),
+        eos_ids: Iterable[int] = (),
+        min_tokens: int = 0,
+        include_in_text: bool = False,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        sequences = tuple(sequences)
+        self.token_ids = frozenset(token_ids)
+        self.eos_ids = frozenset(eos_ids) - self.token_ids
+        self.min_tokens = min_tokens
+        self.include_in_text = include_in_text
+        self._spelled = {_spell(ids, tokenizer): ids for ids in sequences if tokenizer}
+        strings = tuple(strings)
+        texts = {*strings, *self._spelled} - {""}
+        self.texts: StopMatcher[str] | None = StopMatcher(sorted(texts)) if texts else None
+        self.sequences: StopMatcher[int] | None = StopMatcher(sequences) if sequences else None
+        for string in strings:
+            self._spelled.pop(string, None)
+
+    def named(self, matched: str) -> MatchedStop:
+        """The stop as the caller gave it: an id sequence that was matched by its text is named by its ids."""
+        return self._spelled.get(matched, matched)
+
+
+def _spell(ids: tuple[int, ...], tokenizer: Tokenizer | None) -> str:
+    """The text of a stop word given as ids; empty if it is not plain text, which only its ids can match."""
+    if tokenizer is None or any(tokenizer.is_special(i) for i in ids):
+        return ""
+    text = tokenizer.decode(ids)
+    return "" if "�" in text else text
+
+
+@dataclass(slots=True)
+class _Token:
+    """One sampled id that was not given out yet; its text begins at `start` and ends at `end`."""
+
+    id: int
+    start: int
+    end: int
+    data: bytes
+    logprobs: IdLogprobs | None
+
+
+class ChoiceText:
+    """Feed it the ids of one choice until `finished` is set; after that it ignores what still comes."""
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        tokenizer: Tokenizer,
+        detokenizer: Detokenizer,
+        rules: StopRules,
+        logprobs: bool = False,
+        offset: int = 0,
+    ) -> None:
+        self.index = index
+        self.num_tokens = 0
+        self.finished: ChoiceFinished | None = None
+        self._tokenizer = tokenizer
+        self._detokenizer = detokenizer
+        self._rules = rules
+        self._logprobs = logprobs
+        self._utf8 = Utf8Stream()
+        self._held = ""
+        self._given = offset
+        self._length = offset
+        self._tokens: deque[_Token] = deque()
+        self._text_state = self._id_state = StopMatcher.ROOT
+
+    def feed(self, ids: Sequence[int], logprobs: Sequence[IdLogprobs] | None = None) -> Delta | None:
+        """Take new ids; return the text that is now certain, if there is any."""
+        for i, token_id in enumerate(ids):
+            if self.finished:
+                break
+            self._take(token_id, logprobs[i] if logprobs else None)
+        return self._flush() if self.finished else self._release(self._certain())
+
+    def finish(self, reason: FinishReason) -> Delta | None:
+        """The engine has no more ids. Gives out what was held back for a stop that did not come.
+
+        A character that never became whole is dropped: it leaves as nothing rather than as half of itself.
+        """
+        if self.finished:
+            return None
+        self.finished = ChoiceFinished(self.index, reason)
+        return self._flush()
+
+    def drain(self) -> Delta | None:
+        """What is certain to be text when the request fails here: all but a stop that has begun."""
+        return None if self.finished else self._release(self._certain())
+
+    def _take(self, token_id: int, logprobs: IdLogprobs | None) -> None:
+        self.num_tokens += 1
+        rules, start = self._rules, self._length
+        may_stop = self.num_tokens > rules.min_tokens
+        if may_stop and (token_id in rules.token_ids or token_id in rules.eos_ids):
+            matched = token_id if token_id in rules.token_ids else None
+            data = self._detokenizer.push(token_id) if rules.include_in_text and matched is not None else b""
+            self._append(token_id, data, logprobs)
+            self._end(self._length, matched)
+            return
+        text = self._append(token_id, self._detokenizer.push(token_id), logprobs)
+        may_stop = self.num_tokens >= rules.min_tokens
+        if rules.texts is not None and text and self._match_text(rules.texts, text, start, may_stop=may_stop):
+            return
+        if rules.sequences is not None:
+            self._match_ids(rules.sequences, token_id, may_stop=may_stop)
+
+    def _append(self, token_id: int, data: bytes, logprobs: IdLogprobs | None) -> str:
+        text = self._utf8.feed(data) if data else ""
+        start = self._length
+        self._length += len(text)
+        self._held += text
+        self._tokens.append(_Token(token_id, start, self._length, data, logprobs))
+        return text
+
+    def _match_text(self, matcher: StopMatcher[str], text: str, start: int, *, may_stop: bool) -> bool:
+        state = self._text_state
+        if state == StopMatcher.ROOT and matcher.firsts.isdisjoint(text):
+            return False
+        for i, char in enumerate(text):
+            state = matcher.step(state, char)
+            if may_stop and (stop := matcher.match(state)) is not None:
+                end = start + i + 1
+                matched = "".join(stop)
+                self._end(end if self._rules.include_in_text else end - len(matched), self._rules.named(matched))
+                return True
+        self._text_state = state
+        return False
+
+    def _match_ids(self, matcher: StopMatcher[int], token_id: int, *, may_stop: bool) -> None:
+        self._id_state = matcher.step(self._id_state, token_id)
+        if may_stop and (stop := matcher.match(self._id_state)) is not None:
+            first = self._tokens[-len(stop)]
+            self._end(self._length if self._rules.include_in_text else first.start, tuple(stop))
+
+    def _end(self, cut: int, matched: MatchedStop | None) -> None:
+        """Cut the text. A token in which the stop begins is listed whole; those after the cut leave no logprobs."""
+        self._held = self._held[: cut - self._given]
+        self._length = cut
+        self.finished = ChoiceFinished(self.index, FinishReason.STOP, matched)
+        for token in self._tokens:
+            if token.start >= cut:
+                token.logprobs = None
+
+    def _certain(self) -> int:
+        """The offset up to which no stop, by text or by ids, can begin any more."""
+        certain = self._length
+        if self._text_state:
+            assert self._rules.texts is not None
+            certain -= self._rules.texts.depth(self._text_state)
+        if self._id_state:
+            assert self._rules.sequences is not None
+            certain = min(certain, self._tokens[-self._rules.sequences.depth(self._id_state)].start)
+        return certain
+
+    def _release(self, upto: int) -> Delta | None:
+        if upto <= self._given:
+            return None
+        text = self._held[: upto - self._given]
+        self._held = self._held[upto - self._given :]
+        self._given = upto
+        tokens: list[_Token] = []
+        while self._tokens and self._tokens[0].start < upto and self._tokens[0].end <= upto:
+            tokens.append(self._tokens.popleft())
+        return self._delta(text, tokens)
+
+    def _flush(self) -> Delta | None:
+        tokens = list(self._tokens)
+        self._tokens.clear()
+        text, self._held = self._held, ""
+        self._given = self._length
+        return self._delta(text, tokens) if text or tokens else None
+
+    def _delta(self, text: str, tokens: list[_Token]) -> Delta:
+        entries = tuple(self._entry(t, t.logprobs) for t in tokens if t.logprobs) if self._logprobs else None
+        return Delta(self.index, text, tuple([t.id for t in tokens]), entries)
+
+    def _entry(self, token: _Token, logprobs: IdLogprobs) -> TokenLogprob:
+        return logprob_entry(self._tokenizer, token.id, token.data, logprobs, token.start)
+
+
+def logprob_entry(tokenizer: Tokenizer, token_id: int, data: bytes, logprobs: IdLogprobs, offset: int) -> TokenLogprob:
+    return TokenLogprob(
+        token_id=token_id,
+        token=tokenizer.token_text(token_id) if not data else data.decode("utf-8", "replace"),
+        bytes=data,
+        logprob=logprobs.logprob,
+        top=tuple(
+            TopLogprob(i, tokenizer.token_text(i), tokenizer.token_bytes(i), logprob) for i, logprob in logprobs.top
+        ),
+        text_offset=offset,
+    )

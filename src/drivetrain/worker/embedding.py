@@ -1,0 +1,48 @@
+"""What may be embedded: texts or token ids, checked and tokenized."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from drivetrain.core.engine import EmbedItem, EngineInfo
+from drivetrain.core.errors import ContextOverflow, InvalidRequest
+from drivetrain.core.prompt import Prompt
+
+EmbedInput = str | tuple[int, ...]
+
+
+def embed_inputs(inputs: Any) -> list[EmbedInput]:
+    if not isinstance(inputs, (str, list, tuple)):
+        raise InvalidRequest("input must be a text, a list of texts or a list of token id lists", param="input")
+    items = [inputs] if isinstance(inputs, str) else list(inputs)
+    if not items:
+        raise InvalidRequest("there is nothing to embed", param="input")
+    made: list[EmbedInput] = []
+    for i, item in enumerate(items):
+        if not isinstance(item, (str, list, tuple)) or not item:
+            raise InvalidRequest(f"input[{i}] must be a text or token ids, and not empty", param=f"input[{i}]")
+        made.append(item if isinstance(item, str) else tuple(item))
+    return made
+
+
+def tokenize_inputs(inputs: Sequence[EmbedInput], info: EngineInfo) -> list[EmbedItem]:
+    items = []
+    limit = info.capabilities.context_length
+    for i, item in enumerate(inputs):
+        ids = tuple(info.tokenizer.encode(Prompt.raw(item))) if isinstance(item, str) else item
+        if not ids:
+            raise InvalidRequest(f"input[{i}] has no tokens", param=f"input[{i}]")
+        if len(ids) > limit:
+            raise ContextOverflow(
+                f"input[{i}] is {len(ids)} tokens, the context is {limit}",
+                prompt_tokens=len(ids),
+                limit=limit,
+                param=f"input[{i}]",
+            )
+        if any(type(t) is not int or not 0 <= t < info.vocab_size for t in ids):
+            raise InvalidRequest(
+                f"input[{i}] holds an id outside the vocabulary of {info.vocab_size}", param=f"input[{i}]"
+            )
+        items.append(EmbedItem(ids))
+    return items

@@ -1,0 +1,83 @@
+"""Make prompt and answer fit in the context, by the policy of the request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drivetrain.core.errors import ContextOverflow
+from drivetrain.core.request import Overflow
+
+RESERVE = 256
+"""Room kept for an answer of unstated length when a prompt is cut (a quarter of a small context)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    ids: tuple[int, ...]
+    max_tokens: int
+    truncated: int = 0
+
+
+def fit(
+    ids: list[int],
+    *,
+    limit: int,
+    max_tokens: int | None,
+    default_max_tokens: int | None,
+    policy: Overflow,
+    bos_id: int | None,
+    separate: bool = False,
+) -> Fitted:
+    """`max_tokens` is what the request says; the default is clamped to the room, the request's word is not.
+
+    `separate`: encoder and decoder have a context each (encoder-decoder models). A cut keeps a leading BOS.
+    """
+    if max_tokens is not None and max_tokens > limit - (0 if separate else 1):
+        raise ContextOverflow(
+            f"max_tokens is {max_tokens}, which leaves no room for a prompt in a context of {limit} tokens",
+            prompt_tokens=len(ids),
+            limit=limit,
+            param="max_tokens",
+        )
+    answer = _answer_room(limit, max_tokens, default_max_tokens, cutting=policy is not Overflow.ERROR)
+    room = limit if separate else limit - answer
+    if len(ids) > room:
+        if policy is Overflow.ERROR:
+            raise _overflow(len(ids), max_tokens, limit)
+        ids, truncated = _cut(ids, room, policy, bos_id)
+    else:
+        truncated = 0
+    left = limit if separate else limit - len(ids)
+    wanted = max_tokens if max_tokens is not None else default_max_tokens
+    return Fitted(tuple(ids), left if wanted is None else min(wanted, left), truncated)
+
+
+def _answer_room(limit: int, max_tokens: int | None, default: int | None, *, cutting: bool) -> int:
+    if max_tokens is not None:
+        return max_tokens
+    if not cutting:
+        return 1
+    return max(1, min(default or RESERVE, RESERVE, limit // 4))
+
+
+def _cut(ids: list[int], room: int, policy: Overflow, bos_id: int | None) -> tuple[list[int], int]:
+    head = ids[:1] if bos_id is not None and ids[:1] == [bos_id] and room > 1 else []
+    body = ids[len(head) :]
+    keep = room - len(head)
+    if policy is Overflow.TRUNCATE_LEFT:
+        kept = body[len(body) - keep :]
+    else:
+        front = keep // 2
+        kept = body[:front] + body[len(body) - (keep - front) :]
+    return head + kept, len(body) - keep
+
+
+def _overflow(prompt_tokens: int, max_tokens: int | None, limit: int) -> ContextOverflow:
+    asked = "" if max_tokens is None else f" and max_tokens is {max_tokens}"
+    return ContextOverflow(
+        f"the prompt is {prompt_tokens} tokens{asked}, the context is {limit}; "
+        "shorten one of them, or set overflow to truncate_left or truncate_middle",
+        prompt_tokens=prompt_tokens,
+        limit=limit,
+        param="messages" if max_tokens is None else "max_tokens",
+    )

@@ -1,0 +1,375 @@
+"""One request from admission to its one ending. Everything that must happen exactly once happens here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from drivetrain.core.engine import Engine, EngineInfo, EngineStream, PromptStep, TokenStep
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
+from drivetrain.core.request import GenerateRequest
+from drivetrain.core.results import Choice, Metrics, Partial, TokenLogprob, Usage
+from drivetrain.telemetry.tracing import Span
+from drivetrain.text.choice import ChoiceText, logprob_entry
+from drivetrain.text.utf8 import Utf8Stream
+from drivetrain.worker.admission import Admission, Ticket
+from drivetrain.worker.prepare import Prepared, Preparer
+
+T = TypeVar("T")
+
+
+class Observer(Protocol):
+    """Told once how each request ended."""
+
+    def ended(self, run: Run, error: DrivetrainError | None) -> Metrics: ...
+
+
+@dataclass(slots=True)
+class Collected:
+    """What one choice has given out so far."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finished: ChoiceFinished | None = None
+
+
+@dataclass(slots=True)
+class Times:
+    """`time.monotonic()` values; `wall` is the time of day at the start."""
+
+    entered: float
+    wall: float
+    admitted: float | None = None
+    prepared: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    ended: float | None = None
+
+
+class Run:
+    """Pulled by one reader through `next_event`; ended by whichever comes first of finish, error and `interrupt`.
+
+    The slot follows the engine, not the reader: it is free once the engine says that the request holds nothing.
+    """
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        *,
+        request_id: str,
+        model: str,
+        engine: Engine,
+        info: EngineInfo,
+        admission: Admission,
+        preparer: Preparer,
+        observer: Observer,
+        span: Span,
+        timeout_s: float,
+        stream_interval: int,
+    ) -> None:
+        self.request = request
+        self.request_id = request_id
+        self.model = model
+        self.times = Times(time.monotonic(), time.time())
+        self.last_read = self.times.entered
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.truncated = 0
+        self.prompt_token_ids: tuple[int, ...] | None = None
+        self.metrics = Metrics()
+        self._engine = engine
+        self._info = info
+        self._admission = admission
+        self._preparer = preparer
+        self._observer = observer
+        self._span = span
+        self._interval = stream_interval
+        self._events: deque[Event] = deque()
+        self._choices: list[ChoiceText] = []
+        self._collected: list[Collected] = []
+        self._waiting: dict[int, Delta] = {}
+        self._open = 0
+        self._ticket: Ticket | None = None
+        self._stream: EngineStream | None = None
+        self._started = False
+        self._begun = False
+        self._error: DrivetrainError | None = None
+        self._ended = False
+        self._interrupted = asyncio.Event()
+        self._prepared: Prepared | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(timeout_s, self._expire, timeout_s)
+
+    # What the reader does
+
+    async def next_event(self) -> Event:
+        """The next event, `StopAsyncIteration` after the last one, or the error that ended the request."""
+        self.last_read = time.monotonic()
+        while not self._events:
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            await self._advance_or_fail()
+        return self._events.popleft()
+
+    def interrupt(self, error: DrivetrainError) -> None:
+        """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
+        if self._ended:
+            return
+        self._fail(error)
+        self._interrupted.set()
+        if self._ticket is not None:
+            self._ticket.give_up(error)
+
+    def forget(self) -> None:
+        """The reader is gone for good. May be called from any thread, as the garbage collector does."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it everything is over
+            self._loop.call_soon_threadsafe(self.interrupt, Cancelled("the reader went away"))
+
+    async def released(self) -> None:
+        """Wait until the engine and the slot are free of this request."""
+        if self._stream is not None:
+            await self._stream.aclose()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    @property
+    def unread(self) -> int:
+        return len(self._events) + (self._stream.unread if self._stream is not None else 0)
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.prompt_tokens, sum(c.num_tokens for c in self._choices), self.cached_tokens)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(self._choice(i, collected) for i, collected in enumerate(self._collected))
+
+    # The way of a request
+
+    async def _advance_or_fail(self) -> None:
+        try:
+            await (self._step() if self._started else self._start())
+        except DrivetrainError as exc:
+            self._fail(exc)
+        except asyncio.CancelledError:
+            self.interrupt(Cancelled("the reader was cancelled"))
+            raise
+        except Exception as exc:  # noqa: BLE001 - the boundary: our own bug must still be one typed ending
+            error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
+            error.__cause__ = exc
+            self._fail(error)
+
+    async def _start(self) -> None:
+        """Admit, prepare, hand to the engine. Gives the first event, and the echo if there is one."""
+        self._ticket = self._admission.enter()
+        slot = await self._ticket.wait()
+        self._ticket = None
+        self.times.admitted = time.monotonic()
+        try:
+            prepared = await self._unless_interrupted(self._preparer.prepare(self.request, self.request_id))
+            self._stream = self._engine.generate(prepared.request)
+        except BaseException:
+            slot.release()
+            raise
+        self._stream.on_released(slot.release)
+        self.times.prepared = time.monotonic()
+        self._prepared = prepared
+        self.truncated = prepared.truncated
+        self._started = True
+        if prepared.request.media is None:
+            self._begin(prepared.request.prompt_ids)
+
+    def _begin(self, prompt_ids: tuple[int, ...]) -> None:
+        """The prompt is known: with media only once the engine's processor has expanded it."""
+        prepared = self._prepared
+        assert prepared is not None
+        self._begun = True
+        self.prompt_tokens = len(prompt_ids)
+        self.prompt_token_ids = prompt_ids
+        request, tokenizer = prepared.request, self._info.tokenizer
+        prefix = () if self._info.encoder_decoder else prompt_ids
+        self._open = len(request.seeds)
+        for index in range(self._open):
+            self._choices.append(
+                ChoiceText(
+                    index,
+                    tokenizer=tokenizer,
+                    detokenizer=tokenizer.detokenizer(prefix),
+                    rules=prepared.rules,
+                    logprobs=request.logprobs is not None,
+                    offset=len(prepared.prompt_text),
+                )
+            )
+            self._collected.append(Collected())
+        self._events.append(
+            Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
+        )
+        if prepared.prompt_text and request.prompt_logprobs is None:
+            self._echo(None)
+
+    async def _step(self) -> None:
+        assert self._stream is not None
+        try:
+            step = await self._stream.__anext__()
+        except StopAsyncIteration:
+            raise EngineFailed("the engine ended without finishing the answer") from None
+        if self._ended:
+            return
+        if isinstance(step, PromptStep):
+            self._take_prompt(step)
+        else:
+            self._take(step)
+
+    def _take_prompt(self, step: PromptStep) -> None:
+        self.cached_tokens = step.cached_tokens
+        if not self._begun and step.token_ids is not None:
+            self._begin(step.token_ids)
+        if step.logprobs is not None:
+            self._echo(step)
+
+    def _take(self, step: TokenStep) -> None:
+        if not self._begun:
+            raise EngineFailed("the engine gave tokens before it told the prompt")
+        choice = self._choices[step.index]
+        if choice.finished:
+            return
+        self.times.last_token = now = time.monotonic()
+        if self.times.first_token is None and step.token_ids:
+            self.times.first_token = now
+        self._give(choice.feed(step.token_ids, step.logprobs))
+        if choice.finished is None and step.reason is not None:
+            self._give(choice.finish(step.reason))
+        if choice.finished is not None:
+            self._finish_choice(choice, by_engine=step.reason is not None)
+
+    def _finish_choice(self, choice: ChoiceText, *, by_engine: bool) -> None:
+        assert choice.finished is not None
+        assert self._stream is not None
+        self._flush(choice.index)
+        self._collected[choice.index].finished = choice.finished
+        self._events.append(choice.finished)
+        self._open -= 1
+        if self._open == 0:
+            self._complete()
+        elif not by_engine:
+            self._stream.finish(choice.index)
+
+    def _complete(self) -> None:
+        """All choices ended. The engine may still hold a last step of one that our matcher ended: abort that."""
+        assert self._stream is not None
+        self._settle(None)
+        self._stream.abort()
+        self._events.append(Finished(self.usage, self.metrics))
+
+    # Text on its way out
+
+    def _give(self, delta: Delta | None) -> None:
+        """Send a delta, or gather it with its neighbours up to the stream interval."""
+        if delta is None:
+            return
+        waiting = self._waiting.pop(delta.index, None)
+        if waiting is not None:
+            delta = _joined(waiting, delta)
+        if len(delta.token_ids) < self._interval:
+            self._waiting[delta.index] = delta
+        else:
+            self._send(delta)
+
+    def _flush(self, index: int) -> None:
+        waiting = self._waiting.pop(index, None)
+        if waiting is not None:
+            self._send(waiting)
+
+    def _send(self, delta: Delta) -> None:
+        collected = self._collected[delta.index]
+        collected.texts.append(delta.text)
+        collected.token_ids += delta.token_ids
+        if delta.logprobs:
+            collected.logprobs += delta.logprobs
+        self._events.append(delta)
+
+    def _echo(self, step: PromptStep | None) -> None:
+        prepared = self._prepared
+        assert prepared is not None
+        logprobs = None
+        if step is not None and step.logprobs is not None:
+            tokenizer = self._info.tokenizer
+            detokenizer, utf8, entries, offset = tokenizer.detokenizer(), Utf8Stream(), [], 0
+            for token_id, entry in zip(prepared.request.prompt_ids, step.logprobs, strict=True):
+                data = detokenizer.push(token_id)
+                entries.append(logprob_entry(tokenizer, token_id, data, entry, offset))
+                offset += len(utf8.feed(data))
+            logprobs = tuple(entries)
+        for index in range(len(self._choices)):
+            self._send(Delta(index, prepared.prompt_text, (), logprobs))
+
+    # Endings
+
+    def _expire(self, timeout_s: float) -> None:
+        self.interrupt(DeadlineExceeded(f"the request was not done within its {timeout_s:g} seconds"))
+
+    def _fail(self, error: DrivetrainError) -> None:
+        if self._ended:
+            return
+        self._waiting.clear()
+        self._settle(error)
+        error.partial = Partial(self.choices, self.usage)
+        self._error = error
+        if self._stream is not None:
+            self._stream.abort()
+
+    def _settle(self, error: DrivetrainError | None) -> None:
+        """The one place that every request passes exactly once."""
+        assert not self._ended
+        self._ended = True
+        self._timer.cancel()
+        self.times.ended = time.monotonic()
+        self.metrics = self._observer.ended(self, error)
+        self._span.end(error)
+
+    async def _unless_interrupted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for `work`, but not past an interruption. What it has begun by then ends by its own limits."""
+        task = asyncio.create_task(work)
+        interrupted = asyncio.create_task(self._interrupted.wait())
+        try:
+            await asyncio.wait({task, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            if self._error is not None:
+                raise self._error
+            return await task
+        finally:
+            for pending in (task, interrupted):
+                pending.cancel()
+            await asyncio.gather(task, interrupted, return_exceptions=True)
+
+    @property
+    def _wants_logprobs(self) -> bool:
+        return self.request.logprobs is not None or self.request.prompt_logprobs is not None
+
+    def _choice(self, index: int, collected: Collected) -> Choice:
+        finished = collected.finished
+        return Choice(
+            index=index,
+            text="".join(collected.texts),
+            token_ids=tuple(collected.token_ids),
+            logprobs=tuple(collected.logprobs) if self._wants_logprobs else None,
+            finish_reason=finished.reason if finished else None,
+            matched_stop=finished.matched_stop if finished else None,
+        )
+
+
+def _joined(first: Delta, second: Delta) -> Delta:
+    logprobs = None
+    if first.logprobs is not None or second.logprobs is not None:
+        logprobs = (first.logprobs or ()) + (second.logprobs or ())
+    return Delta(first.index, first.text + second.text, first.token_ids + second.token_ids, logprobs)

@@ -1,0 +1,89 @@
+"""Every setting of a worker: its default, its meaning, and who honours it."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from drivetrain.core.capabilities import Limits
+from drivetrain.core.request import Overflow
+
+
+class Group(StrEnum):
+    """Sampling defaults and limits also have request fields or caps of the same name."""
+
+    MODEL = "model"
+    ENGINE = "engine"
+    SERVING = "serving"
+    SAMPLING = "sampling defaults"
+    LIMITS = "limits"
+
+
+def setting(default: Any, group: Group, meaning: str) -> Any:
+    return field(default=default, metadata={"group": group, "meaning": meaning})
+
+
+_LIMIT = {f.name: f.default for f in fields(Limits)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """None means: decided when the model is loaded, or by what is asked later in the chain of defaults."""
+
+    engine: str = setting("auto", Group.MODEL, "auto, transformers or fake")
+    name: str | None = setting(None, Group.MODEL, "the model's public name")
+    family: str | None = setting(None, Group.MODEL, "the prompt form, in place of the model's own chat template")
+
+    device: str | None = setting(None, Group.ENGINE, "auto, cpu, cuda, cuda:N or mps")
+    dtype: str | None = setting(None, Group.ENGINE, "auto, float32, bfloat16 or float16")
+    trust_remote_code: bool | None = setting(None, Group.ENGINE, "run code that comes with the model (dangerous)")
+    context_length: int | None = setting(None, Group.ENGINE, "a smaller context than the model's")
+    pooling: str | None = setting(None, Group.ENGINE, "for embeddings: mean, cls or last")
+
+    max_running: int | None = setting(None, Group.SERVING, "requests that run at once (default: what the engine can)")
+    max_waiting: int = setting(64, Group.SERVING, "requests that may wait; one more is refused as overloaded")
+    timeout_s: float = setting(600.0, Group.SERVING, "seconds until a request is ended, if it does not say")
+    drain_s: float = setting(30.0, Group.SERVING, "seconds that running requests get when the worker stops")
+    reader_timeout_s: float = setting(60.0, Group.SERVING, "a reader that takes no event for so long is cancelled")
+    max_unread: int = setting(8192, Group.SERVING, "a reader that leaves more steps unread is cancelled")
+    stream_interval: int = setting(1, Group.SERVING, "tokens gathered into one delta of a stream")
+    overflow: str = setting(Overflow.ERROR.value, Group.SERVING, "error, truncate_left or truncate_middle")
+    media_hosts: tuple[str, ...] = setting((), Group.SERVING, "hosts that images may be fetched from")
+
+    max_tokens: int | None = setting(None, Group.SAMPLING, "the length of an answer, if a request does not say")
+    temperature: float | None = setting(None, Group.SAMPLING, "0 is greedy")
+    top_p: float | None = setting(None, Group.SAMPLING, "smallest set with this probability")
+    top_k: int | None = setting(None, Group.SAMPLING, "the k likeliest; 0 is off")
+    min_p: float | None = setting(None, Group.SAMPLING, "drop tokens below this share of the likeliest")
+    repetition_penalty: float | None = setting(None, Group.SAMPLING, "above 1 discourages what was said")
+
+    max_n: int = setting(_LIMIT["max_n"], Group.LIMITS, "choices of one request")
+    max_stops: int = setting(_LIMIT["max_stops"], Group.LIMITS, "stops of one request")
+    max_stop_chars: int = setting(_LIMIT["max_stop_chars"], Group.LIMITS, "characters of one stop")
+    max_logprobs: int = setting(_LIMIT["max_logprobs"], Group.LIMITS, "alternatives a token")
+    max_messages: int = setting(_LIMIT["max_messages"], Group.LIMITS, "messages of one request")
+    max_prompt_chars: int = setting(_LIMIT["max_prompt_chars"], Group.LIMITS, "characters of one prompt")
+    max_images: int = setting(_LIMIT["max_images"], Group.LIMITS, "images of one request")
+    max_image_bytes: int = setting(_LIMIT["max_image_bytes"], Group.LIMITS, "bytes of one image")
+    max_image_pixels: int = setting(_LIMIT["max_image_pixels"], Group.LIMITS, "pixels of one image")
+    max_timeout_s: float = setting(_LIMIT["max_timeout_s"], Group.LIMITS, "the longest timeout a request may ask for")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(**{f.name: getattr(self, f.name) for f in fields(Limits)})
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """The engine's own settings that were set."""
+        named = [f.name for f in fields(self) if f.metadata["group"] is Group.ENGINE]
+        return {name: value for name in named if (value := getattr(self, name)) is not None}
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        named = [f.name for f in fields(self) if f.metadata["group"] is Group.SAMPLING]
+        return {name: value for name in named if (value := getattr(self, name)) is not None}
+
+
+def default_of(setting_field: Field[Any]) -> Any:
+    return None if setting_field.default is MISSING else setting_field.default

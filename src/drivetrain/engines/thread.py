@@ -37,11 +37,11 @@ class EngineThread:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run `job` on the thread. It must handle its own errors."""
+    def submit(self, job: Callable[[], None], then: Callable[[], None] | None = None) -> None:
+        """Run `job` on the thread; it must handle its own errors. `then` follows when it counts as done."""
         with self._lock:
             self._pending += 1
-        self._jobs.put(lambda: self._count(job))
+        self._jobs.put(lambda: self._count(job, then))
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run `function` on the thread and return or raise what it does. Cancelling waits for it to end."""
@@ -78,12 +78,14 @@ class EngineThread:
         self._stop()
         await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S)
 
-    def _count(self, job: Callable[[], None]) -> None:
+    def _count(self, job: Callable[[], None], then: Callable[[], None] | None) -> None:
         try:
             job()
         finally:
             with self._lock:
                 self._pending -= 1
+            if then is not None:
+                then()
 
 
 def post(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

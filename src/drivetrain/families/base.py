@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
@@ -14,11 +15,14 @@ from drivetrain.core.prompt import Prompt, Segment
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """How the form names who speaks (shown in the metadata)."""
+    """How the form names who speaks (shown in the metadata). An empty name: the form has none for that role."""
 
     system: str
     user: str
     assistant: str
+
+    def name_of(self, role: str) -> str:
+        return {"system": self.system, "user": self.user, "assistant": self.assistant}[role]
 
 
 class Family(ABC):
@@ -26,30 +30,44 @@ class Family(ABC):
 
     `stop` and `sampling` are defaults: a request, the settings and the model's own generation_config come first.
     `stop_tokens` are end-of-turn tokens; those that the vocabulary has join the EOS set.
+    The caller's text goes into the prompt as it is: nothing is trimmed, unlike in many chat templates.
+    An assistant message at the end is not continued: the prompt closes it and opens a new turn.
     """
 
     name: ClassVar[str]
     roles: ClassVar[Roles]
     separator: ClassVar[str] = "\n"
+    """What stands after a turn (shown in the metadata)."""
+    default_system: ClassVar[str] = ""
+    """The system text where the caller sends no system message. An empty system message turns it off."""
     stop: ClassVar[tuple[str, ...]] = ()
     stop_tokens: ClassVar[tuple[str, ...]] = ()
-    sampling: ClassVar[Mapping[str, Any]] = {}
+    sampling: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     max_tokens: ClassVar[int | None] = None
     """The default length of an answer; None is the rest of the context."""
     add_bos: ClassVar[bool] = True
-    """Whether the tokenizer puts its own BOS in front (False where the form spells it)."""
+    """Whether the tokenizer puts its own BOS in front (False where the form spells it, or has none)."""
     architectures: ClassVar[frozenset[str]] = frozenset()
     """`model_type` values of the config that mean this family."""
+    architectures_if_named: ClassVar[frozenset[str]] = frozenset()
+    """`model_type` values that mean this family where the name matches too: its models are fine-tunes of another's."""
     name_patterns: ClassVar[tuple[str, ...]] = ()
     """Regular expressions searched in the lower-cased model name."""
     image_token: ClassVar[str | None] = None
+    image_end: ClassVar[str] = ""
+    """What the form writes between an image and what follows it."""
 
     @abstractmethod
     def segments(self, messages: Sequence[Message]) -> Iterator[Segment]:
         """The prompt up to the place where the answer begins. What the caller wrote goes into literal segments."""
 
     def render(self, messages: Sequence[Message]) -> Prompt:
+        self.check(messages)
         return Prompt.join(self.segments(messages), add_bos=self.add_bos)
+
+    def check(self, messages: Sequence[Message]) -> None:
+        """Refuse, by its place, what the form cannot say. `render` calls it first."""
+        refuse_tool_role(messages, self.name)
 
     def content(self, message: Message) -> Iterator[Segment]:
         """A message's parts in order: its text as literal segments, its images as the form's image token."""
@@ -57,19 +75,56 @@ class Family(ABC):
             if isinstance(part, ImagePart):
                 if self.image_token is None:
                     raise Unsupported(f"the prompt form {self.name} has no place for images", param="messages")
-                yield Segment(self.image_token)
+                yield Segment(self.image_token + self.image_end)
             else:
                 yield Segment(part.text, literal=True)
 
+    def system_text(self, messages: Sequence[Message]) -> tuple[Segment, ...]:
+        """For forms with one place for it: all system messages, blank lines between them, or the form's own default.
 
-def split_system(messages: Sequence[Message]) -> tuple[str | None, list[Message]]:
-    """The text of all system messages, joined by blank lines (None: there is none), and the other messages."""
-    system = [message.text for message in messages if message.role == "system"]
-    rest = [message for message in messages if message.role != "system"]
-    return ("\n\n".join(system) if system else None), rest
+        Empty where there is nothing to say. Images are refused: moved to the front, they would change their order.
+        """
+        given = [(i, message) for i, message in enumerate(messages) if message.role == "system"]
+        if not given:
+            return (Segment(self.default_system),) if self.default_system else ()
+        joined: list[Segment] = []
+        for i, message in given:
+            if message.images:
+                what = f"the prompt form {self.name} has no place for images in a system message"
+                raise Unsupported(what, param=f"messages[{i}].content")
+            if message.text:
+                joined += [Segment("\n\n")] if joined else []
+                joined.append(Segment(message.text, literal=True))
+        return tuple(joined)
+
+
+def without_system(messages: Sequence[Message]) -> list[Message]:
+    return [message for message in messages if message.role != "system"]
 
 
 def refuse_tool_role(messages: Sequence[Message], family: str) -> None:
     for i, message in enumerate(messages):
         if message.role == "tool":
             raise InvalidRequest(f"the prompt form {family} has no tool role", param=f"messages[{i}].role")
+
+
+def require_alternation(messages: Sequence[Message], family: str) -> None:
+    """Beside system messages: user and assistant in turn, the user first."""
+    expected = "user"
+    for i, message in enumerate(messages):
+        if message.role == "system":
+            continue
+        if message.role != expected:
+            what = f"messages[{i}].role is {message.role}; the prompt form {family} needs {expected} here"
+            raise InvalidRequest(f"{what}: user and assistant in turn, the user first", param=f"messages[{i}].role")
+        expected = "assistant" if expected == "user" else "user"
+    if not without_system(messages):
+        raise InvalidRequest(f"the prompt form {family} needs a message from the user", param="messages")
+
+
+def require_user_last(messages: Sequence[Message], family: str) -> None:
+    """For forms where only a user's turn can open an answer."""
+    last = max((i for i, message in enumerate(messages) if message.role != "system"), default=None)
+    if last is not None and messages[last].role != "user":
+        what = f"the prompt form {family} can answer only a user message, and the last one is {messages[last].role}"
+        raise InvalidRequest(what, param=f"messages[{last}].role")

@@ -148,10 +148,18 @@ class HfTokenizer:
         waiting = iter(literals)
         for token_id in whole.encode("".join(parts), add_special_tokens=prompt.add_bos).ids:
             if token_id == placeholder:
-                ids += plain.encode(next(waiting), add_special_tokens=False).ids
+                ids += self._encode_plain(plain, next(waiting))
             else:
                 ids.append(token_id)
         return ids
+
+    def _encode_plain(self, plain: Any, text: str) -> list[int]:
+        """A Unigram model finds a special token even as a plain piece of its vocabulary; then cut the text in two."""
+        ids: list[int] = plain.encode(text, add_special_tokens=False).ids
+        if len(text) < 2 or not self._special_ids.intersection(ids) - {self._tokenizer.unk_token_id}:
+            return ids
+        half = len(text) // 2
+        return self._encode_plain(plain, text[:half]) + self._encode_plain(plain, text[half:])
 
     def _encode_by_segment(self, prompt: Prompt) -> list[int]:
         """Without a Rust backend, special tokens can only be split in the whole of a text, so go by segments."""

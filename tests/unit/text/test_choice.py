@@ -169,7 +169,7 @@ def test_a_token_that_holds_the_stop_is_cut_inside_but_listed_whole() -> None:
 
 
 def test_stop_ids_match_as_ids_only() -> None:
-    choice, outcome = run(list(b"ab") + [EOS, *b"c"], token_ids=[99])
+    choice, outcome = run([*b"ab", EOS, *b"c"], token_ids=[99])
     assert outcome.text == "ab"
     assert choice.num_tokens == 3
     assert choice.finished is not None

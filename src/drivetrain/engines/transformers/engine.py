@@ -9,7 +9,7 @@ from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step
-from drivetrain.core.errors import EngineFailed, OutOfMemory
+from drivetrain.core.errors import DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
@@ -29,6 +29,7 @@ class TransformersEngine:
         self._running: dict[StepChannel, Any] = {}
         self._closed = False
         self._last_progress = time.monotonic()
+        self.steps_run = 0
 
     @property
     def busy(self) -> bool:
@@ -64,16 +65,19 @@ class TransformersEngine:
         channel = StepChannel(on_abort=lambda: generation.abort(), on_finish=lambda index: generation.finish(index))
 
         def emit(step: Step) -> None:
-            self._last_progress = time.monotonic()
             post(loop, lambda: channel.push(step))
 
         if self._closed or self._loaded is None:
             channel.release(EngineFailed("the engine is closed"))
             return channel
-        generation = Generation(request, self._loaded, emit)
+        generation = Generation(request, self._loaded, emit, self._count_step)
         self._running[channel] = generation
         channel.on_released(lambda: self._forget(channel))
-        self._thread.submit(lambda: self._run(generation, channel, loop))
+        outcome: list[DrivetrainError | None] = []
+        self._thread.submit(
+            lambda: outcome.append(self._run(generation)),
+            then=lambda: post(loop, lambda: channel.release(outcome[0])),
+        )
         return channel
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
@@ -104,21 +108,25 @@ class TransformersEngine:
         for channel in list(self._running):
             channel.release()
 
+    def _count_step(self) -> None:
+        self.steps_run += 1
+        self._last_progress = time.monotonic()
+
     def _forget(self, channel: StepChannel) -> None:
         self._running.pop(channel, None)
 
-    def _run(self, generation: Any, channel: StepChannel, loop: asyncio.AbstractEventLoop) -> None:
-        """On the engine's thread. Whatever happens, the channel is released."""
-        error = None
+    def _run(self, generation: Any) -> DrivetrainError | None:
+        """On the engine's thread: how the request ended, None if well."""
         try:
             generation.run()
         except Exception as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending
             error = errors.while_running(exc)
             if isinstance(error, OutOfMemory):
                 errors.free_cached_memory()
+            return error
         finally:
             self._last_progress = time.monotonic()
-            post(loop, lambda: channel.release(error))
+        return None
 
 
 def describe(loaded: Any) -> EngineInfo:

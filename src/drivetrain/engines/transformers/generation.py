@@ -27,16 +27,18 @@ class Generation:
     where steps leave and where an abort, an ended choice or a limit is noticed: at most one step late.
     """
 
-    def __init__(self, request: EngineRequest, loaded: Loaded, emit: Emit) -> None:
+    def __init__(
+        self, request: EngineRequest, loaded: Loaded, emit: Emit, count_step: Callable[[], None]
+    ) -> None:
         self.request = request
         self._loaded = loaded
         self._emit = emit
+        self._count_step = count_step
         self._aborted = threading.Event()
         self._ended = set[int]()
         self._sampled = 0
         self._limit = 0
         self._sampler: RowSampler | None = None
-        self.steps = 0
 
     def abort(self) -> None:
         self._aborted.set()
@@ -99,7 +101,7 @@ class Generation:
     def _after_step(self, input_ids: Any, scores: Any, **_: Any) -> Any:
         """The stopping criterion: every row's newest id goes out, then the rows that are done are named."""
         assert self._sampler is not None
-        self.steps += 1
+        self._count_step()
         self._sampled += 1
         logprobs = self._sampler.logprobs
         if not self._aborted.is_set():

@@ -6,14 +6,13 @@ from pathlib import Path
 
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
+from drivetrain.engines.transformers.quiet import quiet_library
 
 
 def convert(source: Path, target: Path, progress: Progress) -> None:
     """Fill `target`. The weights are kept in float32, so that no engine reads rounded ones."""
     import torch
     import transformers as hf
-
-    from drivetrain.engines.transformers.loading import quiet_library
 
     if not source.is_file():
         raise LoadFailed("the GGUF file is gone")

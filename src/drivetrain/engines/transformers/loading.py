@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import InvalidSetting, LoadFailed
 from drivetrain.core.sampling import Sampling
+from drivetrain.engines.transformers.quiet import quiet_library
 
 DEFAULT_CONTEXT = 2048
 NO_LIMIT = 10_000_000
@@ -241,23 +241,3 @@ def _stored_pooling(path: Path) -> str | None:
         return None
     names = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
     return next((name for key, name in names.items() if stated.get(key)), None)
-
-
-@contextmanager
-def quiet_library() -> Iterator[None]:
-    """No progress bars and no chatter while loading; the application's own settings are put back."""
-    import warnings
-
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

@@ -1,0 +1,49 @@
+# Every target works on a fresh machine with Python 3.11 or newer; a second run is quick.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+MODEL  ?= smollm2-135m
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help serve test check soak bench fmt wheel clean model
+
+help: ## This list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,all]'
+	@touch $@
+
+model: $(STAMP)
+	$(BIN)/drivetrain pull $(MODEL)
+
+serve: model ## A chat with a real model in this terminal (the HTTP server comes with the next issue)
+	$(BIN)/drivetrain chat $(MODEL)
+
+check: $(STAMP) ## Format, lint, types, import rules, fast tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) -q -m 'not slow and not soak'
+
+test: model ## Every test but the soaks, with real weights
+	$(PYTEST) -q -m 'not soak'
+
+soak: model ## Thousands of requests that end in every way; counts what is left behind
+	$(PYTEST) -q -m soak --timeout 900
+
+bench: $(STAMP) ## Start-up times and the cost of the layer
+	$(BIN)/python bench/startup.py
+
+fmt: $(STAMP) ## Format and mend what can be mended
+	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests
+
+wheel: $(STAMP) ## The wheel, in dist/
+	$(BIN)/python -m build --wheel
+
+clean: ## Everything that was built here
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis

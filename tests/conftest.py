@@ -1,0 +1,33 @@
+"""Shared fixtures: tiny checkpoints of real architectures, and the real small model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CACHE = Path(__file__).parent.parent / ".cache"
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Callable[[str], Path]:
+    """A folder with tiny random weights of an architecture, made once and kept in `.cache`."""
+
+    def make(name: str) -> Path:
+        import tiny
+
+        return tiny.checkpoint(name, CACHE / "tiny")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> str:
+    """The name of the small real model, pulled if it is not there."""
+    from drivetrain.store.store import Store
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    Store().ensure("smollm2-135m", lambda what, share: None)
+    return "smollm2-135m"

@@ -1,0 +1,39 @@
+"""Every test of this folder runs on every rig. `worker` is a fresh one with default settings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from contract.rigs import FakeRig, Rig, TransformersRig
+from drivetrain.worker.worker import Worker
+
+RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
+    "fake": lambda checkpoint: FakeRig(),
+    "transformers": TransformersRig,
+}
+
+
+@pytest.fixture(params=sorted(RIGS), scope="session")
+def rig(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Rig:
+    return RIGS[request.param](checkpoint)
+
+
+@pytest.fixture(scope="session")
+async def worker(rig: Rig) -> AsyncIterator[Worker]:
+    """One worker for all tests that leave it as they found it; they assert that they did."""
+    async with rig.open() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left_behind(rig: Rig, worker: Worker) -> AsyncIterator[None]:
+    yield
+    import asyncio
+
+    async with asyncio.timeout(5):
+        while worker.status.running or worker.status.waiting or not rig.idle(worker):
+            await asyncio.sleep(0.005)
+    assert not worker._runs

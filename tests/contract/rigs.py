@@ -1,0 +1,157 @@
+"""The engines under the contract: one rig each. A new engine joins by adding its rig to `RIGS`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from drivetrain.core.engine import Engine, ModelSpec, WeightsFormat
+from drivetrain.core.parameters import ENGINE_PARAMETERS
+from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import Worker
+
+
+class Rig(Protocol):
+    """How the suite drives one engine. The model must be able to say at least `LONG` tokens."""
+
+    name: str
+    seeded: bool
+    """Whether different seeds give different texts (at temperature 1, with enough tokens)."""
+
+    def open(self, **settings: Any) -> contextlib.AbstractAsyncContextManager[Worker]:
+        """A started worker with an engine of its own; stopped, and seen to be clean, on leaving."""
+        ...
+
+    def idle(self, worker: Worker) -> bool:
+        """Whether the engine has nothing to do any more."""
+        ...
+
+    def steps(self, worker: Worker) -> int:
+        """How many steps the engine has run since it was loaded."""
+        ...
+
+    def fault(self, worker: Worker, at_step: int, error: BaseException) -> contextlib.AbstractContextManager[None]:
+        """While entered, step `at_step` (from 0) of every request raises `error` inside the engine."""
+        ...
+
+
+LONG = 200
+PROMPT = "Once upon a time there was a small engine that kept its word."
+
+
+@asynccontextmanager
+async def started(engine: Engine, spec: ModelSpec, settings: dict[str, Any]) -> AsyncIterator[Worker]:
+    worker = Worker(engine, spec, Settings(**settings))
+    await worker.start()
+    try:
+        yield worker
+    finally:
+        await worker.stop()
+
+
+class FakeRig:
+    name = "fake"
+    seeded = True
+
+    @asynccontextmanager
+    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+        unsupported = settings.pop("unsupported", frozenset())
+        script = Script(repeat=True, unsupported=unsupported, step_delay_s=0.001)
+        spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
+        async with started(FakeEngine(script), spec, settings) as worker:
+            yield worker
+
+    def idle(self, worker: Worker) -> bool:
+        return self._engine(worker).health().active == 0
+
+    def steps(self, worker: Worker) -> int:
+        return self._engine(worker).steps_run
+
+    @contextlib.contextmanager
+    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+        engine = self._engine(worker)
+        before = engine.script
+        engine.script = replace(before, fault=error, fault_at_step=at_step)
+        try:
+            yield
+        finally:
+            engine.script = before
+
+    def _engine(self, worker: Worker) -> FakeEngine:
+        engine = worker._engine
+        assert isinstance(engine, FakeEngine)
+        return engine
+
+
+class TransformersRig:
+    """The real engine on a tiny random-weight LLaMA with a byte-level vocabulary."""
+
+    name = "transformers"
+    seeded = True
+
+    def __init__(self, checkpoint: Callable[[str], Path], model: str = "llama") -> None:
+        self._checkpoint = checkpoint
+        self._model = model
+
+    @asynccontextmanager
+    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+        from drivetrain.engines.transformers.engine import TransformersEngine
+
+        unsupported = settings.pop("unsupported", frozenset())
+        engine = TransformersEngine()
+        if unsupported:
+            engine = _Narrowed(unsupported)
+        spec = ModelSpec(name=self._model, path=self._checkpoint(self._model), format=WeightsFormat.SAFETENSORS)
+        async with started(engine, spec, settings) as worker:
+            yield worker
+        assert not engine._thread.alive
+
+    def idle(self, worker: Worker) -> bool:
+        return not self._engine(worker).busy
+
+    def steps(self, worker: Worker) -> int:
+        return int(self._engine(worker).steps_run)
+
+    @contextlib.contextmanager
+    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+        model = self._engine(worker)._loaded.model
+        step = 0
+
+        def fail(*_: Any, **__: Any) -> None:
+            nonlocal step
+            step += 1
+            if step > at_step:
+                step = 0
+                raise error
+
+        handle = model.register_forward_pre_hook(fail)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _engine(self, worker: Worker) -> Any:
+        return worker._engine
+
+
+def _Narrowed(unsupported: frozenset[str]) -> Any:  # noqa: N802 - makes an instance of a local class
+    from drivetrain.engines.transformers.engine import TransformersEngine
+
+    class Narrowed(TransformersEngine):
+        """The same engine, declaring less: what it does not declare must be refused by name."""
+
+        async def load(self, spec: Any, progress: Any) -> Any:
+            info = await super().load(spec, progress)
+            parameters = info.capabilities.parameters - unsupported
+            return replace(info, capabilities=replace(info.capabilities, parameters=parameters))
+
+    return Narrowed()
+
+
+def all_engine_parameters() -> list[str]:
+    return sorted(ENGINE_PARAMETERS)

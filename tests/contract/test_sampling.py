@@ -1,0 +1,143 @@
+"""Seeds, n, temperature and the other parameters: honoured as declared."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.rigs import PROMPT, Rig
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.events import Delta
+from drivetrain.worker.worker import Worker
+
+BASE = {"prompt": PROMPT, "ignore_eos": True, "max_tokens": 24}
+
+
+def needs(worker: Worker, *parameters: str) -> None:
+    missing = set(parameters) - worker.capabilities.parameters
+    if missing:
+        pytest.skip(f"the engine does not declare {', '.join(sorted(missing))}; its refusal is tested elsewhere")
+
+
+async def test_greedy_is_the_same_each_time(worker: Worker) -> None:
+    first = await worker.generate(**BASE, temperature=0)
+    second = await worker.generate(**BASE, temperature=0, seed=99)
+    assert first.choices[0].token_ids == second.choices[0].token_ids
+
+
+async def test_same_seed_same_text_different_seeds_differ(rig: Rig, worker: Worker) -> None:
+    needs(worker, "seed")
+    texts = [(await worker.generate(**BASE, temperature=1.0, seed=seed)).text for seed in (1, 1, 2, 3)]
+    assert texts[0] == texts[1]
+    assert not rig.seeded or len(set(texts)) > 1
+
+
+async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(worker: Worker) -> None:
+    needs(worker, "n", "seed")
+    result = await worker.generate(**BASE, temperature=1.0, seed=7, n=3)
+    assert [choice.index for choice in result.choices] == [0, 1, 2]
+    assert result.usage.completion_tokens == 3 * 24
+    for i in range(3):
+        alone = await worker.generate(**BASE, temperature=1.0, seed=7 + i)
+        assert alone.text == result.choices[i].text
+
+
+async def test_streamed_choices_route_by_index(worker: Worker) -> None:
+    needs(worker, "n")
+    whole = await worker.generate(**BASE, temperature=1.0, seed=7, n=3)
+    texts = ["", "", ""]
+    async for event in worker.stream(**BASE, temperature=1.0, seed=7, n=3):
+        if isinstance(event, Delta):
+            texts[event.index] += event.text
+    assert texts == [choice.text for choice in whole.choices]
+
+
+@pytest.mark.parametrize("seed", [0, -1, 2**63 - 1, -(2**63)])
+async def test_every_64_bit_seed_is_a_seed(worker: Worker, seed: int) -> None:
+    needs(worker, "seed", "n")
+    result = await worker.generate(**BASE, temperature=1.0, seed=seed, n=2)
+    assert result.usage.completion_tokens == 48
+
+
+async def test_logit_bias_decides(worker: Worker) -> None:
+    needs(worker, "logit_bias")
+    wanted = (await worker.generate(**BASE, temperature=0)).choices[0].token_ids[0] + 1
+    result = await worker.generate(**{**BASE, "max_tokens": 3}, temperature=0, logit_bias={wanted: 100.0})
+    assert result.choices[0].token_ids == (wanted,) * 3
+
+
+async def test_banned_ids_are_not_sampled(worker: Worker) -> None:
+    needs(worker, "bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
+    free = (await worker.generate(**BASE, temperature=0)).choices[0].token_ids
+    for ban in ({"suppress_tokens": [free[0]]}, {"bad_words_ids": [[free[0]]]}):
+        result = await worker.generate(**BASE, temperature=0, **ban)
+        assert free[0] not in result.choices[0].token_ids
+    result = await worker.generate(**BASE, temperature=0, begin_suppress_tokens=[free[0]])
+    assert result.choices[0].token_ids[0] != free[0]
+
+
+async def test_penalties_change_what_is_said(worker: Worker) -> None:
+    needs(worker, "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size")
+    base = {**BASE, "max_tokens": 60}
+    free = (await worker.generate(**base, temperature=0)).choices[0].token_ids
+    strong = (await worker.generate(**base, temperature=0, repetition_penalty=10.0)).choices[0].token_ids
+    assert strong != free
+    result = (await worker.generate(**base, temperature=0, no_repeat_ngram_size=1)).choices[0].token_ids
+    assert len(set(result)) == len(result)
+
+
+@pytest.mark.parametrize(
+    "cut", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"epsilon_cutoff": 0.99}, {"typical_p": 1.0, "top_k": 1}]
+)
+async def test_the_narrowest_cut_off_is_greedy(worker: Worker, cut: dict[str, float]) -> None:
+    needs(worker, *cut)
+    greedy = await worker.generate(**BASE, temperature=0)
+    result = await worker.generate(**BASE, temperature=1.0, seed=3, **cut)
+    assert result.choices[0].token_ids == greedy.choices[0].token_ids
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"typical_p": 0.5},
+        {"top_h": 0.5},
+        {"eta_cutoff": 0.01},
+        {"encoder_repetition_penalty": 2.0},
+        {"encoder_no_repeat_ngram_size": 2},
+        {"guidance_scale": 1.5},
+        {"exponential_decay_length_penalty": (2, 1.5)},
+        {"sequence_bias": [((65, 66), 2.0)]},
+        {"presence_penalty": 1.5, "frequency_penalty": -0.5},
+        {"top_k": 5, "top_p": 0.9, "min_p": 0.01, "temperature": 0.7},
+    ],
+)
+async def test_each_other_parameter_runs_and_is_repeatable(worker: Worker, value: dict[str, object]) -> None:
+    needs(worker, *value)
+    request = {**BASE, "temperature": 1.0, "seed": 11, **value}
+    first, second = [await worker.generate(**request) for _ in range(2)]
+    assert first.usage.completion_tokens == 24
+    assert first.choices[0].token_ids == second.choices[0].token_ids
+
+
+async def test_ids_outside_the_vocabulary_are_refused_by_name(worker: Worker) -> None:
+    beyond = worker.metadata.vocab_size
+    for name, value in {
+        "logit_bias": {beyond: 1.0},
+        "stop_token_ids": [beyond],
+        "stop_sequences": [[1, beyond]],
+        "bad_words_ids": [[beyond]],
+        "suppress_tokens": [beyond],
+    }.items():
+        if name in worker.capabilities.parameters:
+            with pytest.raises(InvalidRequest) as caught:
+                await worker.generate(**BASE, **{name: value})
+            assert caught.value.param == name
+    with pytest.raises(InvalidRequest) as caught:
+        await worker.generate(prompt_token_ids=[beyond])
+    assert caught.value.param == "prompt_token_ids"
+
+
+async def test_banning_everything_is_a_typed_ending(worker: Worker) -> None:
+    needs(worker, "suppress_tokens")
+    with pytest.raises(InvalidRequest):
+        await worker.generate(**BASE, suppress_tokens=list(range(worker.metadata.vocab_size)))
+    assert (await worker.generate(**BASE)).usage.completion_tokens == 24

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from drivetrain.core.engine import Engine, ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.store.store import LocalModel, Store
+from drivetrain.store.models import LocalModel
+from drivetrain.store.store import Store
 from drivetrain.telemetry.tracing import Tracer
 from drivetrain.worker import worker as worker_module
 from drivetrain.worker.settings import Settings
+from drivetrain.worker.sources import read_settings
 
 
 @dataclass(frozen=True, slots=True)

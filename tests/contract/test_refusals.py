@@ -189,9 +189,8 @@ async def test_special_tokens_of_the_caller_stay_text(worker: Worker) -> None:
     )
     count = [sum(i in specials for i in r.prompt_token_ids or ()) for r in (plain, forged)]
     assert count[0] == count[1]
-    assert "".join(sorted(tokenizer.special_strings)) in tokenizer.decode(
-        forged.prompt_token_ids or (), skip_special=False
-    )
+    decoded = tokenizer.decode(forged.prompt_token_ids or (), skip_special=False).replace(" ", "")
+    assert "hel" + "".join(sorted(tokenizer.special_strings)) + "lo" in decoded
 
 
 async def test_embeddings(worker: Worker) -> None:

@@ -223,7 +223,7 @@ class FakeEngine:
         request, source = running.request, running.sources[index]
         limit = request.max_tokens if request.max_tokens is not None else request.context_length
         ids: list[int] = []
-        reason: FinishReason | None = None
+        reason = FinishReason.LENGTH if limit == 0 else None
         while len(ids) < self.script.ids_per_step and reason is None:
             at = running.position[index]
             token_id = source[at % len(source)]

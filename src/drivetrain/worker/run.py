@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from drivetrain.core.engine import Engine, EngineInfo, EngineStream, PromptStep, TokenStep
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Choice, Metrics, Partial, TokenLogprob, Usage
+from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, TokenLogprob, Usage
 from drivetrain.telemetry.tracing import Span
 from drivetrain.text.choice import ChoiceText, logprob_entry
 from drivetrain.text.utf8 import Utf8Stream
@@ -51,6 +51,33 @@ class Times:
     first_token: float | None = None
     last_token: float | None = None
     ended: float | None = None
+
+
+class NothingToSample:
+    """The steps of an echo alone: no engine is asked, and every choice is at its limit."""
+
+    unread = 0
+
+    def __init__(self, choices: int) -> None:
+        self._steps = iter([TokenStep(index, (), None, FinishReason.LENGTH) for index in range(choices)])
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TokenStep:
+        return next(self._steps)
+
+    def finish(self, index: int) -> None:
+        return None
+
+    def abort(self) -> None:
+        return None
+
+    async def aclose(self) -> None:
+        return None
+
+    def on_released(self, callback: Callable[[], None]) -> None:
+        callback()
 
 
 class Run:
@@ -178,7 +205,7 @@ class Run:
         self.times.admitted = time.monotonic()
         try:
             prepared = await self._unless_interrupted(self._preparer.prepare(self.request, self.request_id))
-            self._stream = self._engine.generate(prepared.request)
+            self._stream = self._engine_stream(prepared)
         except BaseException:
             slot.release()
             raise
@@ -189,6 +216,11 @@ class Run:
         self._started = True
         if prepared.request.media is None:
             self._begin(prepared.request.prompt_ids)
+
+    def _engine_stream(self, prepared: Prepared) -> EngineStream:
+        if prepared.request.max_tokens == 0 and prepared.request.prompt_logprobs is None:
+            return NothingToSample(len(prepared.request.seeds))
+        return self._engine.generate(prepared.request)
 
     def _begin(self, prompt_ids: tuple[int, ...]) -> None:
         """The prompt is known: with media only once the engine's processor has expanded it."""

@@ -85,14 +85,7 @@ class Generation:
         loaded.model.generate(
             **inputs,
             generation_config=GenerationConfig(
-                max_new_tokens=self._limit,
-                do_sample=n > 1,  # the sampler leaves one id to draw; greedy search would refuse several rows
-                num_return_sequences=n,
-                num_beams=1,
-                temperature=1.0,
-                top_k=0,
-                top_p=1.0,
-                use_cache=True,
+                max_new_tokens=self._limit, num_return_sequences=n, num_beams=1, use_cache=True, **_drawing(n)
             ),
             logits_processor=[self._sampler],
             stopping_criteria=_criteria(self._after_step),
@@ -132,6 +125,11 @@ class Generation:
             logits = self._loaded.model(**inputs).logits[0, :-1]
         rest = one_by_one(logits, self.request.prompt_ids[1:], self.request.prompt_logprobs)
         return (IdLogprobs(None), *rest)
+
+
+def _drawing(n: int) -> dict[str, Any]:
+    """The sampler leaves one id to draw, so greedy search will do; but that refuses several rows."""
+    return {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if n > 1 else {"do_sample": False}
 
 
 def media_inputs(loaded: Loaded, media: Media) -> dict[str, Any]:

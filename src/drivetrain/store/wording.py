@@ -1,0 +1,28 @@
+"""How the store words names and sizes in messages: what the user typed, cut and made printable; no paths of ours."""
+
+from __future__ import annotations
+
+MAX_QUOTED_CHARS = 80
+
+
+def quoted(text: str) -> str:
+    """The text in quotes, for a message: control characters and lone surrogates escaped, long ones cut."""
+    if len(text) > MAX_QUOTED_CHARS:
+        return f"{text[:MAX_QUOTED_CHARS]!r}… ({len(text)} characters)"
+    return repr(text)
+
+
+def size(num_bytes: int) -> str:
+    """`98.4 MB`, in powers of a thousand, as disks and networks are sold."""
+    value = float(num_bytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{int(value)} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Somebody else's error text, fit for the middle of our one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

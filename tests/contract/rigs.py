@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from drivetrain.core.engine import Engine, ModelSpec, WeightsFormat
-from drivetrain.core.parameters import ENGINE_PARAMETERS
+from drivetrain.core.errors import Unsupported
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
@@ -153,5 +155,24 @@ def _Narrowed(unsupported: frozenset[str]) -> Any:  # noqa: N802 - makes an inst
     return Narrowed()
 
 
-def all_engine_parameters() -> list[str]:
-    return sorted(ENGINE_PARAMETERS)
+ASKING: dict[str, Any] = {
+    "min_tokens": 2, "n": 2, "seed": 1, "ignore_eos": True, "logprobs": 1, "prompt_logprobs": 1,
+    "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "typical_p": 0.5, "top_h": 0.5,
+    "epsilon_cutoff": 0.1, "eta_cutoff": 0.1, "repetition_penalty": 1.5, "encoder_repetition_penalty": 1.5,
+    "presence_penalty": 1.0, "frequency_penalty": 1.0, "no_repeat_ngram_size": 2,
+    "encoder_no_repeat_ngram_size": 2, "guidance_scale": 2.0, "exponential_decay_length_penalty": (1, 1.5),
+    "logit_bias": {1: 1.0}, "sequence_bias": [((1, 2), 1.0)], "bad_words_ids": [[1]], "suppress_tokens": [1],
+    "begin_suppress_tokens": [1], "images": ["data:image/png;base64,AAAA"],
+}  # fmt: skip
+"""For each engine parameter a value that asks for something."""
+
+
+async def honours(worker: Worker, *names: str) -> bool:
+    """Whether the engine declares all of these. Each one that it does not declare must be refused by name."""
+    missing = [name for name in names if name not in worker.capabilities.parameters]
+    for name in missing:
+        extra = {"echo": True} if name == "prompt_logprobs" else {}
+        with pytest.raises(Unsupported) as caught:
+            await worker.generate(prompt=PROMPT, max_tokens=4, **extra, **{name: ASKING[name]})
+        assert caught.value.param == name
+    return not missing

@@ -91,7 +91,10 @@ async def test_a_held_stream_that_nobody_reads_is_cancelled(rig: Rig) -> None:
     async with rig.open(reader_timeout_s=0.2) as worker:
         stream = worker.stream(**ENDLESS)
         await read_some(stream, 2)
-        await until_idle(rig, worker, 30)
+        async with asyncio.timeout(30):
+            while worker._runs:
+                await asyncio.sleep(0.02)
+        await until_idle(rig, worker)
         with pytest.raises(Cancelled) as caught:
             await read_some(stream, LONG + 10)
         assert caught.value.partial is not None

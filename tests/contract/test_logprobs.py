@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.rigs import PROMPT
+from contract.rigs import PROMPT, honours
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.events import Delta
 from drivetrain.core.results import TokenLogprob
@@ -14,9 +14,8 @@ BASE = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 16
 
 
 @pytest.fixture(autouse=True)
-def declared(worker: Worker) -> None:
-    if "logprobs" not in worker.capabilities.parameters:
-        pytest.skip("the engine declares no logprobs; their refusal is tested elsewhere")
+async def declared(worker: Worker) -> None:
+    assert await honours(worker, "logprobs")  # an engine without logprobs gets a file of its own tier
 
 
 async def test_off_means_none(worker: Worker) -> None:
@@ -62,8 +61,8 @@ async def test_streamed_entries_equal_the_whole(worker: Worker) -> None:
 
 async def test_they_are_raw(worker: Worker) -> None:
     """Penalties, bias and temperature do not show in them."""
-    if "logit_bias" not in worker.capabilities.parameters:
-        pytest.skip("the engine declares no logit_bias")
+    if not await honours(worker, "logit_bias"):
+        return
     free = (await worker.generate(**BASE, logprobs=2)).choices[0].logprobs
     assert free is not None
     other = free[0].top[1].token_id
@@ -110,8 +109,8 @@ async def test_echo_alone(worker: Worker) -> None:
 
 
 async def test_echo_with_prompt_logprobs(worker: Worker) -> None:
-    if "prompt_logprobs" not in worker.capabilities.parameters:
-        pytest.skip("the engine declares no prompt_logprobs")
+    if not await honours(worker, "prompt_logprobs"):
+        return
     choice = (await worker.generate(**BASE, echo=True, logprobs=1, prompt_logprobs=1)).choices[0]
     assert choice.logprobs is not None
     assert choice.logprobs[0].logprob is None

@@ -8,22 +8,11 @@ from typing import Any
 
 import pytest
 
-from contract.rigs import PROMPT, Rig
+from contract.rigs import ASKING, PROMPT, Rig
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.core.parameters import ENGINE_PARAMETERS, PARAMETERS
 from drivetrain.core.request import GenerateRequest
 from drivetrain.worker.worker import Worker
-
-ASKING: dict[str, Any] = {
-    "min_tokens": 2, "n": 2, "seed": 1, "ignore_eos": True, "logprobs": 1, "prompt_logprobs": 1,
-    "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "typical_p": 0.5, "top_h": 0.5,
-    "epsilon_cutoff": 0.1, "eta_cutoff": 0.1, "repetition_penalty": 1.5, "encoder_repetition_penalty": 1.5,
-    "presence_penalty": 1.0, "frequency_penalty": 1.0, "no_repeat_ngram_size": 2,
-    "encoder_no_repeat_ngram_size": 2, "guidance_scale": 2.0, "exponential_decay_length_penalty": (1, 1.5),
-    "logit_bias": {1: 1.0}, "sequence_bias": [((1, 2), 1.0)], "bad_words_ids": [[1]], "suppress_tokens": [1],
-    "begin_suppress_tokens": [1], "images": ["data:image/png;base64,AAAA"],
-}  # fmt: skip
-"""For each engine parameter a value that asks for something."""
 
 
 def test_every_field_is_in_the_table() -> None:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from contract.rigs import PROMPT, Rig
+from contract.rigs import PROMPT, Rig, honours
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.events import Delta
 from drivetrain.worker.worker import Worker
 
 BASE = {"prompt": PROMPT, "ignore_eos": True, "max_tokens": 24}
-
-
-def needs(worker: Worker, *parameters: str) -> None:
-    missing = set(parameters) - worker.capabilities.parameters
-    if missing:
-        pytest.skip(f"the engine does not declare {', '.join(sorted(missing))}; its refusal is tested elsewhere")
 
 
 async def test_greedy_is_the_same_each_time(worker: Worker) -> None:
@@ -25,14 +19,16 @@ async def test_greedy_is_the_same_each_time(worker: Worker) -> None:
 
 
 async def test_same_seed_same_text_different_seeds_differ(rig: Rig, worker: Worker) -> None:
-    needs(worker, "seed")
+    if not await honours(worker, "seed"):
+        return
     texts = [(await worker.generate(**BASE, temperature=1.0, seed=seed)).text for seed in (1, 1, 2, 3)]
     assert texts[0] == texts[1]
     assert not rig.seeded or len(set(texts)) > 1
 
 
 async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(worker: Worker) -> None:
-    needs(worker, "n", "seed")
+    if not await honours(worker, "n", "seed"):
+        return
     result = await worker.generate(**BASE, temperature=1.0, seed=7, n=3)
     assert [choice.index for choice in result.choices] == [0, 1, 2]
     assert result.usage.completion_tokens == 3 * 24
@@ -42,7 +38,8 @@ async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(worker: Worker) -> 
 
 
 async def test_streamed_choices_route_by_index(worker: Worker) -> None:
-    needs(worker, "n")
+    if not await honours(worker, "n"):
+        return
     whole = await worker.generate(**BASE, temperature=1.0, seed=7, n=3)
     texts = ["", "", ""]
     async for event in worker.stream(**BASE, temperature=1.0, seed=7, n=3):
@@ -53,20 +50,23 @@ async def test_streamed_choices_route_by_index(worker: Worker) -> None:
 
 @pytest.mark.parametrize("seed", [0, -1, 2**63 - 1, -(2**63)])
 async def test_every_64_bit_seed_is_a_seed(worker: Worker, seed: int) -> None:
-    needs(worker, "seed", "n")
+    if not await honours(worker, "seed", "n"):
+        return
     result = await worker.generate(**BASE, temperature=1.0, seed=seed, n=2)
     assert result.usage.completion_tokens == 48
 
 
 async def test_logit_bias_decides(worker: Worker) -> None:
-    needs(worker, "logit_bias")
+    if not await honours(worker, "logit_bias"):
+        return
     wanted = (await worker.generate(**BASE, temperature=0)).choices[0].token_ids[0] + 1
     result = await worker.generate(**{**BASE, "max_tokens": 3}, temperature=0, logit_bias={wanted: 100.0})
     assert result.choices[0].token_ids == (wanted,) * 3
 
 
 async def test_banned_ids_are_not_sampled(worker: Worker) -> None:
-    needs(worker, "bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
+    if not await honours(worker, "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"):
+        return
     free = (await worker.generate(**BASE, temperature=0)).choices[0].token_ids
     for ban in ({"suppress_tokens": [free[0]]}, {"bad_words_ids": [[free[0]]]}):
         result = await worker.generate(**BASE, temperature=0, **ban)
@@ -76,7 +76,8 @@ async def test_banned_ids_are_not_sampled(worker: Worker) -> None:
 
 
 async def test_penalties_change_what_is_said(worker: Worker) -> None:
-    needs(worker, "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size")
+    if not await honours(worker, "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size"):
+        return
     base = {**BASE, "max_tokens": 60}
     free = (await worker.generate(**base, temperature=0)).choices[0].token_ids
     strong = (await worker.generate(**base, temperature=0, repetition_penalty=10.0)).choices[0].token_ids
@@ -89,7 +90,8 @@ async def test_penalties_change_what_is_said(worker: Worker) -> None:
     "cut", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"epsilon_cutoff": 0.99}, {"typical_p": 1.0, "top_k": 1}]
 )
 async def test_the_narrowest_cut_off_is_greedy(worker: Worker, cut: dict[str, float]) -> None:
-    needs(worker, *cut)
+    if not await honours(worker, *cut):
+        return
     greedy = await worker.generate(**BASE, temperature=0)
     result = await worker.generate(**BASE, temperature=1.0, seed=3, **cut)
     assert result.choices[0].token_ids == greedy.choices[0].token_ids
@@ -111,7 +113,8 @@ async def test_the_narrowest_cut_off_is_greedy(worker: Worker, cut: dict[str, fl
     ],
 )
 async def test_each_other_parameter_runs_and_is_repeatable(worker: Worker, value: dict[str, object]) -> None:
-    needs(worker, *value)
+    if not await honours(worker, *value):
+        return
     request = {**BASE, "temperature": 1.0, "seed": 11, **value}
     first, second = [await worker.generate(**request) for _ in range(2)]
     assert first.usage.completion_tokens == 24
@@ -137,7 +140,8 @@ async def test_ids_outside_the_vocabulary_are_refused_by_name(worker: Worker) ->
 
 
 async def test_banning_everything_is_a_typed_ending(worker: Worker) -> None:
-    needs(worker, "suppress_tokens")
+    if not await honours(worker, "suppress_tokens"):
+        return
     with pytest.raises(InvalidRequest):
         await worker.generate(**BASE, suppress_tokens=list(range(worker.metadata.vocab_size)))
     assert (await worker.generate(**BASE)).usage.completion_tokens == 24

@@ -42,7 +42,7 @@ def fit(
     answer = _answer_room(limit, max_tokens, default_max_tokens, cutting=policy is not Overflow.ERROR)
     room = limit if separate else limit - answer
     if len(ids) > room:
-        if policy is Overflow.ERROR:
+        if policy is Overflow.ERROR or room < 1:
             raise _overflow(len(ids), max_tokens, limit)
         ids, truncated = _cut(ids, room, policy, bos_id)
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from drivetrain.core.errors import EngineFailed, InvalidSetting
+from drivetrain.core.errors import EngineFailed
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.transformers.loading import Loaded
 
@@ -25,13 +25,12 @@ def embed(loaded: Loaded, ids: tuple[int, ...]) -> tuple[float, ...]:
 
 
 def pool(hidden: Any, how: str) -> Any:
+    """`how` is one of `loading.POOLINGS`."""
     if how == "mean":
         return hidden.mean(dim=0)
     if how == "cls":
         return hidden[0]
-    if how == "last":
-        return hidden[-1]
-    raise InvalidSetting(f"pooling is {how!r}; it must be mean, cls or last", param="pooling")
+    return hidden[-1]
 
 
 def device_memory(device: Any) -> tuple[DeviceMemory, ...]:

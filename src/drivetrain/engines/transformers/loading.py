@@ -19,6 +19,9 @@ NO_LIMIT = 10_000_000
 """Tokenizers write «no limit» as 1e30; nothing above this is taken for a context length."""
 
 
+POOLINGS = ("mean", "cls", "last")
+
+
 class Kind(StrEnum):
     CAUSAL = "causal"
     SEQ2SEQ = "seq2seq"
@@ -44,6 +47,7 @@ def load(spec: ModelSpec, progress: Progress) -> Loaded:
     options = spec.options
     path = _safetensors_folder(spec, progress)
     progress("reading the configuration", None)
+    _check_generation_config(path)
     with quiet_library():
         return _load(path, options, progress)
 
@@ -83,7 +87,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         structure=structure,
         context_length=context_length(config, tokenizer, options.get("context_length")),
         eos_ids=eos_ids(structure, config, tokenizer),
-        pooling=str(options.get("pooling") or _stored_pooling(path) or "mean"),
+        pooling=pooling_of(options.get("pooling"), path),
     )
 
 
@@ -231,6 +235,25 @@ def _refuse_holes(problems: Mapping[str, Any], kind: Kind) -> None:
         raise LoadFailed(f"{len(missing)} weights are missing from the files, {min(missing)} among them")
     if problems.get("mismatched_keys"):
         raise LoadFailed("the shapes of the weights do not fit the configuration")
+
+
+def pooling_of(setting: Any, path: Path) -> str:
+    """How hidden states become one vector: the setting, else what the folder says, else the mean."""
+    if setting is not None and setting not in POOLINGS:
+        raise InvalidSetting(f"pooling is {setting!r}; it must be {', '.join(POOLINGS)}", param="pooling")
+    return setting or _stored_pooling(path) or "mean"
+
+
+def _check_generation_config(path: Path) -> None:
+    """The library passes over a broken one in silence, and with it the model's end tokens."""
+    try:
+        stated = json.loads((path / "generation_config.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        stated = None
+    if not isinstance(stated, dict):
+        raise LoadFailed("generation_config.json is not readable JSON; pull or copy the model again, or remove it")
 
 
 def _stored_pooling(path: Path) -> str | None:

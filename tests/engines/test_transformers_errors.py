@@ -1,0 +1,202 @@
+"""What torch and transformers raise, each mapped; and models that cannot be loaded, each with its remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import drivetrain
+from drivetrain.core.errors import (
+    DrivetrainError,
+    EngineFailed,
+    InvalidRequest,
+    InvalidSetting,
+    LoadFailed,
+    MissingExtra,
+    ModelNotFound,
+    OutOfMemory,
+)
+from drivetrain.engines.transformers import errors
+
+
+def test_every_error_class_of_torch_is_mapped() -> None:
+    """All exception classes that torch exports, those that it adds later included."""
+    import torch
+
+    classes = {
+        value
+        for module in (torch, torch.cuda, torch.accelerator)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Exception)
+    }
+    assert torch.OutOfMemoryError in classes
+    for cls in classes:
+        raised = cls.__new__(cls, "boom")  # some want more than a message, or a driver, to be made
+        mapped = errors.while_running(raised)
+        wanted = OutOfMemory if "OutOfMemory" in cls.__name__ else EngineFailed
+        assert type(mapped) is wanted, cls
+        assert mapped.__cause__ is raised
+        assert isinstance(errors.while_loading(raised), (LoadFailed, OutOfMemory))
+
+
+@pytest.mark.parametrize(
+    ("raised", "running", "loading"),
+    [
+        (MemoryError(), OutOfMemory, OutOfMemory),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), OutOfMemory, OutOfMemory),
+        (RuntimeError("MPS backend out of memory"), OutOfMemory, OutOfMemory),
+        (OSError(12, "Cannot allocate memory"), OutOfMemory, OutOfMemory),
+        (RuntimeError("CUDA error: device-side assert triggered"), EngineFailed, LoadFailed),
+        (ValueError("bad"), EngineFailed, LoadFailed),
+        (IndexError("bad"), EngineFailed, LoadFailed),
+        (KeyError("bad"), EngineFailed, LoadFailed),
+        (NotImplementedError(), EngineFailed, LoadFailed),
+        (OSError("no file"), EngineFailed, LoadFailed),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), EngineFailed, MissingExtra),
+        (ImportError("needs num2words", name="num2words"), EngineFailed, LoadFailed),
+        (InvalidRequest("x", param="p"), InvalidRequest, InvalidRequest),
+    ],
+)
+def test_what_the_library_raises(
+    raised: Exception, running: type[DrivetrainError], loading: type[DrivetrainError]
+) -> None:
+    assert type(errors.while_running(raised)) is running
+    assert type(errors.while_loading(raised)) is loading
+
+
+def test_messages_are_one_short_line_without_paths_and_addresses() -> None:
+    exc = ValueError("cannot open\n/home/someone/models/x/config.json from 10.1.2.3:8080 " + "y" * 1000)
+    text = errors.while_running(exc).message
+    assert "\n" not in text
+    assert "/home" not in text
+    assert "10.1.2.3" not in text
+    assert len(text) < 400
+
+
+@pytest.fixture
+def broken(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A copy of a good model, for a test to break."""
+    folder = tmp_path / "broken"
+    shutil.copytree(checkpoint("llama"), folder)
+    return folder
+
+
+async def failing(folder: object, **settings: object) -> DrivetrainError:
+    with pytest.raises(DrivetrainError) as caught:
+        async with drivetrain.Worker.open(str(folder), engine="transformers", **settings):
+            pass
+    message = caught.value.message
+    assert "\n" not in message
+    assert len(message) < 500
+    return caught.value
+
+
+async def test_a_missing_folder(tmp_path: Path) -> None:
+    assert isinstance(await failing(tmp_path / "nowhere"), ModelNotFound)
+
+
+async def test_truncated_weights(broken: Path) -> None:
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    error = await failing(broken)
+    assert isinstance(error, LoadFailed)
+    assert "model.safetensors" in error.message
+
+
+async def test_a_config_that_asks_for_code_of_its_own(broken: Path) -> None:
+    trace = broken / "was-here"
+    (broken / "evil.py").write_text(f"open({str(trace)!r}, 'w')\nclass Evil: pass\n")
+    config = json.loads((broken / "config.json").read_text())
+    config["model_type"] = "evil"
+    config["auto_map"] = {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil"}
+    (broken / "config.json").write_text(json.dumps(config))
+    error = await failing(broken)
+    assert isinstance(error, LoadFailed)
+    assert "trust_remote_code" in error.message
+    assert "was-here" not in os.listdir(broken)
+
+
+async def test_a_broken_template(broken: Path) -> None:
+    for name in ("chat_template.jinja", "chat_template.json"):
+        (broken / name).unlink(missing_ok=True)
+    (broken / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content ")
+    error = await failing(broken)
+    assert isinstance(error, LoadFailed)
+    assert "template" in error.message
+    assert "family" in error.message
+    async with drivetrain.Worker.open(str(broken), engine="transformers", family="chatml") as worker:
+        assert worker.metadata.family == "chatml"
+
+
+async def test_missing_and_misshapen_weights(broken: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    good = load_file(broken / "model.safetensors")
+    some = next(name for name in good if "layers.0" in name)
+    save_file({k: v for k, v in good.items() if k != some}, broken / "model.safetensors", {"format": "pt"})
+    error = await failing(broken)
+    assert isinstance(error, LoadFailed)
+    assert "missing" in error.message
+    save_file(
+        {k: v[:1].contiguous() if k == some else v for k, v in good.items()},
+        broken / "model.safetensors",
+        {"format": "pt"},
+    )
+    assert isinstance(await failing(broken), LoadFailed)
+
+
+async def test_pickles_are_not_read(broken: Path) -> None:
+    import torch
+
+    (broken / "model.safetensors").unlink()
+    torch.save({}, broken / "pytorch_model.bin")
+    error = await failing(broken)
+    assert isinstance(error, LoadFailed)
+    assert "safetensors" in error.message
+
+
+async def test_broken_files_of_every_kind(broken: Path) -> None:
+    for name, text in {"config.json": "{", "tokenizer.json": "{}", "generation_config.json": "{"}.items():
+        good = (broken / name).read_bytes()
+        (broken / name).write_text(text)
+        assert isinstance(await failing(broken), LoadFailed), name
+        (broken / name).write_bytes(good)
+
+
+async def test_settings_that_cannot_be(broken: Path) -> None:
+    for settings, param in (
+        ({"dtype": "int3"}, "dtype"),
+        ({"device": "quantum"}, "device"),
+        ({"context_length": 10**9}, "context_length"),
+        ({"pooling": "max"}, "pooling"),
+        ({"overflow": "explode"}, "overflow"),
+        ({"family": "nothing-known"}, "family"),
+    ):
+        error = await failing(broken, **settings)
+        assert isinstance(error, InvalidSetting), settings
+        assert error.param == param
+
+
+async def test_nan_logits_end_that_request_and_no_other(checkpoint: Callable[[str], Path]) -> None:
+    import torch
+
+    async with drivetrain.Worker.open(str(checkpoint("llama")), engine="transformers") as worker:
+        model = worker._engine._loaded.model  # type: ignore[attr-defined]  # the real engine
+        bias = torch.zeros(1)
+
+        def poison(module: object, args: object, output: object) -> object:
+            return output + bias  # type: ignore[operator]  # a tensor
+
+        handle = model.lm_head.register_forward_hook(poison)
+        bias[0] = float("nan")
+        with pytest.raises(EngineFailed) as caught:
+            await worker.generate(prompt="a", max_tokens=3)
+        assert "NaN" in caught.value.message
+        bias[0] = 0.0
+        assert (await worker.generate(prompt="a", max_tokens=3, ignore_eos=True)).usage.completion_tokens == 3
+        handle.remove()

@@ -1,0 +1,92 @@
+"""The gate: order, bounds, and slots that come back exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from drivetrain.core.errors import DeadlineExceeded, NotReady, Overloaded
+from drivetrain.worker.admission import Admission
+
+
+async def test_first_come_first_served() -> None:
+    gate = Admission(max_running=1, max_waiting=3)
+    first = await gate.enter().wait()
+    order: list[int] = []
+
+    async def wait(i: int) -> None:
+        slot = await gate.enter().wait()
+        order.append(i)
+        slot.release()
+
+    tasks = [asyncio.create_task(wait(i)) for i in range(3)]
+    await asyncio.sleep(0)
+    assert (gate.running, gate.waiting) == (1, 3)
+    first.release()
+    await asyncio.gather(*tasks)
+    assert order == [0, 1, 2]
+    assert (gate.running, gate.waiting) == (0, 0)
+
+
+async def test_a_slot_is_released_once_however_often_it_is_asked() -> None:
+    gate = Admission(max_running=2, max_waiting=0)
+    slot = await gate.enter().wait()
+    await gate.enter().wait()
+    slot.release()
+    slot.release()
+    assert gate.running == 1
+
+
+async def test_full_is_refused_at_once() -> None:
+    gate = Admission(max_running=1, max_waiting=1)
+    await gate.enter().wait()
+    gate.enter()
+    with pytest.raises(Overloaded):
+        gate.enter()
+
+
+async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+    gate = Admission(max_running=1, max_waiting=5)
+    first = await gate.enter().wait()
+    second = gate.enter()
+    first.release()  # second has the slot now, though it has not woken up
+    third = gate.enter()
+    assert (gate.running, gate.waiting) == (1, 1)
+    (await second.wait()).release()
+    (await third.wait()).release()
+    assert gate.running == 0
+
+
+async def test_a_cancelled_waiter_leaves_the_queue_and_loses_no_slot() -> None:
+    gate = Admission(max_running=1, max_waiting=5)
+    first = await gate.enter().wait()
+    waiting = asyncio.create_task(gate.enter().wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert gate.waiting == 0
+    granted = asyncio.create_task(gate.enter().wait())
+    await asyncio.sleep(0)
+    first.release()
+    granted.cancel()  # it has been given the slot, but has not seen it
+    await asyncio.gather(granted, return_exceptions=True)
+    assert gate.running == 0
+
+
+async def test_giving_up_and_closing_end_the_wait_with_their_error() -> None:
+    gate = Admission(max_running=1, max_waiting=5)
+    first = await gate.enter().wait()
+    ticket = gate.enter()
+    ticket.give_up(DeadlineExceeded("late"))
+    with pytest.raises(DeadlineExceeded):
+        await ticket.wait()
+    other = gate.enter()
+    gate.close("closing")
+    with pytest.raises(NotReady):
+        await other.wait()
+    with pytest.raises(NotReady):
+        gate.enter()
+    assert not await gate.idle(0.01)
+    first.release()
+    assert await gate.idle(0.01)

@@ -1,0 +1,62 @@
+"""Fitting prompt and answer into a context."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivetrain.core.errors import ContextOverflow
+from drivetrain.core.request import Overflow
+from drivetrain.worker.overflow import fit
+
+BOS = 9999
+
+
+@given(
+    prompt=st.integers(1, 60),
+    limit=st.integers(1, 50),
+    max_tokens=st.one_of(st.none(), st.integers(0, 60)),
+    default=st.one_of(st.none(), st.integers(1, 60)),
+    policy=st.sampled_from(Overflow),
+    with_bos=st.booleans(),
+)
+def test_it_fits_or_says_why(
+    prompt: int, limit: int, max_tokens: int | None, default: int | None, policy: Overflow, with_bos: bool
+) -> None:
+    ids = ([BOS] if with_bos else []) + list(range(prompt))
+    try:
+        fitted = fit(ids, limit=limit, max_tokens=max_tokens, default_max_tokens=default, policy=policy, bos_id=BOS)
+    except ContextOverflow:
+        assert policy is Overflow.ERROR or (max_tokens or 0) >= limit or limit == 1
+        return
+    assert len(fitted.ids) >= 1
+    assert len(fitted.ids) + fitted.max_tokens <= limit
+    assert fitted.truncated == len(ids) - len(fitted.ids)
+    if max_tokens is not None:
+        assert fitted.max_tokens == max_tokens
+    if not fitted.truncated:
+        assert list(fitted.ids) == ids
+    elif with_bos and len(fitted.ids) > 1:
+        assert fitted.ids[0] == BOS
+
+
+def test_middle_keeps_both_ends() -> None:
+    fitted = fit(
+        list(range(100)), limit=20, max_tokens=10, default_max_tokens=None,
+        policy=Overflow.TRUNCATE_MIDDLE, bos_id=None,
+    )  # fmt: skip
+    assert fitted.ids == (*range(5), *range(95, 100))
+
+
+def test_encoder_and_decoder_have_a_context_each() -> None:
+    fitted = fit(
+        list(range(20)), limit=20, max_tokens=20, default_max_tokens=None,
+        policy=Overflow.ERROR, bos_id=None, separate=True,
+    )  # fmt: skip
+    assert (len(fitted.ids), fitted.max_tokens) == (20, 20)
+    with pytest.raises(ContextOverflow):
+        fit(
+            list(range(21)), limit=20, max_tokens=1, default_max_tokens=None,
+            policy=Overflow.ERROR, bos_id=None, separate=True,
+        )  # fmt: skip

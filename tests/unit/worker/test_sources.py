@@ -1,0 +1,85 @@
+"""Settings: every wrong one is named, every source is told."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.worker.settings import Group, Settings
+from drivetrain.worker.sources import environment_name, read_settings
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"temprature": 1}, "temprature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": 3}, "temperature"),
+        ({"max_running": 0}, "max_running"),
+        ({"max_running": True}, "max_running"),
+        ({"max_waiting": 1.5}, "max_waiting"),
+        ({"trust_remote_code": "yes"}, "trust_remote_code"),
+        ({"media_hosts": "a.example"}, "media_hosts"),
+        ({"timeout_s": float("nan")}, "timeout_s"),
+    ],
+)
+def test_bad_keywords(given: dict[str, object], name: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        read_settings("m", given, environment={})
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("TEMPERATURE", "hot"), ("MAX_RUNNING", "-1"), ("TRUST_REMOTE_CODE", "maybe")]
+)
+def test_bad_environment(name: str, text: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        read_settings("m", {}, environment={f"DRIVETRAIN_{name}": text})
+    assert f"DRIVETRAIN_{name}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text", ["= 1", "models = 3", "[models]\nm = 3", "nonsense = 1", "temperature = 'x'", "[models.m]\nnonsense = 1"]
+)
+def test_bad_files(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidSetting):
+        read_settings("m", {}, environment={}, config=path)
+    with pytest.raises(InvalidSetting):
+        read_settings("m", {}, environment={"DRIVETRAIN_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_environment_values_are_read_by_type() -> None:
+    environment = {
+        "DRIVETRAIN_TRUST_REMOTE_CODE": "true", "DRIVETRAIN_MEDIA_HOSTS": "a.example, b.example",
+        "DRIVETRAIN_TOP_K": "3", "DRIVETRAIN_TOP_P": "0.5", "DRIVETRAIN_DEVICE": "cpu",
+    }  # fmt: skip
+    settings = read_settings("m", {}, environment=environment).settings
+    assert settings.trust_remote_code is True
+    assert settings.media_hosts == ("a.example", "b.example")
+    assert (settings.top_k, settings.top_p, settings.device) == (3, 0.5, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("model", "variable"),
+    [
+        ("smollm2-135m", "DRIVETRAIN_SMOLLM2_135M_TOP_K"),
+        ("/a/b/My Model.v2/", "DRIVETRAIN_MY_MODEL_V2_TOP_K"),
+        ("org/name", "DRIVETRAIN_NAME_TOP_K"),
+    ],
+)
+def test_names_of_variables(model: str, variable: str) -> None:
+    assert environment_name(model, "top_k") == variable
+    assert read_settings(model, {}, environment={variable: "4", "DRIVETRAIN_TOP_K": "5"}).settings.top_k == 4
+
+
+def test_every_setting_is_described_and_limits_follow() -> None:
+    for field in fields(Settings):
+        assert field.metadata["meaning"]
+        assert isinstance(field.metadata["group"], Group)
+    assert Settings(max_n=3).limits.max_n == 3
+    assert read_settings("m", {}, environment={}).settings == Settings()

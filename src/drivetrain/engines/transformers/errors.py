@@ -60,6 +60,8 @@ def while_loading(exc: BaseException) -> DrivetrainError:
 def _missing(exc: ImportError) -> DrivetrainError:
     if exc.name in {"torch", "transformers", "tokenizers", "safetensors", "sentencepiece", "gguf"}:
         return MissingExtra("the transformers engine", extra="transformers")
+    if "torchvision" in str(exc).lower():
+        return MissingExtra("the processor of this model (torchvision)", extra="vision")
     return LoadFailed(f"this model needs a package that is not installed: {one_line(exc)}")
 
 

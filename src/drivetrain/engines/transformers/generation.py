@@ -27,9 +27,7 @@ class Generation:
     where steps leave and where an abort, an ended choice or a limit is noticed: at most one step late.
     """
 
-    def __init__(
-        self, request: EngineRequest, loaded: Loaded, emit: Emit, count_step: Callable[[], None]
-    ) -> None:
+    def __init__(self, request: EngineRequest, loaded: Loaded, emit: Emit, count_step: Callable[[], None]) -> None:
         self.request = request
         self._loaded = loaded
         self._emit = emit

@@ -197,9 +197,10 @@ async def test_embeddings(worker: Worker) -> None:
         [await worker.count_tokens(t) for t in ("Hello", "Hello", "Something else entirely")]
     )
     assert (await worker.embed([[65, 66]])).usage.prompt_tokens == 2
-    for bad in ([], "", [""], [[]], [5], 5, [[10**9]], [["a"]]):
+    unusable: tuple[Any, ...] = ([], "", [""], [[]], [5], 5, [[10**9]], [["a"]])
+    for bad in unusable:
         with pytest.raises(InvalidRequest):
-            await worker.embed(bad)  # type: ignore[arg-type]
+            await worker.embed(bad)
     with pytest.raises(ContextOverflow):
         await worker.embed([[65] * (worker.capabilities.context_length + 1)])
     assert worker.status.running == 0

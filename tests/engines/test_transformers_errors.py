@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ def broken(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
     return folder
 
 
-async def failing(folder: object, **settings: object) -> DrivetrainError:
+async def failing(folder: object, **settings: Any) -> DrivetrainError:
     with pytest.raises(DrivetrainError) as caught:
         async with drivetrain.Worker.open(str(folder), engine="transformers", **settings):
             pass
@@ -189,8 +190,8 @@ async def test_nan_logits_end_that_request_and_no_other(checkpoint: Callable[[st
         model = worker._engine._loaded.model  # type: ignore[attr-defined]  # the real engine
         bias = torch.zeros(1)
 
-        def poison(module: object, args: object, output: object) -> object:
-            return output + bias  # type: ignore[operator]  # a tensor
+        def poison(module: object, args: object, output: Any) -> Any:
+            return output + bias
 
         handle = model.lm_head.register_forward_hook(poison)
         bias[0] = float("nan")

@@ -99,12 +99,12 @@ async def test_start_and_stop_and_a_second_stop(worker: Worker) -> None:
     with pytest.raises(NotReady):
         fake.metadata  # noqa: B018 - reading it is the test
     await fake.start()
-    assert fake.state is State.READY
+    assert fake.status.state is State.READY
     with pytest.raises(NotReady):
         await fake.start()
     await fake.stop()
     await fake.stop()
-    assert fake.state is State.STOPPED
+    assert fake.status.state is State.STOPPED
 
 
 async def test_metadata_names_context_roles_and_separator(worker: Worker) -> None:

@@ -127,9 +127,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def _replace(self, text: Any, old: Any, new: Any, count: int = -1) -> str:
-        text, old, new = str(text), str(old), str(new)
-        self.budget.size(len(text) + (text.count(old) + 1) * len(new))
-        return text.replace(old, new, count)
+        whole, before, after = str(text), str(old), str(new)
+        self.budget.size(len(whole) + (whole.count(before) + 1) * len(after))
+        return whole.replace(before, after, count)
 
     def _join(self, values: Any, separator: str = "", attribute: str | int | None = None) -> str:
         texts = []
@@ -138,8 +138,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             texts.append(str(self.getitem(value, attribute) if attribute is not None else value))
             self.budget.size(sum(map(len, texts[-1:])) + len(texts) * len(separator))
         self.budget.size(sum(map(len, texts)) + len(texts) * len(separator))
-        joined: str = str(separator).join(texts)
-        return joined
+        return str(separator).join(texts)
 
     def _joined(self, *parts: Any) -> str:
         texts = [str(part) for part in parts]

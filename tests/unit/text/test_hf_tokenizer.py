@@ -109,4 +109,5 @@ def test_a_bos_that_the_text_spells_is_not_doubled() -> None:
     once = ours.encode(Prompt.raw("hello", add_bos=True))
     spelled = ours.encode(Prompt.raw(ours.bos_token + "hello", add_bos=True))
     bos = ours.id_of(ours.bos_token)
+    assert bos is not None
     assert once.count(bos) == spelled.count(bos) <= 1

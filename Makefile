@@ -23,8 +23,8 @@ serve: model ## A chat with a real model in this terminal (the HTTP server comes
 	$(BIN)/drivetrain chat $(MODEL)
 
 check: $(STAMP) ## Format, lint, types, import rules, fast tests
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST) -q -m 'not slow and not soak'
@@ -39,8 +39,8 @@ bench: $(STAMP) ## Start-up times and the cost of the layer
 	$(BIN)/python bench/startup.py
 
 fmt: $(STAMP) ## Format and mend what can be mended
-	$(BIN)/ruff format src tests
-	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests bench
+	$(BIN)/ruff check --fix src tests bench
 
 wheel: $(STAMP) ## The wheel, in dist/
 	$(BIN)/python -m build --wheel

@@ -39,8 +39,12 @@ class HfTokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        ids = self._tokenizer.get_vocab().values()
-        return max(len(self._tokenizer), max(ids, default=-1) + 1)
+        return max(len(self._tokenizer), max(self._vocabulary.values(), default=-1) + 1)
+
+    @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        """Read once: the library makes it anew, some tens of milliseconds, each time it is asked."""
+        return dict(self._tokenizer.get_vocab())
 
     @property
     def bos_token(self) -> str | None:
@@ -87,8 +91,10 @@ class HfTokenizer:
         return self._bytes_in_text(token_id)
 
     def id_of(self, token: str) -> int | None:
-        found = self._tokenizer.get_vocab().get(token)
-        return None if found is None else int(found)
+        if self._backend is not None:
+            found: int | None = self._backend.token_to_id(token)
+            return found
+        return self._vocabulary.get(token)
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids

@@ -1,0 +1,36 @@
+"""The guides name every parameter, setting and family, and every link of ours leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.families import registry
+from drivetrain.worker.settings import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("parameters.md", list(PARAMETERS)),
+        ("settings.md", [field.name for field in fields(Settings)]),
+        ("families.md", list(registry.names())),
+    ],
+)
+def test_a_page_names_them_all(page: str, names: list[str]) -> None:
+    text = (ROOT / "docs" / "guides" / page).read_text()
+    rows = set(re.findall(r"^\| `([^`]+)` \|", text, re.M))
+    assert rows == set(names)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith(("http:", "https:")):
+                assert (page.parent / target).exists(), (page.name, target)

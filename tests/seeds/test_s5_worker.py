@@ -58,6 +58,10 @@ class RecordedSpan:
         self.ends.append(error)
 
 
+def state_of(worker: Worker) -> State:
+    return worker.state
+
+
 def faked(script: Script, tracer: RecordingTracer | None = None, **settings: Any) -> Worker:
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
     return Worker(FakeEngine(script), spec, Settings(**settings), tracer=tracer)
@@ -99,12 +103,12 @@ async def test_start_and_stop_and_a_second_stop(worker: Worker) -> None:
     with pytest.raises(NotReady):
         fake.metadata  # noqa: B018 - reading it is the test
     await fake.start()
-    assert fake.status.state is State.READY
+    assert state_of(fake) is State.READY
     with pytest.raises(NotReady):
         await fake.start()
     await fake.stop()
     await fake.stop()
-    assert fake.status.state is State.STOPPED
+    assert state_of(fake) is State.STOPPED
 
 
 async def test_metadata_names_context_roles_and_separator(worker: Worker) -> None:

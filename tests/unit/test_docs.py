@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 )
 def test_a_page_names_them_all(page: str, names: list[str]) -> None:
     text = (ROOT / "docs" / "guides" / page).read_text()
-    rows = set(re.findall(r"^\| `([^`]+)` \|", text, re.M))
+    rows = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
     assert rows == set(names)
 
 

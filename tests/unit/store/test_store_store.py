@@ -175,9 +175,17 @@ def test_disk_full_meanwhile(store: Store, loopback: Loopback, sample: SampleWhe
     store.pull("tiny")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_store_that_cannot_be_written(tmp_path: Path) -> None:
+def test_store_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").mkdir(mode=0o500)
+    if os.geteuid() == 0:  # root may write everywhere, so the system's answer is put in its mouth
+        real = os.mkdir
+
+        def refuse(path: str, *arguments: int, **named: int) -> None:
+            if str(path).startswith(str(tmp_path / "home")):
+                raise PermissionError(13, "Permission denied", str(path))
+            real(path, *arguments, **named)
+
+        monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(LoadFailed, match="set DRIVETRAIN_HOME"):
         open_store(tmp_path / "home").pull("tiny")
 

@@ -1,0 +1,128 @@
+"""`drivetrain generate MODEL`: one answer on stdout, as it comes or as one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.cli import options, output
+from drivetrain.cli.prompts import add_input, read_input
+from drivetrain.cli.request_options import add_request, check_early, read_request
+from drivetrain.cli.values import plain
+from drivetrain.core.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from drivetrain import sync
+    from drivetrain.core.results import Result
+    from drivetrain.worker.sources import Resolved
+
+_EPILOG = """examples:
+  drivetrain generate smollm2-135m --message "What is the capital of France?" --temperature 0
+  drivetrain generate ./my-model --system "Answer in French." --message "Good morning" --max-tokens 50 --stop END
+  drivetrain generate org/name --prompt "Once upon a time" --seed 7 --n 3 --json
+  drivetrain generate org/vision-model --image cat.png --message "What is this?"
+  cat question.txt | drivetrain generate smollm2-135m --message -
+"""
+
+
+def add(commands: options.Commands) -> None:
+    parser = commands.add_parser(
+        "generate",
+        help="one answer on stdout",
+        description="Answer one prompt or chat, and exit.",
+        usage="%(prog)s MODEL [option ...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_model(parser)
+    add_input(parser)
+    parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object")
+    parser.add_argument(
+        "--stream",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="print the text as it comes (on by default, where one choice is printed as text)",
+    )
+    add_request(parser)
+    options.add_settings(parser, without=options.shadowed())
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    resolved = options.read_settings(args)
+    parameters = read_request(args)
+    if args.explain:
+        return _explain(args, resolved, parameters)
+    streams = _streams(args, parameters)
+    request = read_input(args, resolved.settings) | parameters
+    if not request.keys() & {"messages", "prompt", "prompt_token_ids"}:
+        raise InvalidSetting("there is nothing to answer: give --message, --prompt, --prompt-file or --messages-file")
+    check_early(request, resolved.settings)
+    from drivetrain.cli.opening import opened
+
+    with opened(args.model, resolved.settings, quiet=args.quiet) as worker:
+        if streams:
+            _print_stream(worker, request)
+        else:
+            _print_result(worker.generate(**request), as_json=args.json)
+    return 0
+
+
+def _streams(args: argparse.Namespace, parameters: dict[str, Any]) -> bool:
+    if args.stream and args.json:
+        raise InvalidSetting("--stream and --json do not go together: --json prints one object at the end")
+    if args.stream and parameters.get("n", 1) > 1:
+        raise InvalidSetting("--stream prints one choice; leave it out, or leave out --n")
+    if args.stream is not None:
+        return bool(args.stream)
+    return not args.json and parameters.get("n", 1) == 1
+
+
+def _print_stream(worker: sync.Worker, request: dict[str, Any]) -> None:
+    from drivetrain.core.events import Delta
+
+    complete = False
+    try:
+        with worker.stream(**request) as stream:
+            for event in stream:
+                if isinstance(event, Delta):
+                    output.write(event.text)
+        complete = True
+    finally:
+        if complete or output.on_terminal():  # an error's line begins at the margin
+            output.line()
+
+
+def _print_result(result: Result, *, as_json: bool) -> None:
+    if as_json:
+        output.document(result_document(result))
+    elif len(result.choices) == 1:
+        output.line(result.text)
+    else:
+        for choice in result.choices:
+            output.line(f"--- {choice.index}\n{choice.text}")
+
+
+def result_document(result: Result) -> dict[str, Any]:
+    """The whole result. `logprobs` is there for those who asked; `matched_stop` is a string, an id or a list of ids."""
+    document = plain(result)
+    for choice in document["choices"]:
+        if choice["logprobs"] is None:
+            del choice["logprobs"]
+    document["id"] = document.pop("request_id")
+    document["usage"]["total_tokens"] = result.usage.total_tokens
+    first = ("id", "model", "choices", "usage", "metrics")
+    return {key: document[key] for key in (*first, *sorted(document.keys() - set(first)))}
+
+
+def _explain(args: argparse.Namespace, resolved: Resolved, parameters: dict[str, Any]) -> int:
+    """The settings, and behind them what the request states itself, which comes before any setting."""
+    if args.json:
+        stated = {name: {"value": plain(value), "origin": "flag"} for name, value in parameters.items()}
+        output.document({"settings": options.explained(resolved), "request": stated})
+        return 0
+    options.explain(args, resolved)
+    for name, value in parameters.items():
+        output.line(f"request {name}  {value!r}  (flag)")
+    return 0

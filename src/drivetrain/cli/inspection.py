@@ -1,0 +1,217 @@
+"""A dry run: all that can be known of a model before its weights are loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from drivetrain import assembly
+from drivetrain.cli import peek, stated
+from drivetrain.cli.opening import check_engine
+from drivetrain.cli.peek import Peek
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
+from drivetrain.core.errors import InvalidRequest, MissingExtra
+from drivetrain.core.messages import Message, TextPart
+from drivetrain.core.prompt import Prompt
+from drivetrain.core.sampling import Sampling
+from drivetrain.families.choose import Chosen, choose
+from drivetrain.families.registry import names as family_names
+from drivetrain.store.models import LocalModel
+from drivetrain.store.store import Store
+from drivetrain.worker.defaults import Defaults
+from drivetrain.worker.settings import Settings
+
+SAMPLE = (
+    Message("user", (TextPart("Hello"),)),
+    Message("assistant", (TextPart("Hello. How can I help?"),)),
+    Message("user", (TextPart("What is the capital of France?"),)),
+)
+FALLBACK = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A prompt as the engine gets it. In a literal segment, text that spells a special token stays text."""
+
+    text: str
+    segments: tuple[Mapping[str, Any], ...]
+    token_ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """`missing` says in words what could not be told, and what to do about it. None: not known before loading."""
+
+    model: str
+    name: str
+    format: str
+    source: str
+    digest: str | None
+    engine: str
+    engine_why: str
+    engine_ready: bool
+    install: str | None
+    architecture: str
+    family: str
+    family_why: str
+    family_is_fallback: bool
+    roles: Mapping[str, str]
+    stop: tuple[str, ...]
+    stop_tokens: Mapping[int, str]
+    context_length: int | None
+    max_tokens: int | None
+    sampling: Mapping[str, Mapping[str, Any]]
+    capabilities: Capabilities | None
+    prompt: Rendered | None
+    missing: tuple[str, ...]
+
+
+def inspect_model(
+    model: str,
+    settings: Settings,
+    *,
+    given: Mapping[str, Any],
+    progress: Progress,
+    store: Store | None = None,
+) -> Inspection:
+    """`given` has the messages or the prompt to render; empty, a sample chat is. Nothing is downloaded or converted.
+
+    Raises what opening the model would raise, as far as its files tell.
+    """
+    check_engine(settings)
+    store = store or Store()
+    is_fake = model == "fake" and settings.engine in {"auto", "fake"}
+    found = None if is_fake else store.resolve(model)
+    choice = assembly.choose_engine(settings.engine, found)
+    assembly.refuse_unused(settings, choice)
+    peeked = _peek(choice, found, settings, store, progress)
+    name = settings.name or (found.name if found else "fake")
+    chosen = choose(explicit=settings.family, tokenizer=peeked.tokenizer, architecture=peeked.architecture, name=name)
+    return _put_together(model, name, found, choice, peeked, chosen, settings, given)
+
+
+def _peek(
+    choice: assembly.EngineChoice, found: LocalModel | None, settings: Settings, store: Store, progress: Progress
+) -> Peek:
+    if found is None or choice.name == "fake":
+        return asyncio.run(_load_weightless(choice, progress))
+    folder = _folder(found, store)
+    if peek.library_installed():
+        return peek.by_library(found, folder, settings, progress)
+    return stated.by_files(folder, settings) if folder is not None else stated.nothing_stated()
+
+
+async def _load_weightless(choice: assembly.EngineChoice, progress: Progress) -> Peek:
+    """An engine without weights is loaded whole: that costs nothing, and tells all."""
+    engine = choice.make()
+    try:
+        return peek.from_info(await engine.load(ModelSpec(name="", path=Path(), format=WeightsFormat.NONE), progress))
+    finally:
+        await engine.close()
+
+
+def _folder(found: LocalModel, store: Store) -> Path | None:
+    """Where the configuration lies as JSON: beside the weights, or in what was once made of a GGUF file."""
+    if found.format is WeightsFormat.SAFETENSORS:
+        return found.path
+    if found.digest is None:
+        return None
+    derived = store.derived_path(found, "safetensors")
+    return derived if derived.is_dir() else None
+
+
+def _put_together(
+    model: str,
+    name: str,
+    found: LocalModel | None,
+    choice: assembly.EngineChoice,
+    peeked: Peek,
+    chosen: Chosen,
+    settings: Settings,
+    given: Mapping[str, Any],
+) -> Inspection:
+    defaults = _defaults(peeked, chosen, settings)
+    ready = found is None or choice.name == "fake" or peek.library_installed()
+    prompt, why_not = _rendered(peeked, chosen, given)
+    return Inspection(
+        model=model,
+        name=name,
+        format=found.format.value if found else WeightsFormat.NONE.value,
+        source=found.source if found else "built in",
+        digest=found.digest if found else None,
+        engine=choice.name,
+        engine_why=choice.why,
+        engine_ready=ready,
+        install=None if ready else peek.INSTALL,
+        architecture=peeked.architecture,
+        family=chosen.family.name,
+        family_why=_family_why(chosen, peeked, settings),
+        family_is_fallback=_is_fallback(chosen, settings),
+        roles={role: chosen.family.roles.name_of(role) for role in ("system", "user", "assistant")},
+        stop=chosen.family.stop,
+        stop_tokens=_stop_tokens(peeked, chosen),
+        context_length=peeked.context_length,
+        max_tokens=defaults.max_tokens(),
+        sampling={key: {"value": value, "origin": origin} for key, (origin, value) in defaults.origins.items()},
+        capabilities=peeked.capabilities,
+        prompt=prompt,
+        missing=(*peeked.missing, *why_not),
+    )
+
+
+def _is_fallback(chosen: Chosen, settings: Settings) -> bool:
+    return chosen.family.name == FALLBACK and settings.family is None
+
+
+def _family_why(chosen: Chosen, peeked: Peek, settings: Settings) -> str:
+    if _is_fallback(chosen, settings):
+        return f"{chosen.why}; if that is wrong, set family to one of {', '.join(family_names())}"
+    if peeked.capabilities is None and settings.family is None:
+        return f"{chosen.why}; the file's own template, which comes first, could not be read"
+    return chosen.why
+
+
+def _defaults(peeked: Peek, chosen: Chosen, settings: Settings) -> Defaults:
+    """The layers of `Worker`, with every parameter where the engine's are not known."""
+    family = dict(chosen.family.sampling)
+    if chosen.family.max_tokens is not None:
+        family["max_tokens"] = chosen.family.max_tokens
+    every = frozenset(field.name for field in fields(Sampling))
+    return Defaults(
+        [("settings", settings.sampling), ("generation_config", peeked.default_sampling), ("family", family)],
+        peeked.capabilities.parameters if peeked.capabilities else every,
+    )
+
+
+def _stop_tokens(peeked: Peek, chosen: Chosen) -> dict[int, str]:
+    """Every id that ends an answer, with its spelling."""
+    ends = {i for token in chosen.end_of_turn if (i := peeked.tokenizer.id_of(token)) is not None}
+    return {i: peeked.tokenizer.token_text(i) for i in sorted(peeked.eos_ids | ends)}
+
+
+def _rendered(peeked: Peek, chosen: Chosen, given: Mapping[str, Any]) -> tuple[Rendered | None, tuple[str, ...]]:
+    if peeked.capabilities is not None and not peeked.capabilities.generation:
+        return None, ("this model gives embeddings: it has no prompt",)
+    prompt = _prompt(chosen, given)
+    try:
+        ids = tuple(peeked.tokenizer.encode(prompt))
+    except MissingExtra:
+        ids = None
+    segments = tuple({"text": segment.text, "literal": segment.literal} for segment in prompt.segments)
+    return Rendered(text=prompt.text, segments=segments, token_ids=ids), ()
+
+
+def _prompt(chosen: Chosen, given: Mapping[str, Any]) -> Prompt:
+    if "prompt" in given:
+        return Prompt.raw(given["prompt"])
+    messages: Sequence[Message] | None = given.get("messages")
+    if messages is not None:
+        return chosen.family.render(messages)
+    try:
+        return chosen.family.render(SAMPLE)
+    except InvalidRequest:  # the form may know questions only
+        return chosen.family.render(SAMPLE[-1:])

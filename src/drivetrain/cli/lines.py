@@ -1,0 +1,52 @@
+"""The user's lines of a chat: typed at a prompt with history, or piped in."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+
+MANY = '"""'
+
+
+class Lines:
+    """At a terminal the readline of the system edits the line and remembers earlier ones, for this session only."""
+
+    def __init__(self) -> None:
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are no text are refused where a message is made
+            sys.stdin.reconfigure(errors="surrogateescape")
+        if self.interactive:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401 - its import gives input() its editing
+
+    def next(self) -> str | None:
+        """The next text, or None at the end. A text of many lines stands between triple quotes."""
+        line = self._read("> ")
+        if line is None or not line.lstrip().startswith(MANY):
+            return line
+        parts = [line.lstrip().removeprefix(MANY)]
+        while not parts[-1].rstrip().endswith(MANY):
+            line = self._read("… ")
+            if line is None:
+                return "\n".join(parts)
+            parts.append(line)
+        parts[-1] = parts[-1].rstrip().removesuffix(MANY)
+        return "\n".join(parts).strip("\n")
+
+    def unfinished(self) -> bool:
+        """Whether something stood on the line that an interrupt has just thrown away."""
+        try:
+            import readline
+        except ImportError:
+            return False
+        return self.interactive and bool(readline.get_line_buffer())
+
+    def _read(self, prompt: str) -> str | None:
+        if not self.interactive:
+            line = sys.stdin.readline()
+            return line.rstrip("\r\n") if line else None
+        try:
+            return input(prompt)
+        except EOFError:
+            return None

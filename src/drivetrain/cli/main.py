@@ -1,0 +1,74 @@
+"""The entry point: one parser, one file a command, one boundary where every error becomes a line and a code."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from drivetrain import __version__
+from drivetrain.cli.boundary import guarded
+from drivetrain.core.errors import InvalidSetting
+
+_EPILOG = """examples:
+  drivetrain pull smollm2-135m
+  drivetrain chat smollm2-135m
+  drivetrain generate smollm2-135m --message "What is the capital of France?" --temperature 0
+  drivetrain COMMAND --help
+
+MODEL is a short name (smollm2-135m), a folder with safetensors weights, a .gguf file, a Hugging Face id (org/name),
+or fake, a model without weights for trying things out.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for a usage error, where argparse would print the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidSetting(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0, 1 (failed), 2 (asked wrongly), 70 (our bug), 130, 141, 143."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: _run(arguments), debug="--debug" in arguments)
+
+
+def _run(arguments: list[str]) -> int:
+    parser, commands = _parsers()
+    args, unknown = parser.parse_known_args(arguments)
+    command = commands[args.command]
+    if unknown:
+        command.error(_unknown(unknown[0], command))
+    run: Callable[[argparse.Namespace], int] = args.run
+    return run(args)
+
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    from drivetrain.cli import chat, doctor, generate, inspect, models  # inside the boundary, where Ctrl-C is a line
+
+    parser = _Parser(
+        prog="drivetrain",
+        description="A model worker for language models: one strict contract, every engine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"drivetrain {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    for module in (generate, chat, inspect, doctor, models):
+        module.add(commands)
+    for command in commands.choices.values():
+        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    return parser, commands.choices
+
+
+def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:
+    known = [option for action in parser._actions for option in action.option_strings]
+    close = difflib.get_close_matches(argument.partition("=")[0], known, 1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    what = "unknown option" if argument.startswith("-") else "unexpected argument"
+    return f"{what} {argument.partition('=')[0]}{hint}"

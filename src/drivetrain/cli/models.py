@@ -1,0 +1,119 @@
+"""`drivetrain pull`, `list` and `rm`: the models on this disk."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from drivetrain.cli import options, output
+from drivetrain.cli.values import plain
+from drivetrain.core.errors import InvalidSetting, ModelNotFound
+
+_PULL = """examples:
+  drivetrain pull smollm2-135m
+  drivetrain pull HuggingFaceTB/SmolLM2-360M-Instruct
+
+A pull that was broken off goes on where it stopped. DRIVETRAIN_HOME names the folder of the store.
+"""
+_LIST = """examples:
+  drivetrain list
+  drivetrain list --json
+"""
+_REMOVE = """examples:
+  drivetrain rm smollm2-135m
+  drivetrain rm --yes smollm2-135m HuggingFaceTB/SmolLM2-360M-Instruct
+"""
+
+
+def add(commands: options.Commands) -> None:
+    pull = _command(commands, "pull", "fetch weights into the store", _PULL)
+    options.add_model(pull)
+    pull.add_argument("--json", action="store_true", help="print what was pulled as JSON")
+    pull.set_defaults(run=run_pull)
+    listing = _command(commands, "list", "the models in the store", _LIST)
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.set_defaults(run=run_list)
+    remove = _command(commands, "rm", "delete models from the store", _REMOVE)
+    remove.add_argument("names", metavar="NAME", nargs="+", help="as `drivetrain list` shows it")
+    remove.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    remove.set_defaults(run=run_remove)
+
+
+def run_pull(args: argparse.Namespace) -> int:
+    from drivetrain.cli.progress import progress_line
+    from drivetrain.store.store import Store
+
+    if args.model == "fake":
+        raise ModelNotFound("fake has no weights: there is nothing to pull")
+    with progress_line(quiet=args.quiet) as progress:
+        model = Store().pull(args.model, progress)
+    if args.json:
+        output.document(plain(model))
+    elif model.source == "local":
+        output.line(f"{model.name} is a local {model.format.value} model and is used where it lies")
+    else:
+        output.line(f"{model.name} is here: {model.format.value} from {model.source}")
+    return 0
+
+
+def run_list(args: argparse.Namespace) -> int:
+    from drivetrain.store.store import Store
+    from drivetrain.store.wording import size
+
+    models = Store().list()
+    if args.json:
+        output.document(plain(models))
+        return 0
+    if not models:
+        output.note("no model was pulled yet; drivetrain pull smollm2-135m fetches a small one")
+        return 0
+    rows = [
+        (model.name, size(model.size_bytes), model.format.value, model.source, model.pulled_at[:10], _remark(model))
+        for model in models
+    ]
+    output.line(output.table(("NAME", "SIZE", "FORMAT", "SOURCE", "PULLED", ""), rows))
+    return 0
+
+
+def run_remove(args: argparse.Namespace) -> int:
+    from drivetrain.store.store import Store
+    from drivetrain.store.wording import size
+
+    store = Store()
+    if not args.yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise InvalidSetting("rm asks before it deletes, and there is nobody to ask here: give --yes")
+        if not _agreed(", ".join(args.names)):
+            output.note("nothing was deleted")
+            return 1
+    for name in args.names:
+        freed = store.remove(name)
+        output.line(f"{name} is deleted; {size(freed)} are free again")
+    return 0
+
+
+def _command(commands: options.Commands, name: str, what: str, epilog: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=what,
+        description=what[0].upper() + what[1:] + ".",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    return parser
+
+
+def _agreed(names: str) -> bool:
+    sys.stderr.write(f"delete {names}? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _remark(model: Any) -> str:
+    from drivetrain.store.wording import size
+
+    if model.damage is not None:
+        return f"damaged: {model.damage}"
+    return f"and {size(model.derived_bytes)} made from it" if model.derived_bytes else ""

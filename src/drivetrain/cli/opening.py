@@ -1,0 +1,31 @@
+"""From the settings to a worker that runs, with progress on stderr while it comes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from drivetrain import assembly, sync
+from drivetrain.cli.progress import progress_line
+from drivetrain.worker.settings import Settings
+
+
+@contextmanager
+def opened(model: str, settings: Settings, *, quiet: bool = False) -> Iterator[sync.Worker]:
+    """A ready worker, stopped and freed at the end, whatever ends it.
+
+    Weights are fetched here in the main thread, where Ctrl-C is felt at once, and not in a thread of the worker.
+    """
+    check_engine(settings)
+    with progress_line(quiet=quiet) as progress:
+        engine, spec = assembly.open_parts(model, settings, progress=progress)
+        worker = sync.Worker(assembly.Opening(lambda: assembly.Worker(engine, spec, settings, progress=progress)))
+        with worker:
+            progress.close()
+            yield worker
+
+
+def check_engine(settings: Settings) -> None:
+    """Refuse an engine that does not exist, or a setting that it does not have, before anything is fetched for it."""
+    if settings.engine != "auto":
+        assembly.refuse_unused(settings, assembly.choose_engine(settings.engine, None))

@@ -1,0 +1,135 @@
+"""Settings as flags, made from the table in `worker/settings.py`, and what every command on a model has in common."""
+
+from __future__ import annotations
+
+import argparse
+import types
+import typing
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.cli import output
+from drivetrain.cli.values import plain
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.worker.settings import Group, Settings, default_of
+
+if TYPE_CHECKING:
+    from drivetrain.worker.sources import Resolved
+
+Commands = Any
+"""What `add_subparsers` returns; argparse does not name its type."""
+
+_HINTS = typing.get_type_hints(Settings)
+_DEST = "setting_"
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a short name, a folder, a .gguf file or a Hugging Face id")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+
+
+def add_settings(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+    """A flag for each setting. `without` leaves out those that the command's request options shadow."""
+    sources = parser.add_argument_group(
+        "settings",
+        "Settings come from flags, then DRIVETRAIN_{MODEL}_X, DRIVETRAIN_X, a TOML file and the defaults.",
+    )
+    sources.add_argument(
+        "--config", type=Path, metavar="FILE", help="a TOML file (default: what DRIVETRAIN_CONFIG names)"
+    )
+    sources.add_argument(
+        "--explain", action="store_true", help="print each setting, its value and its origin, and exit"
+    )
+    groups = {group: parser.add_argument_group(f"{group} settings") for group in Group if _named(group, without)}
+    for group, target in groups.items():
+        for name in _named(group, without):
+            _add_flag(target, name)
+
+
+def read_settings(args: argparse.Namespace) -> Resolved:
+    """Raises `InvalidSetting`."""
+    from drivetrain.worker import sources
+
+    given = {
+        name.removeprefix(_DEST): value
+        for name, value in vars(args).items()
+        if name.startswith(_DEST) and value is not None
+    }
+    return sources.read_settings(args.model, given, config=args.config)
+
+
+def explain(args: argparse.Namespace, resolved: Resolved) -> int:
+    """What `--explain` prints."""
+    if getattr(args, "json", False):
+        output.document(explained(resolved))
+    else:
+        output.line(resolved.explain())
+    return 0
+
+
+def explained(resolved: Resolved) -> dict[str, Any]:
+    return {
+        name: {"value": plain(getattr(resolved.settings, name)), "origin": origin}
+        for name, origin in resolved.origins.items()
+    }
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def kind_of(hint: Any) -> Any:
+    """The hint without its None."""
+    if isinstance(hint, types.UnionType):
+        return next(member for member in typing.get_args(hint) if member is not type(None))
+    return hint
+
+
+def whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def comma_list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    int: (whole_number, "N"),
+    float: (number, "X"),
+    str: (str, "NAME"),
+    tuple: (comma_list, "A,B"),
+}
+
+
+def shadowed() -> frozenset[str]:
+    """Settings that a request can state itself: there the flag belongs to the request."""
+    return frozenset(_HINTS) & frozenset(PARAMETERS)
+
+
+def _named(group: Group, without: Collection[str]) -> list[str]:
+    return [f.name for f in fields(Settings) if f.metadata["group"] is group and f.name not in without]
+
+
+def _add_flag(target: Any, name: str) -> None:
+    field = next(f for f in fields(Settings) if f.name == name)
+    default = default_of(field)
+    shown = "" if default is None or default == () else f" (default: {default})"
+    options = {"dest": _DEST + name, "default": None, "help": (field.metadata["meaning"] + shown).replace("%", "%%")}
+    kind = kind_of(_HINTS[name])
+    if kind is bool:
+        target.add_argument(flag(name), action=argparse.BooleanOptionalAction, **options)
+    else:
+        read, metavar = _READERS[typing.get_origin(kind) or kind]
+        target.add_argument(flag(name), type=read, metavar=metavar, **options)

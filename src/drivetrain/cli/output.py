@@ -1,0 +1,96 @@
+"""What commands print: answers on stdout, all else on stderr, in whatever encoding the terminal has."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from drivetrain.core.errors import DrivetrainError
+
+_NUMBERS = re.compile(r"\[\n\s+(?:[-+.\de]+,\n\s+)*[-+.\de]+\n\s+\]")
+"""A list of numbers in indented JSON: on one line, it can be read. No string holds a line break."""
+
+_ESCAPED = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+_ESCAPED[ord("\r")] = ""
+
+
+def tolerate_encodings() -> None:
+    """A character that the terminal cannot show is spelled out, instead of ending the program."""
+    if sys.stdout is None:  # the caller closed it
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def write(text: str) -> None:
+    """To stdout, at once. On a terminal, control characters are shown: a model must not steer it."""
+    with _write_errors():
+        sys.stdout.write(text.translate(_ESCAPED) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def line(text: str = "") -> None:
+    write(f"{text}\n")
+
+
+def document(value: Any) -> None:
+    """One JSON object on stdout. Other alphabets stay readable where the encoding has them."""
+    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
+    text = json.dumps(value, indent=2, ensure_ascii=encoding != "utf8", allow_nan=False)
+    line(_NUMBERS.sub(lambda match: f"[{' '.join(match.group()[1:-1].split())}]", text))
+
+
+def note(text: str) -> None:
+    """To stderr; if that is gone, so is everybody who could read it."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text.translate(_ESCAPED) + "\n")
+        sys.stderr.flush()
+
+
+def flush() -> None:
+    with _write_errors():
+        sys.stdout.flush()
+
+
+def silence_stdout() -> None:
+    """What is still in the buffer cannot be written: keep the interpreter from trying when it exits."""
+    with contextlib.suppress(OSError, ValueError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as they need to be."""
+    whole = [list(head), *map(list, rows)]
+    widths = [max(len(row[i]) for row in whole) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in whole
+    )
+
+
+@contextlib.contextmanager
+def _write_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        raise DrivetrainError(f"the output cannot be written: {exc.strerror or type(exc).__name__}") from exc

@@ -1,0 +1,189 @@
+"""What the JSON files of a safetensors folder state, read as data: for installations without transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drivetrain.cli.peek import EXTRA, INSTALL, Peek, capabilities_of
+from drivetrain.core.errors import LoadFailed, MissingExtra
+from drivetrain.core.prompt import Prompt
+from drivetrain.core.tokenizer import Detokenizer
+from drivetrain.engines.transformers import loading
+from drivetrain.engines.transformers.loading import Kind
+from drivetrain.store.formats import MAX_JSON_BYTES, config_requests_remote_code, read_config
+from drivetrain.worker.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedTokenizer:
+    """The part of a tokenizer that is written down. What takes its vocabulary raises `MissingExtra`."""
+
+    bos_token: str | None = None
+    eos_token: str | None = None
+    chat_template: str | None = None
+    special_ids: Mapping[str, int]
+
+    @property
+    def vocab_size(self) -> int:
+        raise _needs_library()
+
+    @property
+    def special_strings(self) -> frozenset[str]:
+        return frozenset(text for text in self.special_ids if text.strip())
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        raise _needs_library()
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        raise _needs_library()
+
+    def token_text(self, token_id: int) -> str:
+        return next((text for text, known in self.special_ids.items() if known == token_id), "")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.token_text(token_id).encode()
+
+    def id_of(self, token: str) -> int | None:
+        return self.special_ids.get(token)
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self.special_ids.values()
+
+    def detokenizer(self, prefix: Sequence[int] = ()) -> Detokenizer:
+        raise _needs_library()
+
+
+class _Stated:
+    """JSON with the attributes that a config of the library has."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._data = data
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._data[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def get_text_config(self) -> _Stated:
+        nested = next((self._data[key] for key in ("text_config", "language_config") if key in self._data), None)
+        return _Stated(nested) if isinstance(nested, dict) else self
+
+
+def nothing_stated() -> Peek:
+    """Of a GGUF file, whose metadata only the extra can read."""
+    what = "the template, tokenizer, context length and sampling of a GGUF file are inside it; to read them: "
+    return Peek(
+        tokenizer=StatedTokenizer(special_ids={}),
+        architecture="",
+        capabilities=None,
+        context_length=None,
+        eos_ids=frozenset(),
+        default_sampling={},
+        missing=(what + INSTALL,),
+    )
+
+
+def by_files(folder: Path, settings: Settings) -> Peek:
+    """Raises `LoadFailed` for files that are there and cannot be read."""
+    config = read_config(folder)
+    if config_requests_remote_code(config) and not settings.trust_remote_code:
+        raise LoadFailed(
+            "this model asks to run code of its own, which is off; if you trust its author, set trust_remote_code"
+        )
+    tokenizer_config = _optional(folder, "tokenizer_config.json")
+    structure = _optional(folder, "generation_config.json")
+    tokenizer = _tokenizer(folder, tokenizer_config)
+    stated = _Stated(config)
+    limit = _Stated({"model_max_length": tokenizer_config.get("model_max_length")})
+    context_length = loading.context_length(stated, limit, settings.context_length)
+    return Peek(
+        tokenizer=tokenizer,
+        architecture=str(config.get("model_type", "")),
+        capabilities=capabilities_of(_kind(config), context_length, settings),
+        context_length=context_length,
+        eos_ids=_eos_ids(structure, stated, tokenizer),
+        default_sampling=loading.stated_sampling(_Stated(structure)),
+        missing=(f"token ids need the tokenizer of transformers: {INSTALL}",),
+    )
+
+
+def _kind(config: Mapping[str, Any]) -> Kind:
+    """By the name of the architecture, where the library would ask its tables."""
+    architecture = str((config.get("architectures") or [""])[0])
+    if "vision_config" in config and "ForCausalLM" not in architecture:
+        return Kind.VISION
+    if config.get("is_encoder_decoder"):
+        return Kind.SEQ2SEQ
+    is_causal = "CausalLM" in architecture or "LMHead" in architecture or not architecture
+    return Kind.CAUSAL if is_causal or not architecture.endswith(("Model", "ForMaskedLM")) else Kind.ENCODER
+
+
+def _eos_ids(structure: Mapping[str, Any], config: _Stated, tokenizer: StatedTokenizer) -> frozenset[int]:
+    by_name = tokenizer.id_of(tokenizer.eos_token or "")
+    try:
+        return loading.eos_ids(
+            _Stated({"eos_token_id": structure.get("eos_token_id")}), config, _Stated({"eos_token_id": by_name})
+        )
+    except (TypeError, ValueError) as exc:
+        raise LoadFailed("eos_token_id of the model's configuration is not a token id or a list of them") from exc
+
+
+def _tokenizer(folder: Path, stated: Mapping[str, Any]) -> StatedTokenizer:
+    return StatedTokenizer(
+        bos_token=_token(stated.get("bos_token")),
+        eos_token=_token(stated.get("eos_token")),
+        chat_template=_template(folder, stated),
+        special_ids=_special_ids(folder, stated),
+    )
+
+
+def _template(folder: Path, stated: Mapping[str, Any]) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            with path.open("rb") as file:
+                return file.read(MAX_JSON_BYTES).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise LoadFailed("chat_template.jinja cannot be read; pull or copy the model again") from exc
+    template = stated.get("chat_template") or _optional(folder, "chat_template.json").get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _special_ids(folder: Path, stated: Mapping[str, Any]) -> dict[str, int]:
+    """The special tokens and their ids, from either of the two files that list them."""
+    listed = stated.get("added_tokens_decoder")
+    if isinstance(listed, dict):
+        entries: list[Any] = [
+            {"id": int(i), **entry} for i, entry in listed.items() if i.isdecimal() and isinstance(entry, dict)
+        ]
+    else:
+        entries = _optional(folder, "tokenizer.json").get("added_tokens") or []
+    return {
+        entry["content"]: entry["id"]
+        for entry in entries
+        if isinstance(entry, dict)
+        and entry.get("special")
+        and isinstance(entry.get("content"), str)
+        and isinstance(entry.get("id"), int)
+    }
+
+
+def _token(value: Any) -> str | None:
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _optional(folder: Path, name: str) -> dict[str, Any]:
+    return read_config(folder, name) if (folder / name).is_file() else {}
+
+
+def _needs_library() -> MissingExtra:
+    return MissingExtra("the tokenizer", extra=EXTRA)

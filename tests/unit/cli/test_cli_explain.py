@@ -1,0 +1,110 @@
+"""Settings on the command line: where each comes from, and which flag belongs to whom."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from cli_rigs import run_here, without_settings
+
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.worker.settings import Settings
+
+TOML = """
+max_waiting = 11
+drain_s = 5
+[models.fake]
+max_unread = 99
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without_settings(monkeypatch, tmp_path / "home")
+
+
+def test_explain_tells_the_origin_of_all_layers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(TOML)
+    monkeypatch.setenv("DRIVETRAIN_TEMPERATURE", "0.5")
+    monkeypatch.setenv("DRIVETRAIN_TOP_K", "7")
+    monkeypatch.setenv("DRIVETRAIN_FAKE_TOP_K", "8")
+    monkeypatch.setenv("DRIVETRAIN_MAX_WAITING", "12")
+    monkeypatch.setenv("DRIVETRAIN_MAX_RUNNING", "3")
+    arguments = ("inspect", "fake", "--config", str(file), "--max-running", "4", "--trust-remote-code", "--explain")
+
+    outcome = run_here(capsys, *arguments)
+    found = {line.split()[0]: line.split(None, 1)[1] for line in outcome.out.splitlines()}
+    assert outcome.code == 0
+    assert set(found) == {field.name for field in fields(Settings)}
+    assert found["max_running"] == "4  (flag or keyword)"
+    assert found["trust_remote_code"] == "True  (flag or keyword)"
+    assert found["top_k"] == "8  (environment DRIVETRAIN_FAKE_TOP_K)"
+    assert found["temperature"] == "0.5  (environment DRIVETRAIN_TEMPERATURE)"
+    assert found["max_waiting"] == "12  (environment DRIVETRAIN_MAX_WAITING)"
+    assert found["drain_s"] == f"5.0  (file {file}: drain_s)"
+    assert found["max_unread"] == f"99  (file {file}: models.fake.max_unread)"
+    assert found["engine"] == "'auto'  (default)"
+
+    document = run_here(capsys, *arguments, "--json").json
+    assert document["max_running"] == {"value": 4, "origin": "flag or keyword"}
+
+
+def test_for_a_request_the_flag_is_its_own_parameter(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIVETRAIN_TEMPERATURE", "0.5")
+    outcome = run_here(capsys, "generate", "fake", "--temperature", "0", "--explain")
+    lines = outcome.out.splitlines()
+    assert any(line.split() == ["temperature", "0.5", "(environment", "DRIVETRAIN_TEMPERATURE)"] for line in lines)
+    assert lines[-1] == "request temperature  0.0  (flag)"
+    document = run_here(capsys, "generate", "fake", "--temperature", "0", "--explain", "--json").json
+    assert document["request"] == {"temperature": {"value": 0.0, "origin": "flag"}}
+    assert document["settings"]["temperature"]["value"] == 0.5
+
+
+def test_explain_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("generate", "chat", "inspect"):
+        assert run_here(capsys, command, "./no-such-folder", "--explain").code == 0
+
+
+def test_a_setting_from_the_environment_is_used(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRIVETRAIN_FAKE_TEMPERATURE", "0")
+    monkeypatch.setenv("DRIVETRAIN_MAX_TOKENS", "3")
+    assert run_here(capsys, "generate", "fake", "--message", "x").out == "The\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "words"),
+    [
+        (["--max-running", "0"], {}, "max_running is 0; it must be from 1"),
+        (["--max-running", "x"], {}, "--max-running: 'x' is not a whole number"),
+        ([], {"DRIVETRAIN_MAX_RUNNING": "many"}, "DRIVETRAIN_MAX_RUNNING is 'many'; it must be a whole number"),
+        ([], {"DRIVETRAIN_CONFIG": "/no/such.toml"}, "cannot be read"),
+    ],
+)
+def test_an_unusable_setting_exits_2(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    environment: dict[str, str],
+    words: str,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    outcome = run_here(capsys, "inspect", "fake", *arguments)
+    assert outcome.code == 2
+    assert words in outcome.error
+
+
+def test_every_setting_and_every_parameter_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    told = run_here(capsys, "inspect", "--help").out
+    assert all(f"--{field.name.replace('_', '-')}" in told for field in fields(Settings))
+    told = run_here(capsys, "generate", "--help").out
+    not_flags = {"messages", "images", "trace_context"}
+    assert all(f"--{name.replace('_', '-')}" in told for name in set(PARAMETERS) - not_flags)

@@ -1,0 +1,255 @@
+"""`drivetrain generate` with the fake: inputs, parameters, outputs and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_rigs import run_apart, run_here, script_fake, type_in, without_settings
+
+from drivetrain.core.errors import EngineFailed
+
+SAID = "The quick brown fox jumps over the lazy dog. "
+GREEDY = ("generate", "fake", "--temperature", "0")
+ASK = (*GREEDY, "--message", "hi")
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without_settings(monkeypatch, tmp_path / "home")
+
+
+def test_text_as_it_comes_at_once_and_in_json_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    streamed = run_here(capsys, *ASK)
+    whole = run_here(capsys, *ASK, "--no-stream")
+    document = run_here(capsys, *ASK, "--json").json
+    assert streamed.code == whole.code == 0
+    assert streamed.out == whole.out == SAID + "\n"
+    assert document["choices"][0]["text"] == SAID
+    assert not streamed.err
+
+
+def test_json_is_the_whole_result(capsys: pytest.CaptureFixture[str]) -> None:
+    document = run_here(capsys, *ASK, "--json", "--stop", "fox", "--request-id", "mine").json
+    assert set(document) == {"id", "model", "choices", "usage", "metrics", "prompt_token_ids", "truncated_tokens"}
+    assert (document["id"], document["model"]) == ("mine", "fake")
+    (choice,) = document["choices"]
+    assert choice == {
+        "index": 0,
+        "text": "The quick brown ",
+        "token_ids": list(b"The quick brown fox"),
+        "finish_reason": "stop",
+        "matched_stop": "fox",
+    }
+    prompt = len(document["prompt_token_ids"])
+    assert document["usage"] == {
+        "prompt_tokens": prompt, "completion_tokens": 19, "cached_tokens": 0, "total_tokens": prompt + 19
+    }  # fmt: skip
+    assert document["metrics"]["total_s"] > 0
+    assert document["metrics"]["memory"][0]["device"] == "cpu"
+
+
+def test_logprobs_are_there_for_those_who_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    document = run_here(capsys, *ASK, "--json", "--max-tokens", "2", "--logprobs", "1").json
+    first, second = document["choices"][0]["logprobs"]
+    assert (first["token"], first["bytes"], first["text_offset"]) == ("T", [84], 0)
+    assert (second["token"], second["text_offset"], len(second["top"])) == ("h", 1, 1)
+
+
+def test_several_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_here(capsys, *ASK, "--n", "2", "--max-tokens", "3")
+    assert outcome.out == "--- 0\nThe\n--- 1\nThe\n"
+    choices = run_here(capsys, *ASK, "--n", "2", "--max-tokens", "3", "--json").json["choices"]
+    assert [choice["index"] for choice in choices] == [0, 1]
+
+
+def test_parameters_reach_the_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_here(capsys, *ASK, "--max-tokens", "3").out == "The\n"
+    kept = run_here(capsys, *ASK, "--stop", "brown", "--include-stop-str-in-output")
+    assert kept.out == "The quick brown\n"
+    assert run_here(capsys, *ASK, "--stop", "zzz", "--stop", "quick").out == "The \n"
+    assert run_here(capsys, *ASK, "--stop-sequences", "[[113, 117]]").out == "The \n"
+    echoed = run_here(capsys, *GREEDY, "--prompt", "Say: ", "--echo", "--max-tokens", "3")
+    assert echoed.out == "Say: The\n"
+
+
+def test_a_seed_gives_the_same_text_again(capsys: pytest.CaptureFixture[str]) -> None:
+    hot = ("generate", "fake", "--message", "hi", "--temperature", "1", "--seed", "7")
+    assert run_here(capsys, *hot).out == run_here(capsys, *hot).out
+
+
+def _rendered(document: dict[str, list[int]]) -> str:
+    """The prompt that the ids of the fake's vocabulary spell, special tokens left out."""
+    return bytes(i for i in document["prompt_token_ids"] if i < 256).decode()
+
+
+def test_every_way_of_giving_the_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "hé"}]
+    chat, text = tmp_path / "chat.json", tmp_path / "prompt.txt"
+    chat.write_text(json.dumps(messages))
+    text.write_bytes("hé".encode())
+    short = (*GREEDY, "--json", "--max-tokens", "1")
+    rendered = "system\nS\nuser\nhé\nassistant\n"
+
+    assert _rendered(run_here(capsys, *short, "--system", "S", "--message", "hé").json) == rendered
+    assert _rendered(run_here(capsys, *short, "--messages-file", str(chat)).json) == rendered
+    chat.write_text(json.dumps({"messages": messages}))
+    assert _rendered(run_here(capsys, *short, "--messages-file", str(chat)).json) == rendered
+    longer = run_here(capsys, *short, "--message", "a", "--assistant", "b", "--message", "c").json
+    assert _rendered(longer) == "user\na\nassistant\nb\nuser\nc\nassistant\n"
+    assert _rendered(run_here(capsys, *short, "--prompt", "hé").json) == "hé"
+    assert _rendered(run_here(capsys, *short, "--prompt-file", str(text)).json) == "hé"
+    assert run_here(capsys, *short, "--prompt-token-ids", "1,2,3").json["prompt_token_ids"] == [1, 2, 3]
+    for flag in ("--prompt", "--prompt-file"):
+        type_in(monkeypatch, "hé")
+        assert _rendered(run_here(capsys, *short, flag, "-").json) == "hé"
+    type_in(monkeypatch, "hé")
+    assert _rendered(run_here(capsys, *short, "--system", "S", "--message", "-").json) == rendered
+    type_in(monkeypatch, json.dumps(messages))
+    assert _rendered(run_here(capsys, *short, "--messages-file", "-").json) == rendered
+
+
+def test_an_image_stands_before_the_last_message_of_the_user(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from PIL import Image
+
+    script_fake(monkeypatch, vision=True)
+    picture = tmp_path / "dot.png"
+    Image.new("RGB", (2, 2), "red").save(picture)
+    outcome = run_here(capsys, *ASK, "--image", str(picture), "--json")
+    assert outcome.code == 0
+    assert "<image>hi" in _rendered(outcome.json)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "there is nothing to answer: give --message"),
+        (["--message", "a", "--prompt", "b"], "--message and --prompt do not go together"),
+        (["--system", "-", "--message", "-"], "give - only once"),
+        (["--message", "a", "--temperature", "5"], "temperature is 5.0; it must be from 0 to 2"),
+        (["--message", "a", "--temperature", "nan"], "temperature is nan"),
+        (["--message", "a", "--max-tokens", "0"], "max_tokens is 0"),
+        (["--message", "a", "--n", "99"], "n has 99; the limit is 16"),
+        (["--message", "a", "--top-k", "5"], "top_k is not supported by this model and engine"),
+        (["--message", "a", "--echo"], "echo goes with prompt"),
+        (["--message", "a", "--json", "--stream"], "--stream and --json do not go together"),
+        (["--message", "a", "--n", "2", "--stream"], "--stream prints one choice"),
+        (["--message", "a", "--device", "cpu"], "the engine fake has no setting device"),
+        (["--message", "a", "--engine", "warp"], "engine is 'warp'"),
+        (["--message", "a", "--family", "guanako"], "did you mean guanaco"),
+        (["--message", "a", "--image", "no-such.png"], "there is no image file 'no-such.png'"),
+        (["--prompt-file", "no-such.txt"], "no-such.txt cannot be read: No such file"),
+        (["--messages-file", "no-such.json"], "no-such.json cannot be read"),
+        (["--message", "a", "--config", "no-such.toml"], "the settings file no-such.toml cannot be read"),
+        (["--message", "bad \udcff byte"], "lone surrogate"),
+    ],
+)
+def test_what_is_asked_wrongly_exits_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    outcome = run_here(capsys, "generate", "fake", *arguments)
+    assert outcome.code == 2
+    assert not outcome.out
+    assert words in outcome.error
+
+
+def test_an_image_for_a_model_that_does_not_see(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "x.png"
+    picture.write_bytes(b"x")
+    outcome = run_here(capsys, *ASK, "--image", str(picture))
+    assert (outcome.code, outcome.error) == (2, "this model does not see images")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\xff\xfe", "is not UTF-8 text (at byte 0)"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[]", "messages is empty"),
+        (b'{"role": "user"}', "messages must be a list"),
+        (b'[{"role": "judge", "content": "x"}]', "messages[0].role is 'judge'"),
+    ],
+)
+def test_a_bad_messages_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes, words: str) -> None:
+    file = tmp_path / "chat.json"
+    file.write_bytes(data)
+    outcome = run_here(capsys, *GREEDY, "--messages-file", str(file))
+    assert outcome.code == 2
+    assert words in outcome.error
+
+
+def test_a_prompt_of_ten_megabytes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_bytes(b"x" * 10_000_000)
+    outcome = run_here(capsys, *GREEDY, "--prompt-file", str(file))
+    assert outcome.code == 2
+    assert "limit" in outcome.error
+    file.write_bytes(b"x" * 20_000_000)
+    assert "has more than 16000000 bytes" in run_here(capsys, *GREEDY, "--prompt-file", str(file)).error
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_here(capsys, "generate", "./no-such-folder", "--message", "hi")
+    assert outcome.code == 1
+    assert "no such folder or file" in outcome.error
+
+
+def test_a_failure_in_the_middle(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    script_fake(monkeypatch, fault=EngineFailed("it\nbroke"), fault_at_step=3)
+    outcome = run_here(capsys, *ASK)
+    assert (outcome.code, outcome.out, outcome.error) == (1, "The", "it broke")
+    outcome = run_here(capsys, *ASK, "--json")
+    assert (outcome.code, outcome.out, outcome.error) == (1, "", "it broke")
+
+
+def test_a_failure_while_loading(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    script_fake(monkeypatch, load_error=ValueError("no"))
+    outcome = run_here(capsys, *ASK)
+    assert outcome.code == 1
+    assert "told to fail" in outcome.error
+
+
+def test_debug_shows_the_traceback_of_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_fake(monkeypatch, load_error=ValueError("the cause"))
+    for arguments in (("--debug", *ASK), (*ASK, "--debug")):
+        outcome = run_here(capsys, *arguments)
+        assert outcome.code == 1
+        assert "Traceback" in outcome.err
+        assert "ValueError: the cause" in outcome.err
+
+
+def test_a_bug_is_said_to_be_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setattr("drivetrain.assembly.open_parts", broken)
+    outcome = run_here(capsys, *ASK)
+    assert outcome.code == 70
+    assert outcome.error == "ZeroDivisionError: by nought (this is a bug; run it again with --debug for the traceback)"
+
+
+def test_an_encoding_that_cannot_show_the_text() -> None:
+    outcome = run_apart(
+        "generate", "fake", "--prompt", "é🌍 ", "--echo", "--max-tokens", "1", "--temperature", "0",
+        environment={"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (outcome.code, outcome.out) == (0, "\\xe9\\U0001f30d T\n")
+    document = run_apart(
+        "generate", "fake", "--prompt", "é🌍 ", "--echo", "--max-tokens", "1", "--json", "--temperature", "0",
+        environment={"PYTHONIOENCODING": "latin-1"},
+    ).json  # fmt: skip
+    assert document["choices"][0]["text"] == "é🌍 T"
+
+
+def test_bytes_on_the_command_line_that_are_not_text() -> None:
+    outcome = run_apart("generate", "fake", "--prompt", "bad \udcff")
+    assert outcome.code == 2
+    assert "lone surrogate" in outcome.error
+    outcome = run_apart("generate", "bad \udcff", "--prompt", "x")
+    assert outcome.code == 1
+    assert "\\udcff" in outcome.error

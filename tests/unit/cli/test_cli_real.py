@@ -1,0 +1,34 @@
+"""The commands on the small real model, in the store that the machine has."""
+
+from __future__ import annotations
+
+import pytest
+from cli_rigs import run_here, type_in
+
+pytestmark = pytest.mark.slow
+
+GREEDY = ("--temperature", "0", "--max-tokens", "20")
+QUESTION = "What is the capital of France?"
+
+
+def test_generate_and_inspect(capsys: pytest.CaptureFixture[str], smollm2: str) -> None:
+    ask = ("generate", smollm2, "--engine", "transformers", "--message", QUESTION, *GREEDY)
+    streamed = run_here(capsys, *ask)
+    document = run_here(capsys, *ask, "--json").json
+    (choice,) = document["choices"]
+    assert "Paris" in streamed.out
+    assert streamed.out == choice["text"] + "\n"
+    assert choice["finish_reason"] in {"stop", "length"}
+    assert document["usage"]["completion_tokens"] == len(choice["token_ids"])
+
+    found = run_here(capsys, "inspect", smollm2, "--message", QUESTION, "--json").json
+    assert (found["family"], found["family_is_fallback"]) == ("template", False)
+    assert found["prompt"]["token_ids"] == document["prompt_token_ids"]
+
+
+def test_chat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, smollm2: str) -> None:
+    type_in(monkeypatch, f"{QUESTION}\n/undo\n{QUESTION}\n")
+    outcome = run_here(capsys, "chat", smollm2, *GREEDY)
+    first, second = outcome.out.splitlines()
+    assert first == second
+    assert "Paris" in first

@@ -13,7 +13,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import NotReady
 from drivetrain.core.events import Event
 from drivetrain.core.results import Embeddings, Result
-from drivetrain.worker.metadata import Metadata, Status
+from drivetrain.core.status import Metadata, Status
 from drivetrain.worker.stream import EventStream
 
 T = TypeVar("T")

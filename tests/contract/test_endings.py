@@ -20,7 +20,7 @@ from drivetrain.core.errors import (
     Overloaded,
 )
 from drivetrain.core.events import ChoiceFinished, Delta, Finished, Started
-from drivetrain.worker.metadata import State
+from drivetrain.core.status import State
 from drivetrain.worker.worker import Worker
 
 ENDLESS = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": LONG}

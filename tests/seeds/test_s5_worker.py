@@ -16,9 +16,9 @@ from drivetrain import Delta, Started
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed, InvalidRequest, InvalidSetting, NotReady, OutOfMemory
 from drivetrain.core.events import Finished
+from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry.tracing import Span
-from drivetrain.worker.metadata import State
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.sources import read_settings
 from drivetrain.worker.worker import Worker

@@ -271,8 +271,8 @@ def _check_combinations(request: GenerateRequest) -> None:
 
 def _at_most(name: str, value: float, limit: float, unit: str = "") -> None:
     if value > limit:
-        what = f"{value:g} {unit}".strip()
-        raise InvalidRequest(f"{name} has {what}; the limit is {limit:g}", param=name)
+        shown = f"{value:,} {unit}".strip()
+        raise InvalidRequest(f"{name} is {shown}; the limit is {limit:,}", param=name)
 
 
 def _short(value: object) -> str:

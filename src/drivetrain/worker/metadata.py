@@ -1,59 +1,11 @@
-"""What a worker says about itself: the loaded model, its prompt form, and how things stand."""
+"""Put together what a worker says about its loaded model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
-
 from drivetrain.core.engine import EngineInfo
+from drivetrain.core.status import Metadata
 from drivetrain.families.choose import Chosen
 from drivetrain.worker.defaults import Defaults
-
-
-class State(StrEnum):
-    LOADING = "loading"
-    READY = "ready"
-    DRAINING = "draining"
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
-    """Fixed once the model is loaded. `sampling` names each default and where it comes from."""
-
-    name: str
-    engine: str
-    architecture: str
-    device: str
-    dtype: str
-    context_length: int
-    vocab_size: int
-    family: str
-    family_why: str
-    roles: Mapping[str, str]
-    separator: str
-    stop: tuple[str, ...]
-    eos_ids: tuple[int, ...]
-    embedding_size: int
-    pooling: str | None
-    sampling: Mapping[str, tuple[str, Any]]
-    versions: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """How things stand now. `endings` counts ended requests by outcome: finished, or the error's code."""
-
-    state: State
-    running: int
-    waiting: int
-    endings: Mapping[str, int]
-    prompt_tokens: int
-    completion_tokens: int
-    engine_alive: bool
-    last_progress_s: float
 
 
 def describe(name: str, info: EngineInfo, chosen: Chosen, eos_ids: frozenset[int], defaults: Defaults) -> Metadata:

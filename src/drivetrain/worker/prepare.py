@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -61,12 +61,24 @@ class Preparer:
         images = await self._images(request)
         return await loop.run_in_executor(self._executor, self._prepare, request, request_id, images)
 
-    async def count(self, messages: tuple[Message, ...] | None, prompt: str | None) -> int:
-        def work() -> int:
+    async def tokenize(self, messages: tuple[Message, ...] | None, prompt: str | None) -> list[int]:
+        def work() -> list[int]:
             rendered = self._family.render(messages) if messages is not None else Prompt.raw(prompt or "")
-            return len(self._tokenizer.encode(rendered))
+            return self._tokenizer.encode(rendered)
 
+        limit = self._info.capabilities.limits.max_prompt_chars
+        chars = len(prompt or "") + sum(len(message.text) for message in messages or ())
+        if chars > limit:
+            raise InvalidRequest(f"the text has {chars} characters; the limit is {limit}", param="text")
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        known = self._info.vocab_size
+        if not isinstance(ids, (list, tuple)) or any(type(i) is not int or not 0 <= i < known for i in ids):
+            raise InvalidRequest(f"ids must be a list of integers from 0 to {known - 1}", param="tokens")
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, lambda: self._tokenizer.decode(ids, skip_special=False)
+        )
 
     async def _images(self, request: GenerateRequest) -> list[object]:
         parts: list[tuple[ImagePart, str]] = [(p, f"images[{i}]") for i, p in enumerate(request.images or ())]

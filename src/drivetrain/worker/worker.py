@@ -26,6 +26,7 @@ from drivetrain.core.messages import parse_messages
 from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.core.results import Embeddings, Metrics, Result, Usage
+from drivetrain.core.status import Metadata, State, Status
 from drivetrain.families.choose import Chosen, choose
 from drivetrain.telemetry.memory import MemoryAverage, host_memory
 from drivetrain.telemetry.tracing import NoTracer, Tracer
@@ -35,7 +36,7 @@ from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.embedding import embed_inputs, tokenize_inputs
 from drivetrain.worker.measure import measure
 from drivetrain.worker.media import MediaLoader
-from drivetrain.worker.metadata import Metadata, State, Status, describe
+from drivetrain.worker.metadata import describe
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
@@ -251,12 +252,22 @@ class Worker:
 
     async def count_tokens(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> int:
         """How many tokens a prompt has, or a chat once it is rendered."""
+        return len(await self.tokenize(text, messages=messages))
+
+    async def tokenize(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> list[int]:
+        """The ids of a prompt, or of a chat once it is rendered."""
         if self._preparer is None:
             raise self._not_ready()
         if (text is None) == (messages is None):
-            raise InvalidRequest("count_tokens takes a text or messages", param="text")
+            raise InvalidRequest("exactly one of a text and messages is needed", param="text")
         parsed = parse_messages(messages) if messages is not None else None
-        return await self._preparer.count(parsed, text)
+        return await self._preparer.tokenize(parsed, text)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included by name."""
+        if self._preparer is None:
+            raise self._not_ready()
+        return await self._preparer.detokenize(ids)
 
     async def embed(
         self, inputs: str | Sequence[str] | Sequence[Sequence[int]], *, timeout_s: float | None = None

@@ -1,0 +1,52 @@
+"""What a worker says about itself: the loaded model, its prompt form, and how things stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """Fixed once the model is loaded. `sampling` names each default and where it comes from."""
+
+    name: str
+    engine: str
+    architecture: str
+    device: str
+    dtype: str
+    context_length: int
+    vocab_size: int
+    family: str
+    family_why: str
+    roles: Mapping[str, str]
+    separator: str
+    stop: tuple[str, ...]
+    eos_ids: tuple[int, ...]
+    embedding_size: int
+    pooling: str | None
+    sampling: Mapping[str, tuple[str, Any]]
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How things stand now. `endings` counts ended requests by outcome: finished, or the error's code."""
+
+    state: State
+    running: int
+    waiting: int
+    endings: Mapping[str, int]
+    prompt_tokens: int
+    completion_tokens: int
+    engine_alive: bool
+    last_progress_s: float

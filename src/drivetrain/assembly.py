@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drivetrain.core.engine import Engine, ModelSpec, Progress, WeightsFormat
-from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.engine import Description, Engine, ModelSpec, Progress, WeightsFormat
+from drivetrain.core.errors import Cancelled, InvalidSetting, MissingExtra
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
 from drivetrain.telemetry.tracing import Tracer
@@ -18,14 +20,32 @@ from drivetrain.worker.settings import Settings
 from drivetrain.worker.sources import read_settings
 
 
-@dataclass(frozen=True, slots=True)
-class EngineChoice:
-    """Which engine, and in words why. `settings` are the engine settings that it honours."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """One engine that there is. `settings` are those it honours, `needs` the modules of its extra."""
 
     name: str
-    why: str
     settings: frozenset[str]
+    needs: tuple[str, ...]
     make: Callable[[], Engine]
+    describe: Callable[[ModelSpec, Progress], Description] | None = None
+    """From the files alone. None: loading costs nothing and tells all."""
+
+    @property
+    def installed(self) -> bool:
+        return all(importlib.util.find_spec(module) is not None for module in self.needs)
+
+    def refuse_if_missing(self) -> None:
+        if not self.installed:
+            raise MissingExtra(f"the engine {self.name}", extra=self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """Which engine, and in words why."""
+
+    kind: EngineKind
+    why: str
 
 
 def _transformers() -> Engine:
@@ -34,64 +54,78 @@ def _transformers() -> Engine:
     return TransformersEngine()
 
 
+def _describe_transformers(spec: ModelSpec, progress: Progress) -> Description:
+    from drivetrain.engines.transformers.describe import of_files
+
+    return of_files(spec, progress)
+
+
 def _fake() -> Engine:
     from drivetrain.engines.fake import FakeEngine
 
     return FakeEngine()
 
 
-_ENGINES: dict[str, tuple[frozenset[str], Callable[[], Engine]]] = {
-    "transformers": (
-        frozenset({"device", "dtype", "trust_remote_code", "context_length", "pooling"}),
-        _transformers,
-    ),
-    "fake": (frozenset(), _fake),
+ENGINES = {
+    kind.name: kind
+    for kind in (
+        EngineKind(
+            name="transformers",
+            settings=frozenset({"device", "dtype", "trust_remote_code", "context_length", "pooling"}),
+            needs=("torch", "transformers"),
+            make=_transformers,
+            describe=_describe_transformers,
+        ),
+        EngineKind(name="fake", settings=frozenset(), needs=(), make=_fake),
+    )
 }
 
 
 def choose_engine(name: str, model: LocalModel | None) -> EngineChoice:
-    """The engine for a model. `auto` looks at the weights."""
-    if name == "auto":
-        if model is None:
-            return _engine("fake", "the model name is fake")
-        return _engine("transformers", f"the weights are {model.format.value}, which transformers loads")
-    return _engine(name, "named by the setting")
+    """The engine for a model. `auto` looks at the weights; None are those of the fake."""
+    if name != "auto":
+        return EngineChoice(_named(name), "named by the setting")
+    if model is None:
+        return EngineChoice(ENGINES["fake"], "the model name is fake")
+    return EngineChoice(ENGINES["transformers"], f"the weights are {model.format.value}, which transformers loads")
 
 
-def _engine(name: str, why: str) -> EngineChoice:
-    if name not in _ENGINES:
-        known = ", ".join(["auto", *_ENGINES])
-        raise InvalidSetting(f"engine is {name!r}; it must be one of {known}", param="engine")
-    settings, make = _ENGINES[name]
-    return EngineChoice(name, why, settings, make)
+def check_engine(settings: Settings) -> None:
+    """What can be refused before anything is fetched: an engine that is not, and settings that it does not have."""
+    if settings.engine != "auto":
+        refuse_unused(settings, _named(settings.engine))
 
 
-def resolve(model: str, engine: str, store: Store, progress: Progress) -> LocalModel | None:
-    """The weights on this machine, pulled first if that can be. None for the fake, which has none."""
-    if model == "fake" and engine in {"auto", "fake"}:
-        return None
-    return store.ensure(model, progress)
+def refuse_unused(settings: Settings, kind: EngineKind) -> None:
+    for name in settings.engine_options:
+        if name not in kind.settings:
+            raise InvalidSetting(f"the engine {kind.name} has no setting {name}; leave it out", param=name)
+
+
+def is_fake(model: str, settings: Settings) -> bool:
+    return model == "fake" and settings.engine in {"auto", "fake"}
 
 
 def open_parts(
     model: str, settings: Settings, *, store: Store | None = None, progress: Progress | None = None
 ) -> tuple[Engine, ModelSpec]:
-    """An engine that is not loaded yet, and what it should load."""
+    """An engine that is not loaded yet, and what it should load, fetched if it was not here.
+
+    What will be refused is refused before anything is fetched.
+    """
+    check_engine(settings)
     store = store or Store()
-    report: Progress = progress or (lambda what, share: None)
-    found = resolve(model, settings.engine, store, report)
+    if is_fake(model, settings):
+        refuse_unused(settings, ENGINES["fake"])
+        return ENGINES["fake"].make(), spec_of(None, settings, store)
+    _named("transformers" if settings.engine == "auto" else settings.engine).refuse_if_missing()
+    found = store.ensure(model, progress or (lambda what, share: None))
     choice = choose_engine(settings.engine, found)
-    refuse_unused(settings, choice)
-    return choice.make(), _spec(found, settings, store)
+    refuse_unused(settings, choice.kind)
+    return choice.kind.make(), spec_of(found, settings, store)
 
 
-def refuse_unused(settings: Settings, choice: EngineChoice) -> None:
-    for name in settings.engine_options:
-        if name not in choice.settings:
-            raise InvalidSetting(f"the engine {choice.name} has no setting {name}; leave it out", param=name)
-
-
-def _spec(found: LocalModel | None, settings: Settings, store: Store) -> ModelSpec:
+def spec_of(found: LocalModel | None, settings: Settings, store: Store) -> ModelSpec:
     if found is None:
         return ModelSpec(name=settings.name or "fake", path=Path(), format=WeightsFormat.NONE)
     return ModelSpec(
@@ -99,22 +133,61 @@ def _spec(found: LocalModel | None, settings: Settings, store: Store) -> ModelSp
         path=found.path,
         format=found.format,
         options=settings.engine_options,
-        derive=lambda kind, build: store.derive(found, kind, build),
+        derived=_Derived(store, found),
     )
 
 
-class Opening:
-    """A worker about to be opened: `async with` it, or `await` it and call `stop` yourself."""
+def _named(name: str) -> EngineKind:
+    if name not in ENGINES:
+        known = ", ".join(["auto", *ENGINES])
+        raise InvalidSetting(f"engine is {name!r}; it must be one of {known}", param="engine")
+    return ENGINES[name]
 
-    def __init__(self, make: Callable[[], Worker]) -> None:
+
+class _Derived:
+    """What engines made of one model of the store."""
+
+    def __init__(self, store: Store, model: LocalModel) -> None:
+        self._store = store
+        self._model = model
+
+    def find(self, kind: str) -> Path | None:
+        if self._model.digest is None:
+            return None
+        folder = self._store.derived_path(self._model, kind)
+        return folder if folder.is_dir() else None
+
+    def make(self, kind: str, build: Callable[[Path], None]) -> Path:
+        return self._store.derive(self._model, kind, build)
+
+
+class Opening:
+    """A worker about to be opened: `async with` it, or `await` it and call `stop` yourself.
+
+    `make` may fetch weights, so it runs beside the event loop, with a progress callback. Cancelling the opening
+    makes that callback raise, which ends a download.
+    """
+
+    def __init__(self, make: Callable[[Progress], Worker], progress: Progress | None = None) -> None:
         self._make = make
+        self._progress: Progress = progress or (lambda what, share: None)
+        self._cancelled = threading.Event()
         self._worker: Worker | None = None
 
     async def _open(self) -> Worker:
-        worker = await asyncio.to_thread(self._make)
-        await worker.start()
+        try:
+            worker = await asyncio.to_thread(self._make, self._report)
+            await worker.start()
+        except asyncio.CancelledError:
+            self._cancelled.set()
+            raise
         self._worker = worker
         return worker
+
+    def _report(self, what: str, share: float | None) -> None:
+        if self._cancelled.is_set():
+            raise Cancelled("opening the model was cancelled")
+        self._progress(what, share)
 
     def __await__(self) -> Generator[Any, None, Worker]:
         return self._open().__await__()
@@ -165,8 +238,8 @@ class Worker(worker_module.Worker):
     ) -> Opening:
         """The same with settings that were read already."""
 
-        def make() -> Worker:
-            engine, spec = open_parts(model, settings, store=store, progress=progress)
+        def make(report: Progress) -> Worker:
+            engine, spec = open_parts(model, settings, store=store, progress=report)
             return cls(engine, spec, settings, tracer=tracer, progress=progress)
 
-        return Opening(make)
+        return Opening(make, progress)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from drivetrain import assembly
-from drivetrain.cli import peek, stated
-from drivetrain.cli.opening import check_engine
-from drivetrain.cli.peek import Peek
+from drivetrain.cli import stated
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
+from drivetrain.core.engine import Description, ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import InvalidRequest, MissingExtra
 from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
@@ -82,46 +80,55 @@ def inspect_model(
 
     Raises what opening the model would raise, as far as its files tell.
     """
-    check_engine(settings)
+    assembly.check_engine(settings)
     store = store or Store()
-    is_fake = model == "fake" and settings.engine in {"auto", "fake"}
-    found = None if is_fake else store.resolve(model)
+    found = None if assembly.is_fake(model, settings) else store.resolve(model)
     choice = assembly.choose_engine(settings.engine, found)
-    assembly.refuse_unused(settings, choice)
-    peeked = _peek(choice, found, settings, store, progress)
-    name = settings.name or (found.name if found else "fake")
+    assembly.refuse_unused(settings, choice.kind)
+    spec = assembly.spec_of(found, settings, store)
+    peeked = _with_limits(_describe(choice.kind, spec, settings, progress), settings)
+    name = spec.name
     chosen = choose(explicit=settings.family, tokenizer=peeked.tokenizer, architecture=peeked.architecture, name=name)
     return _put_together(model, name, found, choice, peeked, chosen, settings, given)
 
 
-def _peek(
-    choice: assembly.EngineChoice, found: LocalModel | None, settings: Settings, store: Store, progress: Progress
-) -> Peek:
-    if found is None or choice.name == "fake":
-        return asyncio.run(_load_weightless(choice, progress))
-    folder = _folder(found, store)
-    if peek.library_installed():
-        return peek.by_library(found, folder, settings, progress)
+def _describe(kind: assembly.EngineKind, spec: ModelSpec, settings: Settings, progress: Progress) -> Description:
+    if kind.describe is None:
+        return asyncio.run(_load_weightless(kind, progress))
+    if kind.installed:
+        return kind.describe(spec, progress)
+    folder = _folder(spec)
     return stated.by_files(folder, settings) if folder is not None else stated.nothing_stated()
 
 
-async def _load_weightless(choice: assembly.EngineChoice, progress: Progress) -> Peek:
+def _with_limits(described: Description, settings: Settings) -> Description:
+    if described.capabilities is None:
+        return described
+    return replace(described, capabilities=replace(described.capabilities, limits=settings.limits))
+
+
+async def _load_weightless(kind: assembly.EngineKind, progress: Progress) -> Description:
     """An engine without weights is loaded whole: that costs nothing, and tells all."""
-    engine = choice.make()
+    engine = kind.make()
     try:
-        return peek.from_info(await engine.load(ModelSpec(name="", path=Path(), format=WeightsFormat.NONE), progress))
+        info = await engine.load(ModelSpec(name="", path=Path(), format=WeightsFormat.NONE), progress)
+        return Description(
+            tokenizer=info.tokenizer,
+            architecture=info.architecture,
+            capabilities=info.capabilities,
+            context_length=info.capabilities.context_length,
+            eos_ids=info.eos_ids,
+            default_sampling=info.default_sampling,
+        )
     finally:
         await engine.close()
 
 
-def _folder(found: LocalModel, store: Store) -> Path | None:
+def _folder(spec: ModelSpec) -> Path | None:
     """Where the configuration lies as JSON: beside the weights, or in what was once made of a GGUF file."""
-    if found.format is WeightsFormat.SAFETENSORS:
-        return found.path
-    if found.digest is None:
-        return None
-    derived = store.derived_path(found, "safetensors")
-    return derived if derived.is_dir() else None
+    if spec.format is WeightsFormat.SAFETENSORS:
+        return spec.path
+    return spec.derived.find("safetensors") if spec.derived is not None else None
 
 
 def _put_together(
@@ -129,13 +136,13 @@ def _put_together(
     name: str,
     found: LocalModel | None,
     choice: assembly.EngineChoice,
-    peeked: Peek,
+    peeked: Description,
     chosen: Chosen,
     settings: Settings,
     given: Mapping[str, Any],
 ) -> Inspection:
     defaults = _defaults(peeked, chosen, settings)
-    ready = found is None or choice.name == "fake" or peek.library_installed()
+    ready = choice.kind.installed
     prompt, why_not = _rendered(peeked, chosen, given)
     return Inspection(
         model=model,
@@ -143,10 +150,10 @@ def _put_together(
         format=found.format.value if found else WeightsFormat.NONE.value,
         source=found.source if found else "built in",
         digest=found.digest if found else None,
-        engine=choice.name,
+        engine=choice.kind.name,
         engine_why=choice.why,
         engine_ready=ready,
-        install=None if ready else peek.INSTALL,
+        install=None if ready else stated.INSTALL,
         architecture=peeked.architecture,
         family=chosen.family.name,
         family_why=_family_why(chosen, peeked, settings),
@@ -167,7 +174,7 @@ def _is_fallback(chosen: Chosen, settings: Settings) -> bool:
     return chosen.family.name == FALLBACK and settings.family is None
 
 
-def _family_why(chosen: Chosen, peeked: Peek, settings: Settings) -> str:
+def _family_why(chosen: Chosen, peeked: Description, settings: Settings) -> str:
     if _is_fallback(chosen, settings):
         return f"{chosen.why}; if that is wrong, set family to one of {', '.join(family_names())}"
     if peeked.capabilities is None and settings.family is None:
@@ -175,7 +182,7 @@ def _family_why(chosen: Chosen, peeked: Peek, settings: Settings) -> str:
     return chosen.why
 
 
-def _defaults(peeked: Peek, chosen: Chosen, settings: Settings) -> Defaults:
+def _defaults(peeked: Description, chosen: Chosen, settings: Settings) -> Defaults:
     """The layers of `Worker`, with every parameter where the engine's are not known."""
     family = dict(chosen.family.sampling)
     if chosen.family.max_tokens is not None:
@@ -187,13 +194,13 @@ def _defaults(peeked: Peek, chosen: Chosen, settings: Settings) -> Defaults:
     )
 
 
-def _stop_tokens(peeked: Peek, chosen: Chosen) -> dict[int, str]:
+def _stop_tokens(peeked: Description, chosen: Chosen) -> dict[int, str]:
     """Every id that ends an answer, with its spelling."""
     ends = {i for token in chosen.end_of_turn if (i := peeked.tokenizer.id_of(token)) is not None}
     return {i: peeked.tokenizer.token_text(i) for i in sorted(peeked.eos_ids | ends)}
 
 
-def _rendered(peeked: Peek, chosen: Chosen, given: Mapping[str, Any]) -> tuple[Rendered | None, tuple[str, ...]]:
+def _rendered(peeked: Description, chosen: Chosen, given: Mapping[str, Any]) -> tuple[Rendered | None, tuple[str, ...]]:
     if peeked.capabilities is not None and not peeked.capabilities.generation:
         return None, ("this model gives embeddings: it has no prompt",)
     prompt = _prompt(chosen, given)

@@ -16,16 +16,11 @@ def opened(model: str, settings: Settings, *, quiet: bool = False) -> Iterator[s
 
     Weights are fetched here in the main thread, where Ctrl-C is felt at once, and not in a thread of the worker.
     """
-    check_engine(settings)
     with progress_line(quiet=quiet) as progress:
         engine, spec = assembly.open_parts(model, settings, progress=progress)
-        worker = sync.Worker(assembly.Opening(lambda: assembly.Worker(engine, spec, settings, progress=progress)))
+        worker = sync.Worker(
+            assembly.Opening(lambda report: assembly.Worker(engine, spec, settings, progress=report), progress)
+        )
         with worker:
             progress.close()
             yield worker
-
-
-def check_engine(settings: Settings) -> None:
-    """Refuse an engine that does not exist, or a setting that it does not have, before anything is fetched for it."""
-    if settings.engine != "auto":
-        assembly.refuse_unused(settings, assembly.choose_engine(settings.engine, None))

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from drivetrain.cli.options import flag, kind_of, number, whole_number
+from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.parameters import MAX_INT, PARAMETERS, check
 from drivetrain.core.request import GenerateRequest, Overflow
-from drivetrain.worker.build import build_request
 from drivetrain.worker.settings import Settings
 
 _HINTS = typing.get_type_hints(GenerateRequest)

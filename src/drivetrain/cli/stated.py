@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drivetrain.cli.peek import EXTRA, INSTALL, Peek, capabilities_of
+from drivetrain.core.engine import Description
 from drivetrain.core.errors import LoadFailed, MissingExtra
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import Detokenizer
 from drivetrain.engines.transformers import loading
+from drivetrain.engines.transformers.describe import capabilities_of
 from drivetrain.engines.transformers.loading import Kind
 from drivetrain.store.formats import MAX_JSON_BYTES, config_requests_remote_code, read_config
 from drivetrain.worker.settings import Settings
+
+EXTRA = "transformers"
+INSTALL = f"pip install 'drivetrain[{EXTRA}]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +77,10 @@ class _Stated:
         return _Stated(nested) if isinstance(nested, dict) else self
 
 
-def nothing_stated() -> Peek:
+def nothing_stated() -> Description:
     """Of a GGUF file, whose metadata only the extra can read."""
     what = "the template, tokenizer, context length and sampling of a GGUF file are inside it; to read them: "
-    return Peek(
+    return Description(
         tokenizer=StatedTokenizer(special_ids={}),
         architecture="",
         capabilities=None,
@@ -87,7 +91,7 @@ def nothing_stated() -> Peek:
     )
 
 
-def by_files(folder: Path, settings: Settings) -> Peek:
+def by_files(folder: Path, settings: Settings) -> Description:
     """Raises `LoadFailed` for files that are there and cannot be read."""
     config = read_config(folder)
     if config_requests_remote_code(config) and not settings.trust_remote_code:
@@ -100,10 +104,10 @@ def by_files(folder: Path, settings: Settings) -> Peek:
     stated = _Stated(config)
     limit = _Stated({"model_max_length": tokenizer_config.get("model_max_length")})
     context_length = loading.context_length(stated, limit, settings.context_length)
-    return Peek(
+    return Description(
         tokenizer=tokenizer,
         architecture=str(config.get("model_type", "")),
-        capabilities=capabilities_of(_kind(config), context_length, settings),
+        capabilities=capabilities_of(_kind(config), context_length),
         context_length=context_length,
         eos_ids=_eos_ids(structure, stated, tokenizer),
         default_sampling=loading.stated_sampling(_Stated(structure)),

@@ -18,14 +18,22 @@ Progress = Callable[[str, float | None], None]
 """Called with what is being done and the share that is done (None: unknown)."""
 
 
-Derive = Callable[[str, Callable[[Path], None]], Path]
-"""`derive(kind, build)` gives a folder that `build` has filled, once for these weights, atomically."""
-
-
 class WeightsFormat(StrEnum):
     SAFETENSORS = "safetensors"
     GGUF = "gguf"
     NONE = "none"
+
+
+class Derived(Protocol):
+    """Folders with what engines make of weights, kept with the weights."""
+
+    def find(self, kind: str) -> Path | None:
+        """The folder, if it was made."""
+        ...
+
+    def make(self, kind: str, build: Callable[[Path], None]) -> Path:
+        """The folder, filled by `build` if it was not there: once, atomically, also with other processes at it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +44,7 @@ class ModelSpec:
     path: Path
     format: WeightsFormat
     options: Mapping[str, Any] = field(default_factory=dict)
-    derive: Derive | None = None
+    derived: Derived | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +66,22 @@ class EngineInfo:
     pooling: str | None = None
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What an engine can tell of a model before it loads any weight; None: not known then.
+
+    `missing` says in words what could not be told, and what to do about it.
+    """
+
+    tokenizer: Tokenizer
+    architecture: str
+    capabilities: Capabilities | None
+    context_length: int | None
+    eos_ids: frozenset[int]
+    default_sampling: Mapping[str, Any]
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

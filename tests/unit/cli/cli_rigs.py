@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from drivetrain.cli.main import main
 from drivetrain.engines.fake import FakeEngine, scripted
 
 SLOW_FAKE = """
-import signal, sys
+import dataclasses, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test runner in the background ignores it
 from drivetrain import assembly
 from drivetrain.cli.main import main
@@ -33,7 +33,7 @@ def reply(request):
 def make():
     engines.append(scripted(reply=reply, repeat=True, step_delay_s=0.01))
     return engines[-1]
-assembly._ENGINES["fake"] = (frozenset(), make)
+assembly.ENGINES["fake"] = dataclasses.replace(assembly.ENGINES["fake"], make=make)
 code = main(sys.argv[1:])
 print(f"active {engines[-1].health().active} loop {engines[-1]._loop_task}", file=sys.stderr)
 sys.exit(code)
@@ -122,7 +122,7 @@ def script_fake(monkeypatch: pytest.MonkeyPatch, **script: Any) -> list[FakeEngi
         made.append(scripted(**script))
         return made[-1]
 
-    monkeypatch.setitem(assembly._ENGINES, "fake", (frozenset(), make))
+    monkeypatch.setitem(assembly.ENGINES, "fake", replace(assembly.ENGINES["fake"], make=make))
     return made
 
 

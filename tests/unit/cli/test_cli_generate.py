@@ -134,7 +134,7 @@ def test_an_image_stands_before_the_last_message_of_the_user(
         (["--message", "a", "--temperature", "5"], "temperature is 5.0; it must be from 0 to 2"),
         (["--message", "a", "--temperature", "nan"], "temperature is nan"),
         (["--message", "a", "--max-tokens", "0"], "max_tokens is 0"),
-        (["--message", "a", "--n", "99"], "n has 99; the limit is 16"),
+        (["--message", "a", "--n", "99"], "n is 99; the limit is 16"),
         (["--message", "a", "--top-k", "5"], "top_k is not supported by this model and engine"),
         (["--message", "a", "--echo"], "echo goes with prompt"),
         (["--message", "a", "--json", "--stream"], "--stream and --json do not go together"),

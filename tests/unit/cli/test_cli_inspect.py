@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli_rigs import run_here, without_settings
 
-from drivetrain.cli import peek
+from drivetrain import assembly
 
 EXTRA = "pip install 'drivetrain[transformers]'"
 CHATML = (
@@ -27,7 +27,7 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in an installation without extras."""
-    monkeypatch.setattr(peek, "library_installed", lambda: False)
+    monkeypatch.setattr(assembly.EngineKind, "installed", False)
 
 
 def _folder(root: Path, **files: Any) -> Path:
@@ -162,7 +162,7 @@ def test_the_json_files_say_what_the_library_says(
     folder = str(checkpoint(name))
     by_library = run_here(capsys, "inspect", folder, "--json")
     assert by_library.code == 0, by_library.err
-    monkeypatch.setattr(peek, "library_installed", lambda: False)
+    monkeypatch.setattr(assembly.EngineKind, "installed", False)
     by_files = run_here(capsys, "inspect", folder, "--json").json
     whole = by_library.json
     assert whole["engine_ready"]

@@ -7,10 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step
 from drivetrain.core.errors import DrivetrainError, EngineFailed, OutOfMemory
-from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.thread import EngineThread, post
@@ -44,10 +42,10 @@ class TransformersEngine:
 
         def load() -> EngineInfo:
             try:
-                from drivetrain.engines.transformers import loading
+                from drivetrain.engines.transformers import describe, loading
 
                 self._loaded = loading.load(spec, report)
-                return describe(self._loaded)
+                return describe.of_loaded(self._loaded)
             except Exception as exc:
                 self._loaded = None
                 raise errors.while_loading(exc) from exc
@@ -127,42 +125,3 @@ class TransformersEngine:
         finally:
             self._last_progress = time.monotonic()
         return None
-
-
-def describe(loaded: Any) -> EngineInfo:
-    import torch
-    import transformers
-
-    from drivetrain.engines.transformers.loading import Kind, stated_sampling
-    from drivetrain.text.hf_tokenizer import HfTokenizer
-
-    model, kind, config = loaded.model, loaded.kind, loaded.model.config
-    refused: set[str] = set()
-    if kind is not Kind.VISION:
-        refused.add("images")
-    if kind is Kind.SEQ2SEQ:
-        refused.add("prompt_logprobs")
-    template = getattr(loaded.processor, "chat_template", None)
-    text_config = config.get_text_config()
-    return EngineInfo(
-        engine="transformers",
-        capabilities=Capabilities(
-            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | (ENGINE_PARAMETERS - refused),
-            vision=kind is Kind.VISION,
-            embeddings=kind in (Kind.CAUSAL, Kind.ENCODER),
-            generation=kind is not Kind.ENCODER,
-            context_length=loaded.context_length,
-            max_concurrency=1,
-        ),
-        tokenizer=HfTokenizer(loaded.tokenizer, chat_template=template if isinstance(template, str) else None),
-        eos_ids=loaded.eos_ids,
-        vocab_size=model.get_input_embeddings().num_embeddings,
-        architecture=config.model_type,
-        device=str(model.device),
-        dtype=str(model.dtype).removeprefix("torch."),
-        encoder_decoder=kind is Kind.SEQ2SEQ,
-        embedding_size=int(getattr(text_config, "hidden_size", 0) or 0),
-        pooling=loaded.pooling if kind in (Kind.CAUSAL, Kind.ENCODER) else None,
-        default_sampling=stated_sampling(loaded.structure),
-        versions={"torch": torch.__version__, "transformers": transformers.__version__},
-    )

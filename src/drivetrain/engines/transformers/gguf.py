@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
@@ -17,7 +20,7 @@ def convert(source: Path, target: Path, progress: Progress) -> None:
     if not source.is_file():
         raise LoadFailed("the GGUF file is gone")
     folder, name = str(source.parent), source.name
-    with quiet_library():
+    with quiet_library(), _told(progress):
         progress("converting the GGUF tokenizer (once, some seconds)", 0.0)
         tokenizer = hf.AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
         progress("converting the GGUF weights (once, some seconds)", 0.3)
@@ -32,3 +35,21 @@ def convert(source: Path, target: Path, progress: Progress) -> None:
         model.save_pretrained(target)
         tokenizer.save_pretrained(target)
     progress("converted", 1.0)
+
+
+@contextmanager
+def _told(progress: Progress) -> Iterator[None]:
+    """The library draws a bar of its own over the tensors, which no setting of it turns off: tell ours instead."""
+    from transformers import modeling_gguf_pytorch_utils as library
+
+    def counted(items: Sequence[Any], **_: Any) -> Iterator[Any]:
+        for i, item in enumerate(items):
+            progress("converting the GGUF weights (once, some seconds)", 0.3 + 0.5 * i / len(items))
+            yield item
+
+    bar = library.tqdm
+    library.tqdm = counted
+    try:
+        yield
+    finally:
+        library.tqdm = bar

@@ -193,11 +193,11 @@ def _neutral(structure: Any) -> Any:
 def _safetensors_folder(spec: ModelSpec, progress: Progress) -> Path:
     if spec.format is not WeightsFormat.GGUF:
         return spec.path
-    if spec.derive is None:
+    if spec.derived is None:
         raise LoadFailed("the transformers engine needs a place to keep what it makes of a GGUF file")
     from drivetrain.engines.transformers.gguf import convert
 
-    return spec.derive("safetensors", lambda target: convert(spec.path, target, progress))
+    return spec.derived.make("safetensors", lambda target: convert(spec.path, target, progress))
 
 
 def _model_class(kind: Kind) -> Any:

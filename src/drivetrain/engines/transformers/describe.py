@@ -1,0 +1,100 @@
+"""What the engine declares of a model: once it is loaded, and from its files before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress, WeightsFormat
+from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.engines.transformers import errors, loading
+from drivetrain.engines.transformers.loading import Kind, Loaded
+
+
+def capabilities_of(kind: Kind, context_length: int) -> Capabilities:
+    refused = {"images"} if kind is not Kind.VISION else set()
+    if kind is Kind.SEQ2SEQ:
+        refused.add("prompt_logprobs")
+    return Capabilities(
+        parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | (ENGINE_PARAMETERS - refused),
+        vision=kind is Kind.VISION,
+        embeddings=kind in (Kind.CAUSAL, Kind.ENCODER),
+        generation=kind is not Kind.ENCODER,
+        context_length=context_length,
+        max_concurrency=1,
+    )
+
+
+def of_loaded(loaded: Loaded) -> EngineInfo:
+    import torch
+    import transformers
+
+    model, kind = loaded.model, loaded.kind
+    capabilities = capabilities_of(kind, loaded.context_length)
+    return EngineInfo(
+        engine="transformers",
+        capabilities=capabilities,
+        tokenizer=_tokenizer(loaded.tokenizer, loaded.processor),
+        eos_ids=loaded.eos_ids,
+        vocab_size=model.get_input_embeddings().num_embeddings,
+        architecture=model.config.model_type,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        encoder_decoder=kind is Kind.SEQ2SEQ,
+        embedding_size=int(getattr(model.config.get_text_config(), "hidden_size", 0) or 0),
+        pooling=loaded.pooling if capabilities.embeddings else None,
+        default_sampling=loading.stated_sampling(loaded.structure),
+        versions={"torch": torch.__version__, "transformers": transformers.__version__},
+    )
+
+
+def of_files(spec: ModelSpec, progress: Progress) -> Description:
+    """Reads configuration and tokenizer; no weights. Raises what loading would raise.
+
+    A GGUF file that was not converted yet is read as it is; its tokenizer then takes some seconds.
+    """
+    try:
+        return _of_files(spec, progress)
+    except Exception as exc:
+        raise errors.while_loading(exc) from exc
+
+
+def _of_files(spec: ModelSpec, progress: Progress) -> Description:
+    import transformers as hf
+
+    from drivetrain.engines.transformers.quiet import quiet_library
+
+    folder = spec.path
+    trust = bool(spec.options.get("trust_remote_code"))
+    where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust}
+    if spec.format is WeightsFormat.GGUF:
+        made = spec.derived.find("safetensors") if spec.derived is not None else None
+        folder, where = (made, where) if made else (spec.path.parent, {**where, "gguf_file": spec.path.name})
+    progress("reading the configuration", None)
+    with quiet_library():
+        config = hf.AutoConfig.from_pretrained(folder, **where)
+        kind = loading.kind_of(config)
+        progress("reading the tokenizer", None)
+        processor = hf.AutoProcessor.from_pretrained(folder, **where) if kind is Kind.VISION else None
+        tokenizer = processor.tokenizer if processor is not None else hf.AutoTokenizer.from_pretrained(folder, **where)
+        if (folder / "generation_config.json").is_file() and "gguf_file" not in where:
+            structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
+        else:
+            structure = hf.GenerationConfig.from_model_config(config)
+    context_length = loading.context_length(config, tokenizer, spec.options.get("context_length"))
+    return Description(
+        tokenizer=_tokenizer(tokenizer, processor),
+        architecture=config.model_type,
+        capabilities=capabilities_of(kind, context_length),
+        context_length=context_length,
+        eos_ids=loading.eos_ids(structure, config, tokenizer),
+        default_sampling=loading.stated_sampling(structure),
+    )
+
+
+def _tokenizer(tokenizer: Any, processor: Any) -> Tokenizer:
+    from drivetrain.text.hf_tokenizer import HfTokenizer
+
+    template = getattr(processor, "chat_template", None)
+    return HfTokenizer(tokenizer, chat_template=template if isinstance(template, str) else None)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import (
@@ -31,7 +32,6 @@ from drivetrain.families.choose import Chosen, choose
 from drivetrain.telemetry.memory import MemoryAverage, host_memory
 from drivetrain.telemetry.tracing import NoTracer, Tracer
 from drivetrain.worker.admission import Admission
-from drivetrain.worker.build import build_request
 from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.embedding import embed_inputs, tokenize_inputs
 from drivetrain.worker.measure import measure

@@ -156,7 +156,7 @@ async def test_one_more_than_the_queue_holds_is_refused_at_once(rig: Rig) -> Non
         assert (await second).usage.completion_tokens == 2
 
 
-@pytest.mark.parametrize("step", [0, 1, 2, 5])
+@pytest.mark.parametrize("step", range(12))
 @pytest.mark.parametrize("n", [1, 2])
 async def test_a_fault_at_any_step_is_one_typed_ending(rig: Rig, worker: Worker, step: int, n: int) -> None:
     events = []

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import http.client
+import io
 import ipaddress
 import socket
 import ssl
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from drivetrain.core.errors import InvalidRequest
 
 MAX_REDIRECTS = 3
+MAX_URL_CHARS = 8192
 CHUNK = 64 * 1024
+PORTS = {"http": 80, "https": 443}
 
 Resolve = Callable[[str, int], Sequence[str]]
 AddressAllowed = Callable[[str], bool]
+
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
+_INNER = [ipaddress.IPv6Network(net) for net in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")]
+"""Where an IPv4 address stands in the last 32 bits: NAT64, SIIT, the old compatible form."""
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
@@ -32,15 +40,20 @@ def is_public(address: str) -> bool:
         return False
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if inner is None and any(ip in net for net in _INNER):
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-        if ip in ipaddress.ip_network("64:ff9b::/96"):
-            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        if ip.is_site_local or ip in _LOCAL_NAT64:
+            return False
     return ip.is_global and not ip.is_multicast and not ip.is_reserved
 
 
 class Fetcher:
-    """Every hop of a redirect passes the same checks. The connection goes to the address that was checked."""
+    """Every hop of a redirect passes the same checks. The connection goes to the address that was checked.
+
+    A host on the list is reached on ports 80 and 443; `host:port` on the list allows that port too.
+    """
 
     def __init__(
         self,
@@ -50,98 +63,152 @@ class Fetcher:
         max_seconds: float = 10.0,
         resolve: Resolve = resolve,
         address_allowed: AddressAllowed = is_public,
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
-        self._allow_hosts = frozenset(host.lower().rstrip(".") for host in allow_hosts)
+        self._allow_hosts = frozenset(_plain(host) for host in allow_hosts)
         self._max_bytes = max_bytes
         self._max_seconds = max_seconds
         self._resolve = resolve
         self._address_allowed = address_allowed
+        self._tls = tls
 
     def fetch(self, url: str, where: str) -> bytes:
+        """Raises `InvalidRequest` with `where` as its param; its words name no address."""
         deadline = time.monotonic() + self._max_seconds
-        for _ in range(MAX_REDIRECTS + 1):
-            outcome = self._hop(url, where, deadline)
-            if isinstance(outcome, bytes):
-                return outcome
-            url = urllib.parse.urljoin(url, outcome)
+        try:
+            for _ in range(MAX_REDIRECTS + 1):
+                outcome = self._hop(url, where, deadline)
+                if isinstance(outcome, bytes):
+                    return outcome
+                url = urllib.parse.urljoin(url, outcome)
+        except TimeoutError as exc:
+            raise _refused(f"the image did not arrive within {self._max_seconds:g} seconds", where) from exc
+        except (OSError, http.client.HTTPException) as exc:
+            raise _refused("the image's host cannot be reached, or broke off its answer", where) from exc
+        except ValueError as exc:
+            raise _refused("the image's URL, or one that it leads to, is malformed", where) from exc
         raise _refused("the image's host redirects too often", where)
 
     def _hop(self, url: str, where: str, deadline: float) -> bytes | str:
         """The body, or where the host sends us next."""
         scheme, host, port, target = self._checked(url, where)
-        connection = self._connect(scheme, host, port, where, deadline)
-        try:
+        with self._connect(scheme, host, port, where, deadline) as sock:
+            connection = http.client.HTTPConnection(host, port)
+            connection.sock = _Timed(sock, deadline)
             connection.request("GET", target, headers={"Host": _host_header(scheme, host, port), "Accept": "image/*"})
-            response = connection.getresponse()
-            if response.status in {301, 302, 303, 307, 308}:
-                return response.getheader("Location") or ""
-            if response.status != 200:
-                raise _refused(f"the image's host answered {response.status}", where)
-            if not (response.getheader("Content-Type") or "image/").lower().startswith(("image/", "application/octet")):
-                raise _refused("the image's host did not send an image", where)
-            return self._body(connection, response, where, deadline)
-        except (OSError, http.client.HTTPException, ValueError) as exc:
-            raise _refused("the image's host failed to answer in time", where) from exc
-        finally:
-            connection.close()
+            with connection.getresponse() as response:
+                if response.status in {301, 302, 303, 307, 308} and response.getheader("Location"):
+                    return str(response.getheader("Location"))
+                if response.status != 200:
+                    raise _refused(f"the image's host answered {response.status}", where)
+                kind = (response.getheader("Content-Type") or "image/").lower()
+                if not kind.startswith(("image/", "application/octet-stream", "binary/octet-stream")):
+                    raise _refused("the image's host did not send an image", where)
+                return self._body(response, where)
 
     def _checked(self, url: str, where: str) -> tuple[str, str, int, str]:
-        try:
-            parts = urllib.parse.urlsplit(url)
-            host = (parts.hostname or "").lower().rstrip(".")
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-        except ValueError:
-            raise _refused("the image's URL is malformed", where) from None
-        if parts.scheme not in {"http", "https"} or not host or parts.username or parts.password:
+        if len(url) > MAX_URL_CHARS:
+            raise _refused(f"the image's URL has more than {MAX_URL_CHARS} characters", where)
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in PORTS or not parts.hostname or "@" in parts.netloc:
             raise _refused("the image's URL must be plain http or https", where)
-        if host not in self._allow_hosts:
+        host = _plain(parts.hostname)
+        port = PORTS[parts.scheme] if parts.port is None else parts.port
+        usual = port in PORTS.values() and host in self._allow_hosts
+        if not usual and f"{_bracketed(host)}:{port}" not in self._allow_hosts:
             raise _refused(
-                "images may not be fetched from this host; send a data URI, or allow it in media_hosts", where
+                "images may not be fetched from this host and port; send a data URI, or allow it in media_hosts", where
             )
-        target = urllib.parse.quote(
-            urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, "")), safe="/?&=%:+,;@~!$'()*"
-        )
-        return parts.scheme, host, port, target
+        asked = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        return parts.scheme, host, port, urllib.parse.quote(asked, safe="/?&=%:+,;@~!$'()*")
 
-    def _connect(self, scheme: str, host: str, port: int, where: str, deadline: float) -> http.client.HTTPConnection:
+    def _connect(self, scheme: str, host: str, port: int, where: str, deadline: float) -> socket.socket:
         try:
             addresses = self._resolve(host, port)
         except OSError as exc:
             raise _refused("the image's host cannot be found", where) from exc
         if not addresses or not all(self._address_allowed(address) for address in addresses):
             raise _refused("the image's host is not on the public internet", where)
-        left = max(0.1, deadline - time.monotonic())
+        context = self._tls() if scheme == "https" else None
+        raw = self._first_that_answers(addresses, port, deadline)
+        if context is None:
+            return raw
         try:
-            raw = socket.create_connection((addresses[0], port), timeout=left)
-            connection = http.client.HTTPConnection(host, port, timeout=left)
-            if scheme == "https":
-                raw = ssl.create_default_context().wrap_socket(raw, server_hostname=host)
-        except OSError as exc:
-            raise _refused("the image's host cannot be reached", where) from exc
-        connection.sock = raw
-        return connection
+            raw.settimeout(_left(deadline))
+            return context.wrap_socket(raw, server_hostname=host)
+        except BaseException:
+            raw.close()
+            raise
 
-    def _body(
-        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse, where: str, deadline: float
-    ) -> bytes:
+    def _first_that_answers(self, addresses: Sequence[str], port: int, deadline: float) -> socket.socket:
+        failure: OSError = OSError()
+        for address in dict.fromkeys(addresses):
+            try:
+                return socket.create_connection((address, port), timeout=_left(deadline))
+            except OSError as exc:
+                failure = exc
+        raise failure
+
+    def _body(self, response: http.client.HTTPResponse, where: str) -> bytes:
         data = bytearray()
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _refused(f"the image did not arrive within {self._max_seconds:g} seconds", where)
-            if connection.sock is not None:
-                connection.sock.settimeout(left)
+        while (response.length or 0) <= self._max_bytes and len(data) <= self._max_bytes:
             chunk = response.read1(CHUNK)
             if not chunk:
                 return bytes(data)
             data += chunk
-            if len(data) > self._max_bytes:
-                raise _refused(f"the image has more than {self._max_bytes} bytes", where)
+        raise _refused(f"the image has more than {self._max_bytes} bytes", where)
+
+
+class _Timed:
+    """What `http.client` needs of a socket, every read and write of it ending by the deadline."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock = sock
+        self._deadline = deadline
+
+    def sendall(self, data: Any) -> None:
+        self._sock.settimeout(_left(self._deadline))
+        self._sock.sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_TimedReader(self._sock, self._deadline))
+
+    def close(self) -> None:
+        """The socket is closed by who opened it: an answer is still read after `http.client` calls this."""
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock = sock
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(_left(self._deadline))
+        return self._sock.recv_into(buffer)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _plain(host: str) -> str:
+    """Lower case, no trailing dot, other scripts in their ASCII form."""
+    host = host.lower().rstrip(".")
+    return host if host.isascii() else host.encode("idna").decode()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _host_header(scheme: str, host: str, port: int) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return shown if port == (443 if scheme == "https" else 80) else f"{shown}:{port}"
+    return _bracketed(host) if port == PORTS[scheme] else f"{_bracketed(host)}:{port}"
 
 
 def _refused(message: str, where: str) -> InvalidRequest:

@@ -8,8 +8,8 @@ import binascii
 import io
 import os
 import re
+import stat
 import urllib.parse
-import warnings
 from typing import Any
 
 from drivetrain.core.capabilities import Limits
@@ -18,10 +18,11 @@ from drivetrain.core.messages import ImagePart
 from drivetrain.worker.fetch import Fetcher
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+MAX_UNENCODED_CHARS = 3_000_000
 
-_DATA_URI = re.compile(
-    r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?P<options>(?:;[\w.+-]+=[^;,]*)*)(?P<base64>;base64)?,", re.IGNORECASE
-)
+_TYPES = ("image/", "application/octet-stream")
+_PADDING = {"%2b": "+", "%2f": "/", "%3d": "=", "%0a": "", "%0d": "", "%20": ""}
+"""All that base64 can need percent-encoding for."""
 
 
 class MediaLoader:
@@ -40,7 +41,9 @@ class MediaLoader:
     def _load(self, part: ImagePart, where: str) -> Any:
         data = self._bytes(part, where)
         if len(data) > self._limits.max_image_bytes:
-            raise _refused(f"the image has more than {self._limits.max_image_bytes} bytes", where)
+            raise self._too_long(where)
+        if not data:
+            raise _refused("the image is empty", where)
         return decode(data, self._limits.max_image_pixels, where)
 
     def _bytes(self, part: ImagePart, where: str) -> bytes:
@@ -49,15 +52,18 @@ class MediaLoader:
         if part.path is not None:
             return self._read(part.path, where)
         url = part.url or ""
-        if url[:5].lower() == "data:":
+        scheme = url[:8].lower()
+        if scheme.startswith("data:"):
             return self._data_uri(url, where)
-        if url[:7].lower() == "http://" or url[:8].lower() == "https://":
+        if scheme.startswith(("http://", "https://")):
             return self._fetcher.fetch(url, where)
         raise _refused("an image must be a data URI, or an http(s) URL of an allowed host", where)
 
     def _read(self, path: str, where: str) -> bytes:
-        name = os.path.basename(path)
+        name = os.path.basename(path)[:100]
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would keep us waiting
+                raise _refused(f"the image {name} is not a file", where)
             with open(path, "rb") as file:
                 return file.read(self._limits.max_image_bytes + 1)
         except (OSError, ValueError) as exc:
@@ -65,19 +71,27 @@ class MediaLoader:
             raise _refused(f"the image {name} cannot be read: {why}", where) from exc
 
     def _data_uri(self, url: str, where: str) -> bytes:
-        match = _DATA_URI.match(url)
-        if match is None:
-            raise _refused("the data URI is malformed; write data:image/png;base64,…", where)
-        body = url[match.end() :]
-        if len(body) > self._limits.max_image_bytes * 4 // 3 + 1024 and match["base64"]:
-            raise _refused(f"the image has more than {self._limits.max_image_bytes} bytes", where)
-        if not match["base64"]:
+        comma = url.find(",", 0, 256)
+        kind, *options = url[len("data:") : comma].lower().split(";")
+        if comma < 0 or not (kind.strip() or _TYPES[0]).startswith(_TYPES):
+            raise _refused("the data URI is no image; write data:image/png;base64,…", where)
+        encoded = bool(options) and options[-1].strip() == "base64"
+        if len(url) > self._limits.max_image_bytes * 2 + 1024:
+            raise self._too_long(where)
+        body = url[comma + 1 :]
+        if not encoded:
+            if len(body) > MAX_UNENCODED_CHARS:
+                raise _refused("a data URI this long must be in base64", where)
             return urllib.parse.unquote_to_bytes(body)
         try:
-            plain = re.sub(r"\s+", "", urllib.parse.unquote(body))
-            return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+            bare = re.sub(r"%(2[bBfF0]|3[dD]|0[aAdD])", lambda found: _PADDING[found[0].lower()], body)
+            bare = re.sub(r"\s+", "", bare)
+            return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
         except (binascii.Error, ValueError) as exc:
             raise _refused("the data URI does not hold base64", where) from exc
+
+    def _too_long(self, where: str) -> InvalidRequest:
+        return _refused(f"the image has more than {self._limits.max_image_bytes} bytes", where)
 
 
 def decode(data: bytes, max_pixels: int, where: str) -> Any:
@@ -85,17 +99,16 @@ def decode(data: bytes, max_pixels: int, where: str) -> Any:
     from PIL import Image, ImageOps
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                width, height = image.size
-                if width * height > max_pixels:
-                    raise _refused(f"the image has {width} x {height} pixels; the limit is {max_pixels}", where)
-                image.load()
-                upright: Any = ImageOps.exif_transpose(image)
-                return _flattened(upright)
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise _refused(f"the image has {width} x {height} pixels; the limit is {max_pixels}", where)
+            image.load()
+            return _flattened(ImageOps.exif_transpose(image))
     except InvalidRequest:
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
+        raise _refused(f"the image has too many pixels; the limit is {max_pixels}", where) from exc
     except Exception as exc:
         raise _refused(f"the image cannot be decoded; send a whole {', '.join(FORMATS)}", where) from exc
 
@@ -103,12 +116,12 @@ def decode(data: bytes, max_pixels: int, where: str) -> Any:
 def _flattened(image: Any) -> Any:
     from PIL import Image
 
+    if image.mode.startswith("I"):  # 16 bits of grey
+        return image.point(lambda value: value / 256).convert("L").convert("RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         image = image.convert("RGBA")
         ground = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(ground, image).convert("RGB")
-    if image.mode.startswith("I;16") or image.mode == "I":
-        return image.point(lambda value: value / 256).convert("L").convert("RGB")
     return image.convert("RGB")
 
 

@@ -49,7 +49,9 @@ class Settings:
     max_unread: int = setting(8192, Group.SERVING, "a reader that leaves more steps unread is cancelled")
     stream_interval: int = setting(1, Group.SERVING, "tokens gathered into one delta of a stream")
     overflow: str = setting(Overflow.ERROR.value, Group.SERVING, "error, truncate_left or truncate_middle")
-    media_hosts: tuple[str, ...] = setting((), Group.SERVING, "hosts that images may be fetched from")
+    media_hosts: tuple[str, ...] = setting(
+        (), Group.SERVING, "hosts that images may be fetched from (host, or host:port for other ports than 80 and 443)"
+    )
 
     max_tokens: int | None = setting(None, Group.SAMPLING, "the length of an answer, if a request does not say")
     temperature: float | None = setting(None, Group.SAMPLING, "0 is greedy")

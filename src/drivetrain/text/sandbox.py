@@ -115,7 +115,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.budget = Budget(0, 0)
         own = {"join": self._join, "replace": self._replace, "tojson": self._to_json}
         allowed = {name: self.filters[name] for name in _FILTERS.split()} | own
-        self.filters = {name: self._guarded(name, plain) for name, plain in allowed.items()}
+        refused = {name: _refusing(name) for name in self.filters.keys() - allowed.keys()}
+        self.filters = refused | {name: self._guarded(name, plain) for name, plain in allowed.items()}
         self.filters |= {"charged ": self._charged, "weighed ": self._weighed, "joined ": self._join}
         self.globals.pop("lipsum")
         self.globals["namespace"] = _Namespace
@@ -297,3 +298,12 @@ def _bulk(value: Any) -> int:
 
 def _steps(value: Any) -> int:
     return len(value) if isinstance(value, str) else abs(value) if isinstance(value, int) else 0
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    """A filter that jinja2 has and we do not trust: only a template that calls it fails, not one that mentions it."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise SecurityError(f"the filter {name} is not allowed in a chat template")
+
+    return refuse

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from drivetrain import assembly
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.errors import NotReady
+from drivetrain.core.errors import Cancelled, NotReady
 from drivetrain.core.events import Event
 from drivetrain.core.results import Embeddings, Result
 from drivetrain.core.status import Metadata, Status
@@ -29,17 +29,21 @@ class Worker:
     def __init__(self, opening: assembly.Opening) -> None:
         self._opening = opening
         self._started: assembly.Worker | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="drivetrain-sync", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     @classmethod
     def open(cls, model: str | Path, engine: str = "auto", **settings: Any) -> Self:
         return cls(assembly.Worker.open(model, engine, **settings))
 
     def __enter__(self) -> Self:
+        if self._loop is not None:
+            raise NotReady("this worker was opened before; open another one")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="drivetrain-sync", daemon=True)
         self._thread.start()
         try:
-            self._started = self._call(self._opening.__aenter__())
+            self._started = _wait(self._loop, self._opening.__aenter__())
         except BaseException:
             self._end_loop()
             raise
@@ -50,11 +54,11 @@ class Worker:
 
     def close(self) -> None:
         """Stop the worker and its loop. Idempotent."""
-        if self._loop.is_closed():
+        if self._loop is None or self._loop.is_closed():
             return
         try:
             if self._started is not None:
-                self._call(self._started.stop())
+                _wait(self._loop, self._started.stop())
         finally:
             self._end_loop()
 
@@ -77,28 +81,49 @@ class Worker:
         return self._worker.status
 
     def stream(self, **request: Any) -> SyncStream:
-        return SyncStream(self._loop, self._call(self._open(request)))
+        loop = self._running()
+        return SyncStream(loop, _wait(loop, self._open(request)))
 
     def generate(self, **request: Any) -> Result:
-        return self._call(self._worker.generate(**request))
+        return self._call(lambda worker: worker.generate(**request))
 
     def count_tokens(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> int:
-        return self._call(self._worker.count_tokens(text, messages=messages))
+        return self._call(lambda worker: worker.count_tokens(text, messages=messages))
 
-    def embed(self, inputs: str | Sequence[str] | Sequence[Sequence[int]]) -> Embeddings:
-        return self._call(self._worker.embed(inputs))
+    def embed(
+        self, inputs: str | Sequence[str] | Sequence[Sequence[int]], *, timeout_s: float | None = None
+    ) -> Embeddings:
+        return self._call(lambda worker: worker.embed(inputs, timeout_s=timeout_s))
 
     async def _open(self, request: dict[str, Any]) -> EventStream:
         return self._worker.stream(**request)
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return _wait(self._loop, work)
+    def _call(self, work: Callable[[assembly.Worker], Coroutine[Any, Any, T]]) -> T:
+        return _wait(self._running(), work(self._worker))
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None or self._loop.is_closed():
+            raise NotReady("the worker is not open; use it with `with`")
+        return self._loop
 
     def _end_loop(self) -> None:
-        self._call(self._loop.shutdown_default_executor())
+        """Let what still runs on the loop end (a load that was interrupted, say), then end the loop and its thread."""
+        assert self._loop is not None
+        assert self._thread is not None
+        _wait(self._loop, _wind_up())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _wind_up() -> None:
+    loop = asyncio.get_running_loop()
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
 
 
 class SyncStream:
@@ -112,6 +137,8 @@ class SyncStream:
         return self
 
     def __next__(self) -> Event:
+        if self._loop.is_closed():
+            raise Cancelled("the worker was closed")
         try:
             return _wait(self._loop, self._stream.__anext__())
         except StopAsyncIteration:
@@ -121,7 +148,9 @@ class SyncStream:
         return self._stream.result()
 
     def close(self) -> None:
-        _wait(self._loop, self._stream.aclose())
+        """End the request. Idempotent, also after the worker is closed, which ended it."""
+        if not self._loop.is_closed():
+            _wait(self._loop, self._stream.aclose())
 
     def __enter__(self) -> Self:
         return self

@@ -169,6 +169,37 @@ async def test_broken_files_of_every_kind(broken: Path) -> None:
         (broken / name).write_bytes(good)
 
 
+@pytest.mark.parametrize("stated", [{"top_k": -1}, {"repetition_penalty": 0.0}, {"temperature": 100.0}, {"top_p": 0.0}])
+async def test_sampling_of_the_weights_is_held_to_the_same_ranges(broken: Path, stated: dict[str, Any]) -> None:
+    path = broken / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"do_sample": True} | stated))
+    error = await failing(broken)
+    assert isinstance(error, LoadFailed)
+    assert "generation_config.json" in error.message
+    assert next(iter(stated)) in error.message
+
+
+async def test_what_the_weights_ask_for_and_is_not_done_is_told(broken: Path) -> None:
+    path = broken / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_beams": 4, "max_new_tokens": 3}))
+    async with drivetrain.Worker.open(str(broken), engine="transformers") as worker:
+        assert any("num_beams" in note for note in worker.metadata.notes)
+        assert (await worker.generate(prompt="a", ignore_eos=True)).usage.completion_tokens == 3
+
+
+async def test_a_tokenizer_with_more_ids_than_the_model(broken: Path) -> None:
+    import transformers as hf
+
+    tokenizer = hf.AutoTokenizer.from_pretrained(broken)
+    tokenizer.add_tokens(["<zz>"] + [f"<z{i}>" for i in range(200)])
+    tokenizer.save_pretrained(broken)
+    async with drivetrain.Worker.open(str(broken), engine="transformers") as worker:
+        with pytest.raises(InvalidRequest) as caught:
+            await worker.generate(prompt="a <z199>", max_tokens=2)
+        assert caught.value.param == "prompt"
+        assert (await worker.generate(prompt="a", max_tokens=2, ignore_eos=True)).usage.completion_tokens == 2
+
+
 async def test_settings_that_cannot_be(broken: Path) -> None:
     for settings, param in (
         ({"dtype": "int3"}, "dtype"),

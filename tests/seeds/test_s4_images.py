@@ -140,6 +140,16 @@ async def test_the_context_counts_the_expanded_prompt(worker: Worker) -> None:
     assert worker.status.running == 0
 
 
+async def test_what_does_not_go_with_images_is_refused_by_name(worker: Worker) -> None:
+    for name, value in {"overflow": "truncate_left", "guidance_scale": 2.0}.items():
+        with pytest.raises(Unsupported) as caught:
+            await worker.generate(messages=chat(CIRCLE), **GREEDY, **{name: value})
+        assert caught.value.param == name
+    with pytest.raises(ContextOverflow) as overflow:
+        await worker.generate(messages=chat(CIRCLE), **{**GREEDY, "max_tokens": 100_000})
+    assert overflow.value.param == "max_tokens"
+
+
 async def test_a_thread_that_raises_reaches_the_reader(worker: Worker) -> None:
     model, _ = parts_of(worker)
 

@@ -13,7 +13,7 @@ class Lines:
     """At a terminal the readline of the system edits the line and remembers earlier ones, for this session only."""
 
     def __init__(self) -> None:
-        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self.interactive = bool(sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty())
         if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are no text are refused where a message is made
             sys.stdin.reconfigure(errors="surrogateescape")
         if self.interactive:
@@ -44,7 +44,7 @@ class Lines:
 
     def _read(self, prompt: str) -> str | None:
         if not self.interactive:
-            line = sys.stdin.readline()
+            line = sys.stdin.readline() if sys.stdin else ""
             return line.rstrip("\r\n") if line else None
         try:
             return input(prompt)

@@ -82,7 +82,7 @@ def run_remove(args: argparse.Namespace) -> int:
 
     store = Store()
     if not args.yes:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidSetting("rm asks before it deletes, and there is nobody to ask here: give --yes")
         if not _agreed(", ".join(args.names)):
             output.note("nothing was deleted")

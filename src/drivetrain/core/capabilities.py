@@ -15,6 +15,8 @@ class Limits:
     max_logprobs: int = 20
     max_messages: int = 1024
     max_prompt_chars: int = 4_000_000
+    max_ids: int = 10_000
+    max_embed_inputs: int = 2048
     max_images: int = 16
     max_image_bytes: int = 20_000_000
     max_image_pixels: int = 40_000_000

@@ -65,6 +65,8 @@ class EngineInfo:
     embedding_size: int = 0
     pooling: str | None = None
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What a user of this model should know, in words: what its files ask for and is not honoured."""
     versions: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -1,7 +1,7 @@
 """Every request field in one table: its meaning, its range, who honours it. A field is honoured or refused here.
 
-`check` is the first thing that happens to a request. It needs nothing but the request and the capabilities, so
-it costs microseconds and a bad request never reaches a template, a tokenizer or an engine.
+`check` is the first thing that happens to a request. It needs nothing but the request and the capabilities, looks at
+sizes before contents, and so a bad request never reaches a template, a tokenizer or an engine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.capabilities import Capabilities, Limits
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.request import GenerateRequest, Overflow
 
@@ -98,9 +98,10 @@ def tuple_of(rule: Rule, *, non_empty: bool = False) -> Rule:
 def token_map(name: str, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"{name} must map token ids to numbers, not {_short(value)}", param=name)
+    bounded = number(-100, 100)
     for key, bias in value.items():
-        token_id(f"{name} key", key)
-        number(-100, 100)(f"{name}[{key}]", bias)
+        token_id(name, key)
+        bounded(name, bias)
 
 
 def sequence_biases(name: str, value: Any) -> None:
@@ -108,7 +109,7 @@ def sequence_biases(name: str, value: Any) -> None:
     for i, pair in enumerate(value):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InvalidRequest(f"{name}[{i}] must be a pair of token ids and a number", param=name)
-        tuple_of(token_id, non_empty=True)(f"{name}[{i}][0]", pair[0])
+        id_list(non_empty=True)(f"{name}[{i}][0]", pair[0])
         number(-100, 100)(f"{name}[{i}][1]", pair[1])
 
 
@@ -135,22 +136,35 @@ def _anything(name: str, value: Any) -> None:
 
 token_id = integer(0)
 
+
+def id_list(*, non_empty: bool = False) -> Rule:
+    """Token ids; a list of hundreds of thousands of good ones is judged in milliseconds."""
+    each = tuple_of(token_id, non_empty=non_empty)
+
+    def rule(name: str, value: Any) -> None:
+        ints = isinstance(value, (tuple, list)) and set(map(type, value)) == {int}
+        if not ints or min(value) < 0 or max(value) > MAX_INT:
+            each(name, value)
+
+    return rule
+
+
 _WORKER, _TOKENS, _ENGINE = HonouredBy.WORKER, HonouredBy.TOKENS, HonouredBy.ENGINE
 
 PARAMETERS: Mapping[str, Parameter] = {
     "messages": Parameter(_WORKER, tuple_of(_anything, non_empty=True), "the chat so far"),
     "prompt": Parameter(_WORKER, string, "a prompt that the application wrote whole"),
-    "prompt_token_ids": Parameter(_TOKENS, tuple_of(token_id, non_empty=True), "the prompt as token ids"),
+    "prompt_token_ids": Parameter(_TOKENS, id_list(non_empty=True), "the prompt as token ids"),
     "images": Parameter(_ENGINE, tuple_of(_anything), "images that belong to `prompt`, in order", neutral=()),
     "max_tokens": Parameter(_WORKER, integer(0), "the most tokens to sample for each choice"),
     "min_tokens": Parameter(_ENGINE, integer(0), "no stop of any kind before so many tokens", neutral=0),
     "n": Parameter(_ENGINE, integer(1), "how many choices", neutral=1),
     "seed": Parameter(_ENGINE, integer(-MAX_SEED - 1, MAX_SEED), "same seed, same text; choice i uses seed + i"),
     "stop": Parameter(_WORKER, tuple_of(non_empty_string), "strings that end a choice; not in its text", neutral=()),
-    "stop_token_ids": Parameter(_TOKENS, tuple_of(token_id), "ids that end a choice, compared as ids", neutral=()),
+    "stop_token_ids": Parameter(_TOKENS, id_list(), "ids that end a choice, compared as ids", neutral=()),
     "stop_sequences": Parameter(
         _TOKENS,
-        tuple_of(tuple_of(token_id, non_empty=True)),
+        tuple_of(id_list(non_empty=True)),
         "stop words given as id lists, matched as ids and as the text they spell",
         neutral=(),
     ),
@@ -181,11 +195,9 @@ PARAMETERS: Mapping[str, Parameter] = {
     "exponential_decay_length_penalty": Parameter(_ENGINE, decay, "from an index on, favour EOS more and more"),
     "logit_bias": Parameter(_ENGINE, token_map, "added to the logits of token ids", neutral={}),
     "sequence_bias": Parameter(_ENGINE, sequence_biases, "added where an id sequence would complete", neutral=()),
-    "bad_words_ids": Parameter(
-        _ENGINE, tuple_of(tuple_of(token_id, non_empty=True)), "id sequences never sampled", neutral=()
-    ),
-    "suppress_tokens": Parameter(_ENGINE, tuple_of(token_id), "ids never sampled", neutral=()),
-    "begin_suppress_tokens": Parameter(_ENGINE, tuple_of(token_id), "ids not sampled first", neutral=()),
+    "bad_words_ids": Parameter(_ENGINE, tuple_of(id_list(non_empty=True)), "id sequences never sampled", neutral=()),
+    "suppress_tokens": Parameter(_ENGINE, id_list(), "ids never sampled", neutral=()),
+    "begin_suppress_tokens": Parameter(_ENGINE, id_list(), "ids not sampled first", neutral=()),
     "context_length": Parameter(_WORKER, integer(1), "a smaller context than the model's, for this request"),
     "overflow": Parameter(_WORKER, overflow, "what to do when prompt and answer do not fit"),
     "timeout_s": Parameter(_WORKER, number(0, 1e9, above=True), "seconds until the request is ended"),
@@ -200,6 +212,7 @@ ENGINE_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is 
 
 def check(request: GenerateRequest, capabilities: Capabilities) -> None:
     """Raise `InvalidRequest` or `Unsupported`, naming the field, unless all of the request can be honoured."""
+    _check_sizes(request, capabilities.limits)
     for field in fields(request):
         value = getattr(request, field.name)
         if value is None:
@@ -211,6 +224,25 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
     _check_input(request, capabilities)
     _check_limits(request, capabilities)
     _check_combinations(request)
+
+
+_ID_FIELDS = (
+    "logit_bias", "sequence_bias", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "stop_token_ids",
+    "stop_sequences", "stop", "images",
+)  # fmt: skip
+
+
+def _check_sizes(request: GenerateRequest, limits: Limits) -> None:
+    """How long each list is, before anything in it is looked at."""
+    for name in _ID_FIELDS:
+        value = getattr(request, name)
+        if isinstance(value, (tuple, list, Mapping)):
+            nested = sum(len(item) for item in value if isinstance(item, (tuple, list)))
+            _at_most(name, max(len(value), nested), limits.max_ids, "entries")
+    for name, limit in (("prompt_token_ids", limits.max_prompt_chars), ("messages", limits.max_messages)):
+        value = getattr(request, name)
+        if isinstance(value, (tuple, list)):
+            _at_most(name, len(value), limit, "entries")
 
 
 def _check_input(request: GenerateRequest, capabilities: Capabilities) -> None:
@@ -245,7 +277,6 @@ def _check_limits(request: GenerateRequest, capabilities: Capabilities) -> None:
     _at_most("stop_token_ids", len(request.stop_token_ids or ()), limits.max_stops, "entries")
     _at_most("logprobs", request.logprobs or 0, limits.max_logprobs)
     _at_most("prompt_logprobs", request.prompt_logprobs or 0, limits.max_logprobs)
-    _at_most("messages", len(request.messages or ()), limits.max_messages, "entries")
     _at_most("timeout_s", request.timeout_s or 0, limits.max_timeout_s)
     _at_most("prompt", len(request.prompt or ""), limits.max_prompt_chars, "characters")
     chars = sum(len(message.text) for message in request.messages or ())

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+MIN_TEMPERATURE = 1e-5
+"""Below this, dividing by it overflows and only the likeliest id is left anyway: greedy."""
+
 _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 
@@ -41,4 +44,4 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0 or self.top_k == 1
+        return self.temperature < MIN_TEMPERATURE or self.top_k == 1

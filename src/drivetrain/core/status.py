@@ -35,6 +35,7 @@ class Metadata:
     embedding_size: int
     pooling: str | None
     sampling: Mapping[str, tuple[str, Any]]
+    notes: tuple[str, ...] = ()
     versions: Mapping[str, str]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 import weakref
@@ -43,8 +44,11 @@ class EngineThread:
             self._pending += 1
         self._jobs.put(lambda: self._count(job, then))
 
-    async def call(self, function: Callable[[], T]) -> T:
-        """Run `function` on the thread and return or raise what it does. Cancelling waits for it to end."""
+    async def call(self, function: Callable[[], T], on_cancel: Callable[[], None] = lambda: None) -> T:
+        """Run `function` on the thread and return or raise what it does.
+
+        Cancelling calls `on_cancel`, which may ask the function to be quick, and waits for it to end.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -68,6 +72,7 @@ class EngineThread:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            on_cancel()
             await asyncio.wait([future])
             if not future.cancelled():
                 future.exception()
@@ -87,6 +92,11 @@ class EngineThread:
             if then is not None:
                 then()
 
+    @staticmethod
+    def _survive(exc: BaseException) -> None:
+        """A job that breaks its promise to handle its own errors must not take the thread with it."""
+        logging.getLogger(__name__).error("a job of an engine's thread failed: %s", type(exc).__name__)
+
 
 def post(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
     """Call back on the loop; if the loop is gone, so is everybody who could care."""
@@ -99,5 +109,8 @@ def post(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
 
 def _run(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (job := jobs.get()) is not None:
-        job()
+        try:
+            job()
+        except BaseException as exc:  # noqa: BLE001 - the thread must outlive any job, a panic of a library too
+            EngineThread._survive(exc)
         del job

@@ -114,10 +114,6 @@ class ChoiceText:
         self.finished = ChoiceFinished(self.index, reason)
         return self._flush()
 
-    def drain(self) -> Delta | None:
-        """What is certain to be text when the request fails here: all but a stop that has begun."""
-        return None if self.finished else self._release(self._certain())
-
     def _take(self, token_id: int, logprobs: IdLogprobs | None) -> None:
         self.num_tokens += 1
         rules, start = self._rules, self._length
@@ -220,3 +216,19 @@ def logprob_entry(tokenizer: Tokenizer, token_id: int, data: bytes, logprobs: Id
         ),
         text_offset=offset,
     )
+
+
+def echo_entries(
+    tokenizer: Tokenizer, text: str, ids: Sequence[int], logprobs: Sequence[IdLogprobs]
+) -> list[TokenLogprob]:
+    """The entries of an echoed prompt. A special token has width where the text spells it (a BOS of ours has none)."""
+    detokenizer, utf8, entries, offset = tokenizer.detokenizer(), Utf8Stream(), [], 0
+    for token_id, entry in zip(ids, logprobs, strict=True):
+        data = detokenizer.push(token_id)
+        if not data and tokenizer.is_special(token_id) and text.startswith(tokenizer.token_text(token_id), offset):
+            data = tokenizer.token_bytes(token_id)
+        if data.startswith(b" ") and not text.startswith(" ", offset):
+            data = data[1:]  # a space that the vocabulary puts before a word, after a special token too
+        entries.append(logprob_entry(tokenizer, token_id, data, entry, offset))
+        offset += len(utf8.feed(data))
+    return entries

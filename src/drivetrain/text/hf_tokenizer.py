@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import secrets
 import threading
+from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -13,8 +15,6 @@ from drivetrain.core.tokenizer import Detokenizer
 from drivetrain.text.detokenizers import TableDetokenizer, WindowDetokenizer
 from drivetrain.text.pieces import PieceRule, piece_rule
 from drivetrain.text.spans import find_specials
-
-_PLACEHOLDER = "\ue000drivetrain:literal\ue001"
 
 
 class HfTokenizer:
@@ -27,6 +27,7 @@ class HfTokenizer:
     def __init__(self, tokenizer: Any, *, chat_template: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
+        self._placeholder = f"\ue000{secrets.token_hex(16)}\ue001"  # nobody can spell what nobody knows
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if self._backend is not None:
             self._backend = _copy(self._backend)
@@ -145,16 +146,16 @@ class HfTokenizer:
         for segment, found in zip(prompt.segments, spans, strict=True):
             at = 0
             for start, end in found:
-                parts += [segment.text[at:start], _PLACEHOLDER]
+                parts += [segment.text[at:start], self._placeholder]
                 literals.append(segment.text[start:end])
                 at = end
             parts.append(segment.text[at:])
         whole, plain, placeholder = self._literal_tokenizers
         ids: list[int] = []
-        waiting = iter(literals)
+        waiting = deque(literals)
         for token_id in whole.encode("".join(parts), add_special_tokens=prompt.add_bos).ids:
             if token_id == placeholder:
-                ids += self._encode_plain(plain, next(waiting))
+                ids += self._encode_plain(plain, waiting.popleft())
             else:
                 ids.append(token_id)
         return ids
@@ -184,9 +185,9 @@ class HfTokenizer:
         from tokenizers import AddedToken
 
         whole, plain = _copy(self._backend), _copy(self._backend)
-        whole.add_special_tokens([AddedToken(_PLACEHOLDER, special=True, normalized=False)])
+        whole.add_special_tokens([AddedToken(self._placeholder, special=True, normalized=False)])
         plain.encode_special_tokens = True
-        return whole, plain, int(whole.token_to_id(_PLACEHOLDER))
+        return whole, plain, int(whole.token_to_id(self._placeholder))
 
     def _decode_by_library(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         with self._lock:

@@ -29,8 +29,10 @@ def piece_rule(decoder: Mapping[str, Any] | None) -> PieceRule | None:
     replacements: list[tuple[str, str]] = []
     to_bytes: PieceToBytes | None = None
     strip_first = byte_fallback = False
-    for step in steps:
-        kind = step["type"]
+    kinds = [step["type"] for step in steps]
+    if not _pieces_stay_apart(kinds):
+        return None
+    for step, kind in zip(steps, kinds, strict=True):
         if kind == "Replace" and "String" in step["pattern"] and to_bytes is None:
             replacements.append((step["pattern"]["String"], step["content"]))
         elif kind == "Metaspace":
@@ -49,6 +51,16 @@ def piece_rule(decoder: Mapping[str, Any] | None) -> PieceRule | None:
     if to_bytes is not None:
         return PieceRule(to_bytes, strip_first) if not replacements and not byte_fallback else None
     return PieceRule(_replacing(tuple(replacements), byte_fallback=byte_fallback), strip_first)
+
+
+def _pieces_stay_apart(kinds: list[str]) -> bool:
+    """Whether each piece can be spelled alone: no replacing across the fused text, no stripping of every piece."""
+    fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
+    if any(kind in {"Replace", "ByteFallback", "Metaspace"} for kind in kinds[fused + 1 :]):
+        return False
+    if "Strip" in kinds and kinds.index("Strip") < fused:
+        return False
+    return not ("Metaspace" in kinds and "ByteFallback" in kinds)
 
 
 def byte_level_bytes(piece: str) -> bytes:

@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from drivetrain.core.capabilities import Limits
 from drivetrain.core.engine import EmbedItem, EngineInfo
 from drivetrain.core.errors import ContextOverflow, InvalidRequest
+from drivetrain.core.parameters import string
 from drivetrain.core.prompt import Prompt
 
 EmbedInput = str | tuple[int, ...]
 
 
-def embed_inputs(inputs: Any) -> list[EmbedInput]:
+def embed_inputs(inputs: Any, limits: Limits) -> list[EmbedInput]:
     if not isinstance(inputs, (str, list, tuple)):
         raise InvalidRequest("input must be a text, a list of texts or a list of token id lists", param="input")
     items = [inputs] if isinstance(inputs, str) else list(inputs)
     if not items:
         raise InvalidRequest("there is nothing to embed", param="input")
+    if len(items) > limits.max_embed_inputs:
+        raise InvalidRequest(
+            f"input is {len(items):,} entries; the limit is {limits.max_embed_inputs:,}", param="input"
+        )
     made: list[EmbedInput] = []
     for i, item in enumerate(items):
         if not isinstance(item, (str, list, tuple)) or not item:
             raise InvalidRequest(f"input[{i}] must be a text or token ids, and not empty", param=f"input[{i}]")
+        if isinstance(item, str):
+            string(f"input[{i}]", item)
+            if len(item) > limits.max_prompt_chars:
+                what = f"input[{i}] is {len(item):,} characters; the limit is {limits.max_prompt_chars:,}"
+                raise InvalidRequest(what, param=f"input[{i}]")
         made.append(item if isinstance(item, str) else tuple(item))
     return made
 

@@ -27,5 +27,6 @@ def describe(name: str, info: EngineInfo, chosen: Chosen, eos_ids: frozenset[int
         embedding_size=info.embedding_size,
         pooling=info.pooling,
         sampling=defaults.origins,
+        notes=info.notes,
         versions=dict(info.versions),
     )

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
-from drivetrain.core.errors import ContextOverflow, InvalidRequest
+from drivetrain.core.errors import (
+    ContextOverflow,
+    DrivetrainError,
+    EngineFailed,
+    InvalidRequest,
+    NotReady,
+    Unsupported,
+)
 from drivetrain.core.messages import ImagePart, Message
-from drivetrain.core.parameters import MAX_SEED
+from drivetrain.core.parameters import MAX_SEED, string
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.families.base import Family
@@ -20,6 +28,8 @@ from drivetrain.text.spans import find_specials
 from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.overflow import Fitted, fit
+
+T = TypeVar("T")
 
 LONGEST_PIECE_BYTES = 1024
 """No vocabulary has longer pieces, so a text of more bytes than this times the context cannot fit."""
@@ -57,28 +67,43 @@ class Preparer:
         self._executor = executor
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
-        loop = asyncio.get_running_loop()
         images = await self._images(request)
-        return await loop.run_in_executor(self._executor, self._prepare, request, request_id, images)
+        return await self.on_thread(lambda: self._prepare(request, request_id, images))
 
     async def tokenize(self, messages: tuple[Message, ...] | None, prompt: str | None) -> list[int]:
         def work() -> list[int]:
             rendered = self._family.render(messages) if messages is not None else Prompt.raw(prompt or "")
             return self._tokenizer.encode(rendered)
 
+        if prompt is not None:
+            string("text", prompt)
         limit = self._info.capabilities.limits.max_prompt_chars
         chars = len(prompt or "") + sum(len(message.text) for message in messages or ())
         if chars > limit:
             raise InvalidRequest(f"the text has {chars} characters; the limit is {limit}", param="text")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await self.on_thread(work)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         known = self._info.vocab_size
         if not isinstance(ids, (list, tuple)) or any(type(i) is not int or not 0 <= i < known for i in ids):
             raise InvalidRequest(f"ids must be a list of integers from 0 to {known - 1}", param="tokens")
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, lambda: self._tokenizer.decode(ids, skip_special=False)
-        )
+        return await self.on_thread(lambda: self._tokenizer.decode(ids, skip_special=False))
+
+    async def on_thread(self, work: Callable[[], T]) -> T:
+        """Text work off the event loop. Whatever a tokenizer or template raises, a panic too, comes back typed."""
+
+        def typed() -> T:
+            try:
+                return work()
+            except DrivetrainError:
+                raise
+            except BaseException as exc:
+                raise EngineFailed(f"the tokenizer failed on this text ({type(exc).__name__})") from exc
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, typed)
+        except RuntimeError as exc:  # the executor is shut
+            raise NotReady("the worker is stopped") from exc
 
     async def _images(self, request: GenerateRequest) -> list[object]:
         parts: list[tuple[ImagePart, str]] = [(p, f"images[{i}]") for i, p in enumerate(request.images or ())]
@@ -106,6 +131,7 @@ class Preparer:
         ids = list(request.prompt_token_ids or ()) if prompt is None else self._tokenizer.encode(prompt)
         if not ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
+        check_known(ids, self._info.vocab_size, "prompt" if request.messages is None else "messages")
         fitted = fit(
             ids,
             limit=limit,
@@ -138,6 +164,8 @@ class Preparer:
         prompt = self._render(request)
         if prompt is None:
             raise InvalidRequest("images need a prompt in text, not in ids", param="images")
+        if request.overflow is not None and request.overflow is not Overflow.ERROR:
+            raise Unsupported("a prompt with images cannot be cut: overflow must be error", param="overflow")
         specials = self._tokenizer.special_strings | {self._info.image_token or ""} - {""}
         for segment in prompt.segments:
             if segment.literal and (spans := find_specials(segment.text, specials)):
@@ -202,11 +230,15 @@ class Preparer:
             "begin_suppress_tokens": request.begin_suppress_tokens or (),
         }
         for name, ids in named.items():
-            worst = max(ids, default=-1)
-            if worst >= self._info.vocab_size:
-                raise InvalidRequest(
-                    f"{name} holds the id {worst}; the vocabulary ends at {self._info.vocab_size - 1}", param=name
-                )
+            check_known(ids, self._info.vocab_size, name)
+
+
+def check_known(ids: Iterable[int], vocab_size: int, param: str) -> None:
+    worst = max(ids, default=-1)
+    if worst >= vocab_size:
+        raise InvalidRequest(
+            f"{param} holds the id {worst}; the model's vocabulary ends at {vocab_size - 1}", param=param
+        )
 
 
 def _wrap(seed: int) -> int:

@@ -16,8 +16,7 @@ from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Start
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, TokenLogprob, Usage
 from drivetrain.telemetry.tracing import Span
-from drivetrain.text.choice import ChoiceText, logprob_entry
-from drivetrain.text.utf8 import Utf8Stream
+from drivetrain.text.choice import ChoiceText, echo_entries
 from drivetrain.worker.admission import Admission, Ticket
 from drivetrain.worker.prepare import Prepared, Preparer
 
@@ -129,6 +128,7 @@ class Run:
         self._begun = False
         self._error: DrivetrainError | None = None
         self._ended = False
+        self._reading = False
         self._interrupted = asyncio.Event()
         self._prepared: Prepared | None = None
         self._loop = asyncio.get_running_loop()
@@ -138,6 +138,15 @@ class Run:
 
     async def next_event(self) -> Event:
         """The next event, `StopAsyncIteration` after the last one, or the error that ended the request."""
+        if self._reading:
+            raise RuntimeError("one answer has one reader, and it is already waiting for an event")
+        self._reading = True
+        try:
+            return await self._next_event()
+        finally:
+            self._reading = False
+
+    async def _next_event(self) -> Event:
         self.last_read = time.monotonic()
         while not self._events:
             if self._ended:
@@ -192,7 +201,10 @@ class Run:
         except asyncio.CancelledError:
             self.interrupt(Cancelled("the reader was cancelled"))
             raise
-        except Exception as exc:  # noqa: BLE001 - the boundary: our own bug must still be one typed ending
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            self.interrupt(Cancelled("the program is ending"))
+            raise
+        except BaseException as exc:  # noqa: BLE001 - the boundary: a bug, ours or a library's, is one typed ending
             error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
             error.__cause__ = exc
             self._fail(error)
@@ -336,13 +348,8 @@ class Run:
         assert prepared is not None
         logprobs = None
         if step is not None and step.logprobs is not None:
-            tokenizer = self._info.tokenizer
-            detokenizer, utf8, entries, offset = tokenizer.detokenizer(), Utf8Stream(), [], 0
-            for token_id, entry in zip(prepared.request.prompt_ids, step.logprobs, strict=True):
-                data = detokenizer.push(token_id)
-                entries.append(logprob_entry(tokenizer, token_id, data, entry, offset))
-                offset += len(utf8.feed(data))
-            logprobs = tuple(entries)
+            ids, tokenizer = prepared.request.prompt_ids, self._info.tokenizer
+            logprobs = tuple(echo_entries(tokenizer, prepared.prompt_text, ids, step.logprobs))
         for index in range(len(self._choices)):
             self._send(Delta(index, prepared.prompt_text, (), logprobs))
 
@@ -352,14 +359,16 @@ class Run:
         self.interrupt(DeadlineExceeded(f"the request was not done within its {timeout_s:g} seconds"))
 
     def _fail(self, error: DrivetrainError) -> None:
+        """Free first, then tell: whatever goes wrong in the telling, nothing is held and the error stands."""
         if self._ended:
             return
-        self._waiting.clear()
-        self._settle(error)
-        error.partial = Partial(self.choices, self.usage)
+        for index in list(self._waiting):
+            self._flush(index)
         self._error = error
         if self._stream is not None:
             self._stream.abort()
+        self._settle(error)
+        error.partial = Partial(self.choices, self.usage)
 
     def _settle(self, error: DrivetrainError | None) -> None:
         """The one place that every request passes exactly once."""

@@ -66,6 +66,8 @@ class Settings:
     max_logprobs: int = setting(_LIMIT["max_logprobs"], Group.LIMITS, "alternatives a token")
     max_messages: int = setting(_LIMIT["max_messages"], Group.LIMITS, "messages of one request")
     max_prompt_chars: int = setting(_LIMIT["max_prompt_chars"], Group.LIMITS, "characters of one prompt")
+    max_ids: int = setting(_LIMIT["max_ids"], Group.LIMITS, "token ids in one list or map of a request, but the prompt")
+    max_embed_inputs: int = setting(_LIMIT["max_embed_inputs"], Group.LIMITS, "texts of one embeddings request")
     max_images: int = setting(_LIMIT["max_images"], Group.LIMITS, "images of one request")
     max_image_bytes: int = setting(_LIMIT["max_image_bytes"], Group.LIMITS, "bytes of one image")
     max_image_pixels: int = setting(_LIMIT["max_image_pixels"], Group.LIMITS, "pixels of one image")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.request import Overflow
 from drivetrain.worker.settings import Settings, default_of
 
 _FIELDS = {field.name: field for field in fields(Settings)}
@@ -52,6 +53,7 @@ def read_settings(
     path = config or (Path(environment["DRIVETRAIN_CONFIG"]) if environment.get("DRIVETRAIN_CONFIG") else None)
     for name in given:
         known_setting(name)
+    _refuse_misspelt(environment)
     layers = [
         _from_keywords(given),
         _from_environment(model, environment),
@@ -62,7 +64,21 @@ def read_settings(
     for name, field in _FIELDS.items():
         value, origin = next((layer[name] for layer in layers if name in layer), (default_of(field), "default"))
         values[name], origins[name] = value, origin
+    if values["timeout_s"] > values["max_timeout_s"]:
+        raise InvalidSetting("timeout_s is more than max_timeout_s; raise the latter too", param="timeout_s")
     return Resolved(Settings(**values), origins)
+
+
+def _refuse_misspelt(environment: Mapping[str, str]) -> None:
+    """A `DRIVETRAIN_X` that is no setting, but nearly one. (Others may belong to other parts, or to other models.)"""
+    for variable in environment:
+        name = variable.removeprefix("DRIVETRAIN_").lower()
+        if not variable.startswith("DRIVETRAIN_") or any(name == n or name.endswith(f"_{n}") for n in _FIELDS):
+            continue
+        if close := difflib.get_close_matches(name, _FIELDS, 1, cutoff=0.85):
+            raise InvalidSetting(
+                f"{variable} is no setting; did you mean DRIVETRAIN_{close[0].upper()}?", param=close[0]
+            )
 
 
 def known_setting(name: str) -> None:
@@ -161,7 +177,8 @@ _WORDS = {
 }
 
 _AT_LEAST = {
-    "context_length": 1, "max_running": 1, "max_waiting": 0, "timeout_s": 0.001, "drain_s": 0, "max_tokens": 1,
+    "context_length": 1, "max_running": 1, "max_waiting": 0, "max_stops": 0, "max_logprobs": 0, "max_images": 0,
+    "timeout_s": 0.001, "drain_s": 0, "max_tokens": 1,
     "reader_timeout_s": 0.001, "max_unread": 1, "stream_interval": 1, "temperature": 0, "top_p": 1e-9, "top_k": 0,
     "min_p": 0, "repetition_penalty": 1e-9, "max_timeout_s": 0.001,
 }  # fmt: skip
@@ -169,8 +186,11 @@ _AT_MOST = {"temperature": 2, "top_p": 1, "min_p": 1, "repetition_penalty": 10}
 
 
 def _in_range(name: str, value: Any, where: str) -> Any:
+    if name == "overflow" and value not in tuple(Overflow):
+        raise InvalidSetting(f"{where} is {value!r}; it must be one of {', '.join(Overflow)}", param=name)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        low, high = _AT_LEAST.get(name, 0), _AT_MOST.get(name, 1e15)
+        lowest = 1 if name.startswith("max_") else 0
+        low, high = _AT_LEAST.get(name, lowest), _AT_MOST.get(name, 1e15)
         if not low <= value <= high:
             raise InvalidSetting(f"{where} is {value}; it must be from {low:g} to {high:g}", param=name)
     return value

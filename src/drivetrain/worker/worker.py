@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections import Counter
@@ -24,9 +25,9 @@ from drivetrain.core.errors import (
     Unsupported,
 )
 from drivetrain.core.messages import parse_messages
-from drivetrain.core.parameters import check
+from drivetrain.core.parameters import PARAMETERS, check
 from drivetrain.core.request import GenerateRequest, Overflow
-from drivetrain.core.results import Embeddings, Metrics, Result, Usage
+from drivetrain.core.results import DeviceMemory, Embeddings, Metrics, Result, Usage
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.families.choose import Chosen, choose
 from drivetrain.telemetry.memory import MemoryAverage, host_memory
@@ -42,13 +43,15 @@ from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import EventStream
 
+_log = logging.getLogger(__name__)
+
 WATCH_INTERVAL_S = 1.0
 ABORT_WAIT_S = 10.0
 """An aborted request is free after one more step; an engine that needs longer is closed under it."""
 
 
 class Worker:
-    """`start` loads and makes it ready; `stop` drains and frees everything. Both may be called again.
+    """`start` loads and makes it ready, once; `stop` drains and frees everything, and may be called again.
 
     All methods belong to the event loop that `start` ran on.
     """
@@ -76,6 +79,7 @@ class Worker:
         self._admission = Admission(max_running=0, max_waiting=0)
         self._executor: ThreadPoolExecutor | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._runs: set[Run] = set()
         self._endings: Counter[str] = Counter()
         self._usage = Usage()
@@ -148,7 +152,15 @@ class Worker:
         await self._admission.idle(ABORT_WAIT_S)
 
     async def stop(self, grace_s: float | None = 0.0) -> None:
-        """Drain, then free the model, its memory and its threads. Idempotent."""
+        """Drain, then free the model, its memory and its threads. Idempotent; a second call waits for the first.
+
+        Once begun it goes on to the end, also if the call is cancelled.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace_s), name="drivetrain-stop")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace_s: float | None) -> None:
         if self._state is State.STOPPED:
             return
         await self.drain(grace_s)
@@ -160,9 +172,11 @@ class Worker:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-        await self._engine.close()
-        if self._executor is not None:
-            await asyncio.to_thread(self._executor.shutdown)
+        try:
+            await self._engine.close()
+        finally:
+            if self._executor is not None:
+                await asyncio.to_thread(self._executor.shutdown)
 
     async def __aenter__(self) -> Worker:
         if self._state is State.LOADING:
@@ -273,23 +287,36 @@ class Worker:
         self, inputs: str | Sequence[str] | Sequence[Sequence[int]], *, timeout_s: float | None = None
     ) -> Embeddings:
         """A unit vector for each text (or list of token ids). How it is pooled stands in `metadata.pooling`."""
-        if self._info is None or self._capabilities is None or self._executor is None:
+        if self._info is None or self._capabilities is None or self._preparer is None:
             raise self._not_ready()
         if not self._capabilities.embeddings:
             raise Unsupported("this model gives no embeddings", param="input")
-        items = embed_inputs(inputs)
-        limit = timeout_s or self.settings.timeout_s
+        items = embed_inputs(inputs, self._capabilities.limits)
+        if timeout_s is not None:
+            PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
+        limit = min(timeout_s or self.settings.timeout_s, self.settings.max_timeout_s)
+        span = self._tracer.start("drivetrain.embed")
+        error: BaseException | None = None
         try:
             async with asyncio.timeout(limit):
-                return await self._embed(items, self._info)
+                made = await self._embed(items, self._info, self._preparer)
         except TimeoutError:
-            raise DeadlineExceeded(f"the embeddings were not done within their {limit:g} seconds") from None
+            error = DeadlineExceeded(f"the embeddings were not done within their {limit:g} seconds")
+            raise error from None
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            span.end(error)
+            self._count(error)
+        self._add_usage(made.usage)
+        return made
 
-    async def _embed(self, inputs: Sequence[str | tuple[int, ...]], info: EngineInfo) -> Embeddings:
+    async def _embed(self, inputs: Sequence[str | tuple[int, ...]], info: EngineInfo, preparer: Preparer) -> Embeddings:
+        """A cancelled call (a deadline too) holds its slot until the engine has let go of it."""
         slot = await self._admission.enter().wait()
         try:
-            loop = asyncio.get_running_loop()
-            items = await loop.run_in_executor(self._executor, tokenize_inputs, inputs, info)
+            items = await preparer.on_thread(lambda: tokenize_inputs(inputs, info))
             vectors = await self._engine.embed(items)
         finally:
             slot.release()
@@ -301,13 +328,29 @@ class Worker:
     def ended(self, run: Run, error: DrivetrainError | None) -> Metrics:
         """Called by each run exactly once."""
         self._runs.discard(run)
-        self._endings[error.code if error is not None else "finished"] += 1
-        usage = run.usage
+        self._count(error)
+        self._add_usage(run.usage)
+        now = self._memory_now()
+        return measure(run, now, self._memory.add(now))
+
+    def _count(self, error: BaseException | None) -> None:
+        outcome = "finished"
+        if error is not None:
+            outcome = error.code if isinstance(error, DrivetrainError) else Cancelled.code
+        self._endings[outcome] += 1
+
+    def _add_usage(self, usage: Usage) -> None:
         self._usage = Usage(
             self._usage.prompt_tokens + usage.prompt_tokens, self._usage.completion_tokens + usage.completion_tokens
         )
-        now = (host_memory(), *self._engine.memory())
-        return measure(run, now, self._memory.add(now))
+
+    def _memory_now(self) -> tuple[DeviceMemory, ...]:
+        """A device that is broken cannot say what it holds; that must not hide how the request ended."""
+        try:
+            return (host_memory(), *self._engine.memory())
+        except Exception:  # noqa: BLE001 - a library's error of any kind; it is logged, and no ending hangs on it
+            _log.exception("the memory of the device cannot be read")
+            return ()
 
     async def _watch(self) -> None:
         """Cancel readers that have stopped reading, so that nobody's slow client holds a slot."""

@@ -24,6 +24,9 @@ from drivetrain.worker.sources import environment_name, read_settings
         ({"trust_remote_code": "yes"}, "trust_remote_code"),
         ({"media_hosts": "a.example"}, "media_hosts"),
         ({"timeout_s": float("nan")}, "timeout_s"),
+        ({"timeout_s": 5000.0}, "timeout_s"),
+        ({"overflow": "explode"}, "overflow"),
+        ({"max_n": 0}, "max_n"),
     ],
 )
 def test_bad_keywords(given: dict[str, object], name: str) -> None:
@@ -51,6 +54,13 @@ def test_bad_files(text: str, tmp_path: Path) -> None:
         read_settings("m", {}, environment={}, config=path)
     with pytest.raises(InvalidSetting):
         read_settings("m", {}, environment={"DRIVETRAIN_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_a_misspelt_variable_is_named() -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        read_settings("m", {}, environment={"DRIVETRAIN_TEMPRATURE": "1"})
+    assert "DRIVETRAIN_TEMPERATURE" in caught.value.message
+    read_settings("m", {}, environment={"DRIVETRAIN_OTHER_MODEL_TOP_K": "1", "DRIVETRAIN_HOME": "/x"})
 
 
 def test_environment_values_are_read_by_type() -> None:

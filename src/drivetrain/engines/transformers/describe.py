@@ -45,6 +45,7 @@ def of_loaded(loaded: Loaded) -> EngineInfo:
         embedding_size=int(getattr(model.config.get_text_config(), "hidden_size", 0) or 0),
         pooling=loaded.pooling if capabilities.embeddings else None,
         default_sampling=loading.stated_sampling(loaded.structure),
+        notes=loading.not_honoured(loaded.structure),
         versions={"torch": torch.__version__, "transformers": transformers.__version__},
     )
 
@@ -90,6 +91,7 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
         context_length=context_length,
         eos_ids=loading.eos_ids(structure, config, tokenizer),
         default_sampling=loading.stated_sampling(structure),
+        missing=loading.not_honoured(structure),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step
-from drivetrain.core.errors import DrivetrainError, EngineFailed, OutOfMemory
+from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.thread import EngineThread, post
@@ -71,23 +73,31 @@ class TransformersEngine:
         generation = Generation(request, self._loaded, emit, self._count_step)
         self._running[channel] = generation
         channel.on_released(lambda: self._forget(channel))
-        outcome: list[DrivetrainError | None] = []
+        outcome: list[DrivetrainError | None] = [EngineFailed("the engine's thread broke on this request")]
         self._thread.submit(
             lambda: outcome.append(self._run(generation)),
-            then=lambda: post(loop, lambda: channel.release(outcome[0])),
+            then=lambda: post(loop, lambda: channel.release(outcome[-1])),
         )
         return channel
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         from drivetrain.engines.transformers.embedding import embed
 
+        given_up = threading.Event()
+
+        def one(item: EmbedItem) -> tuple[float, ...]:
+            if given_up.is_set():
+                raise Cancelled("the embeddings were cancelled")
+            self._count_step()
+            return embed(self._loaded, item.token_ids)
+
         def work() -> list[tuple[float, ...]]:
             try:
-                return [embed(self._loaded, item.token_ids) for item in items]
-            except Exception as exc:
+                return [one(item) for item in items]
+            except BaseException as exc:
                 raise errors.while_running(exc) from exc
 
-        return await self._thread.call(work)
+        return await self._thread.call(work, on_cancel=given_up.set)
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         from drivetrain.engines.transformers.embedding import device_memory
@@ -115,13 +125,13 @@ class TransformersEngine:
 
     def _run(self, generation: Any) -> DrivetrainError | None:
         """On the engine's thread: how the request ended, None if well."""
+        error: DrivetrainError | None = None
         try:
             generation.run()
-        except Exception as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending
+        except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
             error = errors.while_running(exc)
-            if isinstance(error, OutOfMemory):
+        if isinstance(error, OutOfMemory):
+            with contextlib.suppress(Exception):  # a device that is broken says so to the next request as well
                 errors.free_cached_memory()
-            return error
-        finally:
-            self._last_progress = time.monotonic()
-        return None
+        self._last_progress = time.monotonic()
+        return error

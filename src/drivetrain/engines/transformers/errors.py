@@ -52,7 +52,9 @@ def while_loading(exc: BaseException) -> DrivetrainError:
     elif type(exc).__name__ == "SafetensorError":
         error = LoadFailed(f"the weights are damaged ({one_line(exc)}); pull or copy the model again")
     else:
-        error = LoadFailed(f"the model cannot be loaded: {one_line(exc)}")
+        error = LoadFailed(
+            f"the model cannot be loaded ({one_line(exc)}); pull or copy it again, or try `drivetrain inspect`"
+        )
     error.__cause__ = exc
     return error
 

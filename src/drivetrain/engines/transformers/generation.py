@@ -12,6 +12,7 @@ import torch
 from drivetrain.core.engine import EngineRequest, IdLogprobs, Media, PromptStep, Step, TokenStep
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.core.results import FinishReason
+from drivetrain.engines.transformers.errors import one_line
 from drivetrain.engines.transformers.loading import Kind, Loaded
 from drivetrain.engines.transformers.sampler import RowSampler, one_by_one
 
@@ -58,6 +59,8 @@ class Generation:
     def _inputs(self) -> dict[str, Any]:
         request, device = self.request, self._loaded.model.device
         if request.media is not None:
+            if request.sampling.guidance_scale != 1.0:
+                raise Unsupported("guidance_scale does not go with images", param="guidance_scale")
             inputs = media_inputs(self._loaded, request.media)
             prompt_ids = tuple(int(i) for i in inputs["input_ids"][0])
             self._limit = _room(len(prompt_ids), request)
@@ -143,7 +146,8 @@ def media_inputs(loaded: Loaded, media: Media) -> dict[str, Any]:
         )
     except (ValueError, IndexError, TypeError, KeyError) as exc:
         raise InvalidRequest(
-            "the model's processor cannot fit these images to this prompt; give one image for each place",
+            "the model's processor cannot fit these images to this prompt, which needs a place for each"
+            f" ({one_line(exc)})",
             param="images",
         ) from exc
     inputs = dict(made.to(loaded.model.device, dtype=loaded.model.dtype))
@@ -167,10 +171,11 @@ def _room(prompt_tokens: int, request: EngineRequest) -> int:
     if room <= 0 or (wanted is not None and wanted > room):
         asked = "" if wanted is None else f" and max_tokens is {wanted}"
         raise ContextOverflow(
-            f"prompt and images are {prompt_tokens} tokens{asked}, the context is {request.context_length}",
+            f"prompt and images are {prompt_tokens} tokens{asked}, the context is {request.context_length}; "
+            "send fewer or smaller images, less text, or a smaller max_tokens",
             prompt_tokens=prompt_tokens,
             limit=request.context_length,
-            param="messages",
+            param="messages" if room <= 0 or wanted is None else "max_tokens",
         )
     return room if wanted is None else wanted
 

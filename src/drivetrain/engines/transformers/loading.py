@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
-from drivetrain.core.errors import InvalidSetting, LoadFailed
+from drivetrain.core.errors import InvalidRequest, InvalidSetting, LoadFailed
+from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.transformers.quiet import quiet_library
 
@@ -20,6 +21,8 @@ NO_LIMIT = 10_000_000
 
 
 POOLINGS = ("mean", "cls", "last")
+
+NOT_HONOURED = ("num_beams", "stop_strings", "min_new_tokens", "penalty_alpha", "watermarking_config", "token_healing")
 
 
 class Kind(StrEnum):
@@ -76,6 +79,8 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
     _refuse_holes(problems, kind)
     progress(f"moving the weights to {device}", None)
     model = model.to(device).eval()
+    limit = context_length(config, tokenizer, options.get("context_length"))
+    tokenizer.model_max_length = NO_LIMIT  # what is too long is refused by us; the library would print a warning
     structure = model.generation_config if model.can_generate() else hf.GenerationConfig()
     if model.can_generate():
         model.generation_config = _neutral(structure)
@@ -85,7 +90,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         processor=processor,
         kind=kind,
         structure=structure,
-        context_length=context_length(config, tokenizer, options.get("context_length")),
+        context_length=limit,
         eos_ids=eos_ids(structure, config, tokenizer),
         pooling=pooling_of(options.get("pooling"), path),
     )
@@ -163,15 +168,37 @@ def eos_ids(structure: Any, config: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def stated_sampling(structure: Any) -> dict[str, Any]:
-    """The sampling that came with the weights, under our names. Only what was stated: no library default."""
+    """The sampling that came with the weights, under our names. Only what was stated: no library default.
+
+    Held to the same ranges as a request, so that a bad file is one error at load and not one a request.
+    """
     stated: dict[str, Any] = {}
     for field in fields(Sampling):
-        value = getattr(structure, field.name, None)
-        if value is not None:
-            stated[field.name] = _plain(value)
+        if (value := getattr(structure, field.name, None)) is not None:
+            stated[field.name] = _judged(field.name, field.name, _plain(value))
+    if (length := getattr(structure, "max_new_tokens", None)) is not None:
+        stated["max_tokens"] = _judged("max_tokens", "max_new_tokens", length)
     if getattr(structure, "do_sample", None) is False:
         stated["temperature"] = 0.0
     return stated
+
+
+def not_honoured(structure: Any) -> tuple[str, ...]:
+    """What generation_config.json asks for and this engine does not do, in words."""
+    asked: dict[str, Any] = {name: getattr(structure, name, None) for name in NOT_HONOURED}
+    return tuple(
+        f"generation_config.json sets {name}, which is not honoured"
+        for name, value in asked.items()
+        if value not in (None, 1)
+    )
+
+
+def _judged(name: str, key: str, value: Any) -> Any:
+    try:
+        PARAMETERS[name].rule(key, value)
+    except InvalidRequest as exc:
+        raise LoadFailed(f"generation_config.json: {exc.message}; mend the file or remove it") from exc
+    return value
 
 
 def _plain(value: Any) -> Any:

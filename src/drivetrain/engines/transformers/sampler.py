@@ -27,6 +27,8 @@ class RowSampler:
         sampling = request.sampling
         self._top = request.logprobs
         self._greedy = sampling.greedy
+        bans = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias", "no_repeat_ngram_size")
+        self._ban = next((name for name in bans if getattr(sampling, name)), "logit_bias")
         self._min_tokens = request.min_tokens
         self._stop_ids = sorted(request.stop_ids)
         self._prompt_length = prompt_length
@@ -55,7 +57,7 @@ class RowSampler:
 
     def _choose(self, input_ids: Any, scores: Any) -> Any:
         if torch.isneginf(scores.amax(dim=-1)).any():
-            raise InvalidRequest("the bans of this request leave no token to sample", param="logit_bias")
+            raise InvalidRequest("the bans of this request leave no token to sample", param=self._ban)
         if self._greedy:
             return scores.argmax(dim=-1)
         for warper in self._warpers:

@@ -1,0 +1,115 @@
+"""`/v1/models`: what there is, and for each model all it can do, complete enough to build a form from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.status import Metadata
+from drivetrain.core.worker import Worker
+from drivetrain.server.context import Context
+from drivetrain.server.errors import json_response
+from drivetrain.server.schema import ChatBody, CompletionBody
+
+_NAMES = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
+"""Fields of HTTP that our requests know by another name."""
+
+_NOT_ASKING = frozenset(
+    {"model", "stream", "stream_options", "user", "metadata", "store", "service_tier", "prompt_cache_key"}
+    | {"safety_identifier", "return_token_ids"}
+)
+"""Fields that are there on every model."""
+
+_SHOWN = ("type", "minimum", "maximum", "exclusiveMinimum", "enum", "description")
+
+
+async def list_models(request: Request, context: Context) -> Response:
+    data = [_card(name, context) for name, _ in context.models]
+    return json_response({"object": "list", "data": data})
+
+
+async def retrieve_model(request: Request, context: Context) -> Response:
+    name = request.path_params["name"]
+    worker = context.models.find(name)
+    return json_response(_card(name, context) | {"capabilities": capabilities_json(worker)})
+
+
+def _card(name: str, context: Context) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": context.models.created, "owned_by": "drivetrain"}
+
+
+def capabilities_json(worker: Worker) -> dict[str, Any]:
+    capabilities, metadata = worker.capabilities, worker.metadata
+    return {
+        "engine": metadata.engine,
+        "architecture": metadata.architecture,
+        "family": metadata.family,
+        "device": metadata.device,
+        "dtype": metadata.dtype,
+        "context_length": capabilities.context_length,
+        "vocab_size": metadata.vocab_size,
+        "max_concurrency": capabilities.max_concurrency,
+        "generation": capabilities.generation,
+        "chat": capabilities.chat and capabilities.generation,
+        "vision": capabilities.vision,
+        "embeddings": capabilities.embeddings,
+        "embedding_size": metadata.embedding_size if capabilities.embeddings else None,
+        "tokens": capabilities.tokens,
+        "parameters": parameters_json(capabilities, metadata),
+        "limits": asdict(capabilities.limits),
+        "defaults": {name: {"value": _plain(v), "source": source} for name, (source, v) in metadata.sampling.items()},
+    }
+
+
+def parameters_json(capabilities: Capabilities, metadata: Metadata) -> dict[str, Any]:
+    """Each field that this model honours: type, range, default, where the default comes from, and the endpoints."""
+    found: dict[str, Any] = {}
+    for endpoint, body in (("chat", ChatBody), ("completions", CompletionBody)):
+        for name, schema in body.model_json_schema()["properties"].items():
+            if name in _NOT_ASKING or not _honoured(name, endpoint, capabilities):
+                continue
+            entry = found.setdefault(name, {"endpoints": [], **_described(name, schema, capabilities, metadata)})
+            entry["endpoints"].append(endpoint)
+    return found
+
+
+def _honoured(name: str, endpoint: str, capabilities: Capabilities) -> bool:
+    if endpoint == "chat" and not capabilities.chat:
+        return False
+    return capabilities.generation and _NAMES.get(name, name) in capabilities.parameters
+
+
+def _described(name: str, schema: dict[str, Any], capabilities: Capabilities, metadata: Metadata) -> dict[str, Any]:
+    entry = {key: schema[key] for key in _SHOWN if key in schema}
+    kinds = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+    if len(kinds) == 1:
+        entry |= {key: kinds[0][key] for key in ("type", "enum") if key in kinds[0]}
+    highest = _highest(capabilities).get(name)
+    if highest is not None:
+        entry["maximum"] = highest
+    if name in metadata.sampling:
+        source, default = metadata.sampling[name]
+        entry |= {"default": _plain(default), "source": source}
+    return entry
+
+
+def _highest(capabilities: Capabilities) -> dict[str, float]:
+    limits, context = capabilities.limits, capabilities.context_length
+    return {
+        "n": limits.max_n,
+        "top_logprobs": limits.max_logprobs,
+        "logprobs": limits.max_logprobs,
+        "timeout_s": limits.max_timeout_s,
+        "max_tokens": context,
+        "max_completion_tokens": context,
+        "min_tokens": context,
+        "context_length": context,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if hasattr(value, "items") else value

@@ -1,0 +1,101 @@
+"""`/v1/completions`: what an answer looks like, whole and in chunks. Choices are in prompt-major order."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
+from drivetrain.core.results import Choice, Result, Usage
+from drivetrain.server.bodies import read_body
+from drivetrain.server.context import Context
+from drivetrain.server.generate import Answered, answer
+from drivetrain.server.schema import CompletionBody
+from drivetrain.server.spelling import Heads, compact, completion_logprobs, matched_stop_json, new_id, quote, usage_json
+from drivetrain.server.translate import Asked, completion_request
+
+
+async def completions(request: Request, context: Context) -> Answered:
+    read = read_body(await request.body(), CompletionBody, unknown=context.settings.unknown_fields)
+    worker = context.models.find(read.body.model)
+    asked = completion_request(read.body, request.headers, max_prompts=context.settings.max_prompts)
+    shape = CompletionShape(read.body.model, asked)
+    return await answer(request, context, worker, asked, shape, read.headers)
+
+
+class CompletionShape:
+    """One id, one time and one model in all that is said about one request."""
+
+    def __init__(self, model: str, asked: Asked) -> None:
+        self._asked = asked
+        self._id = new_id("cmpl")
+        self._created = int(time.time())
+        self._model = model
+        head = {"id": self._id, "object": "text_completion", "created": self._created, "model": model}
+        self._head = f"data: {compact(head)[:-1]},"
+        self._usage = ',"usage":null' if asked.include_usage else ""
+        self._tail = f',"logprobs":null,"finish_reason":null}}]{self._usage}}}\n\n'
+        self._texts = Heads(lambda index: f'{self._head}"choices":[{{"index":{index},"text":')
+        self._plain = not asked.logprobs and not asked.token_ids
+
+    def whole(self, results: list[Result], usage: Usage) -> dict[str, Any]:
+        choices = [self._choice(i, result, choice) for i, result in enumerate(results) for choice in result.choices]
+        return {
+            "id": self._id,
+            "object": "text_completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+            "usage": usage_json(usage),
+        }
+
+    def _choice(self, prompt: int, result: Result, choice: Choice) -> dict[str, Any]:
+        ids: dict[str, Any] = {}
+        if self._asked.token_ids:
+            ids = {"token_ids": choice.token_ids, "prompt_token_ids": result.prompt_token_ids}
+        return {
+            "index": prompt * self._asked.n + choice.index,
+            "text": choice.text,
+            "logprobs": completion_logprobs(choice.logprobs or ()) if self._asked.logprobs else None,
+            "finish_reason": choice.finish_reason,
+            **matched_stop_json(choice),
+            **ids,
+        }
+
+    # In chunks
+
+    def spell(self, prompt: int, event: Event) -> bytes:
+        if type(event) is Delta:
+            if self._plain:
+                index = prompt * self._asked.n + event.index
+                return (self._texts[index] + quote(event.text) + self._tail).encode() if event.text else b""
+            return self._detailed(prompt, event)
+        if type(event) is ChoiceFinished:
+            stop: dict[str, Any] = {} if event.matched_stop is None else {"matched_stop": event.matched_stop}
+            return self._chunk(prompt, event.index, finish_reason=event.reason, **stop)
+        if type(event) is Started and self._asked.token_ids:
+            return self._chunk(prompt, 0, prompt_token_ids=event.prompt_token_ids)
+        return b""
+
+    def _detailed(self, prompt: int, event: Delta) -> bytes:
+        logprobs = completion_logprobs(event.logprobs) if self._asked.logprobs and event.logprobs else None
+        if self._asked.token_ids:
+            return self._chunk(prompt, event.index, event.text, logprobs, token_ids=event.token_ids)
+        return self._chunk(prompt, event.index, event.text, logprobs) if event.text or logprobs else b""
+
+    def _chunk(
+        self, prompt: int, index: int, text: str = "", logprobs: Any = None, finish_reason: Any = None, **extra: Any
+    ) -> bytes:
+        choice = {
+            "index": prompt * self._asked.n + index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+            **extra,
+        }
+        return f'{self._head}"choices":[{compact(choice)}]{self._usage}}}\n\n'.encode()
+
+    def usage(self, usage: Usage) -> bytes:
+        return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode()

@@ -1,0 +1,103 @@
+"""From the error tree to HTTP: a status, headers, and the OpenAI error body."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from drivetrain.core.errors import (
+    Cancelled,
+    ContextOverflow,
+    DeadlineExceeded,
+    DrivetrainError,
+    InvalidRequest,
+    ModelNotFound,
+    NotReady,
+    Overloaded,
+)
+
+MAX_BODY_BYTES = 4000
+MAX_PARAM_CHARS = 200
+MAX_MESSAGE_CHARS = 3000
+
+Headers = list[tuple[bytes, bytes]]
+
+_STATUS: list[tuple[type[DrivetrainError], int, str]] = [
+    (ContextOverflow, 400, "invalid_request_error"),
+    (InvalidRequest, 400, "invalid_request_error"),
+    (ModelNotFound, 404, "invalid_request_error"),
+    (NotReady, 503, "unavailable_error"),
+    (Overloaded, 429, "overloaded_error"),
+    (DeadlineExceeded, 504, "timeout_error"),
+    (Cancelled, 503, "unavailable_error"),
+]
+"""The first one that fits; anything else is a 500. `Cancelled` reaches a client only where the worker shuts down."""
+
+
+def status_of(error: DrivetrainError) -> tuple[int, str]:
+    return next(((status, kind) for cls, status, kind in _STATUS if isinstance(error, cls)), (500, "server_error"))
+
+
+def body_of(error: DrivetrainError) -> bytes:
+    return error_body(error.message, kind=status_of(error)[1], param=error.param, code=error.code)
+
+
+def error_body(message: str, *, kind: str, param: str | None = None, code: str | None = None) -> bytes:
+    """`{"error": ...}` under 4 kB, whatever the message holds."""
+    param = None if param is None else _printable(param[:MAX_PARAM_CHARS])
+    message = _printable(message)
+    limit = MAX_MESSAGE_CHARS
+    while True:
+        shown = message if len(message) <= limit else message[: limit - 3] + "..."
+        error = {"message": shown, "type": kind, "param": param, "code": code}
+        body = json.dumps({"error": error}, ensure_ascii=False).encode()
+        if len(body) <= MAX_BODY_BYTES or limit < 100:
+            return body
+        limit //= 2
+
+
+def _printable(text: str) -> str:
+    """Without lone surrogates and control characters, which would not be UTF-8 or grow in JSON."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def error_response(error: DrivetrainError) -> Response:
+    headers = {}
+    if isinstance(error, (Overloaded, Cancelled)):
+        headers["retry-after"] = str(max(1, math.ceil(getattr(error, "retry_after_s", 1.0))))
+    return json_response(body_of(error), status_of(error)[0], headers)
+
+
+def refusal(status: int, message: str, *, kind: str, code: str, headers: Mapping[str, str] | None = None) -> Response:
+    return json_response(error_body(message, kind=kind, code=code), status, headers)
+
+
+def json_response(body: bytes | Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    if not isinstance(body, bytes):
+        body = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return Response(body, status, dict(headers or {}), "application/json")
+
+
+def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
+    """The same error in the words of the endpoint, where the field has another name than in our request."""
+    head, rest = _head(error.param or "")
+    if head not in names:
+        return error
+    param, message = names[head] + rest, error.message
+    if message.startswith(head):
+        message = names[head] + message[len(head) :]
+    if isinstance(error, ContextOverflow):
+        return ContextOverflow(message, prompt_tokens=error.prompt_tokens, limit=error.limit, param=param)
+    made = type(error)(message, param=param)
+    made.partial = error.partial
+    return made
+
+
+def _head(param: str) -> tuple[str, str]:
+    """`messages[0].role` is `messages` and the rest."""
+    cut = next((i for i, c in enumerate(param) if c in "[. "), len(param))
+    return param[:cut], param[cut:]

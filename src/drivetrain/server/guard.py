@@ -1,0 +1,200 @@
+"""In front of every route: who may come in, and how much of what they send is taken.
+
+Pure ASGI. What is refused here never reaches a route, a JSON parser or the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from drivetrain.server.errors import refusal
+from drivetrain.server.settings import ServerSettings
+
+OPEN_PATHS = frozenset({"/health"})
+LINGER_S = 2.0
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_ALWAYS = [
+    (b"content-security-policy", _CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_log = logging.getLogger("drivetrain.server")
+
+
+class ClientGone(Exception):
+    """The connection ended before the whole request had come."""
+
+
+class Guard:
+    """Keys are kept as hashes, and every one is compared, so time tells nothing."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._hosts = {"localhost", "127.0.0.1", "::1", settings.host.strip("[]").lower()}
+        self._hosts |= {host.lower() for host in settings.allowed_hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        scope["path"] = scope["path"].rstrip("/") or "/"
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers)
+        started = False
+
+        async def stamped(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message["headers"], *_ALWAYS, (b"x-request-id", request_id)]
+            await send(message)
+
+        refused = self._refuse(scope, headers)
+        try:
+            if refused is None:
+                refused, receive = await self._received(scope, headers, receive)
+            if refused is None:
+                return await self._app(scope, receive, stamped)
+        except ClientGone:
+            return None
+        except Exception:
+            _log.exception("request %s failed", request_id.decode())
+            if started:
+                raise
+            refused = refusal(500, "the server failed on this request", kind="server_error", code="internal_error")
+        refused.headers["connection"] = "close"
+        await refused(scope, receive, stamped)
+        return await _linger(receive)
+
+    def _refuse(self, scope: Scope, headers: Headers) -> Response | None:
+        settings = self._settings
+        size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) for k, v in scope["headers"])
+        if size > settings.max_header_bytes or len(scope["headers"]) > settings.max_headers:
+            message = f"the headers are too large: at most {settings.max_header_bytes} bytes"
+            return refusal(431, message, kind="invalid_request_error", code="headers_too_large")
+        if (refused := self._refuse_place(headers)) is not None:
+            return refused
+        if self._keys and scope["path"] not in OPEN_PATHS and not self._knows(headers.get("authorization", "")):
+            return refusal(
+                401,
+                "an API key is needed: authorization: Bearer KEY",
+                kind="authentication_error",
+                code="invalid_api_key",
+                headers={"www-authenticate": _challenge(headers)},
+            )
+        return None
+
+    def _refuse_place(self, headers: Headers) -> Response | None:
+        """Against a name that a stranger's DNS points at this machine, and against pages of other origins.
+
+        A server that listens for other machines has many names; there the key is the guard, unless a browser
+        sends it of its own accord, as it does with Basic.
+        """
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self._settings.loopback and _name(host) not in self._hosts:
+            message = "this server does not answer to that host name; see --allowed-hosts"
+            return refusal(403, message, kind="invalid_request_error", code="host_not_allowed")
+        strict = self._settings.loopback or not headers.get("authorization", "").lower().startswith("bearer ")
+        if origin is not None and strict and origin.partition("://")[2].lower() != host.lower():
+            message = "requests from pages of other origins are not answered"
+            return refusal(403, message, kind="invalid_request_error", code="origin_not_allowed")
+        return None
+
+    def _knows(self, authorization: str) -> bool:
+        """Bearer as the API's clients send it; Basic with the key as password, as browsers can."""
+        scheme, _, value = authorization.partition(" ")
+        key = value.strip().encode("latin-1")
+        if scheme.lower() == "basic":
+            try:
+                key = base64.b64decode(key, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        digest = hashlib.sha256(key).digest()
+        return sum(hmac.compare_digest(digest, known) for known in self._keys) > 0
+
+    async def _received(self, scope: Scope, headers: Headers, receive: Receive) -> tuple[Response | None, Receive]:
+        """Take the whole body, within its bounds, and hand it on as one piece."""
+        settings, length = self._settings, headers.get("content-length", "0")
+        if int(length) > settings.max_body_bytes:
+            return _too_large(settings.max_body_bytes), receive
+        chunks, size = [], 0
+        try:
+            async with asyncio.timeout(settings.receipt_timeout_s):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    chunks.append(message.get("body", b""))
+                    size += len(chunks[-1])
+                    if size > settings.max_body_bytes:
+                        return _too_large(settings.max_body_bytes), receive
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            message_text = f"the request did not arrive within {settings.receipt_timeout_s:g} seconds"
+            return refusal(408, message_text, kind="timeout_error", code="request_timeout"), receive
+        return None, _replay(b"".join(chunks), receive)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    given = False
+
+    async def replayed() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed
+
+
+async def _linger(receive: Receive) -> None:
+    """Let the refusal reach a client that still sends: a connection closed on unread bytes is reset."""
+    try:
+        async with asyncio.timeout(LINGER_S):
+            while (await receive())["type"] != "http.disconnect":
+                pass
+    except TimeoutError:
+        pass
+
+
+def _too_large(limit: int) -> Response:
+    message = f"the body is larger than {limit} bytes"
+    return refusal(413, message, kind="invalid_request_error", code="body_too_large")
+
+
+def _challenge(headers: Headers) -> str:
+    """Basic only where a person opens the page, so that the browser asks for the key and no script is bothered."""
+    return 'Basic realm="drivetrain: the API key as password"' if "text/html" in headers.get("accept", "") else "Bearer"
+
+
+def _request_id(headers: Headers) -> bytes:
+    given = headers.get("x-request-id", "")
+    return given.encode() if _REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}".encode()
+
+
+def _name(host: str) -> str:
+    """The name in a Host header, without the port."""
+    if host.startswith("["):
+        return host[1 : host.find("]")].lower()
+    return host.rpartition(":")[0].lower() if ":" in host else host.lower()

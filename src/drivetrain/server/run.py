@@ -1,0 +1,157 @@
+"""From a bound socket to a clean exit: serve while models load, drain on the first signal, leave on the second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from starlette.types import ASGIApp
+from uvicorn import Config, Server
+
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.server.connection import connection_class
+from drivetrain.server.settings import ServerSettings
+
+BACKLOG = 2048
+CLOSING_S = 5.0
+"""What is left to write when the models have drained gets so long."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """The listening address, taken before a model is loaded for minutes. Raises `InvalidSetting`."""
+    where = f"{settings.host} port {settings.port}"
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as exc:
+        raise InvalidSetting(f"cannot listen on {where}: {exc.strerror}", param="host") from exc
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as exc:
+        sock.close()
+        if exc.errno == errno.EADDRINUSE:
+            raise InvalidSetting(f"{where} is in use; choose another one with --port", param="port") from exc
+        raise InvalidSetting(f"cannot listen on {where}: {exc.strerror}", param="host") from exc
+    sock.setblocking(False)
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    """The URL of a bound socket as this machine can reach it."""
+    host, port = sock.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class HttpServer(Server):
+    """Signals are not its business; and at the end no connection is left, whatever its client does."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        config = Config(
+            app,
+            http=connection_class(settings),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type] # a number does
+            timeout_graceful_shutdown=CLOSING_S,  # type: ignore[arg-type] # a number does
+            h11_max_incomplete_event_size=settings.max_header_bytes,
+        )
+        super().__init__(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+class Stop:
+    """The wish to stop. Ask for it from any thread with `request`."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def request(self) -> None:
+        self._loop.call_soon_threadsafe(self._asked.set)
+
+    async def wait(self) -> None:
+        await self._asked.wait()
+
+    @contextlib.contextmanager
+    def on_signals(self, leave: Callable[[int], Any] = os._exit) -> Iterator[None]:
+        """While entered, the first SIGINT or SIGTERM asks to stop and the second one ends the process at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self._asked.is_set() or handled:
+                leave(128 + number)
+            handled.append(number)
+            self.request()
+
+        handled: list[int] = []
+        taken = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, handle) for number in taken}
+        try:
+            yield
+        finally:
+            for number, before in previous.items():
+                signal.signal(number, signal.SIG_DFL if before is None else before)
+
+
+async def serve(
+    app: ASGIApp,
+    settings: ServerSettings,
+    sock: socket.socket,
+    *,
+    start: Callable[[], Awaitable[None]],
+    drain: Callable[[], Awaitable[None]],
+    stop: Stop,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until `stop`. The server answers at once, and is ready when `start` has returned.
+
+    A `start` that fails ends the server and is raised. The caller frees what `start` made.
+    """
+    server = HttpServer(app, settings)
+    serving = asyncio.create_task(server.serve(sockets=[sock]), name="drivetrain-http")
+    loading = asyncio.ensure_future(start())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({serving, loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            loading.result()
+            ready()
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await drain()
+    finally:
+        for task in (loading, stopping):
+            task.cancel()
+        await asyncio.gather(loading, stopping, return_exceptions=True)
+        server.should_exit = True
+        await serving

@@ -1,0 +1,69 @@
+"""Every setting of the HTTP server: its default and its meaning. Those of the model are the worker's."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from drivetrain.core.errors import InvalidSetting
+
+
+class UnknownFields(StrEnum):
+    """What becomes of a request field that nobody knows."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
+def setting(default: Any, meaning: str, *, low: float = 0, high: float = 1e15, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"meaning": meaning, "low": low, "high": high})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """`api_keys` come from a file or the environment, never from a flag, where other users could read them."""
+
+    host: str = setting("127.0.0.1", "the address to listen on")
+    port: int = setting(8000, "the port to listen on; 0 picks a free one", high=65535)
+    api_keys: tuple[str, ...] = setting((), "a request must carry one of these", secret=True)
+    insecure_no_key: bool = setting(False, "listen beyond this machine without an API key (dangerous)")
+    allowed_hosts: tuple[str, ...] = setting((), "host names, beside this machine's own, that requests may name")
+    unknown_fields: str = setting(
+        UnknownFields.REFUSE.value, "refuse, or warn: answer and name them in x-drivetrain-ignored-fields"
+    )
+    max_body_bytes: int = setting(32 * 2**20, "bytes of one request body", low=1)
+    max_header_bytes: int = setting(32 * 2**10, "bytes of one request's line and headers", low=1024)
+    max_headers: int = setting(100, "header lines of one request", low=1)
+    max_connections: int = setting(2048, "connections open at once; one more is closed", low=1)
+    receipt_timeout_s: float = setting(30.0, "seconds in which a request must have arrived", low=0.01)
+    write_timeout_s: float = setting(60.0, "a client that takes no byte for so long is cut off", low=0.01)
+    keep_alive_s: float = setting(75.0, "seconds that an idle connection is kept", low=0.01)
+    max_prompts: int = setting(64, "prompts in one completion request; each needs a slot", low=1)
+
+    def __post_init__(self) -> None:
+        for name, spec in self.__dataclass_fields__.items():
+            value = getattr(self, name)
+            low, high = spec.metadata["low"], spec.metadata["high"]
+            if isinstance(value, (int, float)) and not low <= value <= high:
+                raise InvalidSetting(f"{name} is {value}; it must be from {low:g} to {high:g}", param=name)
+        if self.unknown_fields not in tuple(UnknownFields):
+            known = ", ".join(UnknownFields)
+            raise InvalidSetting(f"unknown_fields is {self.unknown_fields!r}; it must be one of {known}")
+        if not self.loopback and not self.api_keys and not self.insecure_no_key:
+            raise InvalidSetting(
+                f"listening on {self.host} lets other machines in: set an API key (--api-key-file or "
+                "DRIVETRAIN_API_KEY), or say --insecure-no-key",
+                param="host",
+            )
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False

@@ -1,0 +1,98 @@
+"""The parts that chat and completions spell alike: JSON text, usage, logprobs."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from json.encoder import encode_basestring
+from typing import Any
+
+from drivetrain.core.results import Choice, TokenLogprob, Usage
+
+quote = encode_basestring
+"""A string as JSON, without escaping what is not ASCII."""
+
+LOWEST = -9999.0
+"""For a probability of zero: JSON has no infinity."""
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+class Heads(dict[int, str]):
+    """The constant text before each choice's own, made when it first speaks: no count of a client is trusted."""
+
+    def __init__(self, make: Callable[[int], str]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, index: int) -> str:
+        return self.setdefault(index, self._make(index))
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def matched_stop_json(choice: Choice) -> dict[str, Any]:
+    """Which stop it was, for those who sent several."""
+    return {} if choice.matched_stop is None else {"matched_stop": choice.matched_stop}
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    content = [
+        {
+            "token": entry.token,
+            "logprob": finite(entry.logprob),
+            "bytes": list(entry.bytes),
+            "top_logprobs": [
+                {"token": top.token, "logprob": finite(top.logprob), "bytes": list(top.bytes)} for top in entry.top
+            ],
+        }
+        for entry in entries
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """Parallel arrays. A token's alternatives always include itself."""
+    return {
+        "tokens": [_name(entry.token, entry.bytes) for entry in entries],
+        "token_logprobs": [None if entry.logprob is None else finite(entry.logprob) for entry in entries],
+        "top_logprobs": [_alternatives(entry) for entry in entries],
+        "text_offset": [entry.text_offset for entry in entries],
+    }
+
+
+def _alternatives(entry: TokenLogprob) -> dict[str, float] | None:
+    if entry.logprob is None:
+        return None
+    found: dict[str, float] = {}
+    for top in entry.top:
+        found.setdefault(_name(top.token, top.bytes), finite(top.logprob))
+    found.setdefault(_name(entry.token, entry.bytes), finite(entry.logprob))
+    return found
+
+
+def _name(token: str, data: bytes) -> str:
+    """A token that is no whole character is named by its bytes, as the OpenAI API does."""
+    return "bytes:" + "".join(f"\\x{b:02x}" for b in data) if "\ufffd" in token and data else token
+
+
+def finite(logprob: float | None) -> float:
+    if logprob is None or math.isnan(logprob):
+        return LOWEST
+    return max(LOWEST, min(0.0, logprob))

@@ -1,0 +1,44 @@
+"""Tests that take `served` run on every engine of `ENGINES`; those that need an exact text make a fake themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.rigs import FakeRig, Rig, TransformersRig
+from server.serving import Served, serving
+
+ENGINES: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
+    "fake": lambda checkpoint: FakeRig(),
+    "transformers": TransformersRig,
+}
+
+
+@pytest.fixture(params=sorted(ENGINES), scope="session")
+def rig(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Rig:
+    return ENGINES[request.param](checkpoint)
+
+
+@pytest.fixture(scope="session")
+def shared(rig: Rig) -> Iterator[Served]:
+    with serving(lambda: rig.open(max_waiting=256)) as made:
+        yield made
+
+
+@pytest.fixture
+def served(shared: Served) -> Iterator[Served]:
+    """One server an engine for all tests; each leaves it as it found it."""
+    yield shared
+    shared.settle()
+
+
+def can(served: Served, *names: str) -> bool:
+    """Whether the model's published capabilities list all of these request fields."""
+    status, _, data = served.request("GET", f"/v1/models/{served.model}")
+    assert status == 200
+    import json
+
+    parameters = json.loads(data)["capabilities"]["parameters"]
+    return all(name in parameters for name in names)

@@ -1,0 +1,104 @@
+"""Who may come in: keys on every route, host names and origins on a loopback address."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.server.app import ROUTES
+from drivetrain.server.settings import ServerSettings
+from server.serving import Served, fake, serving
+
+KEY = "sécret-key"
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Served]:
+    with serving(fake(), api_keys=(KEY, "second"), allowed_hosts=("models.example",)) as made:
+        yield made
+
+
+PATHS = [path.replace("{name:path}", "fake").replace("{name}", "app.js") for _, path, _ in ROUTES]
+EVERYWHERE = sorted({*PATHS, *(f"{path.rstrip('/')}/" for path in PATHS), "/nothing", "/v1", "/health/x", "//health"})
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "HEAD", "DELETE", "TRACE"])
+def test_no_key_no_way(locked: Served, method: str, path: str) -> None:
+    status, headers, data = locked.request(method, path)
+    if path.rstrip("/") == "/health":
+        assert status == (405 if method in {"POST", "DELETE", "TRACE"} else 200)
+        return
+    assert status == 401
+    assert headers["www-authenticate"]
+    if method != "HEAD":
+        assert json.loads(data)["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    "given", ["Bearer wrong", "Bearer", "Bearer ", KEY, "Basic !!", "Basic " + base64.b64encode(b"u:x").decode(), "x y"]
+)
+def test_wrong_keys(locked: Served, given: str) -> None:
+    headers = {"authorization": given.encode().decode("latin-1")}
+    assert locked.request("GET", "/v1/models", headers=headers)[0] == 401
+
+
+@pytest.mark.parametrize("key", [KEY, "second"])
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic"])
+def test_right_keys(locked: Served, scheme: str, key: str) -> None:
+    value = base64.b64encode(f"me:{key}".encode()).decode() if scheme == "Basic" else key
+    headers = {"authorization": f"{scheme} {value}".encode().decode("latin-1")}
+    for path in ("/v1/models", "/v1/models/", "/v1/models/fake", "/", "/status", "/metrics", "/ready", "/openapi.json"):
+        assert locked.request("GET", path, headers=headers)[0] == 200
+        assert locked.request("OPTIONS", path, headers=headers)[0] == 200
+
+
+def test_the_official_client(locked: Served) -> None:
+    client = locked.client.with_options(api_key="second")
+    assert [model.id for model in client.models.list()] == ["fake"]
+    with pytest.raises(openai.AuthenticationError):
+        locked.client.with_options(api_key="wrong").models.list()
+
+
+def test_a_browser_is_asked(locked: Served) -> None:
+    _, headers, _ = locked.request("GET", "/", headers={"accept": "text/html"})
+    assert headers["www-authenticate"].startswith("Basic")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200), ("localhost:8000", 200), ("LOCALHOST", 200), ("[::1]:80", 200), ("models.example", 200),
+        ("evil.example", 403), ("evil.example:8000", 403), ("127.0.0.1.evil.example", 403), ("", 403), ("[", 403),
+    ],
+)  # fmt: skip
+def test_hosts(locked: Served, host: str, status: int) -> None:
+    assert locked.request("GET", "/health", headers={"host": host})[0] == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:1", 200), ("https://localhost:1", 200), ("http://localhost:2", 403), ("null", 403),
+        ("http://evil.example", 403), ("http://[", 403), ("", 403),
+    ],
+)  # fmt: skip
+def test_origins(locked: Served, origin: str, status: int) -> None:
+    assert locked.request("GET", "/health", headers={"host": "localhost:1", "origin": origin})[0] == status
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org", ""])
+def test_other_machines_need_a_key_or_a_word(host: str) -> None:
+    with pytest.raises(InvalidSetting, match="insecure-no-key"):
+        ServerSettings(host=host)
+    assert ServerSettings(host=host, api_keys=("k",)).host == host
+    assert ServerSettings(host=host, insecure_no_key=True).host == host
+
+
+def test_keys_are_not_shown() -> None:
+    assert "hush" not in repr(ServerSettings(api_keys=("hush",)))

@@ -1,0 +1,120 @@
+"""Admission, readiness, unknown fields: what depends on how the server was set up or stands."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import openai
+import pytest
+
+from drivetrain.core.status import State
+from server.serving import Served, fake, serving
+
+
+def hold(served: Served, count: int) -> list[Any]:
+    """So many streams that run until they are closed."""
+    return [
+        served.client.completions.create(
+            model="fake", prompt="x", max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
+        )
+        for _ in range(count)
+    ]
+
+
+def test_a_full_queue() -> None:
+    with serving(fake({"max_running": 1, "max_waiting": 0}, repeat=True, step_delay_s=0.005)) as served:
+        (stream,) = hold(served, 1)
+        for path, extra in (("completions", {"prompt": "x"}), ("embeddings", {"input": "x"})):
+            status, headers, data = served.request("POST", f"/v1/{path}", {"model": "fake", **extra})
+            assert status == 429
+            assert int(headers["retry-after"]) >= 1
+            assert json.loads(data)["error"]["code"] == "overloaded"
+        with pytest.raises(openai.RateLimitError):
+            served.client.completions.create(model="fake", prompt="x", stream=True)
+        with pytest.raises(openai.RateLimitError):
+            served.client.completions.create(model="fake", prompt=["x", "y"])
+        stream.close()
+        served.settle()
+        served.works()
+
+
+def test_a_waiting_client_that_leaves_gives_up_its_place() -> None:
+    with serving(fake({"max_running": 1, "max_waiting": 4}, repeat=True, step_delay_s=0.005)) as served:
+        (stream,) = hold(served, 1)
+        for streamed in (True, False):
+            with pytest.raises(openai.APITimeoutError):
+                served.client.with_options(timeout=0.1).completions.create(model="fake", prompt="x", stream=streamed)
+        end = time.monotonic() + 5
+        while served.worker.status.waiting:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert served.worker.status.running == 1
+        stream.close()
+        served.settle()
+
+
+def test_draining() -> None:
+    with serving(fake(repeat=True, step_delay_s=0.005)) as served:
+        (stream,) = hold(served, 1)
+        pieces = iter(stream)
+        next(pieces)
+        drain = threading.Thread(target=lambda: served.on_loop(served.worker.drain(1.0)))
+        drain.start()
+        while served.worker.state is not State.DRAINING:
+            time.sleep(0.005)
+        status, headers, data = served.request("GET", "/ready")
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert json.loads(data)["models"] == {"fake": "draining"}
+        assert served.request("GET", "/health")[0] == 200
+        status, headers, data = served.request("POST", "/v1/completions", {"model": "fake", "prompt": "x"})
+        assert status == 503
+        assert headers["retry-after"]
+        assert json.loads(data)["error"]["code"] == "not_ready"
+        with pytest.raises(openai.APIError):
+            list(pieces)  # the grace time ends it
+        drain.join(10)
+
+
+def test_stopping_lets_streams_end() -> None:
+    with serving(fake(repeat=True, step_delay_s=0.01)) as served:
+        stream = iter(served.client.completions.create(model="fake", prompt="x", max_tokens=60, stream=True))
+        next(stream)
+        served.stop.request()
+        assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
+
+
+def test_a_dead_engine_is_not_ready() -> None:
+    with serving(fake()) as served:
+        engine: Any = served.worker._engine
+        served.on_loop(_do(engine.die))
+        assert served.request("GET", "/ready")[0] == 503
+        assert served.request("GET", "/health")[0] == 200
+        served.refused("/v1/completions", {"model": "fake", "prompt": "x"}, 500)
+
+
+async def _do(action: Any) -> None:
+    action()
+
+
+def test_unknown_fields_may_be_ignored() -> None:
+    with serving(fake(text="abc"), unknown_fields="warn") as served:
+        body = {"model": "fake", "prompt": "x", "nonsense": 1, "größe\n": 2, "temperature": 0}
+        for stream in (True, False):
+            status, headers, _ = served.request("POST", "/v1/completions", {**body, "stream": stream})
+            assert status == 200
+            assert headers["x-drivetrain-ignored-fields"] == "nonsense, gr\\xf6\\xdfe\\n"
+        assert served.refused("/v1/completions", {**body, "tools": [1]})["param"] == "tools"
+        assert served.refused("/v1/completions", {**body, "temperature": 9})["param"] == "temperature"
+        huge = {f"field{i}": 1 for i in range(1000)}
+        assert served.request("POST", "/v1/completions", {**body, **huge})[0] == 200
+
+
+def test_error_bodies_stay_small(served: Served) -> None:
+    for name in ("x" * 100_000, "\u0001" * 5000, "🌍" * 5000, "a\nb"):
+        served.refused("/v1/completions", {"model": served.model, "prompt": "x", name: 1})
+        served.refused("/v1/completions", {"model": name, "prompt": "x"}, 404)
+        served.refused("/v1/chat/completions", {"model": served.model, "messages": [{"role": name}]})
+        served.refused("/v1/completions", {"model": served.model, "prompt": "x", "logit_bias": {name: 1}})

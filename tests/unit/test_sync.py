@@ -1,0 +1,85 @@
+"""The blocking face at its edges."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import drivetrain
+from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
+from drivetrain.core.errors import Cancelled, NotReady
+from drivetrain.engines.fake import FakeEngine
+
+
+def test_before_it_is_opened_and_after_it_is_closed() -> None:
+    worker = drivetrain.sync.Worker.open("fake")
+    worker.close()
+    for call in (
+        lambda: worker.generate(prompt="x"),
+        lambda: worker.stream(prompt="x"),
+        lambda: worker.count_tokens("x"),
+        lambda: worker.metadata,
+    ):
+        with pytest.raises(NotReady):
+            call()
+    with worker:
+        stream = worker.stream(prompt="x", max_tokens=3)
+        next(stream)
+    worker.close()
+    with pytest.raises(NotReady):
+        worker.generate(prompt="x")
+    with pytest.raises(Cancelled):
+        next(stream)
+    stream.close()
+    with pytest.raises(NotReady), worker:
+        pass
+
+
+def test_many_threads_share_one_worker() -> None:
+    with drivetrain.sync.Worker.open("fake") as worker:
+        texts: list[str] = []
+        threads = [
+            threading.Thread(target=lambda: texts.append(worker.generate(prompt="x", max_tokens=9, temperature=0).text))
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert texts == ["The quick"] * 8
+
+
+def test_an_interrupt_while_opening_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading = threading.Event()
+
+    async def slow(self: FakeEngine, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        import asyncio
+
+        loading.set()
+        await asyncio.sleep(60)
+        raise AssertionError("it was interrupted")
+
+    monkeypatch.setattr(FakeEngine, "load", slow)
+    real = drivetrain.sync._wait
+
+    def interrupted(loop: Any, work: Any) -> Any:
+        if not loading.is_set():
+            import asyncio
+
+            future: Any = asyncio.run_coroutine_threadsafe(work, loop)
+            loading.wait(10)
+            future.cancel()
+            raise KeyboardInterrupt
+        return real(loop, work)
+
+    monkeypatch.setattr(drivetrain.sync, "_wait", interrupted)
+    before = threading.active_count()
+    worker = drivetrain.sync.Worker.open("fake")
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        worker.__enter__()
+    assert time.monotonic() - started < 10
+    assert threading.active_count() <= before

@@ -1,0 +1,123 @@
+// Talks to the server the page came from, and to nothing else.
+
+import { apiKey } from "./store.js";
+
+/** A request that failed. `message` is for people: the server's own words where it gave any. */
+export class ApiError extends Error {
+  constructor(message, { status = 0, code = "", param = "", retryAfter = 0 } = {}) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.param = param;
+    this.retryAfter = retryAfter;
+  }
+}
+
+export const address = (path) => new URL(path, document.baseURI).href;
+
+export async function getJson(path, { signal } = {}) {
+  const response = await request(path, { signal });
+  try {
+    return await response.json();
+  } catch {
+    throw new ApiError(`The server's answer at /${path} is not JSON.`, { status: response.status });
+  }
+}
+
+/** The chunks of a streamed chat completion, until `[DONE]`. An error event of the server is thrown. */
+export async function* streamChat(body, signal) {
+  const response = await request("v1/chat/completions", {
+    method: "POST",
+    signal,
+    headers: { "Content-Type": "application/json", Accept: "text/event-stream" },
+    body: JSON.stringify(body),
+  });
+  for await (const data of events(response.body)) {
+    if (data === "[DONE]") return;
+    const chunk = parse(data);
+    if (chunk.error) throw new ApiError(words(chunk.error), { code: chunk.error.code ?? "" });
+    yield chunk;
+  }
+  throw new ApiError("The connection ended before the answer was complete.");
+}
+
+async function request(path, options) {
+  const headers = { ...options.headers };
+  if (apiKey()) headers.Authorization = `Bearer ${apiKey()}`;
+  let response;
+  try {
+    response = await fetch(address(path), { ...options, headers, credentials: "same-origin", cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The server cannot be reached. Is it still running?");
+  }
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+async function failure(response) {
+  const retryAfter = Number(response.headers.get("Retry-After")) || 0;
+  let error = {};
+  try {
+    error = (await response.json()).error ?? {};
+  } catch {
+    // Not ours: a proxy's page, say.
+  }
+  return new ApiError(words(error) || plain(response.status), {
+    status: response.status,
+    code: error.code ?? "",
+    param: error.param ?? "",
+    retryAfter,
+  });
+}
+
+const words = (error) => (typeof error === "string" ? error : String(error.message ?? ""));
+
+function plain(status) {
+  if (status === 401 || status === 403) return "The server refused the key.";
+  if (status === 404) return "The server does not know this address.";
+  if (status === 413) return "The message is too large for the server.";
+  if (status === 429 || status === 503) return "The server is busy. Try again in a moment.";
+  return `The server answered with status ${status}.`;
+}
+
+function parse(data) {
+  try {
+    return JSON.parse(data);
+  } catch {
+    throw new ApiError("The server sent an event that is not JSON.");
+  }
+}
+
+function lost(error) {
+  if (error.name === "AbortError") throw error;
+  throw new ApiError("The connection to the server was lost before the answer was complete.");
+}
+
+/** The `data` of each server-sent event. Lines may end in \n, \r\n or \r and be cut anywhere. */
+export async function* events(stream) {
+  const reader = stream.getReader();
+  const decoder = new TextDecoder();
+  let buffer = "";
+  let data = [];
+  try {
+    for (;;) {
+      const { done, value } = await reader.read().catch(lost);
+      buffer += done ? decoder.decode() : decoder.decode(value, { stream: true });
+      // A \r at the very end may be half of a \r\n: it waits for the next piece.
+      const lines = buffer.split(done ? /\r\n|\n|\r/ : /\r\n|\n|\r(?!$)/);
+      buffer = lines.pop();
+      for (const line of lines) {
+        if (line === "") {
+          if (data.length) yield data.join("\n");
+          data = [];
+        } else if (line.startsWith("data:")) {
+          data.push(line.slice(line[5] === " " ? 6 : 5));
+        }
+      }
+      if (done) return;
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // The consumer left early: the connection is closed, the slot freed.
+  }
+}

@@ -1,0 +1,52 @@
+// The code panel: the request that this conversation would send next, as curl and as Python.
+
+import { copyButton, h } from "./elements.js";
+import { asCurl, asPython, buildBody, shortened } from "./request.js";
+
+export class CodePanel {
+  /** `situation()` gives model, settings, conversation and draft, or null while no model is known. */
+  constructor(container, situation) {
+    this.situation = situation;
+    this.wanted = false;
+    this.curl = block("curl", () => this.text(asCurl));
+    this.python = block("Python", () => this.text(asPython));
+    const words = h("p", { class: "help" }, "The request of this conversation with the settings as they are.");
+    container.append(
+      h("h2", { class: "visually-hidden" }, "The request as code"),
+      words,
+      this.curl.element,
+      this.python.element,
+    );
+  }
+
+  show(visible) {
+    this.wanted = visible;
+    this.draw();
+  }
+
+  draw() {
+    if (!this.wanted) return;
+    this.curl.code.textContent = shortened(this.text(asCurl));
+    this.python.code.textContent = shortened(this.text(asPython));
+  }
+
+  text(write) {
+    const now = this.situation();
+    return now ? write(now.model, buildBody(now.model, now.settings, now.conversation, messages(now))) : "";
+  }
+}
+
+/** What is being written counts; without it, the last question stands again. */
+function messages({ conversation, draft }) {
+  const said = [...conversation.messages];
+  if (draft.content || draft.images.length) return [...said, { role: "user", ...draft }];
+  while (said.at(-1)?.role === "assistant") said.pop();
+  return said.length ? said : [{ role: "user", content: "Hello!" }];
+}
+
+function block(name, text) {
+  const code = h("code", {});
+  const body = h("pre", { tabindex: "0", role: "region", "aria-label": `The request as ${name}` }, code);
+  const head = h("figcaption", {}, h("span", {}, name), copyButton(text, `Copy ${name}`, "tool small"));
+  return { code, element: h("figure", { class: "code" }, head, body) };
+}

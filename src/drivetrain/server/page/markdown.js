@@ -1,0 +1,221 @@
+// Renders a model's text as Markdown, made of DOM nodes only. A text that grows is rendered anew from its first
+// changed block on, so a long answer stays cheap and what is selected in it stays selected.
+
+import { copyButton, h } from "./elements.js";
+import { inline } from "./inline.js";
+
+const MAX_DEPTH = 10;
+const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})[ ]+(.*)$/;
+const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
+const QUOTE = /^ {0,3}> ?/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( +)(.*)|)$/;
+const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+
+const rendered = new WeakMap();
+
+/** Show `text` in `container`. Call it again with more text at will. */
+export function renderMarkdown(container, text) {
+  const blocks = parse(text.replace(/\r\n?/g, "\n").replaceAll("\t", "    ").split("\n"));
+  const before = rendered.get(container) ?? [];
+  const keys = blocks.map((block) => JSON.stringify(block));
+  let same = 0;
+  while (same < before.length && same < keys.length && before[same] === keys[same]) same++;
+  while (container.childNodes.length > same) container.lastChild.remove();
+  container.append(...blocks.slice(same).map((block) => node(block, 0)));
+  rendered.set(container, keys);
+}
+
+/** Blocks as plain data: a type and its lines. */
+function parse(lines) {
+  const blocks = [];
+  let i = 0;
+  while (i < lines.length) {
+    if (!lines[i].trim()) {
+      i++;
+      continue;
+    }
+    const [block, next] = take(lines, i);
+    blocks.push(block);
+    i = next;
+  }
+  return blocks;
+}
+
+function take(lines, i) {
+  const line = lines[i];
+  const fence = FENCE.exec(line);
+  if (fence) return takeCode(lines, i, fence);
+  const heading = HEADING.exec(line);
+  if (heading) return [{ type: "heading", level: heading[1].length, text: withoutHashes(heading[2]) }, i + 1];
+  if (RULE.test(line)) return [{ type: "rule" }, i + 1];
+  if (QUOTE.test(line)) return takeQuote(lines, i);
+  if (ITEM.test(line)) return takeList(lines, i);
+  if (isTable(lines, i)) return takeTable(lines, i);
+  return takeParagraph(lines, i);
+}
+
+/** "Title ##" is "Title"; a regular expression for it would be slow on hostile input. */
+function withoutHashes(text) {
+  const trimmed = text.trim();
+  let end = trimmed.length;
+  while (trimmed[end - 1] === "#") end--;
+  return end === 0 || trimmed[end - 1] === " " ? trimmed.slice(0, end).trim() : trimmed;
+}
+
+function takeCode(lines, i, [, fence, info]) {
+  const close = new RegExp(`^ {0,3}${fence[0]}{${fence.length},}\\s*$`);
+  let end = i + 1;
+  while (end < lines.length && !close.test(lines[end])) end++;
+  const language = info.trim().split(/\s/)[0];
+  return [{ type: "code", language, text: lines.slice(i + 1, end).join("\n") }, end + 1];
+}
+
+function takeQuote(lines, i) {
+  let end = i;
+  while (end < lines.length && QUOTE.test(lines[end])) end++;
+  return [{ type: "quote", lines: lines.slice(i, end).map((line) => line.replace(QUOTE, "")) }, end];
+}
+
+function takeList(lines, i) {
+  const first = ITEM.exec(lines[i]);
+  const ordered = /\d/.test(first[2]);
+  const list = { type: "list", ordered, start: ordered ? parseInt(first[2], 10) : 1, items: [] };
+  let end = i;
+  let indent = 0;
+  while (end < lines.length) {
+    const line = lines[end];
+    const item = ITEM.exec(line);
+    const deeper = list.items.length && line.trim() && indentOf(line) >= indent;
+    if (item && !deeper && !RULE.test(line)) {
+      if (/\d/.test(item[2]) !== ordered) break;
+      indent = item[1].length + item[2].length + 1;
+      list.items.push([item[4] ?? ""]);
+    } else if (deeper) {
+      list.items.at(-1).push(line.slice(indent));
+    } else if (!line.trim()) {
+      if (!continues(lines, end, indent, ordered)) break;
+      list.items.at(-1).push("");
+    } else if (!lines[end - 1].trim() || startsBlock(line)) {
+      break;
+    } else {
+      list.items.at(-1).push(line.trim());
+    }
+    end++;
+  }
+  return [list, end];
+}
+
+/** Whether a blank line is inside the list: what follows is indented, or another item. */
+function continues(lines, at, indent, ordered) {
+  let next = at;
+  while (next < lines.length && !lines[next].trim()) next++;
+  if (next >= lines.length) return false;
+  const item = ITEM.exec(lines[next]);
+  return indentOf(lines[next]) >= indent || Boolean(item && /\d/.test(item[2]) === ordered && !RULE.test(lines[next]));
+}
+
+function isTable(lines, i) {
+  return (
+    lines[i].includes("|") &&
+    i + 1 < lines.length &&
+    lines[i + 1].includes("-") &&
+    DIVIDER.test(lines[i + 1]) &&
+    cells(lines[i]).length === cells(lines[i + 1]).length
+  );
+}
+
+function takeTable(lines, i) {
+  const align = cells(lines[i + 1]).map((c) => (c.endsWith(":") ? (c.startsWith(":") ? "center" : "right") : "left"));
+  let end = i + 2;
+  while (end < lines.length && lines[end].includes("|") && lines[end].trim()) end++;
+  return [{ type: "table", align, head: cells(lines[i]), rows: lines.slice(i + 2, end).map(cells) }, end];
+}
+
+function cells(line) {
+  const row = line
+    .trim()
+    .replace(/^\|/, "")
+    .replace(/(?<!\\)\|$/, "");
+  return row.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+}
+
+function takeParagraph(lines, i) {
+  let end = i + 1;
+  while (end < lines.length && lines[end].trim() && !startsBlock(lines[end])) end++;
+  return [
+    {
+      type: "paragraph",
+      text: lines
+        .slice(i, end)
+        .map((line) => line.trim())
+        .join("\n"),
+    },
+    end,
+  ];
+}
+
+function startsBlock(line) {
+  const item = ITEM.exec(line);
+  return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || Boolean(item?.[4]);
+}
+
+const indentOf = (line) => line.length - line.trimStart().length;
+
+function node(block, depth) {
+  switch (block.type) {
+    case "heading":
+      // The page's own headings are h1 and h2: the model's begin below them.
+      return h(`h${Math.min(block.level + 2, 6)}`, { class: `md-h${Math.min(block.level, 4)}` }, inline(block.text));
+    case "rule":
+      return h("hr");
+    case "code":
+      return codeBlock(block);
+    case "quote":
+      return h("blockquote", {}, inside(block.lines, depth));
+    case "list":
+      return listNode(block, depth);
+    case "table":
+      return tableNode(block);
+    default:
+      return h("p", {}, inline(block.text));
+  }
+}
+
+function inside(lines, depth) {
+  if (depth >= MAX_DEPTH) return [h("p", {}, lines.join("\n"))];
+  return parse(lines).map((block) => node(block, depth + 1));
+}
+
+function codeBlock({ language, text }) {
+  const head = h(
+    "figcaption",
+    {},
+    h("span", {}, language || "code"),
+    copyButton(() => text, "Copy", "tool small"),
+  );
+  const body = h(
+    "pre",
+    { tabindex: "0", role: "region", "aria-label": `${language || "Code"} block` },
+    h("code", {}, text),
+  );
+  return h("figure", { class: "code" }, head, body);
+}
+
+function listNode({ ordered, start, items }, depth) {
+  const children = items.map((lines) => {
+    const blocks = depth >= MAX_DEPTH ? [] : parse(lines);
+    if (blocks[0]?.type !== "paragraph") return h("li", {}, inside(lines, depth));
+    const rest = blocks.slice(1).map((block) => node(block, depth + 1));
+    const tight = !lines.includes("");
+    return h("li", {}, tight ? inline(blocks[0].text) : h("p", {}, inline(blocks[0].text)), rest);
+  });
+  return h(ordered ? "ol" : "ul", { start: ordered && start !== 1 ? start : null }, children);
+}
+
+function tableNode({ align, head, rows }) {
+  const cell = (tag) => (text, i) => h(tag, { class: `align-${align[i] ?? "left"}` }, inline(text));
+  const body = rows.map((row) => h("tr", {}, row.slice(0, head.length).map(cell("td"))));
+  const table = h("table", {}, h("thead", {}, h("tr", {}, head.map(cell("th")))), h("tbody", {}, body));
+  return h("div", { class: "table-wrap", tabindex: "0", role: "region", "aria-label": "Table" }, table);
+}

@@ -1,0 +1,131 @@
+// The live panel: asks /status once a second, but only while somebody can see it.
+
+import { getJson } from "./api.js";
+import { Chart } from "./charts.js";
+import { h } from "./elements.js";
+
+const EVERY_MS = 1000;
+const MAX_DEVICES = 4;
+const STATES = { ready: "Ready", loading: "Loading", draining: "Draining", stopped: "Stopped" };
+
+export class LivePanel {
+  /** `maxConcurrency()` is how many requests the model runs at once, or null. */
+  constructor(container, maxConcurrency) {
+    this.maxConcurrency = maxConcurrency;
+    this.timer = 0;
+    this.wanted = false;
+    this.before = null;
+    this.charts = {
+      running: new Chart("Running requests", { top: 2 }),
+      waiting: new Chart("Waiting requests", { top: 2 }),
+      tokens: new Chart("Tokens per second", { format: rate, top: 10 }),
+      first: new Chart("Time to first token", { format: seconds, top: 0.1 }),
+    };
+    this.memory = new Map();
+    this.state = h("p", { class: "state", role: "status" }, h("i", { class: "dot" }), "…");
+    this.grid = h(
+      "div",
+      { class: "charts" },
+      Object.values(this.charts).map((chart) => chart.element),
+    );
+    container.append(
+      h("h2", { class: "visually-hidden" }, "Live view"),
+      this.state,
+      this.grid,
+      h("p", { class: "help" }, "One sample a second while this panel is open."),
+    );
+    document.addEventListener("visibilitychange", () => this.wake());
+  }
+
+  /** Called when the panel comes into or goes out of view. */
+  show(visible) {
+    this.wanted = visible;
+    this.wake();
+  }
+
+  wake() {
+    const active = this.wanted && document.visibilityState === "visible";
+    if (active && !this.timer) this.poll();
+    if (!active) this.rest();
+  }
+
+  rest() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    this.before = null;
+  }
+
+  async poll() {
+    const mine = (this.timer = setTimeout(() => {}, 0)); // Marks the panel as awake while the answer is out.
+    const began = performance.now();
+    let retry = EVERY_MS;
+    try {
+      const status = await getJson("status", { signal: AbortSignal.timeout(5000) });
+      if (this.timer === mine) this.take(status);
+    } catch (error) {
+      retry = 5 * EVERY_MS;
+      if (this.timer === mine)
+        this.tell("error", error.status === 404 ? "This server has no live status." : error.message || "No answer.");
+    }
+    if (this.timer !== mine) return; // The panel was closed meanwhile.
+    this.timer = setTimeout(() => this.poll(), Math.max(100, retry - (performance.now() - began)));
+  }
+
+  take(status) {
+    const state = String(status.state ?? "ready");
+    this.tell(state, STATES[state] ?? state);
+    const most = this.maxConcurrency();
+    this.charts.running.add(status.running, most ? `of ${most} at once` : "");
+    this.charts.waiting.add(status.waiting);
+    this.charts.tokens.add(this.tokensPerSecond(status));
+    const first = median(status.first_token_s);
+    this.charts.first.add(first, Array.isArray(status.first_token_s) && first !== null ? "middle of the latest" : "");
+    for (const device of memoryList(status.memory).slice(0, MAX_DEVICES)) this.takeMemory(device);
+  }
+
+  /** What the server says, else what its counter of tokens says. */
+  tokensPerSecond({ tokens_per_s: told, completion_tokens: count }) {
+    const now = performance.now();
+    const { before } = this;
+    if (Number.isFinite(count)) this.before = { count, now };
+    if (Number.isFinite(told)) return told;
+    if (!before || !Number.isFinite(count)) return null;
+    return Math.max(0, ((count - before.count) * 1000) / (now - before.now));
+  }
+
+  takeMemory({ device, allocated_bytes: used, total_bytes: total, cached_bytes: cached = 0 }) {
+    const name = String(device ?? "device");
+    let chart = this.memory.get(name);
+    if (!chart) {
+      chart = new Chart(`Memory, ${name}`, { format: bytes, top: 1 });
+      this.memory.set(name, chart);
+      this.grid.append(chart.element);
+    }
+    if (total > 0) chart.top = total;
+    chart.add(Math.max(used, cached), total > 0 ? `of ${bytes(total)}` : "");
+  }
+
+  tell(state, words) {
+    if (this.state.dataset.state === state && this.state.lastChild.textContent === words) return;
+    this.state.dataset.state = state;
+    this.state.replaceChildren(h("i", { class: "dot" }), words);
+  }
+}
+
+const memoryList = (memory) =>
+  (Array.isArray(memory) ? memory : memory ? [memory] : []).filter((m) => m && typeof m === "object");
+
+function median(given) {
+  const values = (Array.isArray(given) ? given : [given]).filter(Number.isFinite).sort((a, b) => a - b);
+  return values.length ? values[values.length >> 1] : null;
+}
+
+const rate = (value) => (value >= 100 ? String(Math.round(value)) : value.toFixed(1));
+const seconds = (value) => (value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(2)} s`);
+
+function bytes(value) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  for (; value >= 1000 && at < units.length - 1; at++) value /= 1000;
+  return `${value >= 100 || at === 0 ? Math.round(value) : value.toFixed(1)} ${units[at]}`;
+}

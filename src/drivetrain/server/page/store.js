@@ -1,0 +1,142 @@
+// What the browser keeps: conversations, settings and theme in localStorage, the key in sessionStorage only.
+// One entry a conversation, so that two tabs do not overwrite each other's.
+
+const PREFIX = "drivetrain:";
+const CONVERSATION = `${PREFIX}conversation:`;
+
+export function newConversation() {
+  const now = Date.now();
+  return { id: randomId(), title: "", system: "", created: now, updated: now, messages: [] };
+}
+
+/** Newest first: id, title and time of each. */
+export function listConversations() {
+  const found = [];
+  for (const key of keys()) {
+    if (!key.startsWith(CONVERSATION)) continue;
+    const conversation = read(key);
+    if (isConversation(conversation)) found.push(conversation);
+  }
+  return found.sort((a, b) => b.updated - a.updated);
+}
+
+export function loadConversation(id) {
+  const conversation = read(CONVERSATION + id);
+  return isConversation(conversation) ? conversation : null;
+}
+
+/** False if the browser has no room left even without the probabilities of older answers. */
+export function saveConversation(conversation) {
+  if (write(CONVERSATION + conversation.id, conversation)) return true;
+  for (const other of listConversations().reverse()) {
+    if (other.id === conversation.id) continue;
+    if (dropTokens(other)) write(CONVERSATION + other.id, other);
+    if (write(CONVERSATION + conversation.id, conversation)) return true;
+  }
+  const slim = structuredClone(conversation);
+  dropTokens(slim);
+  return write(CONVERSATION + conversation.id, slim);
+}
+
+export function deleteConversation(id) {
+  remove(CONVERSATION + id);
+}
+
+/** Calls back when another tab changed a conversation. */
+export function onOtherTab(callback) {
+  addEventListener("storage", (event) => {
+    if (event.key === null || event.key.startsWith(CONVERSATION)) callback();
+  });
+}
+
+export const currentId = () => read(`${PREFIX}current`);
+export const setCurrentId = (id) => write(`${PREFIX}current`, id);
+
+export const loadSettings = () => ({ values: {}, tokens: true, inspector: true, ...read(`${PREFIX}settings`) });
+export const saveSettings = (settings) => write(`${PREFIX}settings`, settings);
+
+export function loadTheme() {
+  try {
+    return localStorage.getItem(`${PREFIX}theme`) ?? "system";
+  } catch {
+    return "system";
+  }
+}
+
+export function saveTheme(theme) {
+  try {
+    localStorage.setItem(`${PREFIX}theme`, theme);
+  } catch {
+    // Storage is switched off; the theme holds until the page is left.
+  }
+}
+
+let keyWithoutStorage = "";
+
+export function apiKey() {
+  try {
+    return sessionStorage.getItem(`${PREFIX}key`) ?? keyWithoutStorage;
+  } catch {
+    return keyWithoutStorage;
+  }
+}
+
+export function setApiKey(key) {
+  keyWithoutStorage = key;
+  try {
+    sessionStorage.setItem(`${PREFIX}key`, key);
+  } catch {
+    // Storage is switched off; the key holds until the page is left.
+  }
+}
+
+function isConversation(value) {
+  return Boolean(value) && typeof value.id === "string" && Array.isArray(value.messages);
+}
+
+function dropTokens(conversation) {
+  let dropped = false;
+  for (const message of conversation.messages) {
+    dropped ||= Boolean(message.tokens?.length);
+    delete message.tokens;
+  }
+  return dropped;
+}
+
+function randomId() {
+  // crypto.randomUUID is missing on plain http, which a server on another machine is.
+  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function keys() {
+  try {
+    return Object.keys(localStorage);
+  } catch {
+    return [];
+  }
+}
+
+function read(key) {
+  try {
+    return JSON.parse(localStorage.getItem(key));
+  } catch {
+    return null;
+  }
+}
+
+function write(key, value) {
+  try {
+    localStorage.setItem(key, JSON.stringify(value));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function remove(key) {
+  try {
+    localStorage.removeItem(key);
+  } catch {
+    // Nothing is kept, so there is nothing to remove.
+  }
+}

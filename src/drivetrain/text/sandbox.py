@@ -21,15 +21,19 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 ITEM_CHARS = 16  # what an item of a list counts for: about what it takes in memory
-MAX_STEP = 64  # the greatest indent or precision that a filter takes
+MAX_STEP = 64  # the greatest indent or precision that a filter takes, the most characters that one strips
+MAX_BITS = 4096  # of a whole number: dividing greater ones, or writing them, takes time by the square
 
 _NESTS: Any = (list, tuple, dict, type({}.keys()), type({}.values()), type({}.items()))
 _LAZY: Any = (GeneratorType, type(reversed([])))
 _WIDTHS = frozenset({"ljust", "rjust", "center", "zfill"})
+_STRIPS = frozenset({"strip", "lstrip", "rstrip"})
+_NUMERIC = ("odd", "even", "divisibleby")  # tests that use %, which formats where a text stands on its left
 
 _FILTERS = """abs capitalize count d default dictsort e escape first float indent int items last length list lower map
 max min reject rejectattr reverse round safe select selectattr sort string title trim unique upper"""
@@ -102,7 +106,7 @@ class Budget:
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """`budget` is that of the rendering in progress, so there is one rendering at a time."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -118,6 +122,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         refused = {name: _refusing(name) for name in self.filters.keys() - allowed.keys()}
         self.filters = refused | {name: self._guarded(name, plain) for name, plain in allowed.items()}
         self.filters |= {"charged ": self._charged, "weighed ": self._weighed, "joined ": self._join}
+        self.filters["searched "] = self._searched
+        tests: Any = self.tests
+        tests.update({name: self._numeric(tests[name]) for name in _NUMERIC})
         self.globals.pop("lipsum")
         self.globals["namespace"] = _Namespace
 
@@ -131,7 +138,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if operator == "**" and not (abs(left) <= 1000 and abs(right) <= 100):
             raise LimitPassed("size")
         if isinstance(left, int) and isinstance(right, int):
-            if left.bit_length() + right.bit_length() > 4096:
+            if left.bit_length() + right.bit_length() > MAX_BITS:
                 raise LimitPassed("size")
         elif operator == "*":
             self.budget.size(_bulk(left) * _steps(right) + _bulk(right) * _steps(left))
@@ -146,6 +153,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             __self._check_text_method(__obj.__name__, owner, args)
         return __self._charged(super().call(__context, __obj, *args, **kwargs))
 
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Filters that take an attribute walk its dotted path by this, however long it is."""
+        self.budget.charge()
+        return super().getitem(obj, argument)
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         for kind, names in _METHODS.items():
             if isinstance(obj, kind):
@@ -158,6 +170,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _check_text_method(self, name: str, text: str, args: tuple[Any, ...]) -> None:
         if name in _WIDTHS:
             self.budget.size(max(map(_steps, args), default=0))
+        elif name in _STRIPS and any(_steps(arg) > MAX_STEP for arg in args):
+            raise LimitPassed("size")
         elif name == "replace" and len(args) >= 2:
             self.budget.size(len(text) + text.count(str(args[0])) * len(str(args[1])))
         elif name == "join" and args:
@@ -170,14 +184,28 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         def guarded(*args: Any, **kwargs: Any) -> Any:
             values = (*args, *kwargs.values())
             list(map(self.budget.weigh, values))
-            if name in {"round", "indent"} and any(_steps(value) > MAX_STEP for value in values[1:]):
+            if any(isinstance(value, LoopContext) for value in values):
+                raise SecurityError("a chat template may not filter its loop")
+            if name in {"round", "indent", "trim"} and any(_steps(value) > MAX_STEP for value in values[1:]):
                 raise LimitPassed("size")
-            if name == "indent" or (name == "list" and isinstance(args[0], str)):
-                self.budget.size(len(args[0] if name == "list" else str(args[0]).splitlines()) * ITEM_CHARS)
+            if name == "round" and not isinstance(args[0], (int, float)):
+                raise TypeError("only a number can be rounded")
+            if name in {"indent", "title"} or (name == "list" and isinstance(args[0], str)):
+                self.budget.size(len(str(args[0]).splitlines() if name == "indent" else str(args[0])) * ITEM_CHARS)
             result = plain(*args, **kwargs)
             return result if name in _PICKING else self._charged(result)
 
         return guarded
+
+    def _numeric(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def judged(*args: Any) -> Any:
+            if not all(isinstance(arg, (int, float)) for arg in args):
+                raise TypeError("only numbers can be divided")
+            if sum(arg.bit_length() for arg in args if isinstance(arg, int)) > MAX_BITS:
+                raise LimitPassed("size")
+            return plain(*args)
+
+        return judged
 
     def _charged(self, value: Any) -> Any:
         """Count a value just made. What a lazy filter would give bit by bit is drawn at once, and so counted."""
@@ -188,6 +216,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 self.budget.charge(ITEM_CHARS)
                 self.budget.size(_bulk(drawn))
             return drawn
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise LimitPassed("size")
         bulk = _bulk(value)
         self.budget.size(bulk)
         self.budget.charge(bulk)
@@ -197,6 +227,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.budget.charge()
         self.budget.weigh(value)
         return value
+
+    def _searched(self, value: Any) -> Any:
+        """What stands right of `in`. A loop gives all that it runs over, and nobody has weighed that."""
+        if isinstance(value, LoopContext):
+            raise SecurityError("a chat template may not search its loop")
+        return self._weighed(value)
 
     @pass_context
     def _shown(self, context: Any, value: Any) -> str:
@@ -261,6 +297,8 @@ def _hooked(node: Any) -> Any:
     """Where jinja2 asks nobody: literal text, loops, slices, `~`, comparisons, tests, keys."""
     for field, value in node.iter_fields():
         hook = "weighed " if f"{type(node).__name__}.{field}" in _JUDGED else ""
+        if field == "args" or (isinstance(node, nodes.Operand) and node.op in {"in", "notin"}):
+            hook = hook and "searched "
         if isinstance(value, list):
             value[:] = [_through(hook, _hooked(item)) if isinstance(item, nodes.Node) else item for item in value]
         elif isinstance(value, nodes.Node):

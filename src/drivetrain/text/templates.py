@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -22,6 +23,7 @@ MAX_REASON_CHARS = 400
 TRIAL_SECONDS = 0.5
 
 _PRIVATE = range(0xF0000, 0x10FFFE)
+_ESCAPED = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 _MARK = "7294016358204917"  # digits, so that no change of case loses it
 _DUMP = "3860257149025836"
 
@@ -153,6 +155,8 @@ class _Hidden:
         pieces = {text[a:b] for text, spans in zip(texts, spelled, strict=True) for a, b in spans}
         chars: set[str] = set().union(*pieces)
         taken = set().union(*texts) if chars else set()
+        if chars:  # written out as JSON in ASCII, a stand-in must not be mistaken for what somebody said
+            taken |= {json.loads(f'"{pair}"') for text in texts for pair in _ESCAPED.findall(text)}
         free = (code for code in _PRIVATE if chr(code) not in taken)
         try:
             table = {ord(char): next(free) for char in sorted(chars)}
@@ -170,6 +174,8 @@ class _Hidden:
     def split(self, text: str) -> list[Segment]:
         if not self._back:
             return [Segment(text)]
+        for code in self._back:
+            text = text.replace(json.dumps(chr(code))[1:-1], chr(code))  # as tojson may have written it
         pieces = re.split(f"([{''.join(map(chr, self._back))}]+)", text)
         return [Segment(self.shown(piece), literal=i % 2 == 1) for i, piece in enumerate(pieces)]
 

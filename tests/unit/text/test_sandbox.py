@@ -116,6 +116,21 @@ BLOWUPS = {
     + "{% set ns.x = 1 %}"
     + LOOP.replace("BODY", LOOP),
     "deep lists": NEST.replace("range(60)", "range(90000)").replace("STEP", "[ns.x]").replace("USE", "{{ ns.x }}"),
+    "stripping by a text": BIG + "{{ big.strip('y' * 4000000 ~ 'x') }}",
+    "trimming by a text": BIG + "{{ big | trim('y' * 4000000 ~ 'x') }}",
+    "formatting by a test": "{{ '%1000000000d' is odd }}",
+    "formatting by another test": "{{ '%1000000000s' is divisibleby('a') }}",
+    "rounding a text": "{{ 'abcdefgh' | round(8, 'floor') }}",
+    "dividing numbers": "{% set a = ('f' * 7000000) | int(0, 16) %}{{ a // ('f' * 3500000) | int(0, 16) }}",
+    "dividing by a test": "{{ 0x" + "f" * 200_000 + " is divisibleby(0x" + "f" * 40_000 + ") }}",
+    "dividing long literals": "{{ 0x" + "f" * 200_000 + " // 0x" + "f" * 40_000 + " }}",
+    "a long path": "{{ ([1] * 1000) | map(attribute='a.' * 2000000 ~ 'a', default='') | list | length }}",
+    "sorting a loop": BIG
+    + "{% for x in [big ~ 'a', big ~ 'b'] * 50000 %}{{ loop | sort(case_sensitive=true) | length }}{% endfor %}",
+    "searching a loop": BIG + "{% for x in [big ~ 'a'] * 100000 %}{{ (big ~ 'b', loop) in loop }}{% endfor %}",
+    "searching a loop by a test": BIG
+    + "{% for x in [big ~ 'a'] * 100000 %}{{ (big ~ 'b', loop) is in(loop) }}{% endfor %}",
+    "words of a title": "{{ 'a ' * 3900000 | title }}{{ ('a ' * 3900000) | title }}",
     "nothing but time": LOOP.replace("BODY", "{% for j in range(99999) %}{% set x = messages %}{% endfor %}"),
 }
 

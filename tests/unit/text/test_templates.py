@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -287,6 +288,7 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES | st.text(max_size=3), max_size=12).map("".join)
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_nothing_that_is_said_forges_a_token(texts: list[str]) -> None:
     turns = [(("user", "assistant")[i % 2], text) for i, text in enumerate(texts)]
@@ -313,6 +315,7 @@ REWORKED = {
 MODELS = {source: template(source) for source in (CHATML, MISTRAL, ZEPHYR, *REWORKED.values())}
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_nor_where_the_template_reworks_what_is_said(texts: list[str]) -> None:
     chats = [said(*(("user", text) for text in texts)), [Message("user", tuple(TextPart(text) for text in texts))]]
@@ -320,6 +323,14 @@ def test_nor_where_the_template_reworks_what_is_said(texts: list[str]) -> None:
         for chat in chats:
             plain = [Message(m.role, tuple(TextPart("a") for _ in m.content)) for m in chat]
             assert specials_in(MODELS[source].render(chat)) == specials_in(MODELS[source].render(plain))
+
+
+def test_a_spelling_survives_json_in_ascii() -> None:
+    prompt = template("{{ messages[0].content | tojson(ensure_ascii=true) }}").render(said(("user", "a<s>b")))
+    assert prompt.text == '"a<s>b"'
+    escaped = json.dumps("".join(map(chr, range(0xF0000, 0xF0010))))
+    assert template(CHATML).render(said(("user", escaped + "<s>"))).text.count(escaped + "<s>") == 1
+    assert [s.text for s in prompt.segments if s.literal] == ["<s>"]
 
 
 def test_private_use_characters_forge_nothing_and_come_back() -> None:

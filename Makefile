@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 MODEL  ?= smollm2-135m
+PORT   ?= 8000
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help serve test check soak bench fmt wheel clean model
@@ -19,8 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 model: $(STAMP)
 	$(BIN)/drivetrain pull $(MODEL)
 
-serve: model ## A chat with a real model in this terminal (the HTTP server comes with the next issue)
-	$(BIN)/drivetrain chat $(MODEL)
+serve: model ## A real model behind the OpenAI API and a web page, on 127.0.0.1 (PORT=8000, MODEL=smollm2-135m)
+	$(BIN)/drivetrain serve $(MODEL) --port $(PORT)
 
 check: $(STAMP) ## Format, lint, types, import rules, fast tests
 	$(BIN)/ruff format --check src tests bench

@@ -247,6 +247,19 @@ async def test_drain_lets_running_ones_end_and_refuses_new_ones(rig: Rig) -> Non
         await draining
 
 
+async def test_drain_waits_for_readers_that_are_behind(rig: Rig) -> None:
+    """The engine is done and its slot free, but half of the answer is still to be read: that is not cut off."""
+    async with rig.open() as worker:
+        stream = worker.stream(**{**ENDLESS, "max_tokens": 20})
+        await read_some(stream, 2)
+        await until_idle(rig, worker)
+        draining = asyncio.create_task(worker.drain(20))
+        await asyncio.sleep(0.05)
+        events = [event async for event in stream]
+        assert isinstance(events[-1], Finished)
+        await asyncio.wait_for(draining, 5)
+
+
 async def test_stopping_ends_what_runs_and_is_idempotent(rig: Rig) -> None:
     async with rig.open() as worker:
         stream = worker.stream(**ENDLESS)

@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import sys
 from typing import Any
 
@@ -18,6 +20,9 @@ from uvicorn.server import ServerState
 
 from drivetrain.server.errors import error_body
 from drivetrain.server.settings import ServerSettings
+
+_RESET = struct.pack("ii", 1, 0)
+"""Linger for no time: what was not taken is dropped."""
 
 
 class Connection(H11Protocol):
@@ -94,8 +99,11 @@ class Connection(H11Protocol):
             self.transport.close()
 
     def _cut_off(self) -> None:
-        """Closing would wait for the client to take the rest, which is what it does not do."""
+        """Closing would wait for the client to take the rest, which is what it does not do; so would the kernel."""
         self._stalled = None
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
     def _refuse(self, status: int, message: str) -> None:

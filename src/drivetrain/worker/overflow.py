@@ -27,10 +27,12 @@ def fit(
     policy: Overflow,
     bos_id: int | None,
     separate: bool = False,
+    param: str = "prompt",
 ) -> Fitted:
     """`max_tokens` is what the request says; the default is clamped to the room, the request's word is not.
 
-    `separate`: encoder and decoder have a context each (encoder-decoder models). A cut keeps a leading BOS.
+    `param` names the field that holds the prompt. `separate`: encoder and decoder have a context each
+    (encoder-decoder models). A cut keeps a leading BOS.
     """
     if max_tokens is not None and max_tokens > limit - (0 if separate else 1):
         raise ContextOverflow(
@@ -43,7 +45,7 @@ def fit(
     room = limit if separate else limit - answer
     if len(ids) > room:
         if policy is Overflow.ERROR or room < 1:
-            raise _overflow(len(ids), max_tokens, limit)
+            raise _overflow(len(ids), max_tokens, limit, param)
         ids, truncated = _cut(ids, room, policy, bos_id)
     else:
         truncated = 0
@@ -72,12 +74,12 @@ def _cut(ids: list[int], room: int, policy: Overflow, bos_id: int | None) -> tup
     return head + kept, len(body) - keep
 
 
-def _overflow(prompt_tokens: int, max_tokens: int | None, limit: int) -> ContextOverflow:
+def _overflow(prompt_tokens: int, max_tokens: int | None, limit: int, param: str) -> ContextOverflow:
     asked = "" if max_tokens is None else f" and max_tokens is {max_tokens}"
     return ContextOverflow(
         f"the prompt is {prompt_tokens} tokens{asked}, the context is {limit}; "
         "shorten one of them, or set overflow to truncate_left or truncate_middle",
         prompt_tokens=prompt_tokens,
         limit=limit,
-        param="messages" if max_tokens is None else "max_tokens",
+        param=param if max_tokens is None or prompt_tokens >= limit else "max_tokens",
     )

@@ -126,12 +126,12 @@ class Preparer:
                 f"the prompt has {len(prompt.text)} characters, far more than a context of {limit} tokens holds",
                 prompt_tokens=len(prompt.text) // LONGEST_PIECE_BYTES,
                 limit=limit,
-                param="prompt" if request.messages is None else "messages",
+                param=_prompt_field(request),
             )
         ids = list(request.prompt_token_ids or ()) if prompt is None else self._tokenizer.encode(prompt)
         if not ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
-        check_known(ids, self._info.vocab_size, "prompt" if request.messages is None else "messages")
+        check_known(ids, self._info.vocab_size, _prompt_field(request))
         fitted = fit(
             ids,
             limit=limit,
@@ -140,6 +140,7 @@ class Preparer:
             policy=Overflow(request.overflow or self._overflow),
             bos_id=self._tokenizer.id_of(self._tokenizer.bos_token or ""),
             separate=self._info.encoder_decoder,
+            param=_prompt_field(request),
         )
         text = self._prompt_text(prompt, fitted) if request.echo else ""
         engine_request = self._engine_request(request, request_id, fitted.ids, fitted.max_tokens, None, limit)
@@ -231,6 +232,11 @@ class Preparer:
         }
         for name, ids in named.items():
             check_known(ids, self._info.vocab_size, name)
+
+
+def _prompt_field(request: GenerateRequest) -> str:
+    fields = ("messages", "prompt", "prompt_token_ids")
+    return next(name for name in fields if getattr(request, name) is not None)
 
 
 def check_known(ids: Iterable[int], vocab_size: int, param: str) -> None:

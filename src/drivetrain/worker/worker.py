@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -81,6 +82,8 @@ class Worker:
         self._watcher: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._runs: set[Run] = set()
+        self._all_read = asyncio.Event()
+        self._all_read.set()
         self._endings: Counter[str] = Counter()
         self._usage = Usage()
         self._memory = MemoryAverage()
@@ -146,7 +149,12 @@ class Worker:
         if self._state is State.READY:
             self._state = State.DRAINING
         self._admission.close("the worker is shutting down; send this to another one")
-        await self._admission.idle(self.settings.drain_s if grace_s is None else grace_s)
+        grace = self.settings.drain_s if grace_s is None else grace_s
+        deadline = time.monotonic() + grace
+        await self._admission.idle(grace)
+        with contextlib.suppress(TimeoutError):  # the engine is done; readers may still be behind
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await self._all_read.wait()
         for run in list(self._runs):
             run.interrupt(Cancelled("the worker shut down before this request was done"))
         await self._admission.idle(ABORT_WAIT_S)
@@ -252,6 +260,7 @@ class Worker:
             stream_interval=self.settings.stream_interval,
         )
         self._runs.add(run)
+        self._all_read.clear()
         return EventStream(run)
 
     async def generate(self, **request: Any) -> Result:
@@ -328,6 +337,8 @@ class Worker:
     def ended(self, run: Run, error: DrivetrainError | None) -> Metrics:
         """Called by each run exactly once."""
         self._runs.discard(run)
+        if not self._runs:
+            self._all_read.set()
         self._count(error)
         self._add_usage(run.usage)
         now = self._memory_now()

@@ -86,7 +86,7 @@ def test_one_bad_prompt_of_a_streamed_list(served: Served) -> None:
     limit = served.worker.capabilities.context_length
     error = bad(served, prompt=["fine", "word " * limit * 2, "fine"], stream=True)
     assert error["code"] == "context_length_exceeded"
-    assert error["param"] == "max_tokens"
+    assert error["param"] == "prompt"
     served.settle(5)
 
 

@@ -64,14 +64,14 @@ export class AnswerMessage {
     this.note = h("div", { class: "note-slot" });
     this.element = h("article", { class: "message answer", "aria-label": "Answer" }, this.body, this.note, this.footer);
     this.again = again;
-    this.update(false);
+    this.drawn = false;
   }
 
-  /** Many calls in one frame draw once. */
+  /** To be called once at first. Later calls while the answer runs are drawn once a frame. */
   update(running, last = false) {
     this.running = running;
     this.last = last;
-    if (!running) return this.draw();
+    if (!running || !this.drawn) return this.draw();
     this.frame ||= requestAnimationFrame(() => this.draw());
   }
 
@@ -79,6 +79,7 @@ export class AnswerMessage {
     cancelAnimationFrame(this.frame);
     this.frame = 0;
     const { message } = this;
+    this.drawn = true;
     this.element.classList.toggle("running", this.running);
     this.element.classList.toggle("waiting", this.running && !message.content);
     this.element.setAttribute("aria-busy", String(this.running));

@@ -6,8 +6,10 @@ STAMP  := $(VENV)/.installed
 MODEL  ?= smollm2-135m
 PORT   ?= 8000
 PYTEST := $(BIN)/python -m pytest
+# The browser tests need Chromium and a quiet machine: a target of their own.
+QUIET  := --ignore=tests/browser
 
-.PHONY: help serve test check soak bench fmt wheel clean model
+.PHONY: help serve test check soak browser bench fmt wheel clean model
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -28,13 +30,17 @@ check: $(STAMP) ## Format, lint, types, import rules, fast tests
 	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -q -m 'not slow and not soak'
+	$(PYTEST) -q $(QUIET) -m 'not slow and not soak'
 
 test: model ## Every test but the soaks, with real weights
-	$(PYTEST) -q -m 'not soak'
+	$(PYTEST) -q $(QUIET) -m 'not soak'
 
 soak: model ## Thousands of requests that end in every way; counts what is left behind
-	$(PYTEST) -q -m soak --timeout 900
+	$(PYTEST) -q $(QUIET) -m soak --timeout 900
+
+browser: model ## The page in a real headless Chromium (Debian's, installed if it is not there)
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+	$(PYTEST) -q tests/browser
 
 bench: $(STAMP) ## Start-up times and the cost of the layer
 	$(BIN)/python bench/startup.py

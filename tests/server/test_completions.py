@@ -199,7 +199,7 @@ def test_a_list_longer_than_the_slots() -> None:
 
 
 def test_a_failure_ends_the_whole_list() -> None:
-    with serving(fake(repeat=True, fault=RuntimeError("no"), fault_at_step=3)) as served:
+    with serving(fake(repeat=True, step_delay_s=0.1, fault=RuntimeError("no"), fault_at_step=3)) as served:
         error = served.refused(PATH, {"model": "fake", "prompt": ["a", "b"], "max_tokens": 9}, 500)
         assert error["code"] == "engine_error"
         *_, error, done = served.events(PATH, {"model": "fake", "prompt": ["a", "b"], "max_tokens": 9})

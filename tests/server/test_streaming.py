@@ -121,7 +121,7 @@ def test_control_characters_and_line_separators() -> None:
 
 
 def test_a_failure_in_mid_stream() -> None:
-    with serving(fake(repeat=True, fault=RuntimeError("secret /path"), fault_at_step=3)) as served:
+    with serving(fake(repeat=True, step_delay_s=0.1, fault=RuntimeError("secret /path"), fault_at_step=3)) as served:
         *chunks, error, done = served.events(CHAT, body(served))
         assert done == "[DONE]"
         assert error["error"]["code"] == "engine_error"

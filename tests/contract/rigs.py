@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -107,7 +108,7 @@ class TransformersRig:
         unsupported = settings.pop("unsupported", frozenset())
         engine = TransformersEngine()
         if unsupported:
-            engine = _Narrowed(unsupported)
+            engine = _narrowed(TransformersEngine, unsupported)
         spec = ModelSpec(name=self._model, path=self._checkpoint(self._model), format=WeightsFormat.SAFETENSORS)
         async with started(engine, spec, settings) as worker:
             yield worker
@@ -141,10 +142,57 @@ class TransformersRig:
         return worker._engine
 
 
-def _Narrowed(unsupported: frozenset[str]) -> Any:  # noqa: N802 - makes an instance of a local class
-    from drivetrain.engines.transformers.engine import TransformersEngine
+class LlamaCppRig:
+    """The real engine on the real small model, with a short context so that a worker starts in a second."""
 
-    class Narrowed(TransformersEngine):
+    name = "llamacpp"
+    seeded = True
+
+    @asynccontextmanager
+    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+        from drivetrain.engines.llamacpp.engine import LlamaCppEngine
+        from drivetrain.store.store import Store
+
+        unsupported = settings.pop("unsupported", frozenset())
+        engine = _narrowed(LlamaCppEngine, unsupported) if unsupported else LlamaCppEngine()
+        path = Store().ensure("smollm2-135m", lambda what, share: None).path
+        spec = ModelSpec(
+            name="smollm2", path=path, format=WeightsFormat.GGUF, options={"context_length": 2048, "slots": 4}
+        )
+        async with started(engine, spec, settings) as worker:
+            yield worker
+        assert not engine.health().alive
+
+    def idle(self, worker: Worker) -> bool:
+        return not self._engine(worker).busy
+
+    def steps(self, worker: Worker) -> int:
+        return int(self._engine(worker).steps_run)
+
+    @contextlib.contextmanager
+    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+        """Each choice fails as it hears its token frame number `at_step`."""
+        from drivetrain.engines.llamacpp.generation import ChoiceRun
+
+        heard: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        take = ChoiceRun._take
+
+        def fail(choice: Any, *frame: Any) -> None:
+            step = heard[choice] = heard.get(choice, -1) + 1
+            if step == at_step:
+                raise error
+            take(choice, *frame)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ChoiceRun, "_take", fail)
+            yield
+
+    def _engine(self, worker: Worker) -> Any:
+        return worker._engine
+
+
+def _narrowed(base: Any, unsupported: frozenset[str]) -> Any:
+    class Narrowed(base):  # type: ignore[misc]  # any engine
         """The same engine, declaring less: what it does not declare must be refused by name."""
 
         async def load(self, spec: Any, progress: Any) -> Any:

@@ -1,0 +1,138 @@
+"""The `llamacpp` engine: GGUF models through llama.cpp's server, token ids in and out, many requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from drivetrain.core.engine import (
+    EmbedItem,
+    EngineInfo,
+    EngineRequest,
+    Health,
+    ModelSpec,
+    Progress,
+    WeightsFormat,
+)
+from drivetrain.core.errors import DrivetrainError, EngineFailed, LoadFailed
+from drivetrain.core.results import DeviceMemory
+from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.llamacpp import errors
+from drivetrain.engines.llamacpp.embedding import Embedder
+from drivetrain.engines.llamacpp.generation import Generation, Served
+from drivetrain.engines.llamacpp.loading import describe, open_model
+from drivetrain.engines.llamacpp.options import SETTINGS
+from drivetrain.engines.llamacpp.process import ServerProcess
+
+__all__ = ["SETTINGS", "LlamaCppEngine"]
+
+
+class LlamaCppEngine:
+    """llama.cpp runs in a child process; here there are only connections, one task a request and no thread."""
+
+    def __init__(self) -> None:
+        self._process: ServerProcess | None = None
+        self._embedder: Embedder | None = None
+        self._served: Served | None = None
+        self._running: dict[StepChannel, asyncio.Task[None]] = {}
+        self._closed = False
+        self._last_progress = time.monotonic()
+        self.steps_run = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request has not been let go yet."""
+        return bool(self._running)
+
+    async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        try:
+            return await self._load(spec, progress)
+        except BaseException as exc:
+            await self.close()
+            if isinstance(exc, Exception):
+                raise errors.while_loading(exc) from exc
+            raise
+
+    async def _load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        if spec.format is not WeightsFormat.GGUF:
+            raise LoadFailed("the llamacpp engine loads GGUF files only")
+        progress("reading the model's metadata", None)
+        model = await asyncio.to_thread(open_model, spec)
+        self._process = ServerProcess(model.launch)
+        progress("loading the weights", None)
+        await self._process.start_async()
+        info = await describe(model, self._process)
+        self._served = model.serve(self._process, self._count_step)
+        if info.capabilities.embeddings:
+            self._embedder = Embedder(model.embedding_launch)
+        progress("loaded", 1.0)
+        return info
+
+    def generate(self, request: EngineRequest) -> StepChannel:
+        channel = StepChannel(on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index))
+        if self._served is None or not self._is_alive():
+            channel.release(EngineFailed("llama.cpp is not running"))
+            return channel
+        generation = Generation(request, self._served, channel.push)
+        task = asyncio.create_task(generation.run(), name=f"llamacpp-{request.request_id}")
+        self._running[channel] = task
+        task.add_done_callback(lambda done: self._settle(channel, done))
+        return channel
+
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        if self._embedder is None or self._closed:
+            raise EngineFailed("llama.cpp is not running")
+        try:
+            vectors = await self._embedder.embed([item.token_ids for item in items])
+        except Exception as exc:
+            raise errors.while_running(exc) from exc
+        self._last_progress = time.monotonic()
+        return vectors
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        return ()
+
+    def health(self) -> Health:
+        detail = "" if self._closed or self._is_alive() else "llama.cpp's process has ended"
+        return Health(self._is_alive(), len(self._running), self._last_progress, detail)
+
+    async def close(self) -> None:
+        """The process ends first: whatever its slots held is gone with it."""
+        self._closed = True
+        tasks = list(self._running.values())
+        for channel in list(self._running):
+            channel.abort()
+        if self._process is not None:
+            await asyncio.to_thread(self._process.stop)
+        if self._embedder is not None:
+            await self._embedder.close()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _is_alive(self) -> bool:
+        return not self._closed and self._process is not None and self._process.alive
+
+    def _count_step(self) -> None:
+        self.steps_run += 1
+        self._last_progress = time.monotonic()
+
+    def _abort(self, channel: StepChannel) -> None:
+        task = self._running.get(channel)
+        if task is not None:
+            task.cancel()
+
+    def _settle(self, channel: StepChannel, task: asyncio.Task[None]) -> None:
+        """The one end of every request. Its slots are idle: its task ends only then."""
+        self._running.pop(channel, None)
+        self._last_progress = time.monotonic()
+        channel.release(None if task.cancelled() else self._error(task.exception()))
+
+    def _error(self, exc: BaseException | None) -> DrivetrainError | None:
+        if exc is None:
+            return None
+        if isinstance(exc, (OSError, EOFError)) and self._process is not None and not self._process.alive:
+            died = self._process.death()
+            died.__cause__ = exc
+            exc = died
+        return errors.while_running(exc)

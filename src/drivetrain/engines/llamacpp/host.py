@@ -1,0 +1,83 @@
+"""The child process that holds llama.cpp: run as a script, it serves one model until its standard input ends.
+
+A process of its own because the library keeps Python's lock while it loads (seconds in which an event loop would
+stand still), takes over the signals, and ends its process with `abort()` on some errors. It imports nothing of
+Drivetrain, so it starts in a few hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+READY = "drivetrain-llamacpp-ready "
+"""Begins the one line that says the address; every other line of the output is the library's log."""
+
+
+def main() -> None:
+    config = json.loads(sys.stdin.readline())
+    if hasattr(signal, "SIGINT"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = serve(config)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever drains the worker decides when this one ends
+    told = {"address": server.listening_address, "version": version(), "device": device(config["gpu_layers"])}
+    sys.stdout.write(READY + json.dumps(told) + "\n")
+    sys.stdout.flush()
+    sys.stdin.read()  # ends with the parent, however that ends
+    os._exit(0)
+
+
+def serve(config: dict[str, Any]) -> Any:
+    xllamacpp = library()
+
+    params = xllamacpp.CommonParams()
+    params.model.path = config["model"]
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.api_keys = [config["key"]]
+    params.n_parallel = config["slots"]
+    params.n_ctx = config["context_length"] * config["slots"]
+    params.n_batch = config["batch"]
+    params.n_ubatch = config["batch"]
+    params.n_threads_http = 2 * config["slots"] + 8
+    params.cache_ram_mib = 0  # our own slot pool decides what stays cached, in memory that was counted at load
+    params.fit_params = False
+    params.warmup = False
+    params.ui = False
+    params.endpoint_slots = True
+    params.verbosity = 1  # errors only: they become the reason of a `LoadFailed`
+    if config["threads"] is not None:
+        params.cpuparams.n_threads = config["threads"]
+        params.cpuparams_batch.n_threads = config["threads"]
+    if config["gpu_layers"] is not None:
+        params.n_gpu_layers = config["gpu_layers"]
+    if config["pooling"] is not None:
+        params.embedding = True
+        params.pooling_type = getattr(xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{config['pooling'].upper()}")
+    return xllamacpp.Server(params)
+
+
+def library() -> Any:
+    return importlib.import_module("xllamacpp")
+
+
+def version() -> str:
+    return str(library().__version__)
+
+
+def device(gpu_layers: int | None) -> str:
+    """The name of the first accelerator that layers go to, else `cpu`."""
+    xllamacpp = library()
+
+    kinds = xllamacpp.ggml_backend_dev_type
+    accelerators = {kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_IGPU}
+    names = [str(d["name"]).lower() for d in xllamacpp.get_device_info() if d["type"] in accelerators]
+    return names[0] if names and gpu_layers != 0 else "cpu"
+
+
+if __name__ == "__main__":
+    main()

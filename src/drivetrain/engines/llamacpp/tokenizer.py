@@ -1,0 +1,152 @@
+"""The tokenizer port over llama.cpp: its server splits text into ids, the GGUF vocabulary spells ids."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+from drivetrain.core.prompt import Prompt
+from drivetrain.core.tokenizer import Detokenizer
+from drivetrain.engines.llamacpp import errors
+from drivetrain.engines.llamacpp.errors import ServerRefused
+from drivetrain.engines.llamacpp.vocabulary import Vocabulary
+from drivetrain.text.detokenizers import TableDetokenizer
+from drivetrain.text.spans import find_specials
+
+TIMEOUT_S = 60.0
+_FENCE = "\n"
+
+
+class Split(Protocol):
+    """Text to ids, special-token spellings as such only with `specials`. Blocks; safe from any thread."""
+
+    def __call__(self, text: str, *, specials: bool, add_special: bool = False) -> list[int]: ...
+
+
+class ServerSplit:
+    """Asks the server's `/tokenize`, on a connection of its own each time."""
+
+    def __init__(self, host: str, port: int, key: str) -> None:
+        self._host = host
+        self._port = port
+        self._key = key
+
+    def __call__(self, text: str, *, specials: bool, add_special: bool = False) -> list[int]:
+        if not text and not add_special:
+            return []
+        body = json.dumps({"content": text, "add_special": add_special, "parse_special": specials})
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        try:
+            headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+            connection.request("POST", "/tokenize", body, headers)
+            response = connection.getresponse()
+            data = response.read()
+            if response.status != http.client.OK:
+                raise ServerRefused.parse(response.status, data)
+            return [int(i) for i in json.loads(data)["tokens"]]
+        except Exception as exc:
+            raise errors.while_running(exc) from exc
+        finally:
+            connection.close()
+
+
+class LlamaCppTokenizer:
+    """`split` blocks for a round trip to the server; all else is looked up in memory."""
+
+    def __init__(self, vocabulary: Vocabulary, split: Split, *, chat_template: str | None) -> None:
+        self._vocabulary = vocabulary
+        self._split = split
+        self._chat_template = chat_template
+        plain = split("a", specials=False)
+        framed = split("a", specials=False, add_special=True)
+        self._bos = framed[: len(framed) - len(plain)] if framed[-len(plain) :] == plain else framed[:1]
+        self._fence = split(_FENCE, specials=False)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocabulary.size
+
+    @property
+    def bos_token(self) -> str | None:
+        return self._spelling(self._vocabulary.bos_id)
+
+    @property
+    def eos_token(self) -> str | None:
+        return self._spelling(self._vocabulary.eos_id)
+
+    @property
+    def chat_template(self) -> str | None:
+        return self._chat_template
+
+    @cached_property
+    def special_strings(self) -> frozenset[str]:
+        spelled = (self._vocabulary.spellings[i] for i in self._vocabulary.special_ids)
+        return frozenset(text for text in spelled if text.strip())
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        ids: list[int] = []
+        for i, (text, specials) in enumerate(self._parts(prompt)):
+            ids += self._split(text, specials=specials) if i == 0 else self._split_inside(text, specials=specials)
+        if prompt.add_bos and ids[: len(self._bos)] != self._bos:
+            return self._bos + ids
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        spell = self._vocabulary.bytes_in_text if skip_special else self.token_bytes
+        detokenizer = TableDetokenizer(spell, strip_first=self._vocabulary.adds_space)
+        return b"".join(map(detokenizer.push, ids)).decode("utf-8", "replace")
+
+    def token_text(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id in self._vocabulary.special_ids:
+            return self._vocabulary.spellings[token_id].encode()
+        return self._vocabulary.bytes_in_text(token_id)
+
+    def id_of(self, token: str) -> int | None:
+        return self._vocabulary.ids.get(token)
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self._vocabulary.special_ids
+
+    def detokenizer(self, prefix: Sequence[int] = ()) -> Detokenizer:
+        at_start = all(i in self._vocabulary.special_ids for i in reversed(prefix))
+        return TableDetokenizer(self._vocabulary.bytes_in_text, strip_first=self._vocabulary.adds_space and at_start)
+
+    def _parts(self, prompt: Prompt) -> list[tuple[str, bool]]:
+        """The text in order, cut where a caller's words spell a special token, even only in part."""
+        text, literal = prompt.text, _literal_spans(prompt)
+        parts: list[tuple[str, bool]] = []
+        at = 0
+        for start, end in find_specials(text, self.special_strings) if literal else ():
+            if any(start < stop and begin < end for begin, stop in literal):
+                parts += [(text[at:start], True), (text[start:end], False)]
+                at = end
+        parts.append((text[at:], True))
+        return [part for part in parts if part[0]]
+
+    def _split_inside(self, text: str, *, specials: bool) -> list[int]:
+        """Not at the start of a text: a vocabulary that would put a space in front is shown a line break there."""
+        if not self._vocabulary.adds_space:
+            return self._split(text, specials=specials)
+        ids = self._split(_FENCE + text, specials=specials)
+        if ids[: len(self._fence)] == self._fence:
+            return ids[len(self._fence) :]
+        return self._split(text, specials=specials)
+
+    def _spelling(self, token_id: int | None) -> str | None:
+        return None if token_id is None else self._vocabulary.spellings[token_id]
+
+
+def _literal_spans(prompt: Prompt) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for segment in prompt.segments:
+        if segment.literal:
+            spans.append((at, at + len(segment.text)))
+        at += len(segment.text)
+    return spans

@@ -7,16 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from contract.rigs import FakeRig, Rig, TransformersRig
+from contract.rigs import FakeRig, LlamaCppRig, Rig, TransformersRig
 from drivetrain.worker.worker import Worker
 
 RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "fake": lambda checkpoint: FakeRig(),
+    "llamacpp": lambda checkpoint: LlamaCppRig(),
     "transformers": TransformersRig,
 }
+NEED_WEIGHTS = {"llamacpp"}
 
 
-@pytest.fixture(params=sorted(RIGS), scope="session")
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name in NEED_WEIGHTS else []) for name in sorted(RIGS)],
+    scope="session",
+)
 def rig(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Rig:
     return RIGS[request.param](checkpoint)
 

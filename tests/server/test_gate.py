@@ -108,8 +108,15 @@ def test_unknown_fields_may_be_ignored() -> None:
             assert headers["x-drivetrain-ignored-fields"] == "nonsense, gr\\xf6\\xdfe\\n"
         assert served.refused("/v1/completions", {**body, "tools": [1]})["param"] == "tools"
         assert served.refused("/v1/completions", {**body, "temperature": 9})["param"] == "temperature"
-        huge = {f"field{i}": 1 for i in range(1000)}
+        huge = {f"field{i}": None for i in range(1000)}
         assert served.request("POST", "/v1/completions", {**body, **huge})[0] == 200
+
+
+def test_null_is_omitted_only_for_a_name_that_is_known(served: Served) -> None:
+    body = {"model": served.model, "prompt": "x", "max_tokens": 1}
+    assert served.request("POST", "/v1/completions", {**body, "temperature": None, "tools": None})[0] == 200
+    for name in ("temprature", ""):
+        assert served.refused("/v1/completions", {**body, name: None})["param"] == name
 
 
 def test_error_bodies_stay_small(served: Served) -> None:

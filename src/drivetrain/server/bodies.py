@@ -35,7 +35,9 @@ class Read(Generic[B]):
 
 def read_body(data: bytes, model: type[B], *, unknown: str) -> Read[B]:
     """Raises `InvalidRequest` or `Unsupported`, naming the field."""
-    values = {name: value for name, value in _object(data).items() if value is not None}
+    given = _object(data)
+    known = model.model_fields.keys() | LATER.keys()
+    values = {name: value for name, value in given.items() if value is not None or name not in known}
     for name in [name for name in values if name in LATER and name not in model.model_fields]:
         if not LATER[name](values.pop(name), values):
             raise Unsupported(f"{name} is not supported yet; leave it out", param=name)

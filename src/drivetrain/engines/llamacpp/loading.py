@@ -28,9 +28,6 @@ from drivetrain.engines.llamacpp.slots import SlotPool
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
-BATCH = 512
-"""Prompt tokens of one step: a cancel waits for one step at most."""
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -47,7 +44,6 @@ class Model:
             model=str(self.path),
             slots=self.options.slots,
             context_length=self.options.context_length,
-            batch=BATCH,
             threads=self.options.threads,
             gpu_layers=self.options.gpu_layers,
         )

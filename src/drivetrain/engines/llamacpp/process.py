@@ -22,12 +22,12 @@ STOP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What the child is told. `pooling` makes it a server for embeddings."""
+    """What the child is told. `pooling` makes it a server for embeddings; `batch` None leaves the step to it."""
 
     model: str
     slots: int
     context_length: int
-    batch: int
+    batch: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
     pooling: str | None = None

@@ -6,9 +6,8 @@ STAMP  := $(VENV)/.installed
 MODEL  ?= smollm2-135m
 PORT   ?= 8000
 PYTEST := $(BIN)/python -m pytest
-# The browser tests need Chromium and a quiet machine: a target of their own. The llama.cpp engine is not named in
-# assembly yet; `pytest tests/engines/test_llamacpp_real.py` is where it goes on.
-QUIET  := --ignore=tests/browser --ignore=tests/engines/test_llamacpp_real.py
+# The browser tests need Chromium: a target of their own.
+QUIET  := --ignore=tests/browser
 
 .PHONY: help serve test check soak browser bench fmt wheel clean model
 

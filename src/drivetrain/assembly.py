@@ -12,6 +12,7 @@ from typing import Any
 
 from drivetrain.core.engine import Description, Engine, ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import Cancelled, InvalidSetting, MissingExtra
+from drivetrain.store.catalogue import CATALOGUE
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
 from drivetrain.telemetry.tracing import Tracer
@@ -30,10 +31,16 @@ class EngineKind:
     make: Callable[[], Engine]
     describe: Callable[[ModelSpec, Progress], Description] | None = None
     """From the files alone. None: loading costs nothing and tells all."""
+    describes_alone: bool = False
+    """Whether `describe` needs none of the modules."""
 
     @property
     def installed(self) -> bool:
         return all(importlib.util.find_spec(module) is not None for module in self.needs)
+
+    @property
+    def install(self) -> str:
+        return f"pip install 'drivetrain[{self.name}]'"
 
     def refuse_if_missing(self) -> None:
         if not self.installed:
@@ -46,6 +53,18 @@ class EngineChoice:
 
     kind: EngineKind
     why: str
+
+
+def _llamacpp() -> Engine:
+    from drivetrain.engines.llamacpp.engine import LlamaCppEngine
+
+    return LlamaCppEngine()
+
+
+def _describe_llamacpp(spec: ModelSpec, progress: Progress) -> Description:
+    from drivetrain.engines.llamacpp.describe import of_file
+
+    return of_file(spec, progress)
 
 
 def _transformers() -> Engine:
@@ -70,6 +89,14 @@ ENGINES = {
     kind.name: kind
     for kind in (
         EngineKind(
+            name="llamacpp",
+            settings=frozenset({"context_length", "slots", "threads", "gpu_layers", "mmproj", "pooling"}),
+            needs=("xllamacpp",),
+            make=_llamacpp,
+            describe=_describe_llamacpp,
+            describes_alone=True,
+        ),
+        EngineKind(
             name="transformers",
             settings=frozenset({"device", "dtype", "trust_remote_code", "context_length", "pooling"}),
             needs=("torch", "transformers"),
@@ -87,7 +114,16 @@ def choose_engine(name: str, model: LocalModel | None) -> EngineChoice:
         return EngineChoice(_named(name), "named by the setting")
     if model is None:
         return EngineChoice(ENGINES["fake"], "the model name is fake")
+    if model.format is WeightsFormat.GGUF:
+        return _for_gguf()
     return EngineChoice(ENGINES["transformers"], f"the weights are {model.format.value}, which transformers loads")
+
+
+def _for_gguf() -> EngineChoice:
+    first, second = ENGINES["llamacpp"], ENGINES["transformers"]
+    if second.installed and not first.installed:
+        return EngineChoice(second, "the weights are gguf, and llamacpp, which runs them as they are, is not installed")
+    return EngineChoice(first, "the weights are gguf, which llamacpp runs as they are")
 
 
 def check_engine(settings: Settings) -> None:
@@ -118,11 +154,20 @@ def open_parts(
     if is_fake(model, settings):
         refuse_unused(settings, ENGINES["fake"])
         return ENGINES["fake"].make(), spec_of(None, settings, store)
-    _named("transformers" if settings.engine == "auto" else settings.engine).refuse_if_missing()
+    _refuse_if_none(model, settings)
     found = store.ensure(model, progress or (lambda what, share: None))
     choice = choose_engine(settings.engine, found)
+    choice.kind.refuse_if_missing()
     refuse_unused(settings, choice.kind)
     return choice.kind.make(), spec_of(found, settings, store)
+
+
+def _refuse_if_none(model: str, settings: Settings) -> None:
+    """Before anything is fetched: the engine that was named, or any that has weights, must be installed."""
+    if settings.engine != "auto":
+        _named(settings.engine).refuse_if_missing()
+    elif not any(kind.installed for kind in ENGINES.values() if kind.needs):
+        ENGINES["llamacpp" if model in CATALOGUE or model.endswith(".gguf") else "transformers"].refuse_if_missing()
 
 
 def spec_of(found: LocalModel | None, settings: Settings, store: Store) -> ModelSpec:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.rigs import FakeRig, LlamaCppRig, Rig, TransformersRig
+from contract.rigs import NEED_WEIGHTS, FakeRig, LlamaCppRig, Rig, TransformersRig
 from drivetrain.worker.worker import Worker
 
 RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
@@ -15,7 +15,6 @@ RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "llamacpp": lambda checkpoint: LlamaCppRig(),
     "transformers": TransformersRig,
 }
-NEED_WEIGHTS = {"llamacpp"}
 
 
 @pytest.fixture(

@@ -43,6 +43,9 @@ class Rig(Protocol):
         ...
 
 
+NEED_WEIGHTS = frozenset({"llamacpp"})
+"""Rigs that run real weights: their tests are slow ones."""
+
 LONG = 200
 PROMPT = "Once upon a time there was a small engine that kept its word."
 

@@ -7,16 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from contract.rigs import FakeRig, Rig, TransformersRig
+from contract.rigs import NEED_WEIGHTS, FakeRig, LlamaCppRig, Rig, TransformersRig
 from server.serving import Served, serving
 
 ENGINES: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "fake": lambda checkpoint: FakeRig(),
+    "llamacpp": lambda checkpoint: LlamaCppRig(),
     "transformers": TransformersRig,
 }
 
 
-@pytest.fixture(params=sorted(ENGINES), scope="session")
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name in NEED_WEIGHTS else []) for name in sorted(ENGINES)],
+    scope="session",
+)
 def rig(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Rig:
     return ENGINES[request.param](checkpoint)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drivetrain.worker.sources import Resolved
 
 _EPILOG = """examples:
-  drivetrain generate smollm2-135m --message "What is the capital of France?" --temperature 0
+  drivetrain generate smollm2-135m --message "Write a haiku about the sea." --temperature 0
   drivetrain generate ./my-model --system "Answer in French." --message "Good morning" --max-tokens 50 --stop END
   drivetrain generate org/name --prompt "Once upon a time" --seed 7 --n 3 --json
   drivetrain generate org/vision-model --image cat.png --message "What is this?"

@@ -95,7 +95,7 @@ def inspect_model(
 def _describe(kind: assembly.EngineKind, spec: ModelSpec, settings: Settings, progress: Progress) -> Description:
     if kind.describe is None:
         return asyncio.run(_load_weightless(kind, progress))
-    if kind.installed:
+    if kind.installed or kind.describes_alone:
         return kind.describe(spec, progress)
     folder = _folder(spec)
     return stated.by_files(folder, settings) if folder is not None else stated.nothing_stated()
@@ -153,7 +153,7 @@ def _put_together(
         engine=choice.kind.name,
         engine_why=choice.why,
         engine_ready=ready,
-        install=None if ready else stated.INSTALL,
+        install=None if ready else choice.kind.install,
         architecture=peeked.architecture,
         family=chosen.family.name,
         family_why=_family_why(chosen, peeked, settings),

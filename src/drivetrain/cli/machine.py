@@ -22,7 +22,7 @@ from drivetrain.telemetry.memory import host_memory
 
 PROBE_TIMEOUT_S = 120.0
 
-_ENGINES = (("fake", None), ("transformers", "transformers"))
+_ENGINES = (("fake", None), ("llamacpp", "llamacpp"), ("transformers", "transformers"))
 """Each engine, and the extra that it needs."""
 
 _PROBE = """

@@ -15,7 +15,7 @@ from drivetrain.core.errors import InvalidSetting
 _EPILOG = """examples:
   drivetrain pull smollm2-135m
   drivetrain chat smollm2-135m
-  drivetrain generate smollm2-135m --message "What is the capital of France?" --temperature 0
+  drivetrain generate smollm2-135m --message "Write a haiku about the sea." --temperature 0
   drivetrain COMMAND --help
 
 MODEL is a short name (smollm2-135m), a folder with safetensors weights, a .gguf file, a Hugging Face id (org/name),

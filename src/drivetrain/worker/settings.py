@@ -31,7 +31,7 @@ _LIMIT = {f.name: f.default for f in fields(Limits)}
 class Settings:
     """None means: decided when the model is loaded, or by what is asked later in the chain of defaults."""
 
-    engine: str = setting("auto", Group.MODEL, "auto, transformers or fake")
+    engine: str = setting("auto", Group.MODEL, "auto, llamacpp, transformers or fake")
     name: str | None = setting(None, Group.MODEL, "the model's public name")
     family: str | None = setting(None, Group.MODEL, "the prompt form, in place of the model's own chat template")
 
@@ -40,6 +40,10 @@ class Settings:
     trust_remote_code: bool | None = setting(None, Group.ENGINE, "run code that comes with the model (dangerous)")
     context_length: int | None = setting(None, Group.ENGINE, "a smaller context than the model's")
     pooling: str | None = setting(None, Group.ENGINE, "for embeddings: mean, cls or last")
+    slots: int | None = setting(None, Group.ENGINE, "requests in one batch; each has a context of its own (default 4)")
+    threads: int | None = setting(None, Group.ENGINE, "CPU threads")
+    gpu_layers: int | None = setting(None, Group.ENGINE, "layers that go to the accelerator (default: what fits)")
+    mmproj: str | None = setting(None, Group.ENGINE, "the GGUF file with the vision part (default: the one beside)")
 
     max_running: int | None = setting(None, Group.SERVING, "requests that run at once (default: what the engine can)")
     max_waiting: int = setting(64, Group.SERVING, "requests that may wait; one more is refused as overloaded")

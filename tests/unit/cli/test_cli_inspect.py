@@ -140,12 +140,14 @@ def test_capabilities_without_the_library(
 def test_a_gguf_file_without_the_library(capsys: pytest.CaptureFixture[str], bare: None, tmp_path: Path) -> None:
     file = tmp_path / "some-vicuna.gguf"
     file.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
-    found = run_here(capsys, "inspect", str(file), "--json").json
+    by_transformers = ("inspect", str(file), "--engine", "transformers")
+    found = run_here(capsys, *by_transformers, "--json").json
     assert (found["format"], found["capabilities"], found["context_length"]) == ("gguf", None, None)
     assert found["family"] == "vicuna"
     assert "the file's own template, which comes first, could not be read" in found["family_why"]
     assert found["missing"][0].endswith(EXTRA)
-    assert "not known before loading" in run_here(capsys, "inspect", str(file)).out
+    assert "not known before loading" in run_here(capsys, *by_transformers).out
+    assert "holds no vocabulary" in run_here(capsys, "inspect", str(file)).err
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "t5", "bert", "llava"])

@@ -99,9 +99,7 @@ def test_no_field_is_both_built_and_later() -> None:
 
 
 def test_null_is_omitted() -> None:
-    read = read_body(
-        b'{"model": "m", "messages": [1], "n": null, "tools": null, "odd": null}', ChatBody, unknown="refuse"
-    )
+    read = read_body(b'{"model": "m", "messages": [1], "n": null, "tools": null}', ChatBody, unknown="refuse")
     assert read.body.n is None
     assert read.ignored == ()
 

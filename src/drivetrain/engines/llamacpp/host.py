@@ -59,6 +59,8 @@ def serve(config: dict[str, Any]) -> Any:
         params.cpuparams_batch.n_threads = config["threads"]
     if config["gpu_layers"] is not None:
         params.n_gpu_layers = config["gpu_layers"]
+    if config["unread"]:
+        params.no_extra_bufts = True  # weights stay mapped in the file, as it lies there
     if on_cpu and config["pooling"] is None:
         # On a CPU flash attention halves the speed of decoding after a long prompt, and makes what a cached prompt
         # leads to differ from what the same prompt leads to uncached.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +48,19 @@ class Model:
         )
 
     @property
+    def splitting_launch(self) -> Launch:
+        return replace(self.launch, slots=1, context_length=64, gpu_layers=0, unread=True)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED,
+            embeddings=True,
+            context_length=self.options.context_length,
+            max_concurrency=self.options.slots,
+        )
+
+    @property
     def embedding_launch(self) -> Launch:
         """A pooled text is one batch, so the batch is as long as the context. Memory is used by what comes."""
         length = self.options.context_length
@@ -84,15 +96,10 @@ async def describe(model: Model, process: ServerProcess) -> EngineInfo:
         raise LoadFailed(f"llama.cpp gives each slot a context of {got}, less than {model.options.context_length}")
     split = ServerSplit(process.host, process.port, process.key)
     template = as_text(model.metadata.get("tokenizer.chat_template"))
-    tokenizer = await asyncio.to_thread(LlamaCppTokenizer, model.vocabulary, split, chat_template=template)
+    tokenizer = LlamaCppTokenizer(model.vocabulary, split, chat_template=template)
     return EngineInfo(
         engine="llamacpp",
-        capabilities=Capabilities(
-            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED,
-            embeddings=True,
-            context_length=model.options.context_length,
-            max_concurrency=model.options.slots,
-        ),
+        capabilities=model.capabilities,
         tokenizer=tokenizer,
         eos_ids=model.vocabulary.eos_ids,
         vocab_size=model.vocabulary.size,

@@ -22,7 +22,10 @@ STOP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What the child is told. `pooling` makes it a server for embeddings; `batch` None leaves the step to it."""
+    """What the child is told. `pooling` makes it a server for embeddings; `batch` None leaves the step to it.
+
+    `unread` maps the weights and reads none: for a server that only splits text.
+    """
 
     model: str
     slots: int
@@ -31,6 +34,7 @@ class Launch:
     threads: int | None = None
     gpu_layers: int | None = None
     pooling: str | None = None
+    unread: bool = False
 
 
 class ServerProcess:

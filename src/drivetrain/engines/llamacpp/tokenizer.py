@@ -60,10 +60,6 @@ class LlamaCppTokenizer:
         self._vocabulary = vocabulary
         self._split = split
         self._chat_template = chat_template
-        plain = split("a", specials=False)
-        framed = split("a", specials=False, add_special=True)
-        self._bos = framed[: len(framed) - len(plain)] if framed[-len(plain) :] == plain else framed[:1]
-        self._fence = split(_FENCE, specials=False)
 
     @property
     def vocab_size(self) -> int:
@@ -137,6 +133,17 @@ class LlamaCppTokenizer:
         if ids[: len(self._fence)] == self._fence:
             return ids[len(self._fence) :]
         return self._split(text, specials=specials)
+
+    @cached_property
+    def _bos(self) -> list[int]:
+        """What a text begins with, by example."""
+        plain = self._split("a", specials=False)
+        framed = self._split("a", specials=False, add_special=True)
+        return framed[: len(framed) - len(plain)] if framed[-len(plain) :] == plain else framed[:1]
+
+    @cached_property
+    def _fence(self) -> list[int]:
+        return self._split(_FENCE, specials=False)
 
     def _spelling(self, token_id: int | None) -> str | None:
         return None if token_id is None else self._vocabulary.spellings[token_id]

@@ -1,0 +1,57 @@
+"""What a GGUF file tells before its weights are loaded; only splitting text needs llama.cpp, with no weight read."""
+
+from __future__ import annotations
+
+import weakref
+from importlib.util import find_spec
+
+from drivetrain.core.engine import Description, ModelSpec, Progress
+from drivetrain.core.errors import MissingExtra
+from drivetrain.engines.llamacpp import errors
+from drivetrain.engines.llamacpp.gguf import as_text
+from drivetrain.engines.llamacpp.loading import Model, open_model
+from drivetrain.engines.llamacpp.options import architecture, stated_sampling
+from drivetrain.engines.llamacpp.process import ServerProcess
+from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit
+
+
+def of_file(spec: ModelSpec, progress: Progress) -> Description:
+    """Raises what loading would raise for the same file and settings, as far as they tell."""
+    progress("reading the model's metadata", None)
+    model = open_model(spec)
+    installed = find_spec("xllamacpp") is not None
+    template = as_text(model.metadata.get("tokenizer.chat_template"))
+    return Description(
+        tokenizer=LlamaCppTokenizer(model.vocabulary, _SplitOnDemand(model, installed), chat_template=template),
+        architecture=architecture(model.metadata),
+        capabilities=model.capabilities,
+        context_length=model.options.context_length,
+        eos_ids=model.vocabulary.eos_ids,
+        default_sampling=stated_sampling(model.metadata),
+        missing=() if installed else ("token ids need llama.cpp: pip install 'drivetrain[llamacpp]'",),
+    )
+
+
+class _SplitOnDemand:
+    """Starts its process when it is first called. The process ends with this object, or with ours."""
+
+    def __init__(self, model: Model, installed: bool) -> None:
+        self._model = model
+        self._installed = installed
+        self._split: ServerSplit | None = None
+
+    def __call__(self, text: str, *, specials: bool, add_special: bool = False) -> list[int]:
+        if not self._installed:
+            raise MissingExtra("the tokenizer", extra="llamacpp")
+        if self._split is None:
+            self._split = self._start()
+        return self._split(text, specials=specials, add_special=add_special)
+
+    def _start(self) -> ServerSplit:
+        process = ServerProcess(self._model.splitting_launch)
+        weakref.finalize(self, process.stop)
+        try:
+            process.start()
+        except Exception as exc:
+            raise errors.while_loading(exc) from exc
+        return ServerSplit(process.host, process.port, process.key)

@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SERVER := $(VENV)/.installed-server
 MODEL  ?= smollm2-135m
 PORT   ?= 8000
 PYTEST := $(BIN)/python -m pytest
@@ -19,10 +20,16 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,transformers,llamacpp,server]'
 	@touch $@
 
+# What serving a GGUF model needs and no more; the whole installation has it too.
+$(SERVER): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -e $(STAMP) || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp,server]'
+	@touch $@
+
 model: $(STAMP)
 	$(BIN)/drivetrain pull $(MODEL)
 
-serve: model ## A real model behind the OpenAI API and a web page, on 127.0.0.1 (PORT=8000, MODEL=smollm2-135m)
+serve: $(SERVER) ## A real model behind the OpenAI API and a web page, on 127.0.0.1 (PORT=8000, MODEL=smollm2-135m)
 	$(BIN)/drivetrain serve $(MODEL) --port $(PORT)
 
 check: $(STAMP) ## Format, lint, types, import rules, fast tests

@@ -92,7 +92,7 @@ def test_a_dead_engine_is_not_ready() -> None:
         served.on_loop(_do(engine.die))
         assert served.request("GET", "/ready")[0] == 503
         assert served.request("GET", "/health")[0] == 200
-        served.refused("/v1/completions", {"model": "fake", "prompt": "x"}, 500)
+        served.refused("/v1/completions", {"model": "fake", "prompt": "x"}, 503)
 
 
 async def _do(action: Any) -> None:

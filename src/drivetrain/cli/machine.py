@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain import __version__
+from drivetrain.assembly import ENGINES, EngineKind
 from drivetrain.cli.distributions import base_packages, extra_packages
 from drivetrain.cli.values import plain
 from drivetrain.core.errors import DrivetrainError
@@ -21,9 +22,6 @@ from drivetrain.store.store import Store
 from drivetrain.telemetry.memory import host_memory
 
 PROBE_TIMEOUT_S = 120.0
-
-_ENGINES = (("fake", None), ("llamacpp", "llamacpp"), ("transformers", "transformers"))
-"""Each engine, and the extra that it needs."""
 
 _PROBE = """
 import json, torch
@@ -41,7 +39,10 @@ print(json.dumps(found))
 def examine() -> dict[str, Any]:
     memory = host_memory()
     devices, problems = find_devices()
-    packages = [*base_packages(), *(package for _, extra in _ENGINES if extra for package in extra_packages(extra))]
+    packages = [
+        *base_packages(),
+        *(package for kind in ENGINES.values() if kind.needs for package in extra_packages(kind.name)),
+    ]
     return {
         "drivetrain": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
@@ -50,7 +51,7 @@ def examine() -> dict[str, Any]:
         "memory": {"total_bytes": memory.total_bytes, "available_bytes": memory.available_bytes},
         "devices": [{"device": "cpu", "name": platform.machine(), "total_bytes": 0}, *devices],
         "device_problems": problems,
-        "engines": [_engine(name, extra) for name, extra in _ENGINES],
+        "engines": [_engine(kind) for kind in ENGINES.values()],
         "packages": plain(packages),
         "store": find_store(),
         "environment": sorted(name for name in os.environ if name.startswith("DRIVETRAIN_")),
@@ -91,11 +92,11 @@ def find_store() -> dict[str, Any]:
     return found
 
 
-def _engine(name: str, extra: str | None) -> dict[str, Any]:
-    packages = extra_packages(extra) if extra else []
+def _engine(kind: EngineKind) -> dict[str, Any]:
+    packages = extra_packages(kind.name) if kind.needs else []
     missing = [package.name for package in packages if package.version is None]
-    if extra and not packages and importlib.util.find_spec(extra) is None:  # our own metadata is not there to ask
-        missing = [extra]
+    if not packages and not kind.installed:  # our own metadata is not there to ask
+        missing = list(kind.needs)
     unfit = [f"{package.name} {package.version}" for package in packages if package.version and not package.fits]
     problem = None
     if missing:
@@ -103,10 +104,10 @@ def _engine(name: str, extra: str | None) -> dict[str, Any]:
     elif unfit:
         problem = f"the installed {', '.join(unfit)} does not fit"
     return {
-        "name": name,
+        "name": kind.name,
         "ready": problem is None,
         "problem": problem,
-        "install": f"pip install 'drivetrain[{extra}]'" if problem else None,
+        "install": kind.install if problem else None,
     }
 
 

@@ -113,6 +113,8 @@ class EngineRequest:
     sampling: Sampling = field(default_factory=Sampling)
     seeds: tuple[int, ...]
     """One a choice: its length is `n`."""
+    seeded: bool = False
+    """Whether the caller named the seed, and so wants the same answer again: no cache may change the rounding."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from drivetrain.core.results import DeviceMemory
 
 
-def host_memory() -> DeviceMemory:
-    """This process on the host. Where the system does not tell, a figure is 0."""
+def host_memory(pid: int | None = None, device: str = "cpu") -> DeviceMemory:
+    """This process on the host, or another. Where the system does not tell, a figure is 0."""
     total = available = 0
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
@@ -19,14 +19,16 @@ def host_memory() -> DeviceMemory:
         available = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         total = _physical()
-    return DeviceMemory("cpu", _resident(), 0, total, available)
+    return DeviceMemory(device, _resident(pid), 0, total, available)
 
 
-def _resident() -> int:
+def _resident(pid: int | None) -> int:
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
+        with open(f"/proc/{pid or 'self'}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
+        if pid is not None:
+            return 0
         import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -50,8 +50,11 @@ class Ticket:
 
 
 class Admission:
-    def __init__(self, *, max_running: int, max_waiting: int) -> None:
+    """`alive` tells whether the engine can do anything at all."""
+
+    def __init__(self, *, max_running: int, max_waiting: int, alive: Callable[[], bool] = lambda: True) -> None:
         self._max_running = max_running
+        self._alive = alive
         self._max_waiting = max_waiting
         self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._running = 0
@@ -68,9 +71,11 @@ class Admission:
         return len(self._waiting)
 
     def enter(self) -> Ticket:
-        """A place, at once. Raises `NotReady` when closed and `Overloaded` when the queue is full."""
+        """A place, at once. Raises `NotReady` when closed or dead, and `Overloaded` when the queue is full."""
         if self._closed:
             raise NotReady(self._closed, retry_after_s=5.0)
+        if not self._alive():
+            raise NotReady("the engine has ended; the worker must be started anew", retry_after_s=5.0)
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         if self._running < self._max_running and not self._waiting:
             self._grant(future)

@@ -200,6 +200,7 @@ class Preparer:
             stop_ids=frozenset(request.stop_token_ids or ()) | self._eos(request),
             sampling=self._defaults.resolve(request),
             seeds=tuple(_wrap(seed + i) for i in range(request.n or 1)),
+            seeded=request.seed is not None,
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
         )

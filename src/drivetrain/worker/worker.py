@@ -132,7 +132,11 @@ class Worker:
             media=MediaLoader(capabilities.limits, allow_hosts=frozenset(settings.media_hosts)),
             executor=self._executor,
         )
-        self._admission = Admission(max_running=capabilities.max_concurrency, max_waiting=settings.max_waiting)
+        self._admission = Admission(
+            max_running=capabilities.max_concurrency,
+            max_waiting=settings.max_waiting,
+            alive=lambda: self._engine.health().alive,
+        )
         self._capabilities, self._chosen = capabilities, chosen
         self._metadata = describe(self._spec.name, info, chosen, eos_ids, defaults)
         self._watcher = asyncio.create_task(self._watch(), name="drivetrain-watch")

@@ -29,7 +29,7 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert report["memory"]["total_bytes"] > 0
     assert report["devices"][0]["device"] == "cpu"
     assert report["device_problems"] == []
-    assert report["engines"][0] == {"name": "fake", "ready": True, "problem": None, "install": None}
+    assert report["engines"][-1] == {"name": "fake", "ready": True, "problem": None, "install": None}
     assert {package["name"] for package in report["packages"]} >= {"jinja2", "pillow", "torch", "transformers"}
     store = report["store"]
     assert (store["path"], store["exists"], store["num_models"]) == (str(tmp_path / "home"), False, 0)

@@ -8,11 +8,10 @@ from importlib.util import find_spec
 from drivetrain.core.engine import Description, ModelSpec, Progress
 from drivetrain.core.errors import MissingExtra
 from drivetrain.engines.llamacpp import errors
-from drivetrain.engines.llamacpp.gguf import as_text
 from drivetrain.engines.llamacpp.loading import Model, open_model
 from drivetrain.engines.llamacpp.options import architecture, stated_sampling
 from drivetrain.engines.llamacpp.process import ServerProcess
-from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit
+from drivetrain.engines.llamacpp.tokenizer import ServerSplit
 
 
 def of_file(spec: ModelSpec, progress: Progress) -> Description:
@@ -20,9 +19,8 @@ def of_file(spec: ModelSpec, progress: Progress) -> Description:
     progress("reading the model's metadata", None)
     model = open_model(spec)
     installed = find_spec("xllamacpp") is not None
-    template = as_text(model.metadata.get("tokenizer.chat_template"))
     return Description(
-        tokenizer=LlamaCppTokenizer(model.vocabulary, _SplitOnDemand(model, installed), chat_template=template),
+        tokenizer=model.tokenizer(_SplitOnDemand(model, installed)),
         architecture=architecture(model.metadata),
         capabilities=model.capabilities,
         context_length=model.options.context_length,

@@ -20,10 +20,12 @@ from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.embedding import Embedder
-from drivetrain.engines.llamacpp.generation import Generation, Served
+from drivetrain.engines.llamacpp.generation import Served
 from drivetrain.engines.llamacpp.loading import describe, open_model
 from drivetrain.engines.llamacpp.options import SETTINGS
 from drivetrain.engines.llamacpp.process import ServerProcess
+from drivetrain.engines.llamacpp.request import Generation
+from drivetrain.telemetry.memory import host_memory
 
 __all__ = ["SETTINGS", "LlamaCppEngine"]
 
@@ -63,7 +65,7 @@ class LlamaCppEngine:
         progress("loading the weights", None)
         await self._process.start_async()
         info = await describe(model, self._process)
-        self._served = model.serve(self._process, self._count_step)
+        self._served = model.serve(self._process, info, self._count_step)
         if info.capabilities.embeddings:
             self._embedder = Embedder(model.embedding_launch)
         progress("loaded", 1.0)
@@ -91,7 +93,11 @@ class LlamaCppEngine:
         return vectors
 
     def memory(self) -> tuple[DeviceMemory, ...]:
-        return ()
+        """Of llama.cpp's process, on the host."""
+        if not self._is_alive():
+            return ()
+        assert self._process is not None
+        return (host_memory(self._process.pid, "llama.cpp"),)
 
     def health(self) -> Health:
         detail = "" if self._closed or self._is_alive() else "llama.cpp's process has ended"

@@ -97,6 +97,8 @@ def while_running(exc: BaseException) -> DrivetrainError:
         error = _refusal(exc)
     elif isinstance(exc, ProcessDied):
         error = EngineFailed(f"llama.cpp is not running any more: {one_line(exc)}{_last_words(exc)}")
+    elif isinstance(exc, ConnectionRefusedError):
+        error = EngineFailed("llama.cpp is not running any more")
     elif isinstance(exc, (OSError, EOFError)):
         error = EngineFailed(f"the connection to llama.cpp broke: {one_line(exc)}")
     else:

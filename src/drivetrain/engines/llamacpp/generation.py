@@ -1,4 +1,4 @@
-"""One request: its choices side by side, each with a slot of its own, legs in and steps out."""
+"""One choice of a request, in a slot of its own: legs in and steps out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
-from drivetrain.core.errors import EngineFailed, InvalidRequest
+from drivetrain.core.errors import EngineFailed
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.llamacpp.connection import Connection
+from drivetrain.engines.llamacpp.continuing import Continued, behind
+from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.idle import until_idle
+from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused, room
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
 from drivetrain.engines.llamacpp.slots import Slot, SlotPool
@@ -32,75 +35,57 @@ class Served:
     slots: SlotPool
     count_step: Callable[[], None]
     alive: Callable[[], bool]
-
-
-class Generation:
-    """`run` ends when every choice has ended and every slot is idle; cancelling it does the same, sooner."""
-
-    def __init__(self, request: EngineRequest, served: Served, emit: Emit) -> None:
-        self._emit = emit
-        self._prompt_told = False
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._finished: set[int] = set()
-        self._choices = [ChoiceRun(i, request, served, self.emit) for i in range(len(request.seeds))]
-        banned = request.sampling.suppress_tokens
-        self._all_banned = len(set(banned)) >= served.vocabulary.size
-
-    async def run(self) -> None:
-        if self._all_banned:
-            raise InvalidRequest("the bans of this request leave no token to sample", param="suppress_tokens")
-        try:
-            async with asyncio.TaskGroup() as group:
-                for choice in self._choices:
-                    if choice.index not in self._finished:
-                        self._tasks[choice.index] = group.create_task(choice.run())
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-
-    def finish(self, index: int) -> None:
-        self._finished.add(index)
-        if index in self._tasks:
-            self._tasks[index].cancel()
-
-    def emit(self, step: Step) -> None:
-        """The first choice that hears of the prompt tells of it."""
-        if isinstance(step, PromptStep):
-            if self._prompt_told:
-                return
-            self._prompt_told = True
-        elif step.index in self._finished:
-            return
-        self._emit(step)
+    image_prompts: ImagePrompts | None = None
 
 
 class ChoiceRun:
-    """The ids of one choice. A leg ends where llama.cpp ends; if the choice does not, another goes on from there."""
+    """The ids of one choice. A leg ends where llama.cpp ends; if the choice does not, another goes on from there.
 
-    def __init__(self, index: int, request: EngineRequest, served: Served, emit: Emit) -> None:
+    Behind images, an end that llama.cpp would end at and we would not is banned instead of read past: nothing could go
+    on after it.
+    """
+
+    def __init__(
+        self, index: int, request: EngineRequest, served: Served, emit: Emit, images: ImagePrompt | None = None
+    ) -> None:
         self.index = index
         self._request = request
         self._served = served
         self._emit = emit
+        self._images = images
+        self._key = request.prompt_ids if images is None else images.key
         self._sampled: list[int] = []
         self._received = 0
         self._missing = 0
         self._ended = False
         self._last: TokenStep | None = None
-        room = request.context_length - len(request.prompt_ids)
-        self._limit = room if request.max_tokens is None else request.max_tokens
+        left = request.context_length - len(request.prompt_ids)
+        self._limit = left if request.max_tokens is None else request.max_tokens
 
     async def run(self) -> None:
         if self._limit <= 0:
             self._emit(TokenStep(self.index, (), None, FinishReason.LENGTH))
             return
-        async with self._served.slots.taken(self._request.prompt_ids) as slot:
-            while not self._ended:
-                await self._run_leg(self._next_leg(slot), slot)
+        async with self._served.slots.taken(self._key) as slot:
+            try:
+                while not self._ended:
+                    await self._run_leg(self._next_leg(slot, await self._continued()), slot)
+            except ServerRefused as exc:
+                raise exc if self._images is None else refused(exc) from exc
 
-    def _next_leg(self, slot: Slot) -> Leg:
+    async def _continued(self) -> Continued | None:
+        if self._images is None or self._served.image_prompts is None:
+            return None
+        tokenizer = self._served.image_prompts.tokenizer
+        return await asyncio.to_thread(behind, self._images, self._sampled, tokenizer)
+
+    def _next_leg(self, slot: Slot, continued: Continued | None) -> Leg:
         request, position = self._request, len(self._sampled)
         banned = set(request.sampling.suppress_tokens)
         limit = self._limit - position
+        if continued is not None:
+            banned |= self._served.vocabulary.server_ends - request.stop_ids
+            limit += OVERSHOOT  # so a half character at the limit costs no second leg
         if position < request.min_tokens:
             banned |= request.stop_ids
             limit = min(limit, request.min_tokens - position)
@@ -110,7 +95,9 @@ class ChoiceRun:
         if self._missing:
             limit = self._missing + OVERSHOOT
         return Leg(
-            prompt=(*request.prompt_ids, *self._sampled),
+            prompt=(*request.prompt_ids, *self._sampled) if continued is None else continued.prompt.body,
+            forced=() if continued is None else continued.forced,
+            grammar=None if continued is None else continued.grammar,
             limit=limit,
             banned=frozenset(banned),
             seed=leg_seed(request.seeds[self.index], position),
@@ -132,21 +119,31 @@ class ChoiceRun:
                     over = bool(event["stop"])
                     self._hear(event, leg)
         finally:
-            if not over:
-                await until_idle(self._served.connection, slot.id, self._served.alive)
-            slot.cached = (*self._request.prompt_ids, *self._sampled)
+            try:
+                if not over:
+                    await until_idle(self._served.connection, slot.id, self._served.alive)
+            finally:
+                slot.cached = (*self._key, *self._sampled)
 
     def _hear(self, event: dict[str, Any], leg: Leg) -> None:
         if event["stop"]:
             self._leg_over(event, leg)
         elif "prompt_progress" in event:
             self._served.count_step()
-            self._emit(PromptStep(cached_tokens=int(event["prompt_progress"]["cache"])))
+            self._hear_prompt(int(event["prompt_progress"]["total"]), int(event["prompt_progress"]["cache"]))
         elif self._last is not None:
             self._give_last()  # llama.cpp did not end where we do: the leg is closed
         else:
             self._served.count_step()
             self._take(event, leg)
+
+    def _hear_prompt(self, total: int, cached: int) -> None:
+        """Before the first image is looked at: only llama.cpp knows how long the prompt is with them."""
+        if self._images is None:
+            self._emit(PromptStep(cached_tokens=cached))
+        elif not self._sampled:
+            self._limit = room(total, self._request)
+            self._emit(PromptStep(self._images.expanded(total), cached_tokens=cached))
 
     def _leg_over(self, event: dict[str, Any], leg: Leg) -> None:
         """What is missing at the end was half a character: it is sampled again, with some room to become whole."""
@@ -154,8 +151,12 @@ class ChoiceRun:
         if self._last is not None:
             self._give_last()
             return
+        if self._images is not None and event["stop_type"] == "limit" and predicted < leg.sampled:
+            self._emit(TokenStep(self.index, (), None, FinishReason.LENGTH))  # the context is full
+            self._ended = True
+            return
         missing = predicted - self._received
-        if (missing and leg.keep_on) or not predicted:
+        if (missing and leg.keep_on and self._received == len(leg.forced)) or not predicted:
             raise EngineFailed("llama.cpp ended without a token that can be known")
         self._missing = missing
 
@@ -163,6 +164,11 @@ class ChoiceRun:
         """One frame: mostly one id, with those before it that the stream left out."""
         predicted = int(event["tokens_predicted"])
         ids = tuple(int(i) for i in event["tokens"])
+        if self._received < len(leg.forced):
+            if predicted > len(leg.forced) or ids[-1] != leg.forced[predicted - 1]:
+                raise EngineFailed("llama.cpp did not come back to where this answer was")
+            self._received = predicted
+            return
         entries = self._logprobs(event)
         lost = predicted - self._received - len(ids)
         if lost > 0:
@@ -179,7 +185,7 @@ class ChoiceRun:
                 break
         step = TokenStep(self.index, ids, None if entries is None else tuple(entries[: len(ids)]), reason)
         self._ended = reason is not None
-        own_end = predicted >= leg.limit or ids[-1] in self._served.vocabulary.eos_ids
+        own_end = predicted >= leg.sampled or ids[-1] in self._served.vocabulary.eos_ids
         if reason is not None and own_end:
             self._last = step  # until llama.cpp has ended too, which is the next frame
         else:

@@ -59,6 +59,10 @@ def serve(config: dict[str, Any]) -> Any:
         params.cpuparams_batch.n_threads = config["threads"]
     if config["gpu_layers"] is not None:
         params.n_gpu_layers = config["gpu_layers"]
+    if config["mmproj"] is not None:
+        os.environ["LLAMA_MEDIA_MARKER"] = config["marker"]  # what stands for an image in a prompt
+        params.mmproj.path = config["mmproj"]
+        params.mmproj_use_gpu = not on_cpu
     if config["unread"]:
         params.no_extra_bufts = True  # weights stay mapped in the file, as it lies there
     if on_cpu and config["pooling"] is None:

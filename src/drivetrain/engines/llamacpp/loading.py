@@ -14,6 +14,9 @@ from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.llamacpp.connection import Connection
 from drivetrain.engines.llamacpp.generation import Served
 from drivetrain.engines.llamacpp.gguf import as_text, read_metadata
+from drivetrain.engines.llamacpp.image_token import image_token
+from drivetrain.engines.llamacpp.images import ImagePrompts
+from drivetrain.engines.llamacpp.mmproj import BATCH
 from drivetrain.engines.llamacpp.options import (
     Options,
     architecture,
@@ -24,7 +27,7 @@ from drivetrain.engines.llamacpp.options import (
 from drivetrain.engines.llamacpp.payload import HONOURED
 from drivetrain.engines.llamacpp.process import Launch, ServerProcess
 from drivetrain.engines.llamacpp.slots import SlotPool
-from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit
+from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit, Split
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
 
@@ -38,6 +41,10 @@ class Model:
     options: Options
 
     @property
+    def sees(self) -> bool:
+        return self.options.vision.path is not None
+
+    @property
     def launch(self) -> Launch:
         return Launch(
             model=str(self.path),
@@ -45,16 +52,19 @@ class Model:
             context_length=self.options.context_length,
             threads=self.options.threads,
             gpu_layers=self.options.gpu_layers,
+            mmproj=None if self.options.vision.path is None else str(self.options.vision.path),
+            batch=None if self.options.vision.path is None else BATCH,
         )
 
     @property
     def splitting_launch(self) -> Launch:
-        return replace(self.launch, slots=1, context_length=64, gpu_layers=0, unread=True)
+        return replace(self.launch, slots=1, context_length=64, gpu_layers=0, mmproj=None, batch=None, unread=True)
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED,
+            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED | ({"images"} if self.sees else set()),
+            vision=self.sees,
             embeddings=True,
             context_length=self.options.context_length,
             max_concurrency=self.options.slots,
@@ -64,15 +74,41 @@ class Model:
     def embedding_launch(self) -> Launch:
         """A pooled text is one batch, so the batch is as long as the context. Memory is used by what comes."""
         length = self.options.context_length
-        return replace(self.launch, slots=1, batch=length, pooling=self.options.pooling)
+        return replace(self.launch, slots=1, batch=length, mmproj=None, pooling=self.options.pooling)
 
-    def serve(self, process: ServerProcess, count_step: Callable[[], None]) -> Served:
+    @property
+    def image_token(self) -> str | None:
+        if not self.sees:
+            return None
+        vocabulary, name = self.vocabulary, as_text(self.metadata.get("general.name")) or self.path.stem
+        tokens = {"bos_token": vocabulary.bos_id, "eos_token": vocabulary.eos_id}
+        return image_token(
+            self.chat_template,
+            named={key: vocabulary.spellings[i] for key, i in tokens.items() if i is not None},
+            specials=vocabulary.special_strings,
+            model=name,
+            kind=architecture(self.metadata),
+        )
+
+    @property
+    def chat_template(self) -> str | None:
+        return as_text(self.metadata.get("tokenizer.chat_template"))
+
+    def tokenizer(self, split: Split) -> LlamaCppTokenizer:
+        return LlamaCppTokenizer(self.vocabulary, split, chat_template=self.chat_template, image_token=self.image_token)
+
+    def serve(self, process: ServerProcess, info: EngineInfo, count_step: Callable[[], None]) -> Served:
+        assert isinstance(info.tokenizer, LlamaCppTokenizer)
+        token, prompts = info.image_token, None
+        if token is not None:
+            prompts = ImagePrompts(info.tokenizer, marker=process.marker, token=token)
         return Served(
             connection=Connection(process.host, process.port, process.key),
             vocabulary=self.vocabulary,
             slots=SlotPool(self.options.slots),
             count_step=count_step,
             alive=lambda: process.alive,
+            image_prompts=prompts,
         )
 
 
@@ -84,7 +120,7 @@ def open_model(spec: ModelSpec) -> Model:
             f"this is an encoder ({architecture(metadata)}) that gives embeddings only; the llamacpp engine serves "
             "models that generate text"
         )
-    return Model(spec.path, metadata, Vocabulary(metadata), read_options(spec.options, metadata))
+    return Model(spec.path, metadata, Vocabulary(metadata), read_options(spec.options, metadata, spec.path))
 
 
 async def describe(model: Model, process: ServerProcess) -> EngineInfo:
@@ -94,9 +130,9 @@ async def describe(model: Model, process: ServerProcess) -> EngineInfo:
     got = int(props["default_generation_settings"]["n_ctx"])
     if got < model.options.context_length:
         raise LoadFailed(f"llama.cpp gives each slot a context of {got}, less than {model.options.context_length}")
-    split = ServerSplit(process.host, process.port, process.key)
-    template = as_text(model.metadata.get("tokenizer.chat_template"))
-    tokenizer = LlamaCppTokenizer(model.vocabulary, split, chat_template=template)
+    if model.sees and (not props["modalities"]["vision"] or props.get("media_marker") != process.marker):
+        raise LoadFailed("llama.cpp has loaded the mmproj file and does not see with it")
+    tokenizer = model.tokenizer(ServerSplit(process.host, process.port, process.key))
     return EngineInfo(
         engine="llamacpp",
         capabilities=model.capabilities,
@@ -108,6 +144,8 @@ async def describe(model: Model, process: ServerProcess) -> EngineInfo:
         dtype=str(props.get("model_ftype") or "unknown"),
         embedding_size=int(of_architecture(model.metadata, "embedding_length") or 0),
         pooling=model.options.pooling,
+        image_token=model.image_token,
         default_sampling=stated_sampling(model.metadata),
+        notes=model.options.vision.notes,
         versions={"xllamacpp": process.version},
     )

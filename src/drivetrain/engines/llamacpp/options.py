@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.engines.llamacpp import mmproj
 from drivetrain.engines.llamacpp.gguf import as_text
 
-SETTINGS = frozenset({"context_length", "slots", "threads", "gpu_layers", "pooling"})
+SETTINGS = frozenset({"context_length", "slots", "threads", "gpu_layers", "mmproj", "pooling"})
 """The settings that this engine honours; any other one that was set is refused at load."""
 
 POOLINGS = ("mean", "cls", "last")
@@ -29,16 +31,18 @@ class Options:
     threads: int | None
     gpu_layers: int | None
     pooling: str
+    vision: mmproj.VisionPart
 
 
-def read_options(options: Mapping[str, Any], metadata: Mapping[str, Any]) -> Options:
-    """Raises `InvalidSetting`, naming the one at fault."""
+def read_options(options: Mapping[str, Any], metadata: Mapping[str, Any], model: Path) -> Options:
+    """Raises `InvalidSetting`, naming the one at fault; `LoadFailed` for a broken file beside the model."""
     return Options(
         slots=_whole(options, "slots", 1, MAX_SLOTS) or DEFAULT_SLOTS,
         context_length=_context_length(_whole(options, "context_length", 1, 2**31 - 1), metadata),
         threads=_whole(options, "threads", 1, 4096),
         gpu_layers=_whole(options, "gpu_layers", 0, 2**16),
         pooling=_pooling(options.get("pooling"), metadata),
+        vision=mmproj.find(options.get("mmproj"), model, of_architecture(metadata, "embedding_length")),
     )
 
 

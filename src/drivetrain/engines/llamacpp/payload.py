@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +25,22 @@ _NO_SEED = 2**32 - 1
 class Leg:
     """One completion of llama.cpp. A choice is mostly one leg; bans that end, and ends that do not, make more.
 
-    `keep_on` bans llama.cpp's own end tokens.
+    `prompt` is ids, or a text with images. `forced` are ids that `grammar` makes llama.cpp sample first; `limit` counts
+    those after them. `keep_on` bans llama.cpp's own end tokens.
     """
 
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...] | Mapping[str, Any]
+    forced: tuple[int, ...] = ()
+    grammar: str | None = None
     limit: int
     banned: frozenset[int]
     seed: int
     slot: int
     keep_on: bool = False
+
+    @property
+    def sampled(self) -> int:
+        return len(self.forced) + self.limit
 
 
 def completion(request: EngineRequest, leg: Leg) -> dict[str, Any]:
@@ -43,12 +50,12 @@ def completion(request: EngineRequest, leg: Leg) -> dict[str, Any]:
     body: dict[str, Any] = {
         "prompt": leg.prompt,
         "id_slot": leg.slot,
-        "n_predict": leg.limit,
+        "n_predict": leg.sampled,
         "seed": leg.seed,
         "stream": True,
         "return_tokens": True,
         "return_progress": True,
-        "cache_prompt": True,
+        "cache_prompt": not request.seeded,
         "response_fields": ["stop", "stop_type", "tokens_predicted"],
         "samplers": _GREEDY_ORDER if greedy else _ORDER,
         "temperature": 0.0 if greedy else sampling.temperature,
@@ -63,6 +70,8 @@ def completion(request: EngineRequest, leg: Leg) -> dict[str, Any]:
         "logit_bias": _biases(sampling.logit_bias.items(), leg.banned),
         "ignore_eos": leg.keep_on,
     }
+    if leg.grammar is not None:
+        body["grammar"] = leg.grammar
     if request.logprobs is not None:
         body["n_probs"] = max(1, request.logprobs)
         body["post_sampling_probs"] = False

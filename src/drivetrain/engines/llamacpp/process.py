@@ -24,6 +24,8 @@ STOP_TIMEOUT_S = 5.0
 class Launch:
     """What the child is told. `pooling` makes it a server for embeddings; `batch` None leaves the step to it.
 
+    `mmproj` is the file of the vision part.
+
     `unread` maps the weights and reads none: for a server that only splits text.
     """
 
@@ -34,6 +36,7 @@ class Launch:
     threads: int | None = None
     gpu_layers: int | None = None
     pooling: str | None = None
+    mmproj: str | None = None
     unread: bool = False
 
 
@@ -43,6 +46,7 @@ class ServerProcess:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self.key = secrets.token_urlsafe(24)
+        self.marker = f"<image-{secrets.token_hex(16)}>"  # nobody can spell what nobody knows
         self.host = "127.0.0.1"
         self.port = 0
         self.version = ""
@@ -73,7 +77,7 @@ class ServerProcess:
             self._reader.start()
         try:
             assert self._child.stdin is not None
-            self._child.stdin.write(json.dumps({**asdict(self._launch), "key": self.key}) + "\n")
+            self._child.stdin.write(json.dumps({**asdict(self._launch), "key": self.key, "marker": self.marker}) + "\n")
             self._child.stdin.flush()
         except OSError:
             pass  # it died at once: its last words say why

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-ENOUGH = 0.5
-"""A cached beginning decides for its slot if it is at least this share of the prompt; else the oldest slot goes."""
+KEEP_WORTH = 0.2
+"""What an id cached just now is worth to somebody later, beside the 1 of a prompt that begins with it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +29,7 @@ class SlotPool:
 
     def __init__(self, count: int) -> None:
         self._free = [Slot(i) for i in range(count)]
+        self._count = count
         self._semaphore = asyncio.Semaphore(count)
         self._uses = 0
 
@@ -45,11 +46,14 @@ class SlotPool:
                 self._free.append(slot)
 
     def _best(self, prompt: tuple[int, ...]) -> Slot:
-        shared = {slot: common_prefix(slot.cached, prompt) for slot in self._free}
-        best = max(self._free, key=lambda slot: (shared[slot], -slot.used))
-        if shared[best] >= ENOUGH * len(prompt):
-            return best
-        return min(self._free, key=lambda slot: slot.used)
+        """Where the least is lost: ids to compute now, and ids thrown away, old ones less; of equals the oldest."""
+
+        def loss(slot: Slot) -> float:
+            shared = common_prefix(slot.cached, prompt)
+            age = (self._uses - slot.used) / self._count
+            return len(prompt) - shared + KEEP_WORTH * (len(slot.cached) - shared) / (1 + age)
+
+        return min(self._free, key=lambda slot: (loss(slot), slot.used))
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -56,10 +56,14 @@ class ServerSplit:
 class LlamaCppTokenizer:
     """`split` blocks for a round trip to the server; all else is looked up in memory."""
 
-    def __init__(self, vocabulary: Vocabulary, split: Split, *, chat_template: str | None) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, split: Split, *, chat_template: str | None, image_token: str | None = None
+    ) -> None:
+        """`image_token` is treated as special where callers' words are concerned, though no id need stand for it."""
         self._vocabulary = vocabulary
         self._split = split
         self._chat_template = chat_template
+        self._image_token = image_token
 
     @property
     def vocab_size(self) -> int:
@@ -79,16 +83,27 @@ class LlamaCppTokenizer:
 
     @cached_property
     def special_strings(self) -> frozenset[str]:
-        spelled = (self._vocabulary.spellings[i] for i in self._vocabulary.special_ids)
-        return frozenset(text for text in spelled if text.strip())
+        return self._vocabulary.special_strings | ({self._image_token} if self._image_token else set())
 
     def encode(self, prompt: Prompt) -> list[int]:
         ids: list[int] = []
         for i, (text, specials) in enumerate(self._parts(prompt)):
             ids += self._split(text, specials=specials) if i == 0 else self._split_inside(text, specials=specials)
-        if prompt.add_bos and ids[: len(self._bos)] != self._bos:
-            return self._bos + ids
+        if prompt.add_bos and ids[: len(self.server_bos)] != self.server_bos:
+            return self.server_bos + ids
         return ids
+
+    def split_whole(self, text: str) -> list[int]:
+        """All special tokens count and nothing is added, as the server does with the texts around images."""
+        return self._split(text, specials=True)
+
+    @cached_property
+    def image_place(self) -> int:
+        """The id that is shown where an image is: that of the image token, if one there is."""
+        if self._image_token is None:
+            return 0
+        ids = self._split(self._image_token, specials=True)
+        return ids[len(ids) // 2] if all(map(self.is_special, ids)) else self._vocabulary.unknown_id or 0
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         spell = self._vocabulary.bytes_in_text if skip_special else self.token_bytes
@@ -115,10 +130,10 @@ class LlamaCppTokenizer:
 
     def _parts(self, prompt: Prompt) -> list[tuple[str, bool]]:
         """The text in order, cut where a caller's words spell a special token, even only in part."""
-        text, literal = prompt.text, _literal_spans(prompt)
+        text, literal = prompt.text, literal_spans(prompt)
         parts: list[tuple[str, bool]] = []
         at = 0
-        for start, end in find_specials(text, self.special_strings) if literal else ():
+        for start, end in find_specials(text, self._vocabulary.special_strings) if literal else ():
             if any(start < stop and begin < end for begin, stop in literal):
                 parts += [(text[at:start], True), (text[start:end], False)]
                 at = end
@@ -135,8 +150,8 @@ class LlamaCppTokenizer:
         return self._split(text, specials=specials)
 
     @cached_property
-    def _bos(self) -> list[int]:
-        """What a text begins with, by example."""
+    def server_bos(self) -> list[int]:
+        """What the server begins a text with, by example."""
         plain = self._split("a", specials=False)
         framed = self._split("a", specials=False, add_special=True)
         return framed[: len(framed) - len(plain)] if framed[-len(plain) :] == plain else framed[:1]
@@ -149,7 +164,8 @@ class LlamaCppTokenizer:
         return None if token_id is None else self._vocabulary.spellings[token_id]
 
 
-def _literal_spans(prompt: Prompt) -> list[tuple[int, int]]:
+def literal_spans(prompt: Prompt) -> list[tuple[int, int]]:
+    """Where the text is the caller's words."""
     spans: list[tuple[int, int]] = []
     at = 0
     for segment in prompt.segments:

@@ -21,8 +21,13 @@ ENDS = frozenset({
 })  # fmt: skip
 """Tokens that llama.cpp takes for the end of a text or a turn by their spelling, and makes special by it.
 
-It ends at some fill-in-the-middle tokens too; those are not ends of an answer, and the engine reads on past them.
 """
+
+FILL_IN_ENDS = frozenset({
+    "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>",
+    "<reponame>", "<|file_sep|>",
+})  # fmt: skip
+"""llama.cpp ends at these too. They are not ends of an answer, and the engine reads on past them."""
 
 
 class Vocabulary:
@@ -68,6 +73,22 @@ class Vocabulary:
         """Every id that the file names as an end, and those that are ends by their spelling."""
         named = (self._named(name) for name in ("eos", "eot", "eom"))
         return frozenset(i for i in named if i is not None) | {self.ids[end] for end in ENDS if end in self.ids}
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        return self._named("unknown")
+
+    @cached_property
+    def server_ends(self) -> frozenset[int]:
+        """Every id that llama.cpp itself ends at."""
+        named = (self._named(name) for name in ("fim_pad", "fim_rep", "fim_sep"))
+        spelled = {self.ids[end] for end in FILL_IN_ENDS if end in self.ids}
+        return self.eos_ids | {i for i in named if i is not None} | spelled
+
+    @cached_property
+    def special_strings(self) -> frozenset[str]:
+        spelled = (self.spellings[i] for i in self.special_ids)
+        return frozenset(text for text in spelled if text.strip())
 
     def bytes_in_text(self, token_id: int) -> bytes:
         """What the id adds to a text: nothing if it is special, or past the vocabulary."""

@@ -1,0 +1,141 @@
+"""What Drivetrain itself costs a token: the fake engine says SmolLM2 ids, two stops set, one event a token.
+
+In process, and over HTTP (the server's CPU only, read from the system while a client in another process reads).
+Prints one JSON object: microseconds of CPU a token, and the memory of the open streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from load import Target
+
+from drivetrain.core.engine import ModelSpec, WeightsFormat
+from drivetrain.core.prompt import Prompt
+from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.engines.llamacpp.describe import of_file
+from drivetrain.server.app import create_app
+from drivetrain.server.models import Models
+from drivetrain.server.run import Stop, address_of, bind, serve
+from drivetrain.server.settings import ServerSettings
+from drivetrain.store.store import Store
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import Worker
+
+TEXT = "The quick brown fox jumps over the lazy dog, then it goes home to have some tea with milk. It is fine. "
+ASKED = {"ignore_eos": True, "stop": ["###", "\n\nUser:"]}
+SHAPES = ((1, 100, 100), (1, 400, 25), (1, 1000, 10), (1, 4000, 3), (16, 1000, 1), (128, 400, 1), (512, 200, 1))
+"""Streams side by side, tokens of each, and how often one after the other."""
+
+
+def make_worker() -> Worker:
+    found = Store().ensure("smollm2-135m", lambda what, share: None)
+    spec = ModelSpec(name="smollm2-135m", path=found.path, format=found.format)
+    tokenizer = of_file(spec, lambda what, share: None).tokenizer
+    ids = tuple(tokenizer.encode(Prompt.raw(TEXT * 5)))
+    script = Script(token_ids=ids, repeat=True, max_concurrency=600, context_length=100_000)
+    spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
+    return Worker(FakeEngine(script, tokenizer=tokenizer), spec, Settings(max_waiting=600))
+
+
+async def in_process() -> list[dict[str, Any]]:
+    rows = []
+    async with make_worker() as worker:
+
+        async def one(tokens: int) -> None:
+            async for _ in worker.stream(prompt="hi", max_tokens=tokens, **ASKED):
+                pass
+
+        await one(200)
+        for streams, tokens, times in SHAPES:
+            before = time.process_time()
+            for _ in range(times):
+                await asyncio.gather(*(one(tokens) for _ in range(streams)))
+            cost = (time.process_time() - before) / streams / tokens / times
+            rows.append({"streams": streams, "tokens": tokens, "us_per_token": round(cost * 1e6, 1)})
+    return rows
+
+
+def over_http() -> list[dict[str, Any]]:
+    with subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            target = Target(int(server.stdout.readline().rpartition(":")[2]))
+            return asyncio.run(measured(target, server.pid))
+        finally:
+            server.terminate()
+
+
+async def measured(target: Target, pid: int) -> list[dict[str, Any]]:
+    rows = []
+    body = {"model": "fake", "prompt": "hi", **ASKED}
+    await target.round("/v1/completions", [{**body, "max_tokens": 200}])
+    idle = resident(pid)
+    for streams, tokens, times in SHAPES:
+        asked = [{**body, "max_tokens": tokens}] * streams
+        before = cpu_s(pid)
+        peak = idle
+        for _ in range(times):
+            peak = max(peak, await peak_while(target, asked, tokens, pid))
+        cost = (cpu_s(pid) - before) / streams / tokens / times
+        row = {"streams": streams, "tokens": tokens, "us_per_token": round(cost * 1e6, 1)}
+        rows.append({**row, "mb_above_idle": round((peak - idle) / 2**20, 1)})
+    return rows
+
+
+async def peak_while(target: Target, asked: list[dict[str, Any]], tokens: int, pid: int) -> int:
+    """The server's most bytes while it answers these."""
+    reading = asyncio.ensure_future(target.round("/v1/completions", asked))
+    peak = 0
+    while not reading.done():
+        peak = max(peak, resident(pid))
+        await asyncio.wait([reading], timeout=0.05)
+    assert all(len(t.events) >= tokens * 0.98 for t in reading.result().timelines), "events were coalesced"
+    return peak
+
+
+async def run_server() -> None:
+    settings = ServerSettings(port=0, max_connections=4096)
+    stop = Stop()
+    with bind(settings) as sock:
+        async with make_worker() as worker:
+            models = Models({"fake": worker})
+
+            async def start() -> None:
+                return None
+
+            def ready() -> None:
+                print(address_of(sock), flush=True)
+
+            app = create_app(models, settings)
+            await serve(app, settings, sock, start=start, drain=lambda: models.drain(1.0), stop=stop, ready=ready)
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    if parser.parse_args().serve:
+        asyncio.run(run_server())
+        return
+    print(json.dumps({"in_process": asyncio.run(in_process()), "http": over_http()}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import (
@@ -22,6 +25,7 @@ from drivetrain.core.errors import (
     OutOfMemory,
 )
 from drivetrain.engines.llamacpp import errors
+from drivetrain.engines.llamacpp.answer import Answer
 from drivetrain.engines.llamacpp.connection import Connection
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
 from drivetrain.engines.llamacpp.errors import ProcessDied, ServerRefused
@@ -143,10 +147,35 @@ async def test_an_error_in_the_middle_of_a_stream() -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with Connection("127.0.0.1", port, "key").stream("/x", {}) as events:
-            assert await events.next() == {"content": "a"}
-            with pytest.raises(ServerRefused, match="boom"):
-                await events.next()
+        heard: list[dict[str, Any]] = []
+
+        def hear(event: dict[str, Any]) -> bool:
+            heard.append(event)
+            return False
+
+        with pytest.raises(ServerRefused, match="boom"):
+            await Connection("127.0.0.1", port, "key").follow("/x", {}, hear)
+        assert heard == [{"content": "a"}]
+
+
+_BODY = b"hello\r\n\r\nworld" * 3
+_CHUNKED = b"".join(b"%x;e=1\r\n%b\r\n" % (len(part), part) for part in (_BODY[:7], _BODY[7:8], _BODY[8:]))
+_ANSWERS = {
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + _CHUNKED + b"0\r\n\r\n": True,
+    b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY): True,
+    b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n" + _BODY: False,
+}
+
+
+@given(st.sampled_from(sorted(_ANSWERS)), st.lists(st.integers(0, 200)))
+def test_an_answer_is_the_same_however_it_arrives(data: bytes, cuts: list[int]) -> None:
+    answer, body = Answer(), b""
+    ends = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    for start, end in itertools.pairwise(ends):
+        assert not answer.over
+        body += b"".join(answer.feed(data[start:end]))
+    assert (answer.status, body, answer.over) == (200, _BODY, _ANSWERS[data])
+    assert answer.ends_with_connection is not _ANSWERS[data]
 
 
 def test_no_file_no_gguf_and_half_a_header(tmp_path: Path) -> None:

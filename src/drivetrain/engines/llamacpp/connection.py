@@ -1,7 +1,8 @@
 """A small HTTP/1.1 client for one server on this machine: JSON questions, and answers that stream.
 
-One connection a call. Closing a stream resets the connection, which the server notices with the next thing that
-it writes.
+One connection a call. Leaving an answer before its end resets the connection, which the server notices with the
+next thing that it writes. What arrives is handed on where it arrives, without waking a task for it: beside a model
+that computes on every core, each switch costs more than the work.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from drivetrain.engines.llamacpp.answer import Answer
 from drivetrain.engines.llamacpp.errors import ServerRefused
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_LINE_LIMIT = 2**16
+
+Hear = Callable[[dict[str, Any]], bool]
+"""Takes one event of a stream, on the event loop; True if that is enough."""
 
 
 class Connection:
@@ -30,29 +33,32 @@ class Connection:
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON answer. Raises `ServerRefused` for any status but 200, `OSError` or `EOFError` without one."""
-        async with self._call(method, path, body) as response:
-            return json.loads(await response.rest())
+        parts: list[bytes] = []
 
-    @asynccontextmanager
-    async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[EventLines]:
-        """The answer's `data:` lines while it is made. Leaving before its end resets the connection."""
-        async with self._call("POST", path, body) as response:
-            yield EventLines(response)
+        def take(part: bytes) -> bool:
+            parts.append(part)
+            return False
 
-    @asynccontextmanager
-    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> AsyncIterator[_Response]:
-        reader, writer = await asyncio.open_connection(self._host, self._port, limit=_LINE_LIMIT)
-        _say_at_once(writer)
+        await self._exchange(method, path, body, take)
+        return json.loads(b"".join(parts))
+
+    async def follow(self, path: str, body: Mapping[str, Any], hear: Hear) -> None:
+        """Hands on the events of the answer as they come, until `hear` has enough or the answer is over.
+
+        Raises what `hear` raises, and `ServerRefused` for an error in the middle of the answer.
+        """
+        await self._exchange("POST", path, body, _Lines(hear))
+
+    async def _exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None, take: Callable[[bytes], bool]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        exchange = _Exchange(self._request(method, path, body), Answer(), take, loop.create_future())
+        transport, _ = await loop.create_connection(lambda: exchange, self._host, self._port)
         try:
-            writer.write(self._request(method, path, body))
-            await writer.drain()
-            response = _Response(reader)
-            await response.begin()
-            if response.status != 200:
-                raise ServerRefused.parse(response.status, await response.rest())
-            yield response
+            await exchange.done
         finally:
-            writer.transport.abort()
+            transport.abort()
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
@@ -63,70 +69,69 @@ class Connection:
         return head.encode() + data
 
 
-class EventLines:
-    """The events of one streamed answer, as JSON."""
+class _Exchange(asyncio.Protocol):
+    """One request and its answer. `done` is settled once: by the end, by `take` having enough, or by an error."""
 
-    def __init__(self, response: _Response) -> None:
-        self._response = response
-        self._lines: list[bytes] = []
+    def __init__(
+        self, request: bytes, answer: Answer, take: Callable[[bytes], bool], done: asyncio.Future[None]
+    ) -> None:
+        self._request = request
+        self._answer = answer
+        self._take = take
+        self._refusal: list[bytes] = []
+        self.done = done
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        raw: socket.socket = transport.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        if self.done.done():
+            return
+        try:
+            over = self._hand_on(data)
+        except Exception as exc:  # noqa: BLE001 - it is raised where the answer is waited for
+            self.done.set_exception(exc)
+        else:
+            if over:
+                self.done.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.done.done():
+            return
+        if self._answer.ends_with_connection and exc is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(exc or EOFError("the answer broke off"))
+
+    def _hand_on(self, data: bytes) -> bool:
+        for part in self._answer.feed(data):
+            if self._answer.status != 200:
+                self._refusal.append(part)
+            elif self._take(part):
+                return True
+        if self._answer.over and self._answer.status != 200:
+            raise ServerRefused.parse(self._answer.status, b"".join(self._refusal))
+        return self._answer.over
+
+
+class _Lines:
+    """The events in the parts of a body: lines that begin with `data:`, or with `error:`."""
+
+    def __init__(self, hear: Hear) -> None:
+        self._hear = hear
         self._half = b""
 
-    async def next(self) -> dict[str, Any] | None:
-        """None when the answer is over. Raises `ServerRefused` for an error in the middle of it."""
-        while True:
-            while self._lines:
-                line = self._lines.pop(0)
-                if line.startswith((b"data:", b"error:")):
-                    event = _event(line)
-                    if event is not None:
-                        return event
-            chunk = await self._response.chunk()
-            if chunk is None:
-                return None
-            *self._lines, self._half = (self._half + chunk).split(b"\n")
-
-
-class _Response:
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-        self.status = 0
-        self._length: int | None = None
-        self._chunked = False
-        self._over = False
-
-    async def begin(self) -> None:
-        status_line = await self._line()
-        self.status = int(status_line.split(b" ", 2)[1])
-        while line := await self._line():
-            name, _, value = line.partition(b":")
-            if name.lower() == b"content-length":
-                self._length = int(value)
-            elif name.lower() == b"transfer-encoding":
-                self._chunked = b"chunked" in value.lower()
-
-    async def chunk(self) -> bytes | None:
-        """The next piece of the body as it comes, None at its end."""
-        if self._over:
-            return None
-        if not self._chunked:
-            self._over = True
-            return await (self._reader.readexactly(self._length) if self._length is not None else self._reader.read())
-        length = int((await self._line()).partition(b";")[0], 16)
-        data = await self._reader.readexactly(length + 2)
-        if length == 0:
-            self._over = True
-            return None
-        return data[:-2]
-
-    async def rest(self) -> bytes:
-        parts: list[bytes] = []
-        while (chunk := await self.chunk()) is not None:
-            parts.append(chunk)
-        return b"".join(parts)
-
-    async def _line(self) -> bytes:
-        line = await self._reader.readuntil(b"\n")
-        return line.rstrip(b"\r\n")
+    def __call__(self, part: bytes) -> bool:
+        *lines, self._half = (self._half + part).split(b"\n")
+        for line in lines:
+            if line.startswith((b"data:", b"error:")):
+                event = _event(line)
+                if event is not None and self._hear(event):
+                    return True
+        return False
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
@@ -139,10 +144,3 @@ def _event(line: bytes) -> dict[str, Any] | None:
     if "error" in event:
         raise ServerRefused.parse(500, text)
     return event
-
-
-def _say_at_once(writer: asyncio.StreamWriter) -> None:
-    raw = writer.get_extra_info("socket")
-    if raw is not None:
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

@@ -108,16 +108,20 @@ class ChoiceRun:
     async def _run_leg(self, leg: Leg, slot: Slot) -> None:
         """Leaving it before llama.cpp's own end closes the connection, and waits until the slot is idle."""
         self._received = 0
-        over = False
+        over = enough = False
         slot.cached = ()
+
+        def hear(event: dict[str, Any]) -> bool:
+            nonlocal over, enough
+            over = bool(event["stop"])
+            self._hear(event, leg)
+            enough = over or (self._ended and self._last is None)
+            return enough
+
         try:
-            async with self._served.connection.stream("/completion", completion(self._request, leg)) as events:
-                while not over and not (self._ended and self._last is None):
-                    event = await events.next()
-                    if event is None:
-                        raise EOFError("the answer broke off")
-                    over = bool(event["stop"])
-                    self._hear(event, leg)
+            await self._served.connection.follow("/completion", completion(self._request, leg), hear)
+            if not enough:
+                raise EOFError("the answer broke off")
         finally:
             try:
                 if not over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -132,6 +133,8 @@ def _serve(args: argparse.Namespace, settings: Settings, server: ServerSettings)
         engine, spec = assembly.open_parts(args.model, settings, progress=progress)
 
         def greet(worker: assembly.Worker) -> None:
+            gc.collect()
+            gc.freeze()  # what is there now stays: no collection during a stream has to look at it
             progress.close()
             output.line(_greeting(address_of(sock), spec.name, worker.capabilities, args.api_key_file, server))
 

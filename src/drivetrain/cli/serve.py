@@ -173,7 +173,8 @@ def _greeting(
     curl = f"curl {address}/v1/{path}{header} -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
     code = f'from openai import OpenAI; print(OpenAI(base_url="{address}/v1").{call})'
     python = f'OPENAI_API_KEY="{key}" python3 -c {shlex.quote(code)}'
-    return f"{model} is ready.\n\nThe page:\n  {address}/\n\nIn a shell:\n  {curl}\n\nIn Python:\n  {python}\n"
+    ways = {"The page": f"{address}/", "In a shell": curl, "In Python (pip install openai)": python}
+    return f"{model} is ready.\n" + "".join(f"\n{way}:\n  {line}\n" for way, line in ways.items())
 
 
 def _example(model: str, capabilities: Capabilities) -> tuple[str, dict[str, Any], str]:

@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest
 # The browser tests need Chromium: a target of their own.
 QUIET  := --ignore=tests/browser
 
-.PHONY: help serve test check soak browser bench fmt wheel clean model
+.PHONY: help serve test check soak browser chromium shots bench fmt wheel clean model
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -45,9 +45,16 @@ test: model ## Every test but the soaks, with real weights
 soak: model ## Thousands of requests that end in every way; counts what is left behind
 	$(PYTEST) -q $(QUIET) -m soak --timeout 900
 
-browser: model ## The page in a real headless Chromium (Debian's, installed if it is not there)
-	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+# Debian's Chromium, or the one that CHROMIUM names; where neither is there and none can be installed, this fails.
+chromium:
+	@test -n "$$CHROMIUM" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-liberation; }
+
+browser: model chromium ## The page in a real headless Chromium (Debian's, installed if it is not there)
 	$(PYTEST) -q tests/browser
+
+shots: model chromium ## The pictures of the page in the README, made anew by the test on the real model
+	DRIVETRAIN_SHOTS=docs/images $(PYTEST) -q tests/browser/test_real.py
 
 bench: $(STAMP) ## Start-up times and the cost of the layer
 	$(BIN)/python bench/startup.py

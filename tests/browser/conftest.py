@@ -1,11 +1,13 @@
 """A headless Chromium, and the servers that the page is driven on.
 
-The page's tests run on the stub, on `drivetrain serve fake`, and on any server named in DRIVETRAIN_URL. The browser
-lives as long as one module: playwright's loop must not be there when another module's asyncio tests run.
+What every server must give the page runs on the stub, on `drivetrain serve fake`, and on a server named in
+DRIVETRAIN_URL if there is one. Without Chromium these tests fail: who runs them wants them run. The browser lives as
+long as one module: playwright's loop must not be there when another module's asyncio tests run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -13,16 +15,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
+from browser.driving import TIMEOUT_S
 from browser.stub import Stub, serving
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
-
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
+URL = os.environ.get("DRIVETRAIN_URL", "").rstrip("/")
 ARGS = [
     *("--no-sandbox", "--headless", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -31,11 +33,10 @@ ARGS = [
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    sync_api = pytest.importorskip("playwright.sync_api")
     if not CHROMIUM:
-        pytest.skip("there is no Chromium; install Debian's, or name one in CHROMIUM")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+        pytest.fail("there is no Chromium: install Debian's, or name one in CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGS, timeout=1000 * TIMEOUT_S)
         yield browser
         browser.close()
 
@@ -46,11 +47,14 @@ def stub() -> Iterator[Stub]:
         yield stub
 
 
-@pytest.fixture(scope="module")
-def served_fake() -> Iterator[str]:
-    """`drivetrain serve fake` on a free port."""
-    command = [sys.executable, "-m", "drivetrain", "serve", "fake", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+@contextlib.contextmanager
+def command(*arguments: str) -> Iterator[str]:
+    """`drivetrain serve …` on a free port; its address."""
+    started = [sys.executable, "-m", "drivetrain", "serve", *arguments, "--port", "0"]
+    environment = {name: value for name, value in os.environ.items() if name != "DRIVETRAIN_API_KEY"}
+    with subprocess.Popen(
+        started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
         try:
             assert process.stdout is not None
             said = ""
@@ -63,19 +67,21 @@ def served_fake() -> Iterator[str]:
                 pytest.fail(f"the server did not start: {said}")
         finally:
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
 
 
-@pytest.fixture(params=["stub", "fake", "url"])
+@pytest.fixture(scope="module")
+def served_fake() -> Iterator[str]:
+    with command("fake") as address:
+        yield address
+
+
+@pytest.fixture(params=["stub", "fake", *(["url"] if URL else [])])
 def site(request: pytest.FixtureRequest) -> str:
     """The address of a server of each kind, for what holds on all of them."""
     if request.param == "stub":
         return str(request.getfixturevalue("stub").url)
-    if request.param == "fake":
-        return str(request.getfixturevalue("served_fake"))
-    if "DRIVETRAIN_URL" not in os.environ:
-        pytest.skip("DRIVETRAIN_URL names no server")
-    return os.environ["DRIVETRAIN_URL"].rstrip("/")
+    return URL if request.param == "url" else str(request.getfixturevalue("served_fake"))
 
 
 class Watch:
@@ -102,10 +108,16 @@ class Watch:
 
 
 @pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 860}, reduced_motion="reduce")
+def options() -> dict[str, Any]:
+    """Of the browser's context, for a module that wants others."""
+    return {}
+
+
+@pytest.fixture
+def context(browser: Browser, options: dict[str, Any]) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, reduced_motion="reduce", **options)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(1000 * TIMEOUT_S)
     yield context
     context.close()
 

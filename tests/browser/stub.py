@@ -68,7 +68,7 @@ class Stub:
         text = content if isinstance(content, str) else next((p["text"] for p in content if p["type"] == "text"), "")
         if text.startswith("say: "):
             return str(text[5:])
-        return "word " * 2000 if text == "go on for ever" else REPLY
+        return "word " * 20_000 if text == "go on for ever" else REPLY
 
 
 @contextmanager

@@ -31,6 +31,6 @@ def test_a_page_names_them_all(page: str, names: list[str]) -> None:
 
 def test_links_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        for target in re.findall(r"(?:\]\(|src=\")([^)#\"]+)[)\"]", page.read_text()):
             if not target.startswith(("http:", "https:")):
                 assert (page.parent / target).exists(), (page.name, target)

@@ -282,7 +282,7 @@ def _check_limits(request: GenerateRequest, capabilities: Capabilities) -> None:
     chars = sum(len(message.text) for message in request.messages or ())
     _at_most("messages", chars, limits.max_prompt_chars, "characters")
     images = len(request.images or ()) + sum(len(message.images) for message in request.messages or ())
-    _at_most("images", images, limits.max_images, "entries")
+    _at_most("images" if request.images else "messages", images, limits.max_images, "images")
 
 
 def _check_combinations(request: GenerateRequest) -> None:

@@ -5,6 +5,7 @@ import { h, s } from "./elements.js";
 const WIDTH = 240;
 const HEIGHT = 48;
 const SAMPLES = 90;
+const LEAST_SHOWN = 30; // The scale of time widens from here to all samples, so that a chart is soon more than a corner.
 
 export class Chart {
   /** `format` turns a value into words; `top` is the least height of the scale, so that a quiet line lies low. */
@@ -45,8 +46,9 @@ export class Chart {
   draw() {
     const known = this.values.filter((value) => value !== null);
     const most = Math.max(this.top, ...known);
-    const step = WIDTH / (SAMPLES - 1);
-    const begin = SAMPLES - this.values.length;
+    const shown = Math.max(LEAST_SHOWN, this.values.length);
+    const step = WIDTH / (shown - 1);
+    const begin = shown - this.values.length;
     const y = (value) => HEIGHT - 1 - (value / most) * (HEIGHT - 5);
     let [line, area, run] = ["", "", []];
     const close = () => {

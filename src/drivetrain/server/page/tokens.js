@@ -1,7 +1,7 @@
 // The token view: each token of an answer on a colour for its probability, with what else the model considered.
 // One stop in the tab order; the arrow keys move among the tokens.
 
-import { byId, h } from "./elements.js";
+import { byId, h, s } from "./elements.js";
 
 const STEPS = [0.9, 0.7, 0.4, 0.2, 0.05];
 
@@ -98,7 +98,12 @@ function showCard(span, token) {
 
 function alternative(text, logprob, chosen) {
   const share = probability(logprob) ?? 0;
-  const bar = h("meter", { min: 0, max: 1, value: share.toFixed(4), "aria-hidden": "true" });
+  const bar = s(
+    "svg",
+    { class: "bar", viewBox: "0 0 64 6", "aria-hidden": "true" },
+    s("rect", { class: "bar-track", width: 64, height: 6, rx: 3 }),
+    s("rect", { class: "bar-fill", width: (64 * share).toFixed(1), height: 6, rx: 3 }),
+  );
   return h("li", { class: chosen ? "chosen" : null }, h("code", {}, quoted(text)), bar, h("span", {}, percent(share)));
 }
 

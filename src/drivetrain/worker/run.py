@@ -216,7 +216,7 @@ class Run:
         self._ticket = None
         self.times.admitted = time.monotonic()
         try:
-            prepared = await self._unless_interrupted(self._preparer.prepare(self.request, self.request_id))
+            prepared = await self._unless_interrupted(self._prepare())
             self._stream = self._engine_stream(prepared)
         except BaseException:
             slot.release()
@@ -228,6 +228,12 @@ class Run:
         self._started = True
         if prepared.request.media is None:
             self._begin(prepared.request.prompt_ids)
+
+    async def _prepare(self) -> Prepared:
+        prepared = await self._preparer.prepare(self.request, self.request_id)
+        if not self._engine.health().active:
+            await self._preparer.others()
+        return prepared
 
     def _engine_stream(self, prepared: Prepared) -> EngineStream:
         if prepared.request.max_tokens == 0 and prepared.request.prompt_logprobs is None:

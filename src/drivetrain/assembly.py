@@ -67,6 +67,18 @@ def _describe_llamacpp(spec: ModelSpec, progress: Progress) -> Description:
     return of_file(spec, progress)
 
 
+def _native() -> Engine:
+    from drivetrain.engines.native.engine import NativeEngine
+
+    return NativeEngine()
+
+
+def _describe_native(spec: ModelSpec, progress: Progress) -> Description:
+    from drivetrain.engines.native.assembling import describe_files
+
+    return describe_files(spec, progress)
+
+
 def _transformers() -> Engine:
     from drivetrain.engines.transformers.engine import TransformersEngine
 
@@ -95,6 +107,15 @@ ENGINES = {
             make=_llamacpp,
             describe=_describe_llamacpp,
             describes_alone=True,
+        ),
+        EngineKind(
+            name="native",
+            settings=frozenset(
+                {"device", "dtype", "trust_remote_code", "context_length", "kv_cache_gb", "max_batch", "prefix_cache"}
+            ),
+            needs=("torch", "transformers"),
+            make=_native,
+            describe=_describe_native,
         ),
         EngineKind(
             name="transformers",

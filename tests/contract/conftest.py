@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from contract.native_rig import NativeRig
 from contract.rigs import NEED_WEIGHTS, FakeRig, LlamaCppRig, Rig, TransformersRig
 from drivetrain.worker.worker import Worker
 
 RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "fake": lambda checkpoint: FakeRig(),
     "llamacpp": lambda checkpoint: LlamaCppRig(),
+    "native": NativeRig,
     "transformers": TransformersRig,
 }
 

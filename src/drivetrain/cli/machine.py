@@ -52,7 +52,7 @@ def examine() -> dict[str, Any]:
         "devices": [{"device": "cpu", "name": platform.machine(), "total_bytes": 0}, *devices],
         "device_problems": problems,
         "engines": [_engine(kind) for kind in ENGINES.values()],
-        "packages": plain(packages),
+        "packages": plain(list(dict.fromkeys(packages))),
         "store": find_store(),
         "environment": sorted(name for name in os.environ if name.startswith("DRIVETRAIN_")),
     }

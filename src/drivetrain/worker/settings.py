@@ -31,7 +31,7 @@ _LIMIT = {f.name: f.default for f in fields(Limits)}
 class Settings:
     """None means: decided when the model is loaded, or by what is asked later in the chain of defaults."""
 
-    engine: str = setting("auto", Group.MODEL, "auto, llamacpp, transformers or fake")
+    engine: str = setting("auto", Group.MODEL, "auto, llamacpp, native, transformers or fake")
     name: str | None = setting(None, Group.MODEL, "the model's public name")
     family: str | None = setting(None, Group.MODEL, "the prompt form, in place of the model's own chat template")
 
@@ -41,6 +41,9 @@ class Settings:
     context_length: int | None = setting(None, Group.ENGINE, "a smaller context than the model's")
     pooling: str | None = setting(None, Group.ENGINE, "for embeddings: mean, cls or last")
     slots: int | None = setting(None, Group.ENGINE, "requests in one batch; each has a context of its own (default 4)")
+    max_batch: int | None = setting(None, Group.ENGINE, "requests that are computed together (default 64)")
+    kv_cache_gb: float | None = setting(None, Group.ENGINE, "memory for keys and values (default: a share of the free)")
+    prefix_cache: bool | None = setting(None, Group.ENGINE, "keep beginnings of prompts for later ones (default true)")
     threads: int | None = setting(None, Group.ENGINE, "CPU threads")
     gpu_layers: int | None = setting(None, Group.ENGINE, "layers that go to the accelerator (default: what fits)")
     mmproj: str | None = setting(None, Group.ENGINE, "the GGUF file with the vision part (default: the one beside)")

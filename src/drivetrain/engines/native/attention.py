@@ -1,0 +1,193 @@
+"""Our attention inside the library's model classes: it keeps keys and values in our cache and reads them from there.
+
+The library calls `attention` once a layer with the packed row of the whole batch. What the step is about reaches it
+through the `Stage` that `install` puts on every attention module; there is no global state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from drivetrain.engines.native.batch import Chunk, Decodes, PackedBatch
+from drivetrain.engines.native.cache import LayerShape
+
+NAME = "drivetrain"
+"""Under which the library knows this attention."""
+
+_STAGE = "_drivetrain_stage"
+
+
+class UnfitModel(Exception):
+    """The class asks of its attention what this one does not do. The message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMask:
+    """What the class says of a layer in place of a mask: all that came before, or a window of it."""
+
+    window: int | None
+
+
+@dataclass(slots=True)
+class Stage:
+    """What the model's attention is to work on. Without a batch it only takes note of the shapes: the probe."""
+
+    batch: PackedBatch | None = None
+    shapes: dict[int, LayerShape] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How one layer attends."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+    sinks: Any
+
+
+def register() -> None:
+    """Make the library know us. Idempotent."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, layer_mask)
+
+
+def install(model: Any) -> Stage:
+    """Give every module that may attend the stage of this model."""
+    stage = Stage()
+    for module in model.modules():
+        if hasattr(module, "layer_idx"):
+            setattr(module, _STAGE, stage)
+    return stage
+
+
+def layer_mask(
+    *, mask_function: Any = None, local_size: int | None = None, use_vmap: bool = False, **_: Any
+) -> LayerMask:
+    """In the library's place of a mask: only which window the layer has. Built once a forward pass, not filled."""
+    if use_vmap or "chunked" in getattr(mask_function, "__qualname__", ""):
+        raise UnfitModel("its attention mask is neither causal nor a sliding window")
+    return LayerMask(local_size)
+
+
+def attention(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    *,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Any = None,
+    **other: Any,
+) -> tuple[Any, None]:
+    """`query` is `[1, heads, T, size]`, `key` and `value` `[1, kv_heads, T, size]`; returns `[1, T, heads, size]`."""
+    stage = getattr(module, _STAGE, None)
+    if not isinstance(attention_mask, LayerMask) or stage is None:
+        raise UnfitModel("it does not leave its attention mask to the library")
+    if other.get("position_bias") is not None or other.get("is_causal") is False:
+        raise UnfitModel("its attention has a position bias or is not causal")
+    manner = Manner(
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=attention_mask.window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    if stage.batch is None:
+        stage.shapes[module.layer_idx] = LayerShape(key.shape[1], key.shape[3], value.shape[3])
+        return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
+    out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    for group in stage.batch.decodes:
+        _decode(group, module.layer_idx, query, key, value, manner, out)
+    for chunk in stage.batch.chunks:
+        _extend(chunk, module.layer_idx, query, key, value, manner, out)
+    return out, None
+
+
+def _decode(group: Decodes, layer: int, query: Any, key: Any, value: Any, manner: Manner, out: Any) -> None:
+    """One new id of each sequence against its row, all rows of the segment at once."""
+    keys, values = group.segment.keys[layer], group.segment.values[layer]
+    mine = slice(group.start, group.end)
+    keys[group.rows, :, group.positions] = key[0, :, mine].transpose(0, 1)
+    values[group.rows, :, group.positions] = value[0, :, mine].transpose(0, 1)
+    kv_heads = keys.shape[1]
+    asked = query[0, :, mine].transpose(0, 1).unflatten(1, (kv_heads, -1))  # heads of one kv head are its queries
+    if not group.dense:
+        asked = asked.new_zeros(group.num_rows, *asked.shape[1:]).index_copy_(0, group.rows, asked)
+    found = attend(
+        asked,
+        keys[: group.num_rows, :, : group.length],
+        values[: group.num_rows, :, : group.length],
+        group.mask(manner.window, query.dtype),
+        manner,
+    )
+    if not group.dense:
+        found = found[group.rows]
+    out[0, mine] = found.flatten(1, 2)
+
+
+def _extend(chunk: Chunk, layer: int, query: Any, key: Any, value: Any, manner: Manner, out: Any) -> None:
+    """A piece of a prompt against all that came before it in its row."""
+    keys, values = chunk.segment.keys[layer][chunk.row], chunk.segment.values[layer][chunk.row]
+    mine = slice(chunk.start, chunk.end)
+    keys[:, chunk.first : chunk.length] = key[0, :, mine]
+    values[:, chunk.first : chunk.length] = value[0, :, mine]
+    found = attend_chunk(
+        query[:, :, mine],
+        keys[None, :, : chunk.length],
+        values[None, :, : chunk.length],
+        chunk.mask(manner.window, query.dtype, query.device),
+        manner,
+    )
+    out[0, mine] = found[0].transpose(0, 1)
+
+
+def attend(query: Any, key: Any, value: Any, mask: Any, manner: Manner) -> Any:
+    """`query` is `[rows, kv_heads, queries, size]`: the heads that share a kv head are its queries, at one position."""
+    if manner.softcap is not None or manner.sinks is not None:
+        sinks = None if manner.sinks is None else manner.sinks.reshape(1, key.shape[1], -1, 1)
+        return _explicit(query, key, value, mask, manner, sinks)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=manner.scale)
+
+
+def attend_chunk(query: Any, key: Any, value: Any, mask: Any, manner: Manner) -> Any:
+    """`query` is `[1, heads, count, size]`; no mask means causal from the first position on."""
+    if manner.softcap is not None or manner.sinks is not None:
+        kv_heads, count = key.shape[1], query.shape[2]
+        if mask is None:
+            mask = torch.full((count, count), float("-inf"), dtype=query.dtype, device=query.device).triu_(1)
+        shared = query.unflatten(1, (kv_heads, -1))
+        sinks = None if manner.sinks is None else manner.sinks.reshape(1, kv_heads, -1, 1, 1)
+        return _explicit(shared, key[:, :, None], value[:, :, None], mask, manner, sinks).flatten(1, 2)
+    return functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=manner.scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+def _explicit(query: Any, key: Any, value: Any, mask: Any, manner: Manner, sinks: Any) -> Any:
+    """The same by plain matrix products, for classes with a soft cap or with sinks."""
+    scores = torch.matmul(query, key.transpose(-1, -2)) * manner.scale
+    if manner.softcap is not None:
+        scores = torch.tanh(scores / manner.softcap) * manner.softcap
+    if mask is not None:
+        scores = scores + mask
+    if sinks is not None:
+        column = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32)
+    if sinks is not None:
+        weights = weights[..., :-1]
+    return torch.matmul(weights.to(value.dtype), value)

@@ -1,0 +1,185 @@
+"""Top-k, top-p and their kin for a whole batch at once, each row with its own values; and the draw.
+
+Only the likeliest `CANDIDATES` ids are sorted. A row whose cut-off may lie beyond them is done again with all ids.
+The order of the cut-offs, and what each keeps, are those of the library's warpers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from drivetrain.core.sampling import Sampling
+
+CANDIDATES = 1024
+_TOP_H_CANDIDATES = 100
+"""As many as the library's top-h looks at."""
+
+
+def is_cut(sampling: Sampling) -> bool:
+    """Whether anything but the temperature shapes the draw."""
+    return bool(
+        sampling.top_k
+        or sampling.top_p < 1.0
+        or sampling.min_p
+        or sampling.typical_p < 1.0
+        or sampling.top_h < 1.0
+        or sampling.epsilon_cutoff
+        or sampling.eta_cutoff
+    )
+
+
+def draw(logits: Any, units: Any) -> Any:
+    """One id a row out of all of them. `units` are random numbers in [0, 1), one a row."""
+    weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
+    return _invert(weights, units)
+
+
+def draw_cut(logits: Any, units: Any, samplings: Sequence[Sampling]) -> Any:
+    """One id a row out of what its cut-offs leave. `logits` are divided by the temperature already."""
+    ids, enough = _draw_among(logits, units, samplings, min(CANDIDATES, logits.shape[1]))
+    if not bool(enough.all()):
+        left = (~enough).nonzero()[:, 0]
+        some = [samplings[i] for i in left.tolist()]
+        ids[left] = _draw_among(logits[left], units[left], some, logits.shape[1])[0]
+    return ids
+
+
+def _draw_among(logits: Any, units: Any, samplings: Sequence[Sampling], count: int) -> tuple[Any, Any]:
+    """The ids, and for each row whether the `count` likeliest ids were enough to find its cut-offs."""
+    cut = Cut.of(logits, count, samplings)
+    cut.top_h()
+    cut.top_k()
+    cut.top_p()
+    cut.min_p()
+    cut.typical_p()
+    cut.epsilon()
+    cut.eta()
+    weights = torch.exp(cut.values - cut.values[:, :1]).masked_fill(~cut.keep, 0.0)
+    return cut.ids.gather(1, _invert(weights, units)[:, None])[:, 0], cut.closed & ~cut.lost
+
+
+@dataclass(slots=True)
+class Cut:
+    """Rows sorted by likelihood, and what is left of them.
+
+    A row is `closed` once it is certain that nothing beyond the candidates is left of it. It is `lost` when that had
+    to be known for a cut-off and was not.
+    """
+
+    values: Any
+    ids: Any
+    keep: Any
+    closed: Any
+    lost: Any
+    total: Any
+    """The log of the summed weights of all ids, candidates or not."""
+    samplings: Sequence[Sampling]
+
+    @classmethod
+    def of(cls, logits: Any, count: int, samplings: Sequence[Sampling]) -> Cut:
+        values, ids = logits.topk(count, dim=-1)
+        closed = torch.isneginf(values[:, -1])  # then only banned ids lie beyond
+        if count >= logits.shape[1]:
+            closed = torch.ones_like(closed)
+        total = torch.logsumexp(logits, dim=-1, keepdim=True)
+        return cls(values, ids, ~torch.isneginf(values), closed, torch.zeros_like(closed), total, samplings)
+
+    def top_h(self) -> None:
+        share, on = self._asked("top_h", 1.0)
+        if not on.any():
+            return
+        among = self.values[:, :_TOP_H_CANDIDATES]
+        logs = torch.log_softmax(among, dim=-1)
+        terms = torch.nan_to_num(-logs.exp() * logs)
+        kept = terms.cumsum(dim=-1) <= terms.sum(dim=-1, keepdim=True) * share
+        kept[:, 0] = True
+        self._keep(on, torch.nn.functional.pad(kept, (0, self.values.shape[1] - kept.shape[1])))
+
+    def top_k(self) -> None:
+        counts, on = self._asked("top_k", 0)
+        if not on.any():
+            return
+        last = self.values.gather(1, counts.long().clamp(1, self.values.shape[1]) - 1)
+        self._keep(on, self.values >= last, last[:, 0] > self.values[:, -1])
+
+    def top_p(self) -> None:
+        share, on = self._asked("top_p", 1.0)
+        if not on.any():
+            return
+        p = self._probabilities()
+        before = p.cumsum(dim=-1) - p
+        self._keep(on, before < share, before[:, -1] >= share[:, 0])
+
+    def min_p(self) -> None:
+        share, on = self._asked("min_p", 0.0)
+        if not on.any():
+            return
+        kept = torch.exp(self.values - self.values[:, :1]) >= share
+        self._keep(on, kept, ~kept[:, -1])
+
+    def typical_p(self) -> None:
+        mass, on = self._asked("typical_p", 1.0)
+        if not on.any():
+            return
+        self.lost |= on & ~self.closed
+        p = self._probabilities()
+        logs = torch.where(self.keep, p.log(), 0.0)
+        surprise = torch.where(self.keep, (-logs + (p * logs).sum(dim=-1, keepdim=True)).abs(), float("inf"))
+        ranked, order = surprise.sort(dim=-1)
+        last = (p.gather(1, order).cumsum(dim=-1) < mass).sum(dim=-1, keepdim=True)
+        limit = ranked.gather(1, last.clamp_(max=ranked.shape[1] - 1))
+        self._keep(on, surprise <= limit)
+
+    def epsilon(self) -> None:
+        least, on = self._asked("epsilon_cutoff", 0.0)
+        if not on.any():
+            return
+        kept = self._probabilities() >= least
+        # An id beyond the candidates is no likelier than the last of them.
+        self._keep(on, kept | self._likeliest(), ~kept[:, -1])
+
+    def eta(self) -> None:
+        epsilon, on = self._asked("eta_cutoff", 0.0)
+        if not on.any():
+            return
+        self.lost |= on & ~self.closed
+        p = self._probabilities()
+        entropy = -(p * torch.where(self.keep, p.log(), 0.0)).sum(dim=-1, keepdim=True)
+        kept = p >= torch.minimum(epsilon, epsilon.sqrt() * torch.exp(-entropy))
+        self._keep(on, kept | self._likeliest())
+
+    def _asked(self, name: str, neutral: float) -> tuple[Any, Any]:
+        """The rows' values as a column, and which rows ask for anything."""
+        asked = [getattr(sampling, name) for sampling in self.samplings]
+        device = self.values.device
+        on = torch.tensor([value != neutral for value in asked], device=device)
+        return torch.tensor(asked, dtype=self.values.dtype, device=device)[:, None], on
+
+    def _keep(self, on: Any, kept: Any, found: Any | None = None) -> None:
+        """Cut the rows that are `on`. `found`: those whose cut-off lies among the candidates (default: all)."""
+        self.keep &= kept | ~on[:, None]
+        if found is None:
+            self.closed |= on
+            return
+        self.lost |= on & ~found & ~self.closed
+        self.closed |= on & found
+
+    def _probabilities(self) -> Any:
+        """Of what is left, so that they sum to 1; in a row that is not closed, what lies beyond has its share."""
+        kept = self.values.masked_fill(~self.keep, float("-inf"))
+        total = torch.where(self.closed[:, None], torch.logsumexp(kept, dim=-1, keepdim=True), self.total)
+        return torch.exp(kept - total)
+
+    def _likeliest(self) -> Any:
+        return self.values >= self.values[:, :1]
+
+
+def _invert(weights: Any, units: Any) -> Any:
+    """The place where the running sum of a row's weights passes its share."""
+    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    target = units[:, None] * sums[:, -1:]
+    return torch.searchsorted(sums, target, right=True)[:, 0].clamp_(max=weights.shape[1] - 1)

@@ -1,0 +1,99 @@
+"""What the engine declares of a model: once it is loaded, and from its files before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
+from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.engines.native import errors, fitness, loading
+from drivetrain.engines.native.loading import Loaded
+from drivetrain.engines.native.sampler import HONOURED
+
+
+def capabilities_of(context_length: int, max_batch: int) -> Capabilities:
+    return Capabilities(
+        parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED,
+        embeddings=False,
+        context_length=context_length,
+        max_concurrency=max_batch,
+    )
+
+
+def of_loaded(loaded: Loaded, context_length: int, max_batch: int) -> EngineInfo:
+    import torch
+    import transformers
+
+    model = loaded.model
+    notes = loading.not_honoured(loaded.structure, HONOURED)
+    if context_length < loaded.context_length:
+        notes += (
+            f"the model has a context of {loaded.context_length:,} tokens; the memory of the KV cache allows"
+            f" {context_length:,} (raise kv_cache_gb for more)",
+        )
+    return EngineInfo(
+        engine="native",
+        capabilities=capabilities_of(context_length, max_batch),
+        tokenizer=_tokenizer(loaded.tokenizer),
+        eos_ids=loaded.eos_ids,
+        vocab_size=model.get_input_embeddings().num_embeddings,
+        architecture=model.config.model_type,
+        device=str(model.device),
+        dtype=str(model.dtype).removeprefix("torch."),
+        default_sampling=loading.stated_sampling(loaded.structure, HONOURED),
+        notes=notes,
+        versions={"torch": torch.__version__, "transformers": transformers.__version__},
+    )
+
+
+def of_files(spec: ModelSpec, progress: Progress, max_batch: int) -> Description:
+    """Reads configuration and tokenizer; no weights. Raises what loading would raise of these."""
+    try:
+        return _of_files(spec, progress, max_batch)
+    except Exception as exc:
+        raise errors.while_loading(exc) from exc
+
+
+def _of_files(spec: ModelSpec, progress: Progress, max_batch: int) -> Description:
+    import transformers as hf
+
+    from drivetrain.engines.native.quiet import quiet_library
+
+    where: dict[str, Any] = {
+        "local_files_only": True,
+        "trust_remote_code": bool(spec.options.get("trust_remote_code")),
+    }
+    folder = loading.safetensors_made(spec)
+    if folder is None:
+        folder, where["gguf_file"] = spec.path.parent, spec.path.name
+    progress("reading the configuration", None)
+    with quiet_library():
+        config = hf.AutoConfig.from_pretrained(folder, **where)
+        fitness.check_config(config)
+        progress("reading the tokenizer", None)
+        tokenizer = hf.AutoTokenizer.from_pretrained(folder, **where)
+        if (folder / "generation_config.json").is_file() and "gguf_file" not in where:
+            structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
+        else:
+            structure = hf.GenerationConfig.from_model_config(config)
+    context_length = loading.context_length(config, tokenizer, spec.options.get("context_length"))
+    return Description(
+        tokenizer=_tokenizer(tokenizer),
+        architecture=config.model_type,
+        capabilities=capabilities_of(context_length, max_batch),
+        context_length=context_length,
+        eos_ids=loading.eos_ids(structure, config, tokenizer),
+        default_sampling=loading.stated_sampling(structure, HONOURED),
+        missing=(
+            *loading.not_honoured(structure, HONOURED),
+            "whether the class can run in the native engine is tried when it is loaded; so is what memory allows",
+        ),
+    )
+
+
+def _tokenizer(tokenizer: Any) -> Tokenizer:
+    from drivetrain.text.hf_tokenizer import HfTokenizer
+
+    return HfTokenizer(tokenizer, chat_template=None)

@@ -1,0 +1,184 @@
+"""The `native` engine: our own decode loop, all requests in one batch, over any causal model of the library."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress
+from drivetrain.core.errors import DrivetrainError, EngineFailed, Unsupported
+from drivetrain.core.results import DeviceMemory
+from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.native import errors
+from drivetrain.engines.native.sequence import Job
+from drivetrain.engines.thread import EngineThread, post
+
+if TYPE_CHECKING:
+    from drivetrain.engines.native.stepper import Output, Stepper
+
+SETTINGS = frozenset(
+    {"device", "dtype", "trust_remote_code", "context_length", "kv_cache_gb", "max_batch", "prefix_cache"}
+)
+"""The settings that this engine honours; any other one that was set is refused at load."""
+
+
+class NativeEngine:
+    """The event loop puts orders into the inbox; the engine's thread obeys them between steps.
+
+    What a step has to say goes to the event loop in one call, for all requests together. The thread runs as long as
+    there is anything to do; it has stopped before the last request is released.
+    """
+
+    def __init__(self) -> None:
+        self._thread = EngineThread("drivetrain-native")
+        self._stepper: Stepper | None = None
+        self._device: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._inbox: deque[Callable[[Stepper], list[Output]]] = deque()
+        self._lock = threading.Lock()
+        self._stepping = False
+        self._running: dict[Job, StepChannel] = {}
+        self._requests = 0
+        self._closed = False
+        self._broken = ""
+        self._last_progress = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the engine's thread has anything to do."""
+        return self._stepping
+
+    @property
+    def steps_run(self) -> int:
+        return self._stepper.steps_run if self._stepper is not None else 0
+
+    async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        loop = self._loop = asyncio.get_running_loop()
+
+        def report(what: str, share: float | None) -> None:
+            post(loop, lambda: progress(what, share))
+
+        def load() -> EngineInfo:
+            try:
+                from drivetrain.engines.native.assembling import assemble
+
+                made = assemble(spec, report)
+            except Exception as exc:
+                raise errors.while_loading(exc) from exc
+            self._stepper, self._device = made.stepper, made.device
+            return made.info
+
+        try:
+            return await self._thread.call(load)
+        except BaseException:
+            await self.close()
+            raise
+
+    def generate(self, request: EngineRequest) -> StepChannel:
+        self._requests += 1
+        job = Job.of(request, self._requests)
+        channel = StepChannel(
+            on_abort=lambda: self._order(lambda stepper: stepper.abort(job)),
+            on_finish=lambda index: self._order(lambda stepper: stepper.finish(job, index)),
+        )
+        if self._closed or self._stepper is None or self._broken:
+            channel.release(EngineFailed(self._broken or "the engine is closed"))
+            return channel
+        self._running[job] = channel
+        self._order(lambda stepper: stepper.add(job))
+        return channel
+
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        raise Unsupported("the native engine gives text, not embeddings; use `--engine transformers`")
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        if self._device is None:
+            return ()
+        from drivetrain.engines.native.memory import device_memory
+
+        return device_memory(self._device)
+
+    def health(self) -> Health:
+        alive = not self._closed and not self._broken and self._thread.alive
+        return Health(alive, len(self._running), self._last_progress, self._broken)
+
+    async def close(self) -> None:
+        self._closed = True
+        for channel in list(self._running.values()):
+            channel.abort()
+        await self._thread.close()
+        self._stepper = None
+        for channel in list(self._running.values()):
+            channel.release()
+        self._running.clear()
+
+    def _order(self, order: Callable[[Stepper], list[Output]]) -> None:
+        """Have this done on the thread before its next step."""
+        with self._lock:
+            self._inbox.append(order)
+            if self._stepping:
+                return
+            self._stepping = True
+        self._thread.submit(self._run)
+
+    def _run(self) -> None:
+        """On the thread. What gets out of a step is a defect of ours: then nothing can be trusted any more."""
+        stepper = self._stepper
+        assert stepper is not None
+        try:
+            self._step_until_at_rest(stepper)
+        except BaseException as exc:  # noqa: BLE001 - the boundary: nobody may wait for a thread that gave up
+            error = errors.while_running(exc)
+            with self._lock:
+                self._stepping = False
+            if self._loop is not None:
+                post(self._loop, lambda: self._break(error))
+
+    def _step_until_at_rest(self, stepper: Stepper) -> None:
+        while True:
+            outputs = self._obey(stepper)
+            if not stepper.idle:
+                outputs += stepper.step()
+            self._last_progress = time.monotonic()
+            with self._lock:
+                at_rest = stepper.idle and not self._inbox
+                if at_rest:
+                    self._stepping = False
+            if outputs and self._loop is not None:
+                self._hand_over(self._loop, outputs)
+            if at_rest:
+                return
+
+    def _break(self, error: DrivetrainError) -> None:
+        """On the event loop: everything ends with this error, and nothing new starts."""
+        self._broken = error.message
+        running, self._running = self._running, {}
+        for channel in running.values():
+            channel.release(errors.again(error))
+
+    def _obey(self, stepper: Stepper) -> list[Output]:
+        outputs: list[Output] = []
+        while self._inbox:
+            outputs += self._inbox.popleft()(stepper)
+        return outputs
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, outputs: list[Output]) -> None:
+        post(loop, lambda: self._deliver(outputs))
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        """On the event loop: everything that one step has to say."""
+        from drivetrain.engines.native.stepper import Said
+
+        for output in outputs:
+            channel = self._running.get(output.job)
+            if channel is None:
+                continue
+            if isinstance(output, Said):
+                channel.push(output.step)
+            else:
+                del self._running[output.job]
+                channel.release(output.error)

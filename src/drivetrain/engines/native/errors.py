@@ -1,0 +1,91 @@
+"""What torch and transformers raise, in the words of the contract. The only place that translates."""
+
+from __future__ import annotations
+
+import gc
+import re
+import traceback
+
+from drivetrain.core.errors import DrivetrainError, EngineFailed, LoadFailed, MissingExtra, OutOfMemory
+
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc|alloc_failed",
+    re.IGNORECASE,
+)
+_PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.@+-]+){2,}[/\\]?")
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
+
+
+def is_out_of_memory(exc: BaseException) -> bool:
+    if isinstance(exc, MemoryError) or type(exc).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(exc, (RuntimeError, OSError)) and _OUT_OF_MEMORY.search(str(exc)) is not None
+
+
+def while_running(exc: BaseException) -> DrivetrainError:
+    """An error during a step. Whatever the failed frames held is let go."""
+    if isinstance(exc, DrivetrainError):
+        return exc
+    traceback.clear_frames(exc.__traceback__)
+    if is_out_of_memory(exc):
+        error: DrivetrainError = OutOfMemory(
+            "the model ran out of memory on this request; send a shorter prompt or a smaller max_tokens"
+        )
+    else:
+        error = EngineFailed(f"the model failed on this request: {one_line(exc)}")
+    error.__cause__ = exc
+    return error
+
+
+def while_loading(exc: BaseException) -> DrivetrainError:
+    if isinstance(exc, DrivetrainError):
+        return exc
+    error: DrivetrainError
+    if is_out_of_memory(exc):
+        error = OutOfMemory("there is not enough memory to load this model; try a smaller dtype or another device")
+    elif isinstance(exc, ImportError):
+        error = _missing(exc)
+    elif "trust_remote_code" in str(exc) or "custom code" in str(exc):
+        error = LoadFailed(
+            "this model asks to run code of its own, which is off; if you trust its author, set trust_remote_code"
+        )
+    elif type(exc).__name__ == "SafetensorError":
+        error = LoadFailed(f"the weights are damaged ({one_line(exc)}); pull or copy the model again")
+    else:
+        error = LoadFailed(
+            f"the model cannot be loaded ({one_line(exc)}); pull or copy it again, or try `drivetrain inspect`"
+        )
+    error.__cause__ = exc
+    return error
+
+
+def _missing(exc: ImportError) -> DrivetrainError:
+    if exc.name in {"torch", "transformers", "tokenizers", "safetensors", "sentencepiece", "gguf"}:
+        return MissingExtra("the native engine", extra="native")
+    return LoadFailed(f"this model needs a package that is not installed: {one_line(exc)}")
+
+
+def one_line(exc: BaseException, limit: int = 300) -> str:
+    """Class and message, without paths and addresses, short enough for a log line or a response."""
+    text = " ".join(str(exc).split())
+    text = _ADDRESS.sub("<address>", _PATH.sub("<path>", text))
+    text = text if len(text) <= limit else text[: limit - 1] + "…"
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+
+
+def free_cached_memory() -> None:
+    """After an out-of-memory error: collect what the error kept alive, then the allocator's cache."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def again(error: DrivetrainError) -> DrivetrainError:
+    """The same error for another request: each carries a `partial` of its own."""
+    copy = type(error)(error.message, param=error.param)
+    copy.__cause__ = error.__cause__
+    return copy

@@ -1,0 +1,55 @@
+"""A GGUF file made into a safetensors folder, once, with the values exactly as they dequantize."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from drivetrain.core.engine import Progress
+from drivetrain.core.errors import LoadFailed
+from drivetrain.engines.native.quiet import quiet_library
+
+
+def convert(source: Path, target: Path, progress: Progress) -> None:
+    """Fill `target`. The weights are kept in float32, so that no engine reads rounded ones."""
+    import torch
+    import transformers as hf
+
+    if not source.is_file():
+        raise LoadFailed("the GGUF file is gone")
+    folder, name = str(source.parent), source.name
+    with quiet_library(), _told(progress):
+        progress("converting the GGUF tokenizer (once, some seconds)", 0.0)
+        tokenizer = hf.AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
+        progress("converting the GGUF weights (once, some seconds)", 0.3)
+        model = hf.AutoModelForCausalLM.from_pretrained(
+            folder,
+            gguf_file=name,
+            quantization_config=hf.GgufConfig(dequantize=True),
+            dtype=torch.float32,
+            local_files_only=True,
+        )
+        progress("writing the safetensors copy", 0.8)
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    progress("converted", 1.0)
+
+
+@contextmanager
+def _told(progress: Progress) -> Iterator[None]:
+    """The library draws a bar of its own over the tensors, which no setting of it turns off: tell ours instead."""
+    from transformers import modeling_gguf_pytorch_utils as library
+
+    def counted(items: Sequence[Any], **_: Any) -> Iterator[Any]:
+        for i, item in enumerate(items):
+            progress("converting the GGUF weights (once, some seconds)", 0.3 + 0.5 * i / len(items))
+            yield item
+
+    bar = library.tqdm
+    library.tqdm = counted
+    try:
+        yield
+    finally:
+        library.tqdm = bar

@@ -1,0 +1,59 @@
+"""What one sequence has said, kept so that penalties and bans cost little at each new id. No tensors here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class History:
+    """Read the ids in order, once each. `ngrams` sizes are those that must not come twice (0: none)."""
+
+    def __init__(self, prompt: Sequence[int], *, ngram_size: int, prompt_ngram_size: int) -> None:
+        self.prompt_ids = tuple(dict.fromkeys(prompt))
+        self.counts: dict[int, int] = {}
+        """How often each id was sampled."""
+        self._ids: list[int] = []
+        self._prompt_length = len(prompt)
+        self._seen = dict.fromkeys(self.prompt_ids)
+        self._size = ngram_size
+        self._followers: dict[tuple[int, ...], dict[int, None]] = {}
+        self._prompt_size = prompt_ngram_size
+        self._prompt_followers = _followers(prompt, prompt_ngram_size)
+
+    def read(self, ids: Sequence[int]) -> None:
+        """All ids so far, those that were read before included."""
+        for at in range(len(self._ids), len(ids)):
+            self._ids.append(ids[at])
+            self._seen[ids[at]] = None
+            if at >= self._prompt_length:
+                self.counts[ids[at]] = self.counts.get(ids[at], 0) + 1
+            if self._size and at + 1 >= self._size:
+                gram = self._ids[at + 1 - self._size :]
+                self._followers.setdefault(tuple(gram[:-1]), {})[gram[-1]] = None
+
+    @property
+    def seen(self) -> list[int]:
+        """Each id of the prompt and of what was sampled, once."""
+        return list(self._seen)
+
+    def repeats(self) -> list[int]:
+        """The ids that would complete an n-gram that was there before."""
+        return [
+            *self._following(self._followers, self._size),
+            *self._following(self._prompt_followers, self._prompt_size),
+        ]
+
+    def ends_with(self, ids: Sequence[int]) -> bool:
+        return len(ids) <= len(self._ids) and self._ids[len(self._ids) - len(ids) :] == list(ids)
+
+    def _following(self, followers: dict[tuple[int, ...], dict[int, None]], size: int) -> list[int]:
+        if not size or len(self._ids) + 1 < size:
+            return []
+        return list(followers.get(tuple(self._ids[len(self._ids) - size + 1 :]), ()))
+
+
+def _followers(ids: Sequence[int], size: int) -> dict[tuple[int, ...], dict[int, None]]:
+    made: dict[tuple[int, ...], dict[int, None]] = {}
+    for start in range(len(ids) - size + 1 if size else 0):
+        made.setdefault(tuple(ids[start : start + size - 1]), {})[ids[start + size - 1]] = None
+    return made

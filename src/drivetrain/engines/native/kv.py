@@ -1,0 +1,309 @@
+"""Who owns which row of the KV cache, in size classes and within a budget of bytes. No tensors here.
+
+A row holds one sequence's keys and values in every layer. Rows of one capacity form a class, which grows by segments.
+In a class the hot rows (of running sequences) are always the first ones, so that attention can take them as one block;
+cold rows (beginnings kept for later prompts) stand behind them and give way. What must happen to the tensors is
+written down as operations, in order; `drain` hands them to the cache, which does them before the next forward pass.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+FIRST_CAPACITY = 128
+FIRST_SEGMENT = 4
+"""Rows of a class to begin with; each further segment doubles it."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One row in use. Its place may change between steps; the object stays the same.
+
+    `filled` tokens of it are valid: whoever computes or copies into it says so.
+    """
+
+    capacity: int
+    index: int
+    filled: int = 0
+    hot: bool = True
+    alive: bool = True
+
+    @property
+    def place(self) -> Place:
+        return Place(self.capacity, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    capacity: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """The class gets so many more rows, as one segment."""
+
+    capacity: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """The last segment of the class is given back; nothing is in it."""
+
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The first `length` tokens of one row, in all layers."""
+
+    source: Place
+    target: Place
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """The row held NaN, which would outlast any mask: write zeros."""
+
+    place: Place
+
+
+Operation = Grow | Trim | Copy | Clear
+
+
+@dataclass(slots=True)
+class SizeClass:
+    """Hot rows are `0 .. len(hot) - 1`; a cold row is any other one that `cold` names; the rest is free."""
+
+    capacity: int
+    row_bytes: int
+    segments: list[int] = field(default_factory=list)
+    hot: list[Slot] = field(default_factory=list)
+    cold: dict[int, Slot] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(self.segments)
+
+    @property
+    def free(self) -> int:
+        return self.rows - len(self.hot) - len(self.cold)
+
+    def free_index(self, *, but: int = -1) -> int:
+        """The lowest free row. There must be one."""
+        return next(i for i in range(len(self.hot), self.rows) if i not in self.cold and i != but)
+
+    @property
+    def tail_is_idle(self) -> bool:
+        """Whether nothing is in the last segment."""
+        if not self.segments:
+            return False
+        start = self.rows - self.segments[-1]
+        return len(self.hot) <= start and all(index < start for index in self.cold)
+
+
+def capacities(context_length: int, first: int = FIRST_CAPACITY) -> tuple[int, ...]:
+    """128, 256, 512, … up to the context, which is the last one."""
+    sizes = []
+    size = first
+    while size < context_length:
+        sizes.append(size)
+        size *= 2
+    return (*sizes, context_length)
+
+
+class KvRows:
+    """The accounting. `evicted` is told of each cold row that gave way."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        token_bytes: int,
+        budget_bytes: int,
+        evicted: Callable[[Slot], None] = lambda slot: None,
+    ) -> None:
+        self._classes = {size: SizeClass(size, size * token_bytes) for size in sorted(sizes)}
+        self._budget_bytes = budget_bytes
+        self._evicted = evicted
+        self._operations: list[Operation] = []
+        self._cold: OrderedDict[Slot, None] = OrderedDict()
+        if max(sizes) * token_bytes > budget_bytes:
+            raise ValueError("the budget holds no row of the largest class")
+
+    @property
+    def bytes_held(self) -> int:
+        return sum(c.rows * c.row_bytes for c in self._classes.values())
+
+    @property
+    def budget_bytes(self) -> int:
+        return self._budget_bytes
+
+    @property
+    def num_hot(self) -> int:
+        return sum(len(c.hot) for c in self._classes.values())
+
+    @property
+    def num_cold(self) -> int:
+        return len(self._cold)
+
+    def drain(self) -> list[Operation]:
+        """What the tensors must go through since the last call, in order."""
+        operations, self._operations = self._operations, []
+        return operations
+
+    def take(self, length: int) -> Slot | None:
+        """A hot row that holds `length` tokens, or None if even without any cold row there is no room."""
+        wanted = self._class_for(length)
+        if not self._make_room(wanted):
+            return None
+        index = len(wanted.hot)
+        if (guest := wanted.cold.get(index)) is not None:
+            self._move_cold(wanted, guest, wanted.free_index())
+        slot = Slot(wanted.capacity, index)
+        wanted.hot.append(slot)
+        return slot
+
+    def enlarge(self, slot: Slot, length: int) -> bool:
+        """See that this hot row holds `length` tokens, by a move to a larger class if need be. False: no room."""
+        if length <= slot.capacity:
+            return True
+        larger = self.take(length)
+        if larger is None:
+            return False
+        self._operations.append(Copy(slot.place, larger.place, slot.filled))
+        self._leave_hot(slot)
+        slot.capacity, slot.index = larger.capacity, larger.index
+        self._classes[slot.capacity].hot[slot.index] = slot
+        return True
+
+    def copy(self, source: Slot, target: Slot, length: int) -> None:
+        """The beginning of one row into another one."""
+        assert source.alive
+        assert length <= min(source.filled, target.capacity)
+        self._operations.append(Copy(source.place, target.place, length))
+        target.filled = length
+        self.touch(source)
+
+    def drop(self, slot: Slot, *, poisoned: bool = False) -> None:
+        """A hot row is free again."""
+        if poisoned:
+            self._operations.append(Clear(slot.place))
+        self._leave_hot(slot)
+        slot.alive = False
+
+    def keep(self, slot: Slot) -> bool:
+        """A hot row becomes a cold one. False: there was no place for it, and it is dropped."""
+        home = self._classes[slot.capacity]
+        last = home.hot[-1]
+        if slot is not last:
+            if not home.free and not self._evict_from(home):
+                self.drop(slot)
+                return False
+            target = Place(slot.capacity, home.free_index())
+            self._operations.append(Copy(slot.place, target, slot.filled))
+            self._leave_hot(slot)
+            slot.index = target.index
+        else:
+            home.hot.pop()
+        slot.hot = False
+        home.cold[slot.index] = slot
+        self._cold[slot] = None
+        return True
+
+    def touch(self, slot: Slot) -> None:
+        """It was of use: it goes last."""
+        if slot in self._cold:
+            self._cold.move_to_end(slot)
+
+    def evict(self, slot: Slot) -> None:
+        """A cold row is free again."""
+        del self._cold[slot]
+        del self._classes[slot.capacity].cold[slot.index]
+        slot.alive = False
+        self._evicted(slot)
+
+    def reset(self) -> None:
+        """After a fault in the tensors: nothing is held any more, and no operation is left to do."""
+        for slot in list(self._cold):
+            self.evict(slot)
+        for size in self._classes.values():
+            for slot in size.hot:
+                slot.alive = False
+            size.hot.clear()
+            size.segments.clear()
+        self._operations.clear()
+
+    def check(self) -> None:
+        """Every row is hot, cold or free, exactly once. Raises AssertionError otherwise."""
+        cold = 0
+        for size in self._classes.values():
+            assert [slot.index for slot in size.hot] == list(range(len(size.hot)))
+            assert all(slot.hot and slot.alive and slot.capacity == size.capacity for slot in size.hot)
+            assert all(slot.index == index and not slot.hot and slot.alive for index, slot in size.cold.items())
+            assert all(len(size.hot) <= index < size.rows for index in size.cold)
+            assert len(size.hot) <= size.rows
+            cold += len(size.cold)
+        assert cold == len(self._cold)
+        assert self.bytes_held <= self._budget_bytes
+
+    def _class_for(self, length: int) -> SizeClass:
+        return next(c for c in self._classes.values() if c.capacity >= length)
+
+    def _make_room(self, wanted: SizeClass) -> bool:
+        """See that the class has a free row: grow, else give back idle segments, else evict what was used least."""
+        while not wanted.free and not self._grow(wanted):
+            if self._trim_one(but=wanted):
+                continue
+            if not self._evict_from(wanted) and not self._evict_one():
+                return False
+        return True
+
+    def _grow(self, size: SizeClass) -> bool:
+        affordable = (self._budget_bytes - self.bytes_held) // size.row_bytes
+        rows = min(affordable, size.rows or FIRST_SEGMENT)
+        if rows < 1:
+            return False
+        size.segments.append(rows)
+        self._operations.append(Grow(size.capacity, rows))
+        return True
+
+    def _trim_one(self, *, but: SizeClass) -> bool:
+        for size in self._classes.values():
+            if size is not but and size.tail_is_idle:
+                size.segments.pop()
+                self._operations.append(Trim(size.capacity))
+                return True
+        return False
+
+    def _evict_from(self, size: SizeClass) -> bool:
+        oldest = next((slot for slot in self._cold if slot.capacity == size.capacity), None)
+        if oldest is not None:
+            self.evict(oldest)
+        return oldest is not None
+
+    def _evict_one(self) -> bool:
+        oldest = next(iter(self._cold), None)
+        if oldest is not None:
+            self.evict(oldest)
+        return oldest is not None
+
+    def _move_cold(self, size: SizeClass, slot: Slot, index: int) -> None:
+        self._operations.append(Copy(slot.place, Place(size.capacity, index), slot.filled))
+        del size.cold[slot.index]
+        slot.index = index
+        size.cold[index] = slot
+
+    def _leave_hot(self, slot: Slot) -> None:
+        """The last hot row moves into the hole."""
+        home = self._classes[slot.capacity]
+        last = home.hot.pop()
+        if last is slot:
+            return
+        self._operations.append(Copy(last.place, slot.place, last.filled))
+        last.index = slot.index
+        home.hot[last.index] = last

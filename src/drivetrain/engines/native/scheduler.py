@@ -1,0 +1,235 @@
+"""Which sequences do what in the next step: first come, first served, and decoding never stops. No tensors here.
+
+Each step decodes every running sequence by one id and fills the rest of the token budget with chunks of prompts.
+A sequence that outgrows its row while no row is to be had takes the one of the youngest running sequence, which
+waits again and computes its ids anew later.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+
+from drivetrain.engines.native.kv import KvRows, Slot
+from drivetrain.engines.native.prefix import PrefixIndex
+from drivetrain.engines.native.sequence import Job, Sequence, Work
+
+HEADROOM = 64
+"""So many ids may follow before a new sequence has to move to a larger row."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """Tokens of a step: `alone` where nothing decodes; `beside` for prompts where something does."""
+
+    alone: int = 256
+    beside: int = 64
+
+
+class Scheduler:
+    """`schedule` decides, `computed` is told what was done, `end` takes a sequence out at any moment between steps.
+
+    `waiting` and `running` are in order of arrival.
+    """
+
+    def __init__(
+        self,
+        rows: KvRows,
+        prefixes: PrefixIndex | None,
+        *,
+        max_batch: int,
+        budget: TokenBudget | None = None,
+        headroom: int = HEADROOM,
+    ) -> None:
+        self.rows = rows
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.num_preemptions = 0
+        self._prefixes = prefixes
+        self._max_batch = max_batch
+        self._budget = budget or TokenBudget()
+        self._headroom = headroom
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and not self.running
+
+    def add(self, job: Job) -> None:
+        """Let a request in: its first choice now, the others once the prompt is computed."""
+        insort(self.waiting, job.sequences[0], key=_order)
+
+    def schedule(self) -> list[Work]:
+        """The next step's work; at least one piece of it unless `idle`. Rows are taken and moved for it."""
+        work = self._decodes()
+        room = max(self._budget.beside, 1) if work else self._budget.alone
+        room = self._continue_prompts(work, room)
+        self._admit_waiting(work, room)
+        return work
+
+    def computed(self, works: list[Work]) -> None:
+        """The step was done. Call it before any sampled id is added or any sequence ended: rows may move then."""
+        for work in works:
+            sequence = work.sequence
+            assert sequence.slot is not None
+            sequence.computed = sequence.slot.filled = work.start + work.count
+        for work in works:
+            if work.start < work.sequence.prompt_length <= work.sequence.computed:
+                self._prompt_done(work.sequence)
+
+    def end(self, sequence: Sequence, *, poisoned: bool = False) -> None:
+        """The sequence is over, for whatever reason; what it computed may serve later prompts."""
+        if sequence.ended:
+            return
+        sequence.ended = True
+        if sequence.leads:
+            self._spawn(sequence.job)
+        if sequence.slot is not None:
+            self.running.remove(sequence)
+            self._leave(sequence, poisoned=poisoned)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    def end_job(self, job: Job, *, poisoned: bool = False) -> None:
+        """All its choices."""
+        job.spawned = True
+        for sequence in job.sequences:
+            self.end(sequence, poisoned=poisoned)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Back to waiting. What was sampled stays; everything is computed again."""
+        assert sequence.slot is not None
+        self.running.remove(sequence)
+        if sequence.slot.alive:
+            self._forget(sequence.slot)
+            self.rows.drop(sequence.slot)
+        sequence.slot, sequence.computed = None, 0
+        insort(self.waiting, sequence, key=_order)
+        self.num_preemptions += 1
+
+    def lose_all_rows(self) -> None:
+        """After a fault in the tensors: all rows are gone, and who still runs waits again."""
+        for sequence in self.running:
+            if sequence.slot is not None:
+                self._forget(sequence.slot)
+        self.rows.reset()
+        for sequence in list(self.running):
+            self.preempt(sequence)
+
+    def check(self) -> None:
+        """The books agree: every hot row belongs to one running sequence. Raises AssertionError otherwise."""
+        self.rows.check()
+        slots = {id(sequence.slot) for sequence in self.running if sequence.slot is not None}
+        assert len(slots) == len(self.running) == self.rows.num_hot
+        assert all(sequence.slot is None for sequence in self.waiting)
+        assert self.running == sorted(self.running, key=_order)
+        assert self.waiting == sorted(self.waiting, key=_order)
+
+    def _decodes(self) -> list[Work]:
+        ready = [sequence for sequence in self.running if sequence.pending == 1]
+        return [
+            _work(sequence, 1)
+            for sequence in ready  # from the oldest on, so that who is preempted has no work yet
+            if sequence.slot is not None and self._fit(sequence, len(sequence.ids))
+        ]
+
+    def _continue_prompts(self, work: list[Work], room: int) -> int:
+        """Chunks for those that have a row already, oldest first. Returns the room that is left.
+
+        The row of a sequence holds its whole prompt from the start, so nobody has to give way for this.
+        """
+        for sequence in self.running:
+            if room and sequence.pending > 1:
+                count = min(room, sequence.pending)
+                work.append(_work(sequence, count))
+                room -= count
+        return room
+
+    def _admit_waiting(self, work: list[Work], room: int) -> None:
+        while room and self.waiting and len(self.running) < self._max_batch and self._admit(self.waiting[0]):
+            sequence = self.waiting.pop(0)
+            insort(self.running, sequence, key=_order)
+            count = min(room, sequence.pending)
+            work.append(_work(sequence, count))
+            room -= count
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give it a row that holds its ids and some more, with its beginning in it if that is known."""
+        limit = sequence.prompt_length + sequence.job.limit
+        source = self._source(sequence)
+        slot = self.rows.take(max(min(len(sequence.ids) + self._headroom, limit), len(sequence.ids)))
+        if slot is None:
+            return False
+        sequence.slot = slot
+        if source is not None and source[0].alive:
+            self.rows.copy(source[0], slot, source[1])
+            sequence.computed = source[1]
+            if not sequence.num_sampled and sequence.leads:
+                sequence.cached = source[1]
+        return True
+
+    def _source(self, sequence: Sequence) -> tuple[Slot, int] | None:
+        """A row that begins as this sequence does, and how much of it: always less than all."""
+        leader = sequence.job.sequences[0]
+        if not sequence.leads and leader.slot is not None and leader.computed >= sequence.prompt_length > 1:
+            return leader.slot, sequence.prompt_length - 1
+        if self._prefixes is None or not sequence.job.may_use_cache:
+            return None
+        hit = self._prefixes.find(sequence.ids, len(sequence.ids) - 1, sequence.job.salt)
+        if hit is None:
+            return None
+        self.rows.touch(hit.slot)
+        return hit.slot, hit.length
+
+    def _fit(self, sequence: Sequence, length: int) -> bool:
+        """See that the row holds `length` tokens. False: the sequence was the youngest, and waits again itself."""
+        assert sequence.slot is not None
+        while not self.rows.enlarge(sequence.slot, length):
+            youngest = self.running[-1]
+            self.preempt(youngest)
+            if youngest is sequence:
+                return False
+        return True
+
+    def _prompt_done(self, sequence: Sequence) -> None:
+        if self._prefixes is not None and sequence.slot is not None:
+            self._prefixes.add(sequence.slot, sequence.request.prompt_ids, sequence.job.salt)
+        if sequence.leads:
+            self._spawn(sequence.job)
+
+    def _spawn(self, job: Job) -> None:
+        if not job.spawned:
+            job.spawned = True
+            for sequence in job.sequences[1:]:
+                if not sequence.ended:
+                    insort(self.waiting, sequence, key=_order)
+
+    def _leave(self, sequence: Sequence, *, poisoned: bool) -> None:
+        """Keep the row for later prompts, or free it."""
+        slot = sequence.slot
+        sequence.slot = None
+        if slot is None or not slot.alive:
+            return
+        self._forget(slot)
+        known = sequence.ids[: slot.filled]
+        salt = sequence.job.salt
+        if poisoned or self._prefixes is None or not self._prefixes.worth_keeping(known, salt):
+            self.rows.drop(slot, poisoned=poisoned)
+        elif self.rows.keep(slot):
+            self._prefixes.add(slot, known, salt)
+
+    def _forget(self, slot: Slot) -> None:
+        if self._prefixes is not None:
+            self._prefixes.forget(slot)
+
+
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.order
+
+
+def _work(sequence: Sequence, count: int) -> Work:
+    start = sequence.computed
+    reaches_end = start + count == len(sequence.ids)
+    tells_prompt = sequence.leads and sequence.request.prompt_logprobs is not None and not sequence.job.prompt_told
+    if tells_prompt and start < sequence.prompt_length:
+        return Work(sequence, start, count, keep=count)
+    return Work(sequence, start, count, keep=int(reaches_end))

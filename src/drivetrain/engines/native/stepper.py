@@ -1,0 +1,184 @@
+"""The loop's body: what to do, do it, choose ids, tell the readers. Everything here runs on the engine's thread."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from drivetrain.core.engine import IdLogprobs, PromptStep, Step, TokenStep
+from drivetrain.core.errors import DrivetrainError, OutOfMemory
+from drivetrain.core.results import FinishReason
+from drivetrain.engines.native import errors
+from drivetrain.engines.native.runner import Runner
+from drivetrain.engines.native.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
+from drivetrain.engines.native.scheduler import Scheduler
+from drivetrain.engines.native.sequence import Job, Sequence, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A step for the reader of this job."""
+
+    job: Job
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The job holds nothing any more; with an error if it ended by one."""
+
+    job: Job
+    error: DrivetrainError | None = None
+
+
+Output = Said | Over
+
+
+class Stepper:
+    """`add`, `finish` and `abort` between steps; `step` while not `idle`."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.steps_run = 0
+
+    @property
+    def idle(self) -> bool:
+        return self.scheduler.idle
+
+    def add(self, job: Job) -> list[Output]:
+        if job.limit == 0 and job.request.prompt_logprobs is None:
+            job.prompt_told = True
+            return [*self._all_end(job), Over(job)]
+        self.scheduler.add(job)
+        return []
+
+    def finish(self, job: Job, index: int) -> list[Output]:
+        """One choice was ended from outside."""
+        ended_before = job.ended
+        self.scheduler.end(job.sequences[index])
+        return [Over(job)] if job.ended and not ended_before else []
+
+    def abort(self, job: Job, error: DrivetrainError | None = None, *, poisoned: bool = False) -> list[Output]:
+        if job.ended:
+            return []
+        self.scheduler.end_job(job, poisoned=poisoned)
+        return [Over(job, error)]
+
+    def step(self) -> list[Output]:
+        """One step. It does not raise: what goes wrong in it ends the requests that were in it, and no other."""
+        works: list[Work] = []
+        self.steps_run += 1
+        try:
+            works = self.scheduler.schedule()
+            self._prepare()
+            works, logits = self.runner.forward(works)
+            outcomes = self._choose(works, logits)
+        except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
+            return self._failed(works, exc)
+        self.scheduler.computed(works)
+        return list(self._tell(outcomes))
+
+    def _prepare(self) -> None:
+        """Bring the tensors to where the accounting is. If that fails, nothing of either is to be trusted."""
+        try:
+            self.runner.cache.apply(self.scheduler.rows.drain())
+        except BaseException:
+            self.reset()
+            raise
+
+    def reset(self) -> None:
+        """Drop all rows; what still runs computes again."""
+        self.scheduler.lose_all_rows()
+        self.runner.cache.reset()
+
+    def _choose(self, works: list[Work], logits: Any) -> list[tuple[Sequence, Outcome | None]]:
+        """For each work that tells anything: its outcome, None if only the prompt was of interest."""
+        rows: list[int] = []
+        sampled: list[Sequence] = []
+        told: list[Sequence] = []
+        at = 0
+        for work in works:
+            if work.keep > 1 or (work.keep and not work.samples):
+                self._prompt_logprobs(work, logits[at : at + work.keep])
+            at += work.keep
+            if not work.samples:
+                continue
+            if work.sequence.job.limit == 0:
+                told.append(work.sequence)
+            else:
+                rows.append(at - 1)
+                sampled.append(work.sequence)
+        outcomes: list[tuple[Sequence, Outcome | None]] = [(sequence, None) for sequence in told]
+        if sampled:
+            mine = logits if len(rows) == logits.shape[0] else logits[rows]
+            outcomes += zip(sampled, sample(mine, sampled), strict=True)
+        return outcomes
+
+    def _prompt_logprobs(self, work: Work, logits: Any) -> None:
+        """What each position of this piece says of the prompt's next id."""
+        job = work.sequence.job
+        if job.prompt_told or job.request.prompt_logprobs is None:
+            return
+        following = job.request.prompt_ids[work.start + 1 : work.start + work.count + 1]
+        del job.prompt_logprobs[work.start :]  # a preempted one comes here twice
+        job.prompt_logprobs += logprobs_of(logits[: len(following)], following, job.request.prompt_logprobs)
+
+    def _tell(self, outcomes: list[tuple[Sequence, Outcome | None]]) -> Iterator[Output]:
+        for sequence, outcome in outcomes:
+            job = sequence.job
+            if sequence.ended:
+                continue
+            if not job.prompt_told:
+                job.prompt_told = True
+                yield Said(job, _prompt_step(job))
+            if outcome is None:
+                yield from self._all_end(job)
+            elif isinstance(outcome, Unsampled):
+                yield from self.abort(job, outcome.error, poisoned=outcome.poisoned)
+                continue
+            else:
+                yield Said(job, self._advance(sequence, outcome))
+            if job.ended:
+                yield Over(job)
+
+    def _advance(self, sequence: Sequence, sampled: Sampled) -> TokenStep:
+        """One id more for this sequence, perhaps its last."""
+        sequence.ids.append(sampled.token_id)
+        reason = None
+        if sampled.token_id in sequence.request.stop_ids:
+            reason = FinishReason.STOP
+        elif sequence.num_sampled >= sequence.job.limit:
+            reason = FinishReason.LENGTH
+        if reason is not None:
+            self.scheduler.end(sequence)
+        logprobs = None if sampled.logprobs is None else (sampled.logprobs,)
+        return TokenStep(sequence.index, (sampled.token_id,), logprobs, reason)
+
+    def _all_end(self, job: Job) -> Iterator[Output]:
+        """No id was asked for."""
+        self.scheduler.end_job(job)
+        for sequence in job.sequences:
+            yield Said(job, TokenStep(sequence.index, (), None, FinishReason.LENGTH))
+
+    def _failed(self, works: list[Work], exc: BaseException) -> list[Output]:
+        """All requests of the step end with this error; a plan that never came to be ends all there are."""
+        sequences = [work.sequence for work in works] or [*self.scheduler.running, *self.scheduler.waiting]
+        jobs = list(dict.fromkeys(sequence.job for sequence in sequences))
+        error = errors.while_running(exc)
+        outputs = [output for job in jobs for output in self.abort(job, errors.again(error), poisoned=True)]
+        if not works:
+            self.reset()
+        if isinstance(error, OutOfMemory):
+            with contextlib.suppress(Exception):  # a device that is broken says so to the next request as well
+                errors.free_cached_memory()
+        return outputs
+
+
+def _prompt_step(job: Job) -> PromptStep:
+    logprobs = None
+    if job.request.prompt_logprobs is not None:
+        logprobs = (IdLogprobs(None), *job.prompt_logprobs)
+    return PromptStep(None, logprobs, job.sequences[0].cached)

@@ -20,6 +20,7 @@ class NativeRig:
 
     name = "native"
     seeded = True
+    exact = True
 
     def __init__(self, checkpoint: Callable[[str], Path], model: str = "llama") -> None:
         self._checkpoint = checkpoint

@@ -25,6 +25,8 @@ class Rig(Protocol):
     name: str
     seeded: bool
     """Whether different seeds give different texts (at temperature 1, with enough tokens)."""
+    exact: bool
+    """Whether an answer does not depend on what else is in its batch. llama.cpp's kernels round by the company."""
 
     def open(self, **settings: Any) -> contextlib.AbstractAsyncContextManager[Worker]:
         """A started worker with an engine of its own; stopped, and seen to be clean, on leaving."""
@@ -63,6 +65,7 @@ async def started(engine: Engine, spec: ModelSpec, settings: dict[str, Any]) -> 
 class FakeRig:
     name = "fake"
     seeded = True
+    exact = True
 
     @asynccontextmanager
     async def open(self, **settings: Any) -> AsyncIterator[Worker]:
@@ -99,6 +102,7 @@ class TransformersRig:
 
     name = "transformers"
     seeded = True
+    exact = True
 
     def __init__(self, checkpoint: Callable[[str], Path], model: str = "llama") -> None:
         self._checkpoint = checkpoint
@@ -150,6 +154,7 @@ class LlamaCppRig:
 
     name = "llamacpp"
     seeded = True
+    exact = False
 
     @asynccontextmanager
     async def open(self, **settings: Any) -> AsyncIterator[Worker]:

@@ -26,7 +26,7 @@ async def test_same_seed_same_text_different_seeds_differ(rig: Rig, worker: Work
     assert not rig.seeded or len(set(texts)) > 1
 
 
-async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(worker: Worker) -> None:
+async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(rig: Rig, worker: Worker) -> None:
     if not await honours(worker, "n", "seed"):
         return
     result = await worker.generate(**BASE, temperature=1.0, seed=7, n=3)
@@ -34,10 +34,10 @@ async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(worker: Worker) -> 
     assert result.usage.completion_tokens == 3 * 24
     for i in range(3):
         alone = await worker.generate(**BASE, temperature=1.0, seed=7 + i)
-        assert alone.text == result.choices[i].text
+        assert alone.text == result.choices[i].text or not rig.exact
 
 
-async def test_streamed_choices_route_by_index(worker: Worker) -> None:
+async def test_streamed_choices_route_by_index(rig: Rig, worker: Worker) -> None:
     if not await honours(worker, "n"):
         return
     whole = await worker.generate(**BASE, temperature=1.0, seed=7, n=3)
@@ -45,7 +45,9 @@ async def test_streamed_choices_route_by_index(worker: Worker) -> None:
     async for event in worker.stream(**BASE, temperature=1.0, seed=7, n=3):
         if isinstance(event, Delta):
             texts[event.index] += event.text
-    assert texts == [choice.text for choice in whole.choices]
+    assert all(texts)
+    if rig.exact:
+        assert texts == [choice.text for choice in whole.choices]
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**63 - 1, -(2**63)])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from contract.rigs import LONG, PROMPT
+from contract.rigs import LONG, PROMPT, Rig
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.results import FinishReason
@@ -92,12 +92,14 @@ async def test_content_parts_equal_a_plain_string(worker: Worker) -> None:
     assert in_parts.text == plain.text
 
 
-async def test_many_at_once_keep_apart(worker: Worker) -> None:
+async def test_many_at_once_keep_apart(rig: Rig, worker: Worker) -> None:
     alone = [await worker.generate(**{**GREEDY, "prompt": f"{PROMPT} {i}"}, max_tokens=10) for i in range(4)]
     together = await asyncio.gather(
         *(worker.generate(**{**GREEDY, "prompt": f"{PROMPT} {i}"}, max_tokens=10) for i in range(4))
     )
-    assert [r.text for r in together] == [r.text for r in alone]
+    assert [r.prompt_token_ids for r in together] == [r.prompt_token_ids for r in alone]
+    if rig.exact:
+        assert [r.text for r in together] == [r.text for r in alone]
     assert len({r.request_id for r in together}) == 4
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from contract.rigs import narrowed, started
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.native.engine import NativeEngine
-from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 
 
@@ -31,16 +30,12 @@ class NativeRig:
         """`unsupported` takes parameters away, `options` are settings of the engine itself."""
         unsupported = settings.pop("unsupported", frozenset())
         options = settings.pop("options", {})
-        engine = _narrowed(unsupported) if unsupported else NativeEngine()
+        engine = narrowed(NativeEngine, unsupported) if unsupported else NativeEngine()
         folder = self._checkpoint(self._model)
         spec = ModelSpec(name=self._model, path=folder, format=WeightsFormat.SAFETENSORS, options=options)
-        worker = Worker(engine, spec, Settings(**settings))
         with one_thread():
-            await worker.start()
-            try:
+            async with started(engine, spec, settings) as worker:
                 yield worker
-            finally:
-                await worker.stop()
         assert not engine._thread.alive
 
     def idle(self, worker: Worker) -> bool:
@@ -78,18 +73,6 @@ class NativeRig:
         engine = worker._engine
         assert isinstance(engine, NativeEngine)
         return engine
-
-
-def _narrowed(unsupported: frozenset[str]) -> NativeEngine:
-    class Narrowed(NativeEngine):
-        """The same engine, declaring less: what it does not declare must be refused by name."""
-
-        async def load(self, spec: Any, progress: Any) -> Any:
-            info = await super().load(spec, progress)
-            parameters = info.capabilities.parameters - unsupported
-            return replace(info, capabilities=replace(info.capabilities, parameters=parameters))
-
-    return Narrowed()
 
 
 @contextlib.contextmanager

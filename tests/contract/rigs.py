@@ -115,7 +115,7 @@ class TransformersRig:
         unsupported = settings.pop("unsupported", frozenset())
         engine = TransformersEngine()
         if unsupported:
-            engine = _narrowed(TransformersEngine, unsupported)
+            engine = narrowed(TransformersEngine, unsupported)
         spec = ModelSpec(name=self._model, path=self._checkpoint(self._model), format=WeightsFormat.SAFETENSORS)
         async with started(engine, spec, settings) as worker:
             yield worker
@@ -162,7 +162,7 @@ class LlamaCppRig:
         from drivetrain.store.store import Store
 
         unsupported = settings.pop("unsupported", frozenset())
-        engine = _narrowed(LlamaCppEngine, unsupported) if unsupported else LlamaCppEngine()
+        engine = narrowed(LlamaCppEngine, unsupported) if unsupported else LlamaCppEngine()
         path = Store().ensure("smollm2-135m", lambda what, share: None).path
         spec = ModelSpec(
             name="smollm2", path=path, format=WeightsFormat.GGUF, options={"context_length": 2048, "slots": 4}
@@ -199,7 +199,7 @@ class LlamaCppRig:
         return worker._engine
 
 
-def _narrowed(base: Any, unsupported: frozenset[str]) -> Any:
+def narrowed(base: Any, unsupported: frozenset[str]) -> Any:
     class Narrowed(base):  # type: ignore[misc]  # any engine
         """The same engine, declaring less: what it does not declare must be refused by name."""
 

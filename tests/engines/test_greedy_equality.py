@@ -10,7 +10,7 @@ import pytest
 
 import drivetrain
 import tiny
-from drivetrain.engines.transformers.quiet import quiet_library
+from drivetrain.engines.checkpoint.quiet import quiet_library
 
 TOKENS = 12
 

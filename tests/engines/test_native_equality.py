@@ -17,8 +17,8 @@ from contract.native_rig import NativeRig
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice
+from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.scheduler import Scheduler, TokenBudget
-from drivetrain.engines.transformers.quiet import quiet_library
 from drivetrain.worker.worker import Worker
 from tiny import causal
 

@@ -22,7 +22,7 @@ from drivetrain.core.errors import (
     ModelNotFound,
     OutOfMemory,
 )
-from drivetrain.engines.transformers import errors
+from drivetrain.engines.checkpoint import errors
 
 
 def test_every_error_class_of_torch_is_mapped() -> None:
@@ -42,7 +42,7 @@ def test_every_error_class_of_torch_is_mapped() -> None:
         wanted = OutOfMemory if "OutOfMemory" in cls.__name__ else EngineFailed
         assert type(mapped) is wanted, cls
         assert mapped.__cause__ is raised
-        assert isinstance(errors.while_loading(raised), (LoadFailed, OutOfMemory))
+        assert isinstance(errors.while_loading(raised, engine="transformers"), (LoadFailed, OutOfMemory))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_the_library_raises(
     raised: Exception, running: type[DrivetrainError], loading: type[DrivetrainError]
 ) -> None:
     assert type(errors.while_running(raised)) is running
-    assert type(errors.while_loading(raised)) is loading
+    assert type(errors.while_loading(raised, engine="transformers")) is loading
 
 
 def test_messages_are_one_short_line_without_paths_and_addresses() -> None:

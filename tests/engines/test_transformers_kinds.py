@@ -79,7 +79,7 @@ def _by_hand(folder: Path, text: str) -> list[float]:
     import torch
     import transformers as hf
 
-    from drivetrain.engines.transformers.quiet import quiet_library
+    from drivetrain.engines.checkpoint.quiet import quiet_library
 
     with quiet_library(), torch.no_grad():
         model = hf.AutoModel.from_pretrained(folder).eval()
@@ -94,7 +94,7 @@ async def test_sampled_ids_equal_generate_with_the_same_draws(checkpoint: Callab
     import torch
     import transformers as hf
 
-    from drivetrain.engines.transformers.quiet import quiet_library
+    from drivetrain.engines.checkpoint.quiet import quiet_library
 
     folder = checkpoint("llama")
     settings: list[dict[str, Any]] = [

@@ -11,7 +11,7 @@ from drivetrain.core.engine import Description
 from drivetrain.core.errors import LoadFailed, MissingExtra
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import Detokenizer
-from drivetrain.engines.transformers import loading
+from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.transformers.describe import capabilities_of
 from drivetrain.engines.transformers.loading import Kind
 from drivetrain.store.formats import MAX_JSON_BYTES, config_requests_remote_code, read_config
@@ -103,14 +103,14 @@ def by_files(folder: Path, settings: Settings) -> Description:
     tokenizer = _tokenizer(folder, tokenizer_config)
     stated = _Stated(config)
     limit = _Stated({"model_max_length": tokenizer_config.get("model_max_length")})
-    context_length = loading.context_length(stated, limit, settings.context_length)
+    context_length = declared.context_length(stated, limit, settings.context_length)
     return Description(
         tokenizer=tokenizer,
         architecture=str(config.get("model_type", "")),
         capabilities=capabilities_of(_kind(config), context_length),
         context_length=context_length,
         eos_ids=_eos_ids(structure, stated, tokenizer),
-        default_sampling=loading.stated_sampling(_Stated(structure)),
+        default_sampling=declared.stated_sampling(_Stated(structure)),
         missing=(f"token ids need the tokenizer of transformers: {INSTALL}",),
     )
 
@@ -129,7 +129,7 @@ def _kind(config: Mapping[str, Any]) -> Kind:
 def _eos_ids(structure: Mapping[str, Any], config: _Stated, tokenizer: StatedTokenizer) -> frozenset[int]:
     by_name = tokenizer.id_of(tokenizer.eos_token or "")
     try:
-        return loading.eos_ids(
+        return declared.eos_ids(
             _Stated({"eos_token_id": structure.get("eos_token_id")}), config, _Stated({"eos_token_id": by_name})
         )
     except (TypeError, ValueError) as exc:

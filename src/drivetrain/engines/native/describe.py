@@ -8,9 +8,17 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.engines.native import errors, fitness, loading
+from drivetrain.engines.checkpoint import declared, errors
+from drivetrain.engines.checkpoint.gguf import safetensors_made
+from drivetrain.engines.native import fitness
 from drivetrain.engines.native.loading import Loaded
 from drivetrain.engines.native.sampler import HONOURED
+
+_NOT_DONE = (
+    *(name for name in declared.SAMPLING if name not in HONOURED),
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+)
 
 
 def capabilities_of(context_length: int, max_batch: int) -> Capabilities:
@@ -27,7 +35,7 @@ def of_loaded(loaded: Loaded, context_length: int, max_batch: int) -> EngineInfo
     import transformers
 
     model = loaded.model
-    notes = loading.not_honoured(loaded.structure, HONOURED)
+    notes = declared.not_honoured(loaded.structure, _NOT_DONE)
     if context_length < loaded.context_length:
         notes += (
             f"the model has a context of {loaded.context_length:,} tokens; the memory of the KV cache allows"
@@ -42,7 +50,7 @@ def of_loaded(loaded: Loaded, context_length: int, max_batch: int) -> EngineInfo
         architecture=model.config.model_type,
         device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
-        default_sampling=loading.stated_sampling(loaded.structure, HONOURED),
+        default_sampling=declared.stated_sampling(loaded.structure, HONOURED),
         notes=notes,
         versions={"torch": torch.__version__, "transformers": transformers.__version__},
     )
@@ -53,19 +61,19 @@ def of_files(spec: ModelSpec, progress: Progress, max_batch: int) -> Description
     try:
         return _of_files(spec, progress, max_batch)
     except Exception as exc:
-        raise errors.while_loading(exc) from exc
+        raise errors.while_loading(exc, engine="native") from exc
 
 
 def _of_files(spec: ModelSpec, progress: Progress, max_batch: int) -> Description:
     import transformers as hf
 
-    from drivetrain.engines.native.quiet import quiet_library
+    from drivetrain.engines.checkpoint.quiet import quiet_library
 
     where: dict[str, Any] = {
         "local_files_only": True,
         "trust_remote_code": bool(spec.options.get("trust_remote_code")),
     }
-    folder = loading.safetensors_made(spec)
+    folder = safetensors_made(spec)
     if folder is None:
         folder, where["gguf_file"] = spec.path.parent, spec.path.name
     progress("reading the configuration", None)
@@ -78,16 +86,16 @@ def _of_files(spec: ModelSpec, progress: Progress, max_batch: int) -> Descriptio
             structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
         else:
             structure = hf.GenerationConfig.from_model_config(config)
-    context_length = loading.context_length(config, tokenizer, spec.options.get("context_length"))
+    context_length = declared.context_length(config, tokenizer, spec.options.get("context_length"))
     return Description(
         tokenizer=_tokenizer(tokenizer),
         architecture=config.model_type,
         capabilities=capabilities_of(context_length, max_batch),
         context_length=context_length,
-        eos_ids=loading.eos_ids(structure, config, tokenizer),
-        default_sampling=loading.stated_sampling(structure, HONOURED),
+        eos_ids=declared.eos_ids(structure, config, tokenizer),
+        default_sampling=declared.stated_sampling(structure, HONOURED),
         missing=(
-            *loading.not_honoured(structure, HONOURED),
+            *declared.not_honoured(structure, _NOT_DONE),
             "whether the class can run in the native engine is tried when it is loaded; so is what memory allows",
         ),
     )

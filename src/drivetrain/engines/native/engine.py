@@ -13,7 +13,7 @@ from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health,
 from drivetrain.core.errors import DrivetrainError, EngineFailed, Unsupported
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
-from drivetrain.engines.native import errors
+from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.sequence import Job
 from drivetrain.engines.thread import EngineThread, post
 
@@ -68,7 +68,7 @@ class NativeEngine:
 
                 made = assemble(spec, report)
             except Exception as exc:
-                raise errors.while_loading(exc) from exc
+                raise errors.while_loading(exc, engine="native") from exc
             self._stepper, self._device = made.stepper, made.device
             return made.info
 
@@ -98,7 +98,7 @@ class NativeEngine:
     def memory(self) -> tuple[DeviceMemory, ...]:
         if self._device is None:
             return ()
-        from drivetrain.engines.native.memory import device_memory
+        from drivetrain.engines.checkpoint.devices import device_memory
 
         return device_memory(self._device)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from drivetrain.core.errors import LoadFailed
-from drivetrain.engines.native import errors
+from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.attention import NAME, Stage, UnfitModel
 from drivetrain.engines.native.cache import LayerShape
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting, LoadFailed
-from drivetrain.core.results import DeviceMemory
+from drivetrain.engines.checkpoint.devices import device_memory
 from drivetrain.telemetry.memory import host_memory
 
 HOST_SHARE = 0.25
@@ -45,20 +45,3 @@ def fitting_context(wanted: int, token_bytes: int, budget_bytes: int, *, stated:
     if fits < 1:
         raise LoadFailed("there is no memory for even one token of KV cache; raise kv_cache_gb")
     return fits
-
-
-def device_memory(device: Any) -> tuple[DeviceMemory, ...]:
-    import torch
-
-    if device.type != "cuda":
-        return ()
-    free, total = torch.cuda.mem_get_info(device)
-    return (
-        DeviceMemory(
-            device=str(device),
-            allocated_bytes=torch.cuda.memory_allocated(device),
-            cached_bytes=torch.cuda.memory_reserved(device),
-            total_bytes=total,
-            available_bytes=free,
-        ),
-    )

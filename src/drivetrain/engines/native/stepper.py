@@ -10,7 +10,7 @@ from typing import Any
 from drivetrain.core.engine import IdLogprobs, PromptStep, Step, TokenStep
 from drivetrain.core.errors import DrivetrainError, OutOfMemory
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.native import errors
+from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.runner import Runner
 from drivetrain.engines.native.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
 from drivetrain.engines.native.scheduler import Scheduler

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress, WeightsFormat
+from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.engines.transformers import errors, loading
+from drivetrain.engines.checkpoint import declared, errors
+from drivetrain.engines.checkpoint.gguf import safetensors_made
+from drivetrain.engines.transformers import loading
 from drivetrain.engines.transformers.loading import Kind, Loaded
 
 
@@ -44,8 +46,8 @@ def of_loaded(loaded: Loaded) -> EngineInfo:
         encoder_decoder=kind is Kind.SEQ2SEQ,
         embedding_size=int(getattr(model.config.get_text_config(), "hidden_size", 0) or 0),
         pooling=loaded.pooling if capabilities.embeddings else None,
-        default_sampling=loading.stated_sampling(loaded.structure),
-        notes=loading.not_honoured(loaded.structure),
+        default_sampling=declared.stated_sampling(loaded.structure),
+        notes=declared.not_honoured(loaded.structure),
         versions={"torch": torch.__version__, "transformers": transformers.__version__},
     )
 
@@ -58,20 +60,19 @@ def of_files(spec: ModelSpec, progress: Progress) -> Description:
     try:
         return _of_files(spec, progress)
     except Exception as exc:
-        raise errors.while_loading(exc) from exc
+        raise errors.while_loading(exc, engine="transformers") from exc
 
 
 def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     import transformers as hf
 
-    from drivetrain.engines.transformers.quiet import quiet_library
+    from drivetrain.engines.checkpoint.quiet import quiet_library
 
-    folder = spec.path
     trust = bool(spec.options.get("trust_remote_code"))
     where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust}
-    if spec.format is WeightsFormat.GGUF:
-        made = spec.derived.find("safetensors") if spec.derived is not None else None
-        folder, where = (made, where) if made else (spec.path.parent, {**where, "gguf_file": spec.path.name})
+    folder = safetensors_made(spec)
+    if folder is None:
+        folder, where["gguf_file"] = spec.path.parent, spec.path.name
     progress("reading the configuration", None)
     with quiet_library():
         config = hf.AutoConfig.from_pretrained(folder, **where)
@@ -83,15 +84,15 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
             structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
         else:
             structure = hf.GenerationConfig.from_model_config(config)
-    context_length = loading.context_length(config, tokenizer, spec.options.get("context_length"))
+    context_length = declared.context_length(config, tokenizer, spec.options.get("context_length"))
     return Description(
         tokenizer=_tokenizer(tokenizer, processor),
         architecture=config.model_type,
         capabilities=capabilities_of(kind, context_length),
         context_length=context_length,
-        eos_ids=loading.eos_ids(structure, config, tokenizer),
-        default_sampling=loading.stated_sampling(structure),
-        missing=loading.not_honoured(structure),
+        eos_ids=declared.eos_ids(structure, config, tokenizer),
+        default_sampling=declared.stated_sampling(structure),
+        missing=declared.not_honoured(structure),
     )
 
 

@@ -1,4 +1,4 @@
-"""Embeddings out of hidden states, and how much memory the device holds."""
+"""Embeddings out of hidden states."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from drivetrain.core.errors import EngineFailed
-from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.transformers.loading import Loaded
 
 
@@ -31,18 +30,3 @@ def pool(hidden: Any, how: str) -> Any:
     if how == "cls":
         return hidden[0]
     return hidden[-1]
-
-
-def device_memory(device: Any) -> tuple[DeviceMemory, ...]:
-    if device.type != "cuda":
-        return ()
-    free, total = torch.cuda.mem_get_info(device)
-    return (
-        DeviceMemory(
-            device=str(device),
-            allocated_bytes=torch.cuda.memory_allocated(device),
-            cached_bytes=torch.cuda.memory_reserved(device),
-            total_bytes=total,
-            available_bytes=free,
-        ),
-    )

@@ -13,8 +13,8 @@ from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health,
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.thread import EngineThread, post
-from drivetrain.engines.transformers import errors
 
 SETTINGS = frozenset({"device", "dtype", "trust_remote_code", "context_length", "pooling"})
 """The settings that this engine honours; any other one that was set is refused at load."""
@@ -50,7 +50,7 @@ class TransformersEngine:
                 return describe.of_loaded(self._loaded)
             except Exception as exc:
                 self._loaded = None
-                raise errors.while_loading(exc) from exc
+                raise errors.while_loading(exc, engine="transformers") from exc
 
         try:
             return await self._thread.call(load)
@@ -100,7 +100,7 @@ class TransformersEngine:
         return await self._thread.call(work, on_cancel=given_up.set)
 
     def memory(self) -> tuple[DeviceMemory, ...]:
-        from drivetrain.engines.transformers.embedding import device_memory
+        from drivetrain.engines.checkpoint.devices import device_memory
 
         return device_memory(self._loaded.model.device) if self._loaded is not None else ()
 

@@ -12,7 +12,7 @@ import torch
 from drivetrain.core.engine import EngineRequest, IdLogprobs, Media, PromptStep, Step, TokenStep
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.transformers.errors import one_line
+from drivetrain.engines.checkpoint.errors import one_line
 from drivetrain.engines.transformers.loading import Kind, Loaded
 from drivetrain.engines.transformers.sampler import RowSampler, one_by_one
 

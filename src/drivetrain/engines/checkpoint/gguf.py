@@ -7,9 +7,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from drivetrain.core.engine import Progress
+from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import LoadFailed
-from drivetrain.engines.native.quiet import quiet_library
+from drivetrain.engines.checkpoint.quiet import quiet_library
+
+
+def safetensors_folder(spec: ModelSpec, progress: Progress, *, engine: str) -> Path:
+    """The folder with the weights as the library loads them, made of a GGUF file if need be."""
+    if spec.format is not WeightsFormat.GGUF:
+        return spec.path
+    if spec.derived is None:
+        raise LoadFailed(f"the {engine} engine needs a place to keep what it makes of a GGUF file")
+    return spec.derived.make("safetensors", lambda target: convert(spec.path, target, progress))
+
+
+def safetensors_made(spec: ModelSpec) -> Path | None:
+    """The same folder, if it is there already."""
+    if spec.format is not WeightsFormat.GGUF:
+        return spec.path
+    return spec.derived.find("safetensors") if spec.derived is not None else None
 
 
 def convert(source: Path, target: Path, progress: Progress) -> None:

@@ -23,7 +23,7 @@ def is_out_of_memory(exc: BaseException) -> bool:
 
 
 def while_running(exc: BaseException) -> DrivetrainError:
-    """An error during generation or embedding. Whatever the failed frames held is let go."""
+    """An error while the model computes. Whatever the failed frames held is let go."""
     if isinstance(exc, DrivetrainError):
         return exc
     traceback.clear_frames(exc.__traceback__)
@@ -37,14 +37,15 @@ def while_running(exc: BaseException) -> DrivetrainError:
     return error
 
 
-def while_loading(exc: BaseException) -> DrivetrainError:
+def while_loading(exc: BaseException, *, engine: str) -> DrivetrainError:
+    """`engine` is also the name of the extra that it needs."""
     if isinstance(exc, DrivetrainError):
         return exc
     error: DrivetrainError
     if is_out_of_memory(exc):
         error = OutOfMemory("there is not enough memory to load this model; try a smaller dtype or another device")
     elif isinstance(exc, ImportError):
-        error = _missing(exc)
+        error = _missing(exc, engine)
     elif "trust_remote_code" in str(exc) or "custom code" in str(exc):
         error = LoadFailed(
             "this model asks to run code of its own, which is off; if you trust its author, set trust_remote_code"
@@ -59,9 +60,9 @@ def while_loading(exc: BaseException) -> DrivetrainError:
     return error
 
 
-def _missing(exc: ImportError) -> DrivetrainError:
+def _missing(exc: ImportError, engine: str) -> DrivetrainError:
     if exc.name in {"torch", "transformers", "tokenizers", "safetensors", "sentencepiece", "gguf"}:
-        return MissingExtra("the transformers engine", extra="transformers")
+        return MissingExtra(f"the {engine} engine", extra=engine)
     if "torchvision" in str(exc).lower():
         return MissingExtra("the processor of this model (torchvision)", extra="vision")
     return LoadFailed(f"this model needs a package that is not installed: {one_line(exc)}")
@@ -84,3 +85,10 @@ def free_cached_memory() -> None:
         torch.cuda.empty_cache()
     elif torch.backends.mps.is_available():
         torch.mps.empty_cache()
+
+
+def again(error: DrivetrainError) -> DrivetrainError:
+    """The same error for another request: each carries a `partial` of its own."""
+    copy = type(error)(error.message, param=error.param)
+    copy.__cause__ = error.__cause__
+    return copy

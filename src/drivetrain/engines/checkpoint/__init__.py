@@ -1,0 +1,1 @@
+"""What the engines share that load a checkpoint through the transformers library."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from drivetrain import assembly
 from drivetrain.core.capabilities import Capabilities
@@ -43,7 +45,7 @@ class Worker:
         self._thread = threading.Thread(target=self._loop.run_forever, name="drivetrain-sync", daemon=True)
         self._thread.start()
         try:
-            self._started = _wait(self._loop, self._opening.__aenter__())
+            self._started = _wait(self._loop, self._opening.__aenter__)
         except BaseException:
             self._end_loop()
             raise
@@ -58,7 +60,7 @@ class Worker:
             return
         try:
             if self._started is not None:
-                _wait(self._loop, self._started.stop())
+                _wait(self._loop, self._started.stop)
         finally:
             self._end_loop()
 
@@ -82,7 +84,7 @@ class Worker:
 
     def stream(self, **request: Any) -> SyncStream:
         loop = self._running()
-        return SyncStream(loop, _wait(loop, self._open(request)))
+        return SyncStream(loop, _wait(loop, lambda: self._open(request)))
 
     def generate(self, **request: Any) -> Result:
         return self._call(lambda worker: worker.generate(**request))
@@ -99,7 +101,8 @@ class Worker:
         return self._worker.stream(**request)
 
     def _call(self, work: Callable[[assembly.Worker], Coroutine[Any, Any, T]]) -> T:
-        return _wait(self._running(), work(self._worker))
+        worker = self._worker
+        return _wait(self._running(), lambda: work(worker))
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._loop.is_closed():
@@ -110,7 +113,7 @@ class Worker:
         """Let what still runs on the loop end (a load that was interrupted, say), then end the loop and its thread."""
         assert self._loop is not None
         assert self._thread is not None
-        _wait(self._loop, _wind_up())
+        _wait(self._loop, _wind_up)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -140,7 +143,7 @@ class SyncStream:
         if self._loop.is_closed():
             raise Cancelled("the worker was closed")
         try:
-            return _wait(self._loop, self._stream.__anext__())
+            return _wait(self._loop, self._stream.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -150,7 +153,7 @@ class SyncStream:
     def close(self) -> None:
         """End the request. Idempotent, also after the worker is closed, which ended it."""
         if not self._loop.is_closed():
-            _wait(self._loop, self._stream.aclose())
+            _wait(self._loop, self._stream.aclose)
 
     def __enter__(self) -> Self:
         return self
@@ -159,11 +162,45 @@ class SyncStream:
         self.close()
 
 
-def _wait(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run on the worker's loop and wait here; an interrupt here cancels it there."""
-    future = asyncio.run_coroutine_threadsafe(work, loop)
+def _wait(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run on the worker's loop and wait here; an interrupt here cancels it there.
+
+    The coroutine is made over there, so that an interrupt at any moment leaves none that nobody awaits.
+    """
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+    call = _Call(work, done)
     try:
-        return future.result()
+        loop.call_soon_threadsafe(call.begin)
+        return done.result()
     except BaseException:
-        future.cancel()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(call.cancel)
         raise
+
+
+class _Call(Generic[T]):
+    """One piece of work on the loop. `begin` and `cancel` run there, each at most once, in any order."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], done: concurrent.futures.Future[T]) -> None:
+        self._work = work
+        self._done = done
+        self._task: asyncio.Task[T] | None = None
+        self._cancelled = False
+
+    def begin(self) -> None:
+        if not self._cancelled:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+            self._task.add_done_callback(self._tell)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _tell(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._done.cancel()
+        elif (exc := task.exception()) is not None:
+            self._done.set_exception(exc)
+        else:
+            self._done.set_result(task.result())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from typing import Any
@@ -69,7 +70,7 @@ def test_an_interrupt_while_opening_leaves_nothing(monkeypatch: pytest.MonkeyPat
         if not loading.is_set():
             import asyncio
 
-            future: Any = asyncio.run_coroutine_threadsafe(work, loop)
+            future: Any = asyncio.run_coroutine_threadsafe(work(), loop)
             loading.wait(10)
             future.cancel()
             raise KeyboardInterrupt
@@ -83,3 +84,22 @@ def test_an_interrupt_while_opening_leaves_nothing(monkeypatch: pytest.MonkeyPat
         worker.__enter__()
     assert time.monotonic() - started < 10
     assert threading.active_count() <= before
+
+
+def test_an_interrupt_before_the_call_reaches_the_loop_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No coroutine that nobody awaits (it would warn, and a warning is an error here), and the next call works."""
+    with drivetrain.sync.Worker.open("fake") as worker:
+        stream = worker.stream(prompt="x", max_tokens=3)
+        assert worker._loop is not None
+        for call in (lambda: next(stream), lambda: worker.generate(prompt="x"), stream.close):
+            with monkeypatch.context() as patch:
+                patch.setattr(worker._loop, "call_soon_threadsafe", _interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    call()
+            gc.collect()
+        assert len(list(stream)) > 1
+        assert worker.generate(prompt="x", max_tokens=3).usage.completion_tokens == 3
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -9,16 +9,17 @@ import argparse
 import asyncio
 import contextlib
 import json
-import re
-import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from load import Round, Target
-
+from drivetrain.bench.remote import Asking, Remote
+from drivetrain.bench.report import compare
+from drivetrain.bench.served import serving
+from drivetrain.bench.session import Played, Session, Side
+from drivetrain.bench.target import Facts
+from drivetrain.bench.wire import Address
+from drivetrain.bench.workload import Closed, Workload
 from drivetrain.core.engine import ModelSpec
 from drivetrain.engines.llamacpp.loading import open_model
 from drivetrain.engines.llamacpp.process import ServerProcess
@@ -26,69 +27,39 @@ from drivetrain.store.store import Store
 
 MODEL = "smollm2-135m"
 CONTEXT = 1024
-PATH = "/v1/chat/completions"
-WORDS = ("river", "stone", "lamp", "cloud", "horse", "copper", "garden", "window", "letter", "winter", "bridge")
+PROMPT_TOKENS = 51
 
 
 @contextlib.contextmanager
-def theirs(slots: int) -> Iterator[Target]:
+def theirs(slots: int) -> Iterator[Remote]:
     found = Store().ensure(MODEL, lambda what, share: None)
     options = {"slots": slots, "context_length": CONTEXT}
     spec = ModelSpec(name=MODEL, path=found.path, format=found.format, options=options)
     process = ServerProcess(open_model(spec).launch)
     process.start()
     try:
-        yield Target(process.port, process.key)
+        yield remote("theirs", f"http://127.0.0.1:{process.port}/v1", process.key)
     finally:
         process.stop()
 
 
-@contextlib.contextmanager
-def ours(slots: int) -> Iterator[tuple[Target, float]]:
-    """With the seconds from the command to the first line that says it is ready."""
-    command = [sys.executable, "-m", "drivetrain", "serve", MODEL, "--port", "0", "--slots", str(slots)]
-    command += ["--context-length", str(CONTEXT)]
-    started = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
-                break
-        else:
-            raise RuntimeError("the server did not start")
-        try:
-            yield Target(int(found[1])), time.perf_counter() - started
-        finally:
-            process.terminate()
-            process.communicate(timeout=60)
+def remote(label: str, url: str, key: str) -> Remote:
+    asking = Asking(address=Address.parse(url), model=MODEL, key=key)
+    return Remote(asking, label=label, facts=Facts(kind="over HTTP", model=MODEL))
 
 
-def bodies(streams: int, tokens: int, turn: int) -> list[dict[str, Any]]:
-    """Prompts of about 35 tokens, all different, the same for both servers."""
-    made = []
-    for i in range(streams):
-        words = " ".join(WORDS[(turn * 7 + i * 3 + j * (i + 1)) % len(WORDS)] for j in range(12))
-        content = f"Round {turn}, story {i}: {words}."
-        made.append({"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": tokens})
-    return [{**body, "temperature": 0, "ignore_eos": True} for body in made]
-
-
-async def compare(a: Target, b: Target, streams: int, tokens: int, pairs: int) -> dict[str, Any]:
-    """Pairs of rounds, the first of a pair taken in turns, after one of each to warm up."""
-    rounds: dict[str, list[Round]] = {"ours": [], "theirs": []}
-    for pair in range(pairs + 1):
-        order = [("ours", a), ("theirs", b)]
-        for name, target in order if pair % 2 else reversed(order):
-            done = await target.round(PATH, bodies(streams, tokens, pair))
-            if pair:
-                rounds[name].append(done)
-    pairwise = list(zip(rounds["ours"], rounds["theirs"], strict=True))
+def row(played: Played) -> dict[str, Any]:
+    """The medians of the pairs, ours over theirs."""
+    ours, theirs = played.rounds
+    found = compare(ours, theirs)
+    if found is None or found.first_token_later_s is None or any(r.failures for r in (*ours, *theirs)):
+        raise RuntimeError(f"{played.level.label}: requests failed")
     return {
-        "streams": streams,
-        "ratio": round(statistics.median(x.tokens_per_s / y.tokens_per_s for x, y in pairwise), 4),
-        "tokens_per_s": {n: round(statistics.median(r.tokens_per_s for r in rs), 1) for n, rs in rounds.items()},
-        "first_token_later_ms": round(1000 * statistics.median(x.first_s - y.first_s for x, y in pairwise), 1),
-        "first_token_ms": {n: round(1000 * statistics.median(r.first_s for r in rs), 1) for n, rs in rounds.items()},
+        "load": played.level.label,
+        "ratio": round(found.throughput_ratio.median, 4),
+        "first_token_later_ms": round(1000 * found.first_token_later_s.median, 1),
+        "tokens_per_s": [[round(r.tokens_per_s, 1) for r in rounds] for rounds in played.rounds],
+        "first_token_ms": [[round(1000 * (r.first_s or 0), 1) for r in rounds] for rounds in played.rounds],
     }
 
 
@@ -99,8 +70,23 @@ async def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     args = parser.parse_args()
     slots = max(args.streams)
-    with theirs(slots) as b, ours(slots) as (a, ready_s):
-        table = [await compare(a, b, streams, args.tokens, args.pairs) for streams in args.streams]
+    workload = Workload(
+        prompt_tokens=PROMPT_TOKENS,
+        max_tokens=args.tokens,
+        shared_prefix=0,
+        seed=0,
+        rounds=args.pairs,
+        timeout_s=600,
+    )
+    with theirs(slots) as b:
+        started = time.perf_counter()
+        async with serving(MODEL, ["--slots", str(slots), "--context-length", str(CONTEXT)]) as served:
+            ready_s = time.perf_counter() - started
+            sides = [Side(remote("ours", served.url, served.key)), Side(b)]
+            session = Session(sides, [Closed(streams) for streams in args.streams], workload)
+            await session.prepare()
+            await session.run(lambda doing, share: None)
+    table = [row(played) for played in session.played]
     print(
         json.dumps({"model": MODEL, "serve_ready_s": round(ready_s, 2), "pairs": args.pairs, "table": table}, indent=2)
     )

@@ -16,8 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from load import Target
-
+from drivetrain.bench.load import Load
+from drivetrain.bench.outcome import Round
+from drivetrain.bench.remote import Asking, Remote
+from drivetrain.bench.target import Facts
+from drivetrain.bench.wire import Address
+from drivetrain.bench.workload import Closed
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.prompt import Prompt
 from drivetrain.engines.fake import FakeEngine, Script
@@ -68,37 +72,46 @@ def over_http() -> list[dict[str, Any]]:
     with subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            target = Target(int(server.stdout.readline().rpartition(":")[2]))
-            return asyncio.run(measured(target, server.pid))
+            return asyncio.run(measured(remote(server.stdout.readline().strip()), server.pid))
         finally:
             server.terminate()
 
 
-async def measured(target: Target, pid: int) -> list[dict[str, Any]]:
+def remote(url: str) -> Remote:
+    stops = {"stop": ASKED["stop"]}
+    asking = Asking(address=Address.parse(url), model="fake", chat=False, extra=stops)
+    return Remote(asking, label="fake", facts=Facts(kind="over HTTP", model="fake"))
+
+
+async def play(target: Remote, streams: int, tokens: int) -> Round:
+    prompts = ["hi"] * streams
+    return await Load(target=target, level=Closed(streams), prompts=prompts, max_tokens=tokens, timeout_s=600).play([])
+
+
+async def measured(target: Remote, pid: int) -> list[dict[str, Any]]:
     rows = []
-    body = {"model": "fake", "prompt": "hi", **ASKED}
-    await target.round("/v1/completions", [{**body, "max_tokens": 200}])
+    await play(target, 1, 200)
     idle = resident(pid)
     for streams, tokens, times in SHAPES:
-        asked = [{**body, "max_tokens": tokens}] * streams
         before = cpu_s(pid)
         peak = idle
         for _ in range(times):
-            peak = max(peak, await peak_while(target, asked, tokens, pid))
+            peak = max(peak, await peak_while(target, streams, tokens, pid))
         cost = (cpu_s(pid) - before) / streams / tokens / times
         row = {"streams": streams, "tokens": tokens, "us_per_token": round(cost * 1e6, 1)}
         rows.append({**row, "mb_above_idle": round((peak - idle) / 2**20, 1)})
     return rows
 
 
-async def peak_while(target: Target, asked: list[dict[str, Any]], tokens: int, pid: int) -> int:
-    """The server's most bytes while it answers these."""
-    reading = asyncio.ensure_future(target.round("/v1/completions", asked))
+async def peak_while(target: Remote, streams: int, tokens: int, pid: int) -> int:
+    """The server's most bytes while it answers so many."""
+    reading = asyncio.ensure_future(play(target, streams, tokens))
     peak = 0
     while not reading.done():
         peak = max(peak, resident(pid))
         await asyncio.wait([reading], timeout=0.05)
-    assert all(len(t.events) >= tokens * 0.98 for t in reading.result().timelines), "events were coalesced"
+    assert not reading.result().failures
+    assert all(len(t.events) >= tokens * 0.98 for t in reading.result().answers), "events were coalesced"
     return peak
 
 

@@ -47,7 +47,7 @@ def examine() -> dict[str, Any]:
         "drivetrain": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
-        "cpu": {"count": os.cpu_count() or 1, "usable": _num_usable_cpus(), "model": _cpu_model()},
+        "cpu": {"count": os.cpu_count() or 1, "usable": num_usable_cpus(), "model": cpu_model()},
         "memory": {"total_bytes": memory.total_bytes, "available_bytes": memory.available_bytes},
         "devices": [{"device": "cpu", "name": platform.machine(), "total_bytes": 0}, *devices],
         "device_problems": problems,
@@ -111,13 +111,13 @@ def _engine(kind: EngineKind) -> dict[str, Any]:
     }
 
 
-def _num_usable_cpus() -> int:
+def num_usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             key, _, value = line.partition(":")

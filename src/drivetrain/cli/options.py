@@ -52,12 +52,16 @@ def read_settings(args: argparse.Namespace) -> Resolved:
     """Raises `InvalidSetting`."""
     from drivetrain.worker import sources
 
-    given = {
+    return sources.read_settings(args.model, given_settings(args), config=args.config)
+
+
+def given_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Those that a flag states."""
+    return {
         name.removeprefix(_DEST): value
         for name, value in vars(args).items()
         if name.startswith(_DEST) and value is not None
     }
-    return sources.read_settings(args.model, given, config=args.config)
 
 
 def explain(args: argparse.Namespace, resolved: Resolved) -> int:

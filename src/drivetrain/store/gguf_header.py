@@ -56,6 +56,14 @@ def problem(path: Path) -> str | None:
     return None
 
 
+def num_parameters(path: Path) -> int:
+    """The weights of all tensors together, in a file that has no `problem`."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        header = _Header(data)
+        header.needed_bytes()
+        return header.num_weights
+
+
 class _CutShort(Exception):
     """The file ends where the header says that more follows."""
 
@@ -67,6 +75,7 @@ class _Header:
         self._data = data
         self._at = len(MAGIC)
         self._alignment = 32
+        self.num_weights = 0
 
     def needed_bytes(self) -> int:
         """The size that the file must have at least. Raises `_CutShort` or `ValueError`."""
@@ -116,6 +125,7 @@ class _Header:
         num_weights = 1
         for _ in range(num_dimensions):
             num_weights *= self._uint64()
+        self.num_weights += num_weights
         kind, offset = self._uint32(), self._uint64()
         block_weights, block_bytes = _BLOCKS.get(kind, (1, 0))
         return offset + -(-num_weights // block_weights) * block_bytes

@@ -110,7 +110,7 @@ def _from_environment(model: str, environment: Mapping[str, str]) -> Layer:
     for name in _FIELDS:
         for variable in (environment_name(model, name), f"DRIVETRAIN_{name.upper()}"):
             if variable in environment and variable.removeprefix("DRIVETRAIN_") not in _RESERVED:
-                layer[name] = (_parsed(name, environment[variable], variable), f"environment {variable}")
+                layer[name] = (parse_setting(name, environment[variable], variable), f"environment {variable}")
                 break
     return layer
 
@@ -155,8 +155,8 @@ def _typed(name: str, value: Any, where: str) -> Any:
     return _in_range(name, value, where)
 
 
-def _parsed(name: str, text: str, where: str) -> Any:
-    """Read a value out of an environment variable or a flag."""
+def parse_setting(name: str, text: str, where: str) -> Any:
+    """A value out of text, as it stands in an environment variable. Raises `InvalidSetting`, which names `where`."""
     (kind,) = _kinds(name)
     try:
         if kind is bool:

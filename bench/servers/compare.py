@@ -1,0 +1,130 @@
+"""Two servers side by side: rounds taken in turns, of which only the ratios within a pair count."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from servers.peer import Peer
+from servers.process import ServerGroup, busy_s
+from servers.request import Answer, Prompt, ask, prompts
+
+WARM_TOKENS = 8
+FOREIGN_CORES = 0.1
+"""A pair is calm if other work took no more than this in either round."""
+
+IDLE_S = 2.0
+IDLE_SHARE = 0.03
+"""An idle server that takes more of one core than this is stopped during the rounds of the other, and both then are."""
+
+
+Pair = dict[str, dict[str, Any]]
+"""The figures of two rounds with the same prompts: `ours` and `peer`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A server that runs, and how it is asked."""
+
+    peer: Peer
+    group: ServerGroup
+
+    async def round(self, asked: list[Prompt], tokens: int) -> Round:
+        form, port = self.peer.form, self.group.port
+        began, foreign = time.perf_counter(), self._foreign_cpu_s()
+        answers = await asyncio.gather(*(ask(port, form, prompt, tokens) for prompt in asked))
+        return Round(time.perf_counter() - began, self._foreign_cpu_s() - foreign, answers)
+
+    def _foreign_cpu_s(self) -> float:
+        """CPU time of all but the server and this client."""
+        return busy_s() - self.group.cpu_s() - time.process_time()
+
+    async def idle_share(self) -> float:
+        """Of one core, while nobody asks."""
+        before = self.group.cpu_s()
+        await asyncio.sleep(IDLE_S)
+        return (self.group.cpu_s() - before) / IDLE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Requests that ran at once, and the CPU time of whatever else ran meanwhile."""
+
+    wall_s: float
+    foreign_cpu_s: float
+    answers: list[Answer]
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        prompt_tokens = [answer.prompt_tokens for answer in self.answers]
+        new_tokens = [answer.tokens for answer in self.answers]
+        return {
+            "tokens_per_s": round(sum(new_tokens) / self.wall_s, 2),
+            "first_token_s": round(statistics.median(answer.events[0] for answer in self.answers), 4),
+            "foreign_cores": round(self.foreign_cpu_s / self.wall_s, 2),
+            "prompt_tokens": [min(prompt_tokens), max(prompt_tokens)],
+            "new_tokens": [min(new_tokens), max(new_tokens)],
+        }
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Compares `a` (ours) with `b`. The seed says which prompts are asked, the same of both."""
+
+    a: Side
+    b: Side
+    tokens: int
+    seed: int
+    say: Callable[[str], None]
+    pauses: bool = False
+
+    async def prepare(self) -> dict[str, float]:
+        """Whether idle servers rest, so that none takes time from the other; the share of a core each takes idle."""
+        shares = {side.peer.name: round(await side.idle_share(), 3) for side in (self.a, self.b)}
+        self.pauses = max(shares.values()) > IDLE_SHARE
+        self.say(f"idle, share of a core: {shares}" + (": the idle one is stopped" if self.pauses else ""))
+        return shares
+
+    async def pairs(self, streams: int, num: int) -> AsyncIterator[Pair]:
+        """Until `num` of them are calm, but at most twice as many, after a short round of each to warm up. The first
+        of a pair is taken in turns.
+        """
+        luck = random.Random(f"{self.seed} {streams}")
+        for side in (self.a, self.b):
+            await self._round(side, prompts(streams, luck), WARM_TOKENS)
+        num_done = num_calm = 0
+        while num_calm < num and num_done < 2 * num:
+            pair = await self._pair(prompts(streams, luck), ours_first=bool(num_done % 2))
+            num_done, num_calm = num_done + 1, num_calm + calm(pair)
+            told = ", ".join(f"{name} {figures['tokens_per_s']}" for name, figures in pair.items())
+            beside = "" if calm(pair) else f" (beside other work: {foreign_cores(pair)} cores)"
+            self.say(f"{streams} streams, pair {num_done}: {told} tokens/s{beside}")
+            yield pair
+
+    async def _pair(self, asked: list[Prompt], *, ours_first: bool) -> Pair:
+        order = {"ours": self.a, "peer": self.b} if ours_first else {"peer": self.b, "ours": self.a}
+        rounds = {name: await self._round(side, asked, self.tokens) for name, side in order.items()}
+        return {name: rounds[name].figures for name in ("ours", "peer")}
+
+    async def _round(self, side: Side, asked: list[Prompt], tokens: int) -> Round:
+        other = self.b if side is self.a else self.a
+        if not self.pauses:
+            return await side.round(asked, tokens)
+        other.group.pause()
+        try:
+            return await side.round(asked, tokens)
+        finally:
+            other.group.resume()
+
+
+def foreign_cores(pair: Pair) -> float:
+    return max(float(figures["foreign_cores"]) for figures in pair.values())
+
+
+def calm(pair: Pair) -> bool:
+    return foreign_cores(pair) <= FOREIGN_CORES

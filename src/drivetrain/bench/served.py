@@ -1,0 +1,74 @@
+"""`drivetrain serve` as a child on a free port, with a key that only we know."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from drivetrain.core.errors import DrivetrainError
+
+STOP_TIMEOUT_S = 60.0
+_ADDRESS = re.compile(rb"http://127\.0\.0\.1:\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    url: str
+    key: str = field(repr=False)
+
+
+@contextlib.asynccontextmanager
+async def serving(model: str, arguments: Sequence[str]) -> AsyncIterator[Served]:
+    """Ready, and ended at the end. Raises `DrivetrainError` with the child's own words where it does not start.
+
+    It is in a session of its own: a Ctrl-C at the terminal is ours to handle, and ends the child through us.
+    """
+    key = secrets.token_hex(16)
+    command = [sys.executable, "-P", "-m", "drivetrain", "serve", model, "--port", "0", "--quiet", *arguments]
+    with tempfile.TemporaryFile() as errors:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            env={**os.environ, "DRIVETRAIN_API_KEY": key},
+        )
+        try:
+            url = await _address(process)
+            if url is None:
+                await process.wait()
+                errors.seek(0)
+                last = errors.read()[-4000:].decode("utf-8", "replace").strip().splitlines()[-1:]
+                said = last[0].removeprefix("drivetrain: ") if last else f"exit code {process.returncode}"
+                raise DrivetrainError(f"drivetrain serve did not start: {said}")
+            yield Served(f"{url}/v1", key)
+        finally:
+            await asyncio.shield(_end(process))
+
+
+async def _address(process: asyncio.subprocess.Process) -> str | None:
+    """What it prints when it is ready; None if it ended before."""
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if found := _ADDRESS.search(line):
+            return found.group().decode()
+    return None
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.communicate()

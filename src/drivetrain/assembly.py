@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Description, Engine, ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import Cancelled, InvalidSetting, MissingExtra
+from drivetrain.engines.checkpoint.kinds import IN_WORDS, Kind, stated_kind
+from drivetrain.engines.first_fit import Candidate, FirstFit
 from drivetrain.store.catalogue import CATALOGUE
+from drivetrain.store.formats import read_config
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
 from drivetrain.telemetry.tracing import Tracer
@@ -33,6 +37,8 @@ class EngineKind:
     """From the files alone. None: loading costs nothing and tells all."""
     describes_alone: bool = False
     """Whether `describe` needs none of the modules."""
+    stated_capabilities: Callable[[Mapping[str, Any], int, Mapping[str, Any]], Capabilities] | None = None
+    """From the JSON of a folder's configuration, the context length and the settings: without the modules."""
 
     @property
     def installed(self) -> bool:
@@ -46,13 +52,34 @@ class EngineKind:
         if not self.installed:
             raise MissingExtra(f"the engine {self.name}", extra=self.name)
 
+    def lacks(self, settings: Settings) -> tuple[str, ...]:
+        """The engine settings that were given and that it does not have."""
+        return tuple(name for name in settings.engine_options if name not in self.settings)
+
+    def candidate(self, settings: Settings) -> Candidate:
+        return Candidate(self.name, self.make, self.lacks(settings))
+
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """Which engine, and in words why."""
+    """Which engines to try, in this order, and in words why. A later one is for a model that those before refuse.
 
-    kind: EngineKind
+    `notes` say of an engine that was passed over already why it was.
+    """
+
+    kinds: tuple[EngineKind, ...]
     why: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> EngineKind:
+        return self.kinds[0]
+
+    def without_first(self, why_not: str, settings: Settings) -> EngineChoice:
+        """What is left once the first one has said why it cannot run the model."""
+        refused, *rest = self.kinds
+        note = rest[0].candidate(settings).instead_of(refused.name, why_not)
+        return EngineChoice(tuple(rest), note, (*self.notes, note))
 
 
 def _llamacpp() -> Engine:
@@ -74,9 +101,15 @@ def _native() -> Engine:
 
 
 def _describe_native(spec: ModelSpec, progress: Progress) -> Description:
-    from drivetrain.engines.native.assembling import describe_files
+    from drivetrain.engines.native.describe import of_files
 
-    return describe_files(spec, progress)
+    return of_files(spec, progress)
+
+
+def _stated_native(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
+    from drivetrain.engines.native.capabilities import stated_capabilities
+
+    return stated_capabilities(config, context_length, options)
 
 
 def _transformers() -> Engine:
@@ -89,6 +122,12 @@ def _describe_transformers(spec: ModelSpec, progress: Progress) -> Description:
     from drivetrain.engines.transformers.describe import of_files
 
     return of_files(spec, progress)
+
+
+def _stated_transformers(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
+    from drivetrain.engines.transformers.describe import stated_capabilities
+
+    return stated_capabilities(config, context_length, options)
 
 
 def _fake() -> Engine:
@@ -111,11 +150,21 @@ ENGINES = {
         EngineKind(
             name="native",
             settings=frozenset(
-                {"device", "dtype", "trust_remote_code", "context_length", "kv_cache_gb", "max_batch", "prefix_cache"}
+                {
+                    "device",
+                    "dtype",
+                    "trust_remote_code",
+                    "context_length",
+                    "pooling",
+                    "kv_cache_gb",
+                    "max_batch",
+                    "prefix_cache",
+                }
             ),
             needs=("torch", "transformers"),
             make=_native,
             describe=_describe_native,
+            stated_capabilities=_stated_native,
         ),
         EngineKind(
             name="transformers",
@@ -123,28 +172,47 @@ ENGINES = {
             needs=("torch", "transformers"),
             make=_transformers,
             describe=_describe_transformers,
+            stated_capabilities=_stated_transformers,
         ),
         EngineKind(name="fake", settings=frozenset(), needs=(), make=_fake),
     )
 }
 
 
-def choose_engine(name: str, model: LocalModel | None) -> EngineChoice:
-    """The engine for a model. `auto` looks at the weights; None are those of the fake."""
-    if name != "auto":
-        return EngineChoice(_named(name), "named by the setting")
+def choose_engine(settings: Settings, model: LocalModel | None) -> EngineChoice:
+    """The engines for a model. `auto` looks at the weights and the configuration; None are the weights of the fake."""
+    if settings.engine != "auto":
+        return EngineChoice((_named(settings.engine),), "named by the setting")
     if model is None:
-        return EngineChoice(ENGINES["fake"], "the model name is fake")
+        return EngineChoice((ENGINES["fake"],), "the model name is fake")
     if model.format is WeightsFormat.GGUF:
         return _for_gguf()
-    return EngineChoice(ENGINES["transformers"], f"the weights are {model.format.value}, which transformers loads")
+    return _for_folder(read_config(model.path), settings)
 
 
 def _for_gguf() -> EngineChoice:
-    first, second = ENGINES["llamacpp"], ENGINES["transformers"]
+    first, second, third = ENGINES["llamacpp"], ENGINES["native"], ENGINES["transformers"]
     if second.installed and not first.installed:
-        return EngineChoice(second, "the weights are gguf, and llamacpp, which runs them as they are, is not installed")
-    return EngineChoice(first, "the weights are gguf, which llamacpp runs as they are")
+        why = "the weights are gguf, and llamacpp, which runs them as they are, is not installed"
+        return EngineChoice((second, third), why)
+    return EngineChoice((first,), "the weights are gguf, which llamacpp runs as they are")
+
+
+def _for_folder(config: Mapping[str, Any], settings: Settings) -> EngineChoice:
+    """`native` for causal models. What it is known not to run goes to transformers at once; the rest is tried."""
+    from drivetrain.engines.native.unfit import stated_reason
+
+    first, second = ENGINES["native"], ENGINES["transformers"]
+    kind = stated_kind(config)
+    if kind is not Kind.CAUSAL:
+        return EngineChoice((second,), f"{IN_WORDS[kind]}, which transformers runs")
+    choice = EngineChoice(
+        (first, second),
+        "it is a causal language model, which native runs many requests at a time;"
+        " should native refuse it when it is loaded, transformers runs it",
+    )
+    why_not = stated_reason(config)
+    return choice.without_first(why_not, settings) if why_not else choice
 
 
 def check_engine(settings: Settings) -> None:
@@ -154,9 +222,8 @@ def check_engine(settings: Settings) -> None:
 
 
 def refuse_unused(settings: Settings, kind: EngineKind) -> None:
-    for name in settings.engine_options:
-        if name not in kind.settings:
-            raise InvalidSetting(f"the engine {kind.name} has no setting {name}; leave it out", param=name)
+    for name in kind.lacks(settings):
+        raise InvalidSetting(f"the engine {kind.name} has no setting {name}; leave it out", param=name)
 
 
 def is_fake(model: str, settings: Settings) -> bool:
@@ -177,10 +244,16 @@ def open_parts(
         return ENGINES["fake"].make(), spec_of(None, settings, store)
     _refuse_if_none(model, settings)
     found = store.ensure(model, progress or (lambda what, share: None))
-    choice = choose_engine(settings.engine, found)
+    choice = choose_engine(settings, found)
     choice.kind.refuse_if_missing()
     refuse_unused(settings, choice.kind)
-    return choice.kind.make(), spec_of(found, settings, store)
+    return _make(choice, settings), spec_of(found, settings, store)
+
+
+def _make(choice: EngineChoice, settings: Settings) -> Engine:
+    if len(choice.kinds) == 1 and not choice.notes:
+        return choice.kind.make()
+    return FirstFit([kind.candidate(settings) for kind in choice.kinds], choice.notes)
 
 
 def _refuse_if_none(model: str, settings: Settings) -> None:
@@ -188,7 +261,7 @@ def _refuse_if_none(model: str, settings: Settings) -> None:
     if settings.engine != "auto":
         _named(settings.engine).refuse_if_missing()
     elif not any(kind.installed for kind in ENGINES.values() if kind.needs):
-        ENGINES["llamacpp" if model in CATALOGUE or model.endswith(".gguf") else "transformers"].refuse_if_missing()
+        ENGINES["llamacpp" if model in CATALOGUE or model.endswith(".gguf") else "native"].refuse_if_missing()
 
 
 def spec_of(found: LocalModel | None, settings: Settings, store: Store) -> ModelSpec:

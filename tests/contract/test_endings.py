@@ -26,7 +26,7 @@ from drivetrain.worker.worker import Worker
 ENDLESS = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": LONG}
 
 
-async def until_idle(rig: Rig, worker: Worker, within_s: float = 5.0) -> None:
+async def until_idle(rig: Rig, worker: Worker, within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
         while worker.status.running or not rig.idle(worker):
             await asyncio.sleep(0.002)

@@ -66,6 +66,7 @@ async def test_an_unknown_name_is_refused_with_a_hint(worker: Worker) -> None:
         ("timeout_s", 0), ("timeout_s", -1), ("timeout_s", math.nan), ("timeout_s", 10**8),
         ("overflow", "explode"), ("context_length", 0), ("echo", "yes"), ("ignore_eos", 1),
         ("request_id", ""), ("request_id", 5), ("trace_context", {"a": 1}), ("bad_words_ids", [[]]),
+        ("cache_salt", ""), ("cache_salt", 5), ("cache_salt", "s" * 257),
         ("exponential_decay_length_penalty", 5), ("exponential_decay_length_penalty", (1,)),
         ("sequence_bias", [(1, 2.0)]), ("images", 5),
     ],

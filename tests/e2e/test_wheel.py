@@ -68,7 +68,7 @@ def test_inspect_tells_what_it_can(
     done = drivetrain("inspect", str(checkpoint("llama")), "--message", "Hello")
     assert done.returncode == 0, done.stderr
     assert "<|im_start|>user" in done.stdout
-    assert "drivetrain[transformers]" in done.stdout + done.stderr
+    assert "drivetrain[native]" in done.stdout + done.stderr
 
 
 def test_generate_works_on_the_fake_and_names_the_extra_for_the_rest(
@@ -78,6 +78,6 @@ def test_generate_works_on_the_fake_and_names_the_extra_for_the_rest(
     assert (done.returncode, done.stdout.strip()) == (0, "The quick")
     done = drivetrain("generate", str(checkpoint("llama")), "--prompt", "x")
     assert done.returncode != 0
-    assert "pip install 'drivetrain[transformers]'" in done.stderr
+    assert "pip install 'drivetrain[native]'" in done.stderr
     assert len(done.stderr.strip().splitlines()) <= 2
     assert "Traceback" not in done.stderr

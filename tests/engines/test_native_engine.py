@@ -52,21 +52,23 @@ async def outcome(worker: Worker, prompt: str, **more: Any) -> Any:
 PROMPTS = [f"Number {i} of some requests that run together" for i in range(6)]
 
 
-async def test_a_fault_ends_who_was_in_the_step_and_no_other(rig: NativeRig) -> None:
+async def test_a_fault_ends_whose_it_is_and_no_other(rig: NativeRig) -> None:
+    """Six requests, two at once: who is in the step with the broken one is computed again, who waits sees nothing."""
     async with rig.open(options={"max_batch": 2}, max_running=6) as worker:
         well = [await outcome(worker, prompt) for prompt in PROMPTS]
-        with rig.fault(worker, 5, RuntimeError("a wire came loose")):
-            running = [asyncio.create_task(outcome(worker, prompt)) for prompt in PROMPTS]
-            while not any(task.done() for task in running):
-                await asyncio.sleep(0)
-            stepper_of(worker).runner.model._forward_pre_hooks.clear()
-            found = await asyncio.gather(*running)
-        failed = [i for i, one in enumerate(found) if isinstance(one, EngineFailed)]
-        assert 1 <= len(failed) <= 2
-        assert len({id(found[i]) for i in failed}) == len(failed)  # each request has an error of its own
-        assert [one for i, one in enumerate(found) if i not in failed] == [
-            one for i, one in enumerate(well) if i not in failed
-        ]
+        bad = (await worker.tokenize(PROMPTS[2]))[1:]
+        model = stepper_of(worker).runner.model
+
+        def broken(module: Any, args: Any, kwargs: Any) -> None:
+            ids = kwargs["input_ids"][0].tolist()
+            if any(ids[i : i + len(bad)] == bad for i in range(len(ids))):
+                raise RuntimeError("a wire came loose")
+
+        handle = model.register_forward_pre_hook(broken, with_kwargs=True)
+        found = await asyncio.gather(*(outcome(worker, prompt) for prompt in PROMPTS))
+        handle.remove()
+        assert [i for i, one in enumerate(found) if isinstance(one, EngineFailed)] == [2]
+        assert [one for i, one in enumerate(found) if i != 2] == [one for i, one in enumerate(well) if i != 2]
 
 
 async def test_no_memory_for_the_cache_is_survived(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +163,44 @@ async def test_choices_share_the_prompt(worker: Worker) -> None:
     assert stepper_of(worker).steps_run - before <= 24
 
 
+async def test_a_salt_keeps_beginnings_apart(worker: Worker) -> None:
+    """Neither the figure nor the work tells one tenant what another has sent: all of the prompt is computed."""
+    runner = stepper_of(worker).runner
+    forward, positions = runner.forward, 0
+
+    def counted(works: Any) -> Any:
+        nonlocal positions
+        positions += sum(work.count for work in works)
+        return forward(works)
+
+    async def ask(salt: str | None) -> tuple[int, int]:
+        nonlocal positions
+        positions = 0
+        result = await worker.generate(prompt=PROMPTS[0] * 5, **{**ASKED, "max_tokens": 1}, cache_salt=salt)
+        return result.usage.cached_tokens, positions
+
+    runner.forward = counted  # type: ignore[method-assign]  # to count
+    try:
+        first = await ask("one")
+        assert first == (0, await worker.count_tokens(PROMPTS[0] * 5))
+        for stranger in ("another", None):
+            assert await ask(stranger) == first
+        for known in ("one", "another", None):
+            assert await ask(known) == (first[1] - 1, 1)
+    finally:
+        runner.forward = forward  # type: ignore[method-assign]
+
+
+async def test_equal_prompts_at_once_are_computed_once(worker: Worker) -> None:
+    """By many clients that send the same at the same moment; another salt computes it for itself."""
+    prompt = PROMPTS[1] * 5
+    salts = [None, None, None, "one", "one"]
+    results = await asyncio.gather(*(worker.generate(prompt=prompt, **ASKED, cache_salt=salt) for salt in salts))
+    length = results[0].usage.prompt_tokens
+    assert sorted(result.usage.cached_tokens for result in results) == [0, 0, *[length - 1] * 3]
+    assert len({result.choices[0].token_ids for result in results}) == 1
+
+
 async def test_more_choices_than_rows_still_end(rig: NativeRig) -> None:
     async with rig.open(options={"max_batch": 2}) as worker:
         result = await worker.generate(prompt=PROMPTS[0], **ASKED, n=5)
@@ -197,13 +237,13 @@ async def test_damaged_weights_are_refused_and_leave_nothing(checkpoint: Callabl
 
 
 async def test_a_description_needs_no_weights(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    from drivetrain.engines.native.assembling import describe_files
+    from drivetrain.engines.native.describe import of_files
 
     for file in checkpoint("llama").iterdir():
         if file.suffix != ".safetensors":
             (tmp_path / file.name).write_bytes(file.read_bytes())
     spec = ModelSpec(name="llama", path=tmp_path, format=WeightsFormat.SAFETENSORS)
-    described = describe_files(spec, lambda what, share: None)
+    described = of_files(spec, lambda what, share: None)
     engine = NativeEngine()
     whole = ModelSpec(name="llama", path=checkpoint("llama"), format=WeightsFormat.SAFETENSORS)
     info = await engine.load(whole, lambda what, share: None)
@@ -211,4 +251,3 @@ async def test_a_description_needs_no_weights(checkpoint: Callable[[str], Path],
     assert described.capabilities == info.capabilities
     assert described.eos_ids == info.eos_ids
     assert described.default_sampling == info.default_sampling
-    assert not info.capabilities.embeddings

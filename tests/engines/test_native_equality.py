@@ -18,7 +18,8 @@ from drivetrain.core.errors import LoadFailed
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice
 from drivetrain.engines.checkpoint.quiet import quiet_library
-from drivetrain.engines.native.scheduler import Scheduler, TokenBudget
+from drivetrain.engines.native.budget import TokenBudget
+from drivetrain.engines.native.scheduler import Scheduler
 from drivetrain.worker.worker import Worker
 from tiny import causal
 

@@ -59,6 +59,12 @@ async def test_prompt_logprobs_are_refused_by_name(seq2seq: Worker) -> None:
     assert caught.value.param == "prompt_logprobs"
 
 
+async def test_embeddings_are_refused_by_name(seq2seq: Worker) -> None:
+    with pytest.raises(Unsupported) as caught:
+        await seq2seq.embed(["x"])
+    assert caught.value.param == "input"
+
+
 async def test_an_encoder_gives_embeddings_and_no_text(checkpoint: Callable[[str], Path]) -> None:
     folder = checkpoint("bert")
     async with drivetrain.Worker.open(folder, engine="transformers") as worker:

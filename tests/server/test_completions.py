@@ -54,6 +54,23 @@ def test_ids_are_a_string(served: Served) -> None:
     assert by_text.usage.prompt_tokens == by_ids.usage.prompt_tokens
 
 
+def test_another_salt_shares_no_beginning(served: Served) -> None:
+    if not can(served, "cache_salt"):
+        assert bad(served, cache_salt="a tenant")["param"] == "cache_salt"
+        return
+    prompt = "This beginning is what two tenants have in common. " * 5
+
+    def cached(**salt: str) -> int:
+        usage = complete(served, prompt=prompt, max_tokens=1, extra_body=salt).usage
+        return int(usage.prompt_tokens_details.cached_tokens)
+
+    found = [cached(), cached(cache_salt="one"), cached(cache_salt="another"), cached(cache_salt="one"), cached()]
+    assert found[:3] == [0, 0, 0]
+    shares = served.worker.metadata.engine == "native"
+    assert all(count > 32 for count in found[3:]) if shares else found[3:] == [0, 0]
+    assert bad(served, cache_salt="")["param"] == "cache_salt"
+
+
 def test_prompt_major_order(served: Served) -> None:
     prompts = ["One", "Two two"]
     fields: dict[str, Any] = {"n": 2, "temperature": 1, "seed": 4, "echo": True, "extra_body": {"ignore_eos": True}}

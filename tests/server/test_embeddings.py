@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from server.serving import Served
+import drivetrain
+from server.serving import Served, serving
 
 PATH = "/v1/embeddings"
 
 
 @pytest.fixture
 def embedder(served: Served) -> Served:
-    if not served.worker.capabilities.embeddings:
-        served.refused(PATH, {"model": served.model, "input": "Hi"})
-        pytest.skip("this model gives no embeddings, and says so")
+    assert served.worker.capabilities.embeddings
     return served
 
 
@@ -65,6 +66,12 @@ def test_bad_values(embedder: Served, name: str, value: Any) -> None:
 def test_too_long(embedder: Served) -> None:
     error = bad(embedder, input="word " * 2 * embedder.worker.capabilities.context_length)
     assert error["code"] == "context_length_exceeded"
+
+
+def test_a_model_without_embeddings_says_so(checkpoint: Callable[[str], Path]) -> None:
+    with serving(lambda: drivetrain.Worker.open(checkpoint("t5"))) as one:
+        assert not one.worker.capabilities.embeddings
+        assert bad(one)["param"] == "input"
 
 
 def test_tokens_there_and_back(served: Served) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import openai
@@ -195,6 +195,17 @@ def test_a_port_in_use() -> None:
         code, errors = one.end()
     assert code == 2
     assert "in use; choose another one with --port" in errors
+    assert errors.count("\n") == 1
+
+
+def test_an_engine_that_was_passed_over_is_one_line(checkpoint: Callable[[str], Path]) -> None:
+    with started(str(checkpoint("bloom")), "--port", "0", "--quiet") as server:
+        server.wait_ready()
+        server.process.send_signal(signal.SIGTERM)
+        code, errors = server.end()
+    assert code == 0
+    assert errors.startswith("note: native cannot run this model: the class BloomForCausalLM does its attention by")
+    assert errors.endswith("; transformers runs it\n")
     assert errors.count("\n") == 1
 
 

@@ -12,7 +12,7 @@ from drivetrain import assembly
 from drivetrain.cli import stated
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Description, ModelSpec, Progress, WeightsFormat
-from drivetrain.core.errors import InvalidRequest, MissingExtra
+from drivetrain.core.errors import InvalidRequest, MissingExtra, UnfitEngine
 from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.sampling import Sampling
@@ -83,13 +83,26 @@ def inspect_model(
     assembly.check_engine(settings)
     store = store or Store()
     found = None if assembly.is_fake(model, settings) else store.resolve(model)
-    choice = assembly.choose_engine(settings.engine, found)
-    assembly.refuse_unused(settings, choice.kind)
     spec = assembly.spec_of(found, settings, store)
-    peeked = _with_limits(_describe(choice.kind, spec, settings, progress), settings)
+    choice, described = _first_fit(assembly.choose_engine(settings, found), spec, settings, progress)
+    peeked = _with_limits(described, settings)
     name = spec.name
     chosen = choose(explicit=settings.family, tokenizer=peeked.tokenizer, architecture=peeked.architecture, name=name)
     return _put_together(model, name, found, choice, peeked, chosen, settings, given)
+
+
+def _first_fit(
+    choice: assembly.EngineChoice, spec: ModelSpec, settings: Settings, progress: Progress
+) -> tuple[assembly.EngineChoice, Description]:
+    """The first engine that does not say by the files that it cannot run the model, and what it says."""
+    while True:
+        assembly.refuse_unused(settings, choice.kind)
+        try:
+            return choice, _describe(choice.kind, spec, settings, progress)
+        except UnfitEngine as exc:
+            if len(choice.kinds) == 1:
+                raise
+            choice = choice.without_first(exc.why, settings)
 
 
 def _describe(kind: assembly.EngineKind, spec: ModelSpec, settings: Settings, progress: Progress) -> Description:
@@ -98,7 +111,7 @@ def _describe(kind: assembly.EngineKind, spec: ModelSpec, settings: Settings, pr
     if kind.installed or kind.describes_alone:
         return kind.describe(spec, progress)
     folder = _folder(spec)
-    return stated.by_files(folder, settings) if folder is not None else stated.nothing_stated()
+    return stated.by_files(folder, settings, kind) if folder is not None else stated.nothing_stated(kind)
 
 
 def _with_limits(described: Description, settings: Settings) -> Description:

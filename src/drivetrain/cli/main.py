@@ -48,7 +48,9 @@ def _run(arguments: list[str]) -> int:
 
 def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     from drivetrain.cli import (
+        bench,
         chat,
+        conform,
         doctor,
         generate,
         inspect,
@@ -66,7 +68,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     parser.add_argument("--version", action="version", version=f"drivetrain {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for module in (serve, generate, chat, inspect, doctor, models):
+    for module in (serve, generate, chat, bench, conform, inspect, doctor, models):
         module.add(commands)
     for command in commands.choices.values():
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)

@@ -136,6 +136,8 @@ def _serve(args: argparse.Namespace, settings: Settings, server: ServerSettings)
             gc.collect()
             gc.freeze()  # what is there now stays: no collection during a stream has to look at it
             progress.close()
+            for note in worker.metadata.notes:
+                output.note(f"note: {note}")
             output.line(_greeting(address_of(sock), spec.name, worker.capabilities, args.api_key_file, server))
 
         async def main() -> None:

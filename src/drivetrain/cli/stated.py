@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drivetrain.assembly import EngineKind
 from drivetrain.core.engine import Description
 from drivetrain.core.errors import LoadFailed, MissingExtra
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import Detokenizer
 from drivetrain.engines.checkpoint import declared
-from drivetrain.engines.transformers.describe import capabilities_of
-from drivetrain.engines.transformers.loading import Kind
+from drivetrain.engines.checkpoint.kinds import StatedConfig
 from drivetrain.store.formats import MAX_JSON_BYTES, config_requests_remote_code, read_config
 from drivetrain.worker.settings import Settings
-
-EXTRA = "transformers"
-INSTALL = f"pip install 'drivetrain[{EXTRA}]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,24 +57,7 @@ class StatedTokenizer:
         raise _needs_library()
 
 
-class _Stated:
-    """JSON with the attributes that a config of the library has."""
-
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self._data = data
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self._data[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def get_text_config(self) -> _Stated:
-        nested = next((self._data[key] for key in ("text_config", "language_config") if key in self._data), None)
-        return _Stated(nested) if isinstance(nested, dict) else self
-
-
-def nothing_stated() -> Description:
+def nothing_stated(kind: EngineKind) -> Description:
     """Of a GGUF file, whose metadata only the extra can read."""
     what = "the template, tokenizer, context length and sampling of a GGUF file are inside it; to read them: "
     return Description(
@@ -87,12 +67,13 @@ def nothing_stated() -> Description:
         context_length=None,
         eos_ids=frozenset(),
         default_sampling={},
-        missing=(what + INSTALL,),
+        missing=(what + kind.install,),
     )
 
 
-def by_files(folder: Path, settings: Settings) -> Description:
+def by_files(folder: Path, settings: Settings, kind: EngineKind) -> Description:
     """Raises `LoadFailed` for files that are there and cannot be read."""
+    assert kind.stated_capabilities is not None
     config = read_config(folder)
     if config_requests_remote_code(config) and not settings.trust_remote_code:
         raise LoadFailed(
@@ -101,36 +82,28 @@ def by_files(folder: Path, settings: Settings) -> Description:
     tokenizer_config = _optional(folder, "tokenizer_config.json")
     structure = _optional(folder, "generation_config.json")
     tokenizer = _tokenizer(folder, tokenizer_config)
-    stated = _Stated(config)
-    limit = _Stated({"model_max_length": tokenizer_config.get("model_max_length")})
+    stated = StatedConfig(config)
+    limit = StatedConfig({"model_max_length": tokenizer_config.get("model_max_length")})
     context_length = declared.context_length(stated, limit, settings.context_length)
+    capabilities = kind.stated_capabilities(config, context_length, settings.engine_options)
     return Description(
         tokenizer=tokenizer,
         architecture=str(config.get("model_type", "")),
-        capabilities=capabilities_of(_kind(config), context_length),
+        capabilities=capabilities,
         context_length=context_length,
         eos_ids=_eos_ids(structure, stated, tokenizer),
-        default_sampling=declared.stated_sampling(_Stated(structure)),
-        missing=(f"token ids need the tokenizer of transformers: {INSTALL}",),
+        default_sampling=declared.stated_sampling(StatedConfig(structure), capabilities.parameters),
+        missing=(f"token ids need the tokenizer of transformers: {kind.install}",),
     )
 
 
-def _kind(config: Mapping[str, Any]) -> Kind:
-    """By the name of the architecture, where the library would ask its tables."""
-    architecture = str((config.get("architectures") or [""])[0])
-    if "vision_config" in config and "ForCausalLM" not in architecture:
-        return Kind.VISION
-    if config.get("is_encoder_decoder"):
-        return Kind.SEQ2SEQ
-    is_causal = "CausalLM" in architecture or "LMHead" in architecture or not architecture
-    return Kind.CAUSAL if is_causal or not architecture.endswith(("Model", "ForMaskedLM")) else Kind.ENCODER
-
-
-def _eos_ids(structure: Mapping[str, Any], config: _Stated, tokenizer: StatedTokenizer) -> frozenset[int]:
+def _eos_ids(structure: Mapping[str, Any], config: StatedConfig, tokenizer: StatedTokenizer) -> frozenset[int]:
     by_name = tokenizer.id_of(tokenizer.eos_token or "")
     try:
         return declared.eos_ids(
-            _Stated({"eos_token_id": structure.get("eos_token_id")}), config, _Stated({"eos_token_id": by_name})
+            StatedConfig({"eos_token_id": structure.get("eos_token_id")}),
+            config,
+            StatedConfig({"eos_token_id": by_name}),
         )
     except (TypeError, ValueError) as exc:
         raise LoadFailed("eos_token_id of the model's configuration is not a token id or a list of them") from exc
@@ -190,4 +163,4 @@ def _optional(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _needs_library() -> MissingExtra:
-    return MissingExtra("the tokenizer", extra=EXTRA)
+    return MissingExtra("the tokenizer", extra="transformers")

@@ -117,6 +117,8 @@ class EngineRequest:
     """Whether the caller named the seed, and so wants the same answer again: no cache may change the rounding."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    cache_salt: str | None = None
+    """What is kept of this request serves only requests with an equal one, and the other way round."""
 
 
 @dataclass(frozen=True, slots=True)

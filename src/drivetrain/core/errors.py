@@ -13,7 +13,8 @@
     │   └── OutOfMemory           it ran out of memory; the request's share is freed
     ├── ModelNotFound             no such name, path or id
     └── LoadFailed                the model is there, but cannot be loaded
-        └── MissingExtra          a package is not installed; `extra` names what to install
+        ├── MissingExtra          a package is not installed; `extra` names what to install
+        └── UnfitEngine           nothing is wrong with the model, but this engine cannot run it; another one may
 
 An error that ends a request carries what was done until then in `partial`: the choices, finished or not,
 and the usage so far. Messages say what was wrong and what to do about it, never paths of the server,
@@ -103,3 +104,13 @@ class MissingExtra(LoadFailed):
     def __init__(self, what: str, *, extra: str) -> None:
         super().__init__(f"{what} needs a package that is not installed; run: pip install 'drivetrain[{extra}]'")
         self.extra = extra
+
+
+class UnfitEngine(LoadFailed):
+    """`why` is the reason alone, for a sentence of somebody who has another engine to try."""
+
+    code = "unfit_engine"
+
+    def __init__(self, message: str, *, why: str) -> None:
+        super().__init__(message)
+        self.why = why

@@ -18,6 +18,7 @@ from drivetrain.core.request import GenerateRequest, Overflow
 
 MAX_INT = 2**31 - 1
 MAX_SEED = 2**63 - 1
+MAX_SALT_CHARS = 256
 
 Rule = Callable[[str, Any], None]
 
@@ -81,6 +82,11 @@ def non_empty_string(name: str, value: Any) -> None:
     string(name, value)
     if not value:
         raise InvalidRequest(f"{name} is an empty string", param=name)
+
+
+def salt(name: str, value: Any) -> None:
+    non_empty_string(name, value)
+    _at_most(name, len(value), MAX_SALT_CHARS, "characters")
 
 
 def tuple_of(rule: Rule, *, non_empty: bool = False) -> Rule:
@@ -202,6 +208,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "overflow": Parameter(_WORKER, overflow, "what to do when prompt and answer do not fit"),
     "timeout_s": Parameter(_WORKER, number(0, 1e9, above=True), "seconds until the request is ended"),
     "request_id": Parameter(_WORKER, non_empty_string, "the caller's name for this request"),
+    "cache_salt": Parameter(_ENGINE, salt, "beginnings of prompts are shared only under an equal salt"),
     "trace_context": Parameter(_WORKER, string_map, "the caller's trace headers"),
 }
 

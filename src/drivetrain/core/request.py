@@ -71,6 +71,7 @@ class GenerateRequest:
     overflow: Overflow | None = None
     timeout_s: float | None = None
     request_id: str | None = None
+    cache_salt: str | None = None
     trace_context: Mapping[str, str] | None = None
 
     @property

@@ -7,7 +7,6 @@ Its step loop is one task that gives every running request one step a round, as 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +32,9 @@ from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.channel import StepChannel
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 
-HONOURED = frozenset({"n", "seed", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "temperature"})
+HONOURED = frozenset(
+    {"n", "seed", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "temperature", "cache_salt"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class _Running:
     request: EngineRequest
     channel: StepChannel
     sources: list[list[int]]
+    likeliest: list[int]
     position: list[int]
     open: set[int]
     started: float
@@ -119,10 +121,12 @@ class FakeEngine:
     def generate(self, request: EngineRequest) -> StepChannel:
         channel = StepChannel(on_abort=self._wake.set, on_finish=lambda index: self._finish(running, index))
         n = len(request.seeds)
+        text = self._text(request)
         running = _Running(
             request=request,
             channel=channel,
-            sources=[self._source(request, seed) for seed in request.seeds],
+            sources=[self._ended(_turned(text, request, seed)) for seed in request.seeds],
+            likeliest=self._ended(text),
             position=[0] * n,
             open=set(range(n)),
             started=time.monotonic(),
@@ -215,7 +219,7 @@ class FakeEngine:
             ids = tuple(b for _ in request.media.images for b in (0,) * 16) + tuple(request.media.prompt.text.encode())
         logprobs = None
         if request.prompt_logprobs is not None:
-            rest = [self._logprobs(i, request.prompt_logprobs) for i in ids[1:]]
+            rest = [self._logprobs(i, i, request.prompt_logprobs) for i in ids[1:]]
             logprobs = (IdLogprobs(None), *rest)[: len(ids)]
         return PromptStep(ids if request.media is not None else None, logprobs)
 
@@ -223,6 +227,7 @@ class FakeEngine:
         request, source = running.request, running.sources[index]
         limit = request.max_tokens if request.max_tokens is not None else request.context_length
         ids: list[int] = []
+        begin = running.position[index]
         reason = FinishReason.LENGTH if limit == 0 else None
         while len(ids) < self.script.ids_per_step and reason is None:
             at = running.position[index]
@@ -237,23 +242,24 @@ class FakeEngine:
                 reason = FinishReason.LENGTH
         logprobs = None
         if request.logprobs is not None:
-            logprobs = tuple(self._logprobs(i, request.logprobs) for i in ids)
+            likeliest = running.likeliest
+            logprobs = tuple(
+                self._logprobs(i, likeliest[at % len(likeliest)], request.logprobs) for at, i in enumerate(ids, begin)
+            )
         return TokenStep(index, tuple(ids), logprobs, reason)
 
-    def _source(self, request: EngineRequest, seed: int) -> list[int]:
-        """What this choice says. At a temperature above 0 the seed turns the text by some places."""
+    def _text(self, request: EngineRequest) -> list[int]:
+        """What the greedy choice says, before its end."""
         script = self.script
         if script.reply is not None:
-            ids = list(script.reply(request))
-        elif script.token_ids is not None:
-            ids = list(script.token_ids)
-        else:
-            ids = list(script.text.encode())
-        if not request.sampling.greedy and len(ids) > 1:
-            turn = random.Random(seed).randrange(len(ids))  # noqa: S311 - not for secrets
-            ids = ids[turn:] + ids[:turn]
+            return list(script.reply(request))
+        if script.token_ids is not None:
+            return list(script.token_ids)
+        return list(script.text.encode())
+
+    def _ended(self, ids: list[int]) -> list[int]:
         eos = self._tokenizer.id_of(self._tokenizer.eos_token or "")
-        return ids if script.repeat or eos is None else [*ids, eos]
+        return ids if self.script.repeat or eos is None else [*ids, eos]
 
     def _finish(self, running: _Running, index: int) -> None:
         running.open.discard(index)
@@ -261,10 +267,22 @@ class FakeEngine:
             self._running.remove(running)
             running.channel.release()
 
-    def _logprobs(self, token_id: int, count: int) -> IdLogprobs:
-        others = [i for i in itertools.islice(itertools.count(32), count + 1) if i != token_id]
-        top = ((token_id, -0.5), *((i, -1.0 - k / 8) for k, i in enumerate(others)))[:count]
-        return IdLogprobs(-0.5, tuple(top))
+    def _logprobs(self, token_id: int, likeliest: int, count: int) -> IdLogprobs:
+        """One token has most of the probability, whatever is sampled; after it come the ids from 32 on."""
+
+        def of(i: int) -> float:
+            return -0.5 if i == likeliest else -3.5 - (i - 32) % self._tokenizer.vocab_size / 8
+
+        others = [i for i in range(32, 32 + count) if i != likeliest]
+        return IdLogprobs(of(token_id), tuple((i, of(i)) for i in [likeliest, *others][:count]))
+
+
+def _turned(ids: list[int], request: EngineRequest, seed: int) -> list[int]:
+    """Above temperature 0 the seed turns the text by some places."""
+    if request.sampling.greedy or len(ids) < 2:
+        return ids
+    turn = random.Random(seed).randrange(len(ids))  # noqa: S311 - not for secrets
+    return ids[turn:] + ids[:turn]
 
 
 def _unit_vector(ids: Sequence[int]) -> tuple[float, ...]:

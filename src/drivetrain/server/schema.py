@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from drivetrain.core.parameters import MAX_INT, MAX_SEED, PARAMETERS
+from drivetrain.core.parameters import MAX_INT, MAX_SALT_CHARS, MAX_SEED, PARAMETERS
 
 _CONTENT_SCHEMA: dict[str, Any] = {
     "anyOf": [
@@ -125,6 +125,7 @@ class GenerateBody(BaseModel):
     context_length: int | None = _field("context_length", **_range(1, MAX_INT))
     overflow: Literal["error", "truncate_left", "truncate_middle"] | None = _field("overflow")
     timeout_s: float | None = _field("timeout_s", **_above(0, 1e9))
+    cache_salt: str | None = _field("cache_salt", minLength=1, maxLength=MAX_SALT_CHARS)
     return_token_ids: bool | None = _field("", "give the ids of the prompt and of each choice too")
 
     user: str | None = _field("", _INERT)

@@ -226,6 +226,7 @@ class Preparer:
             seeded=request.seed is not None,
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
+            cache_salt=request.cache_salt,
         )
 
     def _eos(self, request: GenerateRequest) -> frozenset[int]:

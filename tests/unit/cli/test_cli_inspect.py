@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from cli_rigs import run_here, without_settings
 
 from drivetrain import assembly
+from drivetrain.engines.checkpoint.quiet import quiet_library
+from tiny import causal
 
-EXTRA = "pip install 'drivetrain[transformers]'"
+EXTRA = "pip install 'drivetrain[native]'"
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{{ '<|im_start|>assistant\n' }}"
@@ -105,7 +108,7 @@ def test_a_folder_without_the_library(capsys: pytest.CaptureFixture[str], bare: 
     outcome = run_here(capsys, "inspect", str(folder), "--message", "a <|im_end|> b", "--top-p", "0.5", "--json")
     assert outcome.code == 0
     found = outcome.json
-    assert (found["engine"], found["engine_ready"], found["install"]) == ("transformers", False, EXTRA)
+    assert (found["engine"], found["engine_ready"], found["install"]) == ("native", False, EXTRA)
     assert (found["format"], found["source"], found["architecture"]) == ("safetensors", "local", "llama")
     assert found["family"] == "template"
     assert found["context_length"] == 128
@@ -145,12 +148,12 @@ def test_a_gguf_file_without_the_library(capsys: pytest.CaptureFixture[str], bar
     assert (found["format"], found["capabilities"], found["context_length"]) == ("gguf", None, None)
     assert found["family"] == "vicuna"
     assert "the file's own template, which comes first, could not be read" in found["family_why"]
-    assert found["missing"][0].endswith(EXTRA)
+    assert found["missing"][0].endswith("pip install 'drivetrain[transformers]'")
     assert "not known before loading" in run_here(capsys, *by_transformers).out
     assert "holds no vocabulary" in run_here(capsys, "inspect", str(file)).err
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "t5", "bert", "llava"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "bloom", "t5", "bert", "llava"])
 def test_the_json_files_say_what_the_library_says(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -168,7 +171,9 @@ def test_the_json_files_say_what_the_library_says(
     by_files = run_here(capsys, "inspect", folder, "--json").json
     whole = by_library.json
     assert whole["engine_ready"]
-    assert whole["missing"] == by_files["missing"][1:]
+    untold = {"whether the class can run in the native engine is tried when it is loaded; so is what memory allows"}
+    assert untold & set(whole["missing"]) == (untold if whole["engine"] == "native" else set())
+    assert [text for text in whole["missing"] if text not in untold] == by_files["missing"][1:]
     told_apart = {"engine_ready", "install", "missing", "prompt"}
     assert {k: v for k, v in whole.items() if k not in told_apart} == {
         k: v for k, v in by_files.items() if k not in told_apart
@@ -176,6 +181,30 @@ def test_the_json_files_say_what_the_library_says(
     if whole["prompt"] is not None:
         assert whole["prompt"]["token_ids"]
         assert whole["prompt"]["text"] == by_files["prompt"]["text"]
+
+
+def test_a_model_that_native_refuses_is_for_transformers(
+    capsys: pytest.CaptureFixture[str], checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """By what the JSON says, and by what only the library knows of the architecture."""
+    stated, known = tmp_path / "stated", tmp_path / "known"
+    shutil.copytree(checkpoint("llama"), stated)
+    config = json.loads((stated / "config.json").read_text())
+    (stated / "config.json").write_text(json.dumps({**config, "kv_lora_rank": 8}))
+    with quiet_library():
+        causal.build(known, "Mamba", causal._byte_level, **causal.GROUPED)
+    for folder, words in ((stated, "compressed keys"), (known, "no list of keys")):
+        found = run_here(capsys, "inspect", str(folder), "--json").json
+        assert (found["engine"], found["engine_ready"]) == ("transformers", True)
+        assert found["engine_why"].startswith("native cannot run this model: ")
+        assert words in found["engine_why"]
+        assert found["capabilities"]["max_concurrency"] == 1
+        refused = run_here(capsys, "inspect", str(folder), "--kv-cache-gb", "1")
+        assert refused.code == 2
+        assert words in refused.error
+        assert "has no setting kv_cache_gb" in refused.error
+        named = run_here(capsys, "inspect", str(folder), "--engine", "native")
+        assert "use `--engine transformers` for it" in named.error
 
 
 @pytest.mark.parametrize(

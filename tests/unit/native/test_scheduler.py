@@ -9,16 +9,26 @@ from hypothesis import strategies as st
 from row_memory import RowMemory
 
 from drivetrain.core.engine import EngineRequest
+from drivetrain.engines.native.budget import TokenBudget
 from drivetrain.engines.native.kv import KvRows, capacities
 from drivetrain.engines.native.prefix import PrefixIndex
-from drivetrain.engines.native.scheduler import Scheduler, TokenBudget
+from drivetrain.engines.native.scheduler import Scheduler
 from drivetrain.engines.native.sequence import Job, Sequence, Work
 
 CONTEXT = 64
 BUDGET = TokenBudget(alone=16, beside=4)
 
 
-def job(number: int, prompt: int, max_tokens: int, n: int = 1, *, same: bool = False, seeded: bool = False) -> Job:
+def job(
+    number: int,
+    prompt: int,
+    max_tokens: int,
+    n: int = 1,
+    *,
+    same: bool = False,
+    seeded: bool = False,
+    salt: str | None = None,
+) -> Job:
     request = EngineRequest(
         request_id=str(number),
         prompt_ids=tuple(0 if same else number for _ in range(prompt)),
@@ -26,6 +36,7 @@ def job(number: int, prompt: int, max_tokens: int, n: int = 1, *, same: bool = F
         max_tokens=max_tokens,
         seeds=tuple(range(n)),
         seeded=seeded,
+        cache_salt=salt,
     )
     return Job.of(request, number)
 
@@ -219,3 +230,71 @@ def test_after_a_fault_in_the_tensors_the_others_compute_again() -> None:
     while not made.idle:
         do(made, made.schedule())
     assert well.sequences[0].num_sampled == 5
+
+
+def to_the_end(made: Scheduler) -> int:
+    """How many positions were computed until all was done."""
+    computed = 0
+    while not made.idle:
+        work = made.schedule()
+        computed += sum(piece.count for piece in work)
+        do(made, work)
+        made.check()
+    return computed
+
+
+def test_equal_prompts_at_once_are_computed_once() -> None:
+    made = scheduler(budget_rows=20)
+    equal = [job(number, 30, 4, same=True) for number in range(3)]
+    for one in equal:
+        made.add(one)
+    assert to_the_end(made) == 30 + 3 + 2 * (1 + 3)
+    assert [one.sequences[0].cached for one in equal] == [0, 29, 29]
+
+
+def test_only_an_equal_salt_shares_a_beginning() -> None:
+    """At once or one after another; none is a tenant like any other."""
+    made = scheduler(budget_rows=20)
+    salts = [None, "a", "b", "a", None]
+    at_once = [job(number, 30, 2, same=True, salt=salt) for number, salt in enumerate(salts)]
+    for one in at_once:
+        made.add(one)
+    to_the_end(made)
+    assert [one.sequences[0].cached for one in at_once] == [0, 0, 0, 29, 29]
+    for number, (salt, cached) in enumerate((("c", 0), ("b", 29), (None, 29))):
+        later = job(10 + number, 30, 2, same=True, salt=salt)
+        made.add(later)
+        to_the_end(made)
+        assert later.sequences[0].cached == cached
+
+
+def test_a_named_seed_waits_for_no_beginning() -> None:
+    made = scheduler(budget_rows=20)
+    for number in range(2):
+        made.add(job(number, 30, 4, same=True, seeded=True))
+    assert to_the_end(made) == 2 * (30 + 3)
+
+
+def test_who_awaits_a_beginning_goes_on_alone_when_it_is_lost() -> None:
+    made = scheduler(budget_rows=20)
+    first, second = job(0, 12, 4, same=True), job(1, 12, 4, same=True)
+    made.add(first)
+    made.add(second)
+    work = made.schedule()
+    assert [piece.sequence for piece in work] == [first.sequences[0]]
+    assert second.sequences[0].awaits is not None
+    do(made, work)
+    made.end_job(first, poisoned=True)
+    assert to_the_end(made) == 12 + 3
+    assert second.sequences[0].cached == 0
+
+
+def test_who_awaits_a_beginning_takes_it_from_the_row_that_is_kept() -> None:
+    made = scheduler(budget_rows=20)
+    first, second = job(0, 12, 4, same=True), job(1, 12, 4, same=True)
+    made.add(first)
+    made.add(second)
+    do(made, made.schedule())
+    made.end_job(first)
+    assert to_the_end(made) == 1 + 3
+    assert second.sequences[0].cached == 11

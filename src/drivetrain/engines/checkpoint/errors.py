@@ -38,7 +38,8 @@ def while_running(exc: BaseException) -> DrivetrainError:
 
 
 def while_loading(exc: BaseException, *, engine: str) -> DrivetrainError:
-    """`engine` is also the name of the extra that it needs."""
+    """`engine` is also the name of the extra that it needs. Whatever the failed frames held is let go."""
+    _clear_frames(exc)
     if isinstance(exc, DrivetrainError):
         return exc
     error: DrivetrainError
@@ -58,6 +59,15 @@ def while_loading(exc: BaseException, *, engine: str) -> DrivetrainError:
         )
     error.__cause__ = exc
     return error
+
+
+def _clear_frames(exc: BaseException | None) -> None:
+    """Those of what led to it too: each holds what its function had made, and that can be a whole model."""
+    seen: set[int] = set()
+    while exc is not None and id(exc) not in seen:
+        seen.add(id(exc))
+        traceback.clear_frames(exc.__traceback__)
+        exc = exc.__cause__ or exc.__context__
 
 
 def _missing(exc: ImportError, engine: str) -> DrivetrainError:

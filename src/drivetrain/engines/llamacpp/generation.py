@@ -12,12 +12,13 @@ from drivetrain.core.errors import EngineFailed
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.llamacpp.connection import Connection
 from drivetrain.engines.llamacpp.continuing import Continued, behind
+from drivetrain.engines.llamacpp.door import Door
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.idle import until_idle
 from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused, room
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import Slot, SlotPool
+from drivetrain.engines.llamacpp.slots import Slot, SlotPool, common_prefix
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
 OVERSHOOT = 4
@@ -33,6 +34,7 @@ class Served:
     connection: Connection
     vocabulary: Vocabulary
     slots: SlotPool
+    door: Door
     count_step: Callable[[], None]
     alive: Callable[[], bool]
     image_prompts: ImagePrompts | None = None
@@ -109,10 +111,12 @@ class ChoiceRun:
         """Leaving it before llama.cpp's own end closes the connection, and waits until the slot is idle."""
         self._received = 0
         over = enough = False
+        entry = await self._served.door.enter(self._size(leg, slot))
         slot.cached = ()
 
         def hear(event: dict[str, Any]) -> bool:
             nonlocal over, enough
+            entry.leave()
             over = bool(event["stop"])
             self._hear(event, leg)
             enough = over or (self._ended and self._last is None)
@@ -123,11 +127,19 @@ class ChoiceRun:
             if not enough:
                 raise EOFError("the answer broke off")
         finally:
+            entry.leave()
             try:
                 if not over:
                     await until_idle(self._served.connection, slot.id, self._served.alive)
             finally:
                 slot.cached = (*self._key, *self._sampled)
+
+    def _size(self, leg: Leg, slot: Slot) -> int:
+        """Tokens to compute before the first answer. How many an image has is not known: it goes in alone."""
+        if not isinstance(leg.prompt, tuple):
+            return self._request.context_length
+        cached = 0 if self._request.seeded else common_prefix(slot.cached, leg.prompt)
+        return max(1, len(leg.prompt) - cached)
 
     def _hear(self, event: dict[str, Any], leg: Leg) -> None:
         if event["stop"]:

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
-from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
+from drivetrain.engines.checkpoint.gguf import safetensors_made
+from drivetrain.engines.checkpoint.pooling import pooling_of
 from drivetrain.engines.native import describe, loading, memory, selftest
+from drivetrain.engines.native.budget import budget_for
 from drivetrain.engines.native.cache import KvCache
+from drivetrain.engines.native.capabilities import batch_size
+from drivetrain.engines.native.embedding import Embedder
 from drivetrain.engines.native.kv import KvRows, capacities
 from drivetrain.engines.native.prefix import PrefixIndex
 from drivetrain.engines.native.runner import Runner
 from drivetrain.engines.native.scheduler import Scheduler
 from drivetrain.engines.native.stepper import Stepper
 
-DEFAULT_BATCH = 64
-LARGEST_BATCH = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
     info: EngineInfo
     stepper: Stepper
+    embedder: Embedder
     device: Any
 
 
 def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     options = spec.options
     max_batch = batch_size(options)
+    pooling = pooling_of(options.get("pooling"), safetensors_made(spec) or spec.path)
     loaded = loading.load(spec, progress)
     progress("checking that a batch says what one text says", None)
     selftest.check(loaded)
@@ -46,24 +48,17 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
         budget_bytes=budget,
         evicted=prefixes.forget if prefixes is not None else lambda slot: None,
     )
-    scheduler = Scheduler(rows, prefixes, max_batch=max_batch)
+    step = budget_for(
+        on_cpu=model.device.type == "cpu",
+        weights=loaded.num_weights,
+        attended=sum(shape.attended for shape in loaded.layers.values()),
+        cached=sum(shape.cached for shape in loaded.layers.values()),
+    )
+    scheduler = Scheduler(rows, prefixes, max_batch=max_batch, budget=step)
     progress("loaded", 1.0)
     return Assembled(
-        describe.of_loaded(loaded, context, max_batch),
+        describe.of_loaded(loaded, context, max_batch, pooling),
         Stepper(scheduler, Runner(model, loaded.stage, cache)),
+        Embedder(model, loaded.stage, loaded.layers, pooling),
         model.device,
     )
-
-
-def describe_files(spec: ModelSpec, progress: Progress) -> Description:
-    """What can be told of a model before it is loaded."""
-    return describe.of_files(spec, progress, batch_size(spec.options))
-
-
-def batch_size(options: Mapping[str, Any]) -> int:
-    wanted = options.get("max_batch")
-    if wanted is None:
-        return DEFAULT_BATCH
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= LARGEST_BATCH:
-        raise InvalidSetting(f"max_batch is {wanted!r}; it must be from 1 to {LARGEST_BATCH}", param="max_batch")
-    return wanted

@@ -101,7 +101,7 @@ def attention(
         sinks=s_aux,
     )
     if stage.batch is None:
-        stage.shapes[module.layer_idx] = LayerShape(key.shape[1], key.shape[3], value.shape[3])
+        stage.shapes[module.layer_idx] = LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3])
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
     out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
     for group in stage.batch.decodes:
@@ -139,11 +139,13 @@ def _extend(chunk: Chunk, layer: int, query: Any, key: Any, value: Any, manner: 
     mine = slice(chunk.start, chunk.end)
     keys[:, chunk.first : chunk.length] = key[0, :, mine]
     values[:, chunk.first : chunk.length] = value[0, :, mine]
+    groups = query.shape[1] // keys.shape[0]
+    seen = slice(chunk.begin(manner.window), chunk.length)
     found = attend_chunk(
         query[:, :, mine],
-        keys[None, :, : chunk.length],
-        values[None, :, : chunk.length],
-        chunk.mask(manner.window, query.dtype, query.device),
+        keys[None, :, seen],
+        values[None, :, seen],
+        chunk.mask(manner.window, groups, query.dtype, query.device),
         manner,
     )
     out[0, mine] = found[0].transpose(0, 1)
@@ -158,23 +160,29 @@ def attend(query: Any, key: Any, value: Any, mask: Any, manner: Manner) -> Any:
 
 
 def attend_chunk(query: Any, key: Any, value: Any, mask: Any, manner: Manner) -> Any:
-    """`query` is `[1, heads, count, size]`; no mask means causal from the first position on."""
-    if manner.softcap is not None or manner.sinks is not None:
-        kv_heads, count = key.shape[1], query.shape[2]
+    """`query` is `[1, heads, count, size]`; no mask means causal from the first position on.
+
+    Heads of one kv head become further queries of it: its keys and values are read once for all of them.
+    """
+    kv_heads, count = key.shape[1], query.shape[2]
+    groups = query.shape[1] // kv_heads
+    plain = manner.softcap is None and manner.sinks is None
+    if mask is None and plain:
+        return functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=manner.scale, enable_gqa=groups > 1
+        )
+    shared = query.unflatten(1, (kv_heads, groups)).flatten(2, 3)
+    if plain:
+        found = functional.scaled_dot_product_attention(shared, key, value, attn_mask=mask, scale=manner.scale)
+    else:
         if mask is None:
             mask = torch.full((count, count), float("-inf"), dtype=query.dtype, device=query.device).triu_(1)
-        shared = query.unflatten(1, (kv_heads, -1))
-        sinks = None if manner.sinks is None else manner.sinks.reshape(1, kv_heads, -1, 1, 1)
-        return _explicit(shared, key[:, :, None], value[:, :, None], mask, manner, sinks).flatten(1, 2)
-    return functional.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=manner.scale,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
+            mask = mask.repeat(groups, 1)
+        sinks = manner.sinks
+        if sinks is not None:
+            sinks = sinks.repeat_interleave(count).reshape(1, kv_heads, -1, 1)
+        found = _explicit(shared, key, value, mask, manner, sinks)
+    return found.unflatten(2, (groups, count)).flatten(1, 2)
 
 
 def _explicit(query: Any, key: Any, value: Any, mask: Any, manner: Manner, sinks: Any) -> Any:

@@ -64,7 +64,7 @@ class Chunk:
     start: int
     end: int
     first: int
-    masks: dict[int | None, Any] = field(default_factory=dict)
+    masks: dict[tuple[int | None, int], Any] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -74,20 +74,24 @@ class Chunk:
     def length(self) -> int:
         return self.first + self.count
 
-    def mask(self, window: int | None, dtype: Any, device: Any) -> Any:
-        """Added to the scores: `[count, length]`. None: plainly causal, from the very beginning."""
+    def begin(self, window: int | None) -> int:
+        """The first position that any of its ids sees."""
+        return 0 if window is None else max(self.first + 1 - window, 0)
+
+    def mask(self, window: int | None, groups: int, dtype: Any, device: Any) -> Any:
+        """Added to the scores: `[groups * count, length - begin]`, the same for each group. None: plainly causal."""
         if window is not None and window >= self.length:
             window = None
         if window is None and self.first == 0:
             return None
-        if window not in self.masks:
-            column = torch.arange(self.length, device=device)
+        if (window, groups) not in self.masks:
+            column = torch.arange(self.begin(window), self.length, device=device)
             row = torch.arange(self.first, self.length, device=device)[:, None]
             seen = column <= row
             if window is not None:
                 seen &= column > row - window
-            self.masks[window] = _additive(seen, dtype)
-        return self.masks[window]
+            self.masks[window, groups] = _additive(seen, dtype).repeat(groups, 1)
+        return self.masks[window, groups]
 
 
 @dataclass(slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -15,12 +17,23 @@ from drivetrain.engines.native.kv import Clear, Copy, Grow, Operation, Place, Tr
 class LayerShape:
     """What one token of one layer looks like."""
 
+    heads: int
     kv_heads: int
     key_size: int
     value_size: int
 
+    @property
+    def attended(self) -> int:
+        """Multiplications of one token with one position before it."""
+        return self.heads * (self.key_size + self.value_size)
+
+    @property
+    def cached(self) -> int:
+        """Numbers that are kept of one token."""
+        return self.kv_heads * (self.key_size + self.value_size)
+
     def token_bytes(self, dtype: Any) -> int:
-        return int(self.kv_heads * (self.key_size + self.value_size) * dtype.itemsize)
+        return int(self.cached * dtype.itemsize)
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +104,11 @@ class KvCache:
         )
 
     def _block(self, *shape: int) -> Any:
-        return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        """On a CPU of pages that the system gives as they are written: to fill gigabytes would hold up a step."""
+        if self._device.type != "cpu" or not hasattr(mmap, "MAP_PRIVATE"):
+            return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        pages = mmap.mmap(-1, prod(shape) * self._dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return torch.frombuffer(pages, dtype=self._dtype).view(shape)
 
     def _copy(self, source: Place, target: Place, length: int) -> None:
         here, i = self.locate(source)

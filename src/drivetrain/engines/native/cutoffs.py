@@ -34,8 +34,7 @@ def is_cut(sampling: Sampling) -> bool:
 
 def draw(logits: Any, units: Any) -> Any:
     """One id a row out of all of them. `units` are random numbers in [0, 1), one a row."""
-    weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
-    return _invert(weights, units)
+    return _invert(torch.softmax(logits, dim=-1), units)
 
 
 def draw_cut(logits: Any, units: Any, samplings: Sequence[Sampling]) -> Any:

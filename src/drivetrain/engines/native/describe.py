@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
-from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
-from drivetrain.engines.native import fitness
-from drivetrain.engines.native.loading import Loaded
-from drivetrain.engines.native.sampler import HONOURED
+from drivetrain.engines.checkpoint.pooling import embedding_size
+from drivetrain.engines.native.capabilities import HONOURED, batch_size, capabilities_of
+from drivetrain.engines.native.unfit import check_config
+
+if TYPE_CHECKING:
+    from drivetrain.engines.native.loading import Loaded
 
 _NOT_DONE = (
     *(name for name in declared.SAMPLING if name not in HONOURED),
@@ -21,16 +22,7 @@ _NOT_DONE = (
 )
 
 
-def capabilities_of(context_length: int, max_batch: int) -> Capabilities:
-    return Capabilities(
-        parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED,
-        embeddings=False,
-        context_length=context_length,
-        max_concurrency=max_batch,
-    )
-
-
-def of_loaded(loaded: Loaded, context_length: int, max_batch: int) -> EngineInfo:
+def of_loaded(loaded: Loaded, context_length: int, max_batch: int, pooling: str) -> EngineInfo:
     import torch
     import transformers
 
@@ -50,21 +42,23 @@ def of_loaded(loaded: Loaded, context_length: int, max_batch: int) -> EngineInfo
         architecture=model.config.model_type,
         device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
+        embedding_size=embedding_size(model.config),
+        pooling=pooling,
         default_sampling=declared.stated_sampling(loaded.structure, HONOURED),
         notes=notes,
         versions={"torch": torch.__version__, "transformers": transformers.__version__},
     )
 
 
-def of_files(spec: ModelSpec, progress: Progress, max_batch: int) -> Description:
+def of_files(spec: ModelSpec, progress: Progress) -> Description:
     """Reads configuration and tokenizer; no weights. Raises what loading would raise of these."""
     try:
-        return _of_files(spec, progress, max_batch)
+        return _of_files(spec, progress)
     except Exception as exc:
         raise errors.while_loading(exc, engine="native") from exc
 
 
-def _of_files(spec: ModelSpec, progress: Progress, max_batch: int) -> Description:
+def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     import transformers as hf
 
     from drivetrain.engines.checkpoint.quiet import quiet_library
@@ -79,7 +73,7 @@ def _of_files(spec: ModelSpec, progress: Progress, max_batch: int) -> Descriptio
     progress("reading the configuration", None)
     with quiet_library():
         config = hf.AutoConfig.from_pretrained(folder, **where)
-        fitness.check_config(config)
+        check_config(config)
         progress("reading the tokenizer", None)
         tokenizer = hf.AutoTokenizer.from_pretrained(folder, **where)
         if (folder / "generation_config.json").is_file() and "gguf_file" not in where:
@@ -90,7 +84,7 @@ def _of_files(spec: ModelSpec, progress: Progress, max_batch: int) -> Descriptio
     return Description(
         tokenizer=_tokenizer(tokenizer),
         architecture=config.model_type,
-        capabilities=capabilities_of(context_length, max_batch),
+        capabilities=capabilities_of(context_length, batch_size(spec.options)),
         context_length=context_length,
         eos_ids=declared.eos_ids(structure, config, tokenizer),
         default_sampling=declared.stated_sampling(structure, HONOURED),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress
-from drivetrain.core.errors import DrivetrainError, EngineFailed, Unsupported
+from drivetrain.core.errors import DrivetrainError, EngineFailed, UnfitEngine
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.checkpoint import errors
@@ -18,10 +18,13 @@ from drivetrain.engines.native.sequence import Job
 from drivetrain.engines.thread import EngineThread, post
 
 if TYPE_CHECKING:
+    from drivetrain.engines.native.embedding import CallOver, EmbedCall, Embedder
     from drivetrain.engines.native.stepper import Output, Stepper
 
+    Order = Callable[[Stepper], Sequence[Output | CallOver]]
+
 SETTINGS = frozenset(
-    {"device", "dtype", "trust_remote_code", "context_length", "kv_cache_gb", "max_batch", "prefix_cache"}
+    {"device", "dtype", "trust_remote_code", "context_length", "pooling", "kv_cache_gb", "max_batch", "prefix_cache"}
 )
 """The settings that this engine honours; any other one that was set is refused at load."""
 
@@ -36,12 +39,13 @@ class NativeEngine:
     def __init__(self) -> None:
         self._thread = EngineThread("drivetrain-native")
         self._stepper: Stepper | None = None
+        self._embedder: Embedder | None = None
         self._device: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._inbox: deque[Callable[[Stepper], list[Output]]] = deque()
+        self._inbox: deque[Order] = deque()
         self._lock = threading.Lock()
         self._stepping = False
-        self._running: dict[Job, StepChannel] = {}
+        self._running: dict[Job | EmbedCall, StepChannel] = {}
         self._requests = 0
         self._closed = False
         self._broken = ""
@@ -54,7 +58,10 @@ class NativeEngine:
 
     @property
     def steps_run(self) -> int:
-        return self._stepper.steps_run if self._stepper is not None else 0
+        """Passes through the model, those for embeddings included."""
+        if self._stepper is None or self._embedder is None:
+            return 0
+        return self._stepper.steps_run + self._embedder.passes_run
 
     async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
         loop = self._loop = asyncio.get_running_loop()
@@ -68,8 +75,11 @@ class NativeEngine:
 
                 made = assemble(spec, report)
             except Exception as exc:
-                raise errors.while_loading(exc, engine="native") from exc
-            self._stepper, self._device = made.stepper, made.device
+                error = errors.while_loading(exc, engine="native")
+                if isinstance(error, UnfitEngine):
+                    errors.free_cached_memory()  # another engine may want to load the same now
+                raise error from exc
+            self._stepper, self._embedder, self._device = made.stepper, made.embedder, made.device
             return made.info
 
         try:
@@ -93,7 +103,24 @@ class NativeEngine:
         return channel
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
-        raise Unsupported("the native engine gives text, not embeddings; use `--engine transformers`")
+        """The texts share passes that come between the steps of running requests."""
+        from drivetrain.engines.native.embedding import EmbedCall
+
+        embedder = self._embedder
+        if self._closed or embedder is None or self._broken:
+            raise EngineFailed(self._broken or "the engine is closed")
+        call = EmbedCall([item.token_ids for item in items])
+        channel = StepChannel(
+            on_abort=lambda: self._order(lambda stepper: embedder.drop(call)), on_finish=lambda index: None
+        )
+        self._running[call] = channel
+        self._order(lambda stepper: embedder.add(call))
+        try:
+            async for _ in channel:  # there are no steps: it ends with the call, or raises what ended it
+                pass
+        finally:
+            await channel.aclose()
+        return call.vectors
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         if self._device is None:
@@ -111,12 +138,12 @@ class NativeEngine:
         for channel in list(self._running.values()):
             channel.abort()
         await self._thread.close()
-        self._stepper = None
+        self._stepper = self._embedder = None
         for channel in list(self._running.values()):
             channel.release()
         self._running.clear()
 
-    def _order(self, order: Callable[[Stepper], list[Output]]) -> None:
+    def _order(self, order: Order) -> None:
         """Have this done on the thread before its next step."""
         with self._lock:
             self._inbox.append(order)
@@ -127,10 +154,11 @@ class NativeEngine:
 
     def _run(self) -> None:
         """On the thread. What gets out of a step is a defect of ours: then nothing can be trusted any more."""
-        stepper = self._stepper
+        stepper, embedder = self._stepper, self._embedder
         assert stepper is not None
+        assert embedder is not None
         try:
-            self._step_until_at_rest(stepper)
+            self._step_until_at_rest(stepper, embedder)
         except BaseException as exc:  # noqa: BLE001 - the boundary: nobody may wait for a thread that gave up
             error = errors.while_running(exc)
             with self._lock:
@@ -138,14 +166,21 @@ class NativeEngine:
             if self._loop is not None:
                 post(self._loop, lambda: self._break(error))
 
-    def _step_until_at_rest(self, stepper: Stepper) -> None:
+    def _step_until_at_rest(self, stepper: Stepper, embedder: Embedder) -> None:
+        step_s = 0.0
         while True:
             outputs = self._obey(stepper)
+            if not embedder.idle:
+                outputs += embedder.step(step_s if not stepper.idle else None)
             if not stepper.idle:
+                began = time.perf_counter()
                 outputs += stepper.step()
+                step_s = time.perf_counter() - began
+            if stepper.idle and embedder.idle:
+                stepper.check_at_rest()
             self._last_progress = time.monotonic()
             with self._lock:
-                at_rest = stepper.idle and not self._inbox
+                at_rest = stepper.idle and embedder.idle and not self._inbox
                 if at_rest:
                     self._stepping = False
             if outputs and self._loop is not None:
@@ -160,16 +195,16 @@ class NativeEngine:
         for channel in running.values():
             channel.release(errors.again(error))
 
-    def _obey(self, stepper: Stepper) -> list[Output]:
-        outputs: list[Output] = []
+    def _obey(self, stepper: Stepper) -> list[Output | CallOver]:
+        outputs: list[Output | CallOver] = []
         while self._inbox:
             outputs += self._inbox.popleft()(stepper)
         return outputs
 
-    def _hand_over(self, loop: asyncio.AbstractEventLoop, outputs: list[Output]) -> None:
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, outputs: list[Output | CallOver]) -> None:
         post(loop, lambda: self._deliver(outputs))
 
-    def _deliver(self, outputs: list[Output]) -> None:
+    def _deliver(self, outputs: list[Output | CallOver]) -> None:
         """On the event loop: everything that one step has to say."""
         from drivetrain.engines.native.stepper import Said
 

@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 
 FIRST_CAPACITY = 128
 FIRST_SEGMENT = 4
-"""Rows of a class to begin with; each further segment doubles it."""
+"""Rows of a class to begin with, at the least; each further segment doubles it."""
+
+FIRST_SEGMENT_TOKENS = 2048
+"""Classes of short rows begin with more of them: attention runs once for each segment."""
+
+FIRST_SEGMENT_SHARE = 1 / 16
+"""Of the budget, at the most, for those more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -144,12 +150,22 @@ class KvRows:
         return self._budget_bytes
 
     @property
+    def largest(self) -> int:
+        """Tokens that the longest row holds."""
+        return max(self._classes)
+
+    @property
     def num_hot(self) -> int:
         return sum(len(c.hot) for c in self._classes.values())
 
     @property
     def num_cold(self) -> int:
         return len(self._cold)
+
+    @property
+    def has_operations(self) -> bool:
+        """Whether the tensors are behind."""
+        return bool(self._operations)
 
     def drain(self) -> list[Operation]:
         """What the tensors must go through since the last call, in order."""
@@ -265,12 +281,16 @@ class KvRows:
 
     def _grow(self, size: SizeClass) -> bool:
         affordable = (self._budget_bytes - self.bytes_held) // size.row_bytes
-        rows = min(affordable, size.rows or FIRST_SEGMENT)
+        rows = min(affordable, size.rows or self._first_rows(size))
         if rows < 1:
             return False
         size.segments.append(rows)
         self._operations.append(Grow(size.capacity, rows))
         return True
+
+    def _first_rows(self, size: SizeClass) -> int:
+        share = int(self._budget_bytes * FIRST_SEGMENT_SHARE) // size.row_bytes
+        return max(FIRST_SEGMENT, min(FIRST_SEGMENT_TOKENS // size.capacity, share))
 
     def _trim_one(self, *, but: SizeClass) -> bool:
         for size in self._classes.values():

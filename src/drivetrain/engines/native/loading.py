@@ -14,7 +14,9 @@ from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native import attention, fitness
 from drivetrain.engines.native.cache import LayerShape
+from drivetrain.engines.native.fusing import fuse_projections
 from drivetrain.engines.native.packing import pack_linear_layers
+from drivetrain.engines.native.unfit import check_config
 
 
 @dataclass(slots=True)
@@ -25,6 +27,8 @@ class Loaded:
     tokenizer: Any
     stage: attention.Stage
     layers: dict[int, LayerShape]
+    num_weights: int
+    """With which every token is multiplied: without the embeddings, and without the head, which few tokens reach."""
     structure: Any
     context_length: int
     """Of the model, or what the setting says; memory may allow less."""
@@ -45,7 +49,8 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
 
     trust = bool(options.get("trust_remote_code", False))
     config = hf.AutoConfig.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
-    fitness.check_config(config)
+    check_config(config)
+    fitness.check_named_class(config)
     device = pick_device(str(options.get("device", "auto")))
     dtype = pick_dtype(str(options.get("dtype", "auto")), config, device)
     progress("loading the tokenizer", None)
@@ -61,25 +66,33 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         output_loading_info=True,
     )
     declared.refuse_holes(problems)
-    fitness.check_class(model)
+    fitness.check_class(type(model))
     progress(f"moving the weights to {device}", None)
     model = model.to(device).eval().requires_grad_(False)
+    num_weights = _num_weights(model)
+    fuse_projections(model)
     pack_linear_layers(model)
     attention.register()
     stage = attention.install(model)
     with torch.inference_mode():
         layers = fitness.probe(model, stage)
     limit = declared.context_length(config, tokenizer, options.get("context_length"))
-    tokenizer.model_max_length = (
-        declared.NO_LIMIT
-    )  # what is too long is refused by us; the library would print a warning
+    # What is too long is refused by us; the library would print a warning.
+    tokenizer.model_max_length = declared.NO_LIMIT
     structure = model.generation_config if model.can_generate() else hf.GenerationConfig()
     return Loaded(
         model=model,
         tokenizer=tokenizer,
         stage=stage,
         layers=layers,
+        num_weights=num_weights,
         structure=structure,
         context_length=limit,
         eos_ids=declared.eos_ids(structure, config, tokenizer),
     )
+
+
+def _num_weights(model: Any) -> int:
+    tables = (model.get_input_embeddings(), model.get_output_embeddings())
+    apart = {id(table.weight) for table in tables if table is not None}
+    return sum(weight.numel() for weight in model.parameters() if id(weight) not in apart)

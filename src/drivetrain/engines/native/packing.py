@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 SMALLEST = 64 * 64
 """Weights below this are left alone: the call costs more than the product."""
 
 
 def pack_linear_layers(model: Any) -> int:
     """Replace the linear layers in place; the number of them. Weights that embeddings share stay for those."""
-    import torch
-
     if model.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return 0
     shared = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
@@ -23,31 +23,24 @@ def pack_linear_layers(model: Any) -> int:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is torch.nn.Linear and _fits(child.weight):
-                setattr(parent, name, _packed(child, keep=id(child.weight) in shared))
+                setattr(parent, name, PackedLinear(child, keep=id(child.weight) in shared))
                 num_packed += 1
     return num_packed
 
 
 def _fits(weight: Any) -> bool:
-    import torch
-
     return weight.dtype is torch.float32 and weight.numel() >= SMALLEST
 
 
-def _packed(linear: Any, *, keep: bool) -> Any:
-    import torch
+class PackedLinear(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
+    """Stands in for an `nn.Linear`. Its `weight` has the shape and type of the old one, and mostly no content."""
 
-    class PackedLinear(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
-        """Stands in for an `nn.Linear`. Its `weight` has the shape and type of the old one, and mostly no content."""
+    def __init__(self, linear: Any, *, keep: bool) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight = linear.weight if keep else torch.nn.Parameter(linear.weight.to("meta"), requires_grad=False)
+        self.bias = linear.bias
+        self._laid_out = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.in_features, self.out_features = linear.in_features, linear.out_features
-            self.weight = linear.weight if keep else torch.nn.Parameter(linear.weight.to("meta"), requires_grad=False)
-            self.bias = linear.bias
-            self._laid_out = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
-
-        def forward(self, x: Any) -> Any:
-            return torch.ops.mkldnn._linear_pointwise(x, self._laid_out, self.bias, "none", [], "")
-
-    return PackedLinear()
+    def forward(self, x: Any) -> Any:
+        return torch.ops.mkldnn._linear_pointwise(x, self._laid_out, self.bias, "none", [], "")

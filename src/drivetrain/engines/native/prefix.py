@@ -33,7 +33,7 @@ class PrefixIndex:
     """`add` what a row holds, `forget` the row when it is used for something else."""
 
     def __init__(self, block: int = BLOCK) -> None:
-        self._block = block
+        self.block = block
         self._entries: dict[Slot, _Entry] = {}
         self._holders: dict[int, dict[Slot, None]] = {}
 
@@ -74,18 +74,19 @@ class PrefixIndex:
         if best is None:
             return None
         entry = self._entries[best]
-        length = _common(entry.ids, ids, limit)  # compared id by id: a key is only a hash
-        return Hit(best, length) if length >= self._block and entry.salt == salt else None
+        length = common(entry.ids, ids, limit)  # compared id by id: a key is only a hash
+        return Hit(best, length) if length >= self.block and entry.salt == salt else None
 
     def _keys(self, ids: Sequence[int], salt: Hashable) -> tuple[int, ...]:
         keys: list[int] = []
         key = hash(("salt", salt))
-        for start in range(0, len(ids) - self._block + 1, self._block):
-            key = hash((key, *ids[start : start + self._block]))
+        for start in range(0, len(ids) - self.block + 1, self.block):
+            key = hash((key, *ids[start : start + self.block]))
             keys.append(key)
         return tuple(keys)
 
 
-def _common(a: Sequence[int], b: Sequence[int], limit: int) -> int:
+def common(a: Sequence[int], b: Sequence[int], limit: int) -> int:
+    """How many ids, at most `limit`, both begin with."""
     most = min(len(a), len(b), limit)
     return next((i for i in range(most) if a[i] != b[i]), most)

@@ -18,15 +18,6 @@ from drivetrain.engines.native.cutoffs import draw, draw_cut, is_cut
 from drivetrain.engines.native.sequence import Sequence
 from drivetrain.engines.native.shaping import Edits, Shape
 
-HONOURED = frozenset({
-    "min_tokens", "n", "seed", "ignore_eos", "logprobs", "prompt_logprobs",
-    "temperature", "top_p", "top_k", "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff",
-    "repetition_penalty", "encoder_repetition_penalty", "presence_penalty", "frequency_penalty",
-    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
-    "logit_bias", "sequence_bias", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
-})  # fmt: skip
-"""The request fields that this engine honours."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
@@ -118,8 +109,12 @@ def _draw(logits: Any, sequences: Rows[Sequence], chosen: Any) -> None:
 
 
 def _tempered(logits: Any, sequences: Rows[Sequence], rows: list[int]) -> Any:
+    """These rows, divided by their temperatures; in place where they are all there are."""
     temperatures = [sequences[row].request.sampling.temperature for row in rows]
-    return logits[rows] / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
+    some = logits if len(rows) == len(sequences) else logits[rows]
+    if any(temperature != 1.0 for temperature in temperatures):
+        some.div_(torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None])
+    return some
 
 
 def _units(sequences: Rows[Sequence], rows: list[int], device: Any) -> Any:

@@ -1,6 +1,6 @@
 """Which sequences do what in the next step: first come, first served, and decoding never stops. No tensors here.
 
-Each step decodes every running sequence by one id and fills the rest of the token budget with chunks of prompts.
+Each step decodes every running sequence by one id and fills what `budget.py` leaves room for with chunks of prompts.
 A sequence that outgrows its row while no row is to be had takes the one of the youngest running sequence, which
 waits again and computes its ids anew later.
 """
@@ -8,22 +8,14 @@ waits again and computes its ids anew later.
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
 
+from drivetrain.engines.native.budget import Room, TokenBudget
 from drivetrain.engines.native.kv import KvRows, Slot
-from drivetrain.engines.native.prefix import PrefixIndex
+from drivetrain.engines.native.prefix import Hit, PrefixIndex, common
 from drivetrain.engines.native.sequence import Job, Sequence, Work
 
 HEADROOM = 64
 """So many ids may follow before a new sequence has to move to a larger row."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBudget:
-    """Tokens of a step: `alone` where nothing decodes; `beside` for prompts where something does."""
-
-    alone: int = 256
-    beside: int = 64
 
 
 class Scheduler:
@@ -61,8 +53,8 @@ class Scheduler:
     def schedule(self) -> list[Work]:
         """The next step's work; at least one piece of it unless `idle`. Rows are taken and moved for it."""
         work = self._decodes()
-        room = max(self._budget.beside, 1) if work else self._budget.alone
-        room = self._continue_prompts(work, room)
+        room = Room(self._budget, [piece.start for piece in work])
+        self._continue_prompts(work, room)
         self._admit_waiting(work, room)
         return work
 
@@ -102,7 +94,7 @@ class Scheduler:
         if sequence.slot.alive:
             self._forget(sequence.slot)
             self.rows.drop(sequence.slot)
-        sequence.slot, sequence.computed = None, 0
+        sequence.slot, sequence.awaits, sequence.computed = None, None, 0
         insort(self.waiting, sequence, key=_order)
         self.num_preemptions += 1
 
@@ -119,10 +111,14 @@ class Scheduler:
         """The books agree: every hot row belongs to one running sequence. Raises AssertionError otherwise."""
         self.rows.check()
         slots = {id(sequence.slot) for sequence in self.running if sequence.slot is not None}
-        assert len(slots) == len(self.running) == self.rows.num_hot
+        assert len(slots) == len(self.running) == self.rows.num_hot, "a row in use is nobody's or two sequences'"
         assert all(sequence.slot is None for sequence in self.waiting)
+        assert not any(sequence.ended for sequence in (*self.running, *self.waiting)), "what has ended is still here"
         assert self.running == sorted(self.running, key=_order)
         assert self.waiting == sorted(self.waiting, key=_order)
+        assert self._prefixes is None or not self.idle or len(self._prefixes) == self.rows.num_cold, (
+            "the index of beginnings and the rows that are kept differ"
+        )
 
     def _decodes(self) -> list[Work]:
         ready = [sequence for sequence in self.running if sequence.pending == 1]
@@ -132,25 +128,27 @@ class Scheduler:
             if sequence.slot is not None and self._fit(sequence, len(sequence.ids))
         ]
 
-    def _continue_prompts(self, work: list[Work], room: int) -> int:
-        """Chunks for those that have a row already, oldest first. Returns the room that is left.
+    def _continue_prompts(self, work: list[Work], room: Room) -> None:
+        """Chunks for those that have a row already, oldest first.
 
         The row of a sequence holds its whole prompt from the start, so nobody has to give way for this.
         """
         for sequence in self.running:
-            if room and sequence.pending > 1:
-                count = min(room, sequence.pending)
-                work.append(_work(sequence, count))
-                room -= count
-        return room
+            if room and sequence.pending > 1 and self._may_go_on(sequence):
+                self._add_chunk(work, sequence, room)
 
-    def _admit_waiting(self, work: list[Work], room: int) -> None:
+    def _admit_waiting(self, work: list[Work], room: Room) -> None:
         while room and self.waiting and len(self.running) < self._max_batch and self._admit(self.waiting[0]):
             sequence = self.waiting.pop(0)
+            sequence.awaits = self._being_computed(sequence)
             insort(self.running, sequence, key=_order)
-            count = min(room, sequence.pending)
+            if sequence.awaits is not None:
+                continue
+            self._add_chunk(work, sequence, room)
+
+    def _add_chunk(self, work: list[Work], sequence: Sequence, room: Room) -> None:
+        if count := room.take(sequence.computed, sequence.pending):
             work.append(_work(sequence, count))
-            room -= count
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give it a row that holds its ids and some more, with its beginning in it if that is known."""
@@ -160,25 +158,57 @@ class Scheduler:
         if slot is None:
             return False
         sequence.slot = slot
-        if source is not None and source[0].alive:
-            self.rows.copy(source[0], slot, source[1])
-            sequence.computed = source[1]
-            if not sequence.num_sampled and sequence.leads:
-                sequence.cached = source[1]
+        if source is not None and source.slot.alive:
+            self._begin_with(sequence, source)
         return True
 
-    def _source(self, sequence: Sequence) -> tuple[Slot, int] | None:
+    def _begin_with(self, sequence: Sequence, source: Hit) -> None:
+        assert sequence.slot is not None
+        self.rows.copy(source.slot, sequence.slot, source.length)
+        sequence.computed = source.length
+        if not sequence.num_sampled and sequence.leads:
+            sequence.cached = source.length
+
+    def _being_computed(self, sequence: Sequence) -> Hit | None:
+        """The row of a prompt that is under way and has the longest common beginning, if it spares a block or more.
+
+        Requests that come at once with one beginning would otherwise each compute it.
+        """
+        if self._prefixes is None or not sequence.job.may_use_cache:
+            return None
+        best, least = None, sequence.computed + self._prefixes.block
+        for other in self.running:
+            under_way = other.computed < other.prompt_length and other.awaits is None
+            if under_way and other.slot is not None and other.job.salt == sequence.job.salt:
+                length = common(other.ids, sequence.ids, len(sequence.ids) - 1)
+                if length >= least:
+                    best, least = Hit(other.slot, length), length + 1
+        return best
+
+    def _may_go_on(self, sequence: Sequence) -> bool:
+        """Whether nobody computes its beginning for it any more; what came of that is copied."""
+        source = sequence.awaits
+        if source is None:
+            return True
+        is_there = source.slot.alive and source.slot.filled >= source.length
+        if not is_there and source.slot.alive and source.slot.hot:
+            return False
+        if is_there:
+            self._begin_with(sequence, source)
+        sequence.awaits = None
+        return True
+
+    def _source(self, sequence: Sequence) -> Hit | None:
         """A row that begins as this sequence does, and how much of it: always less than all."""
         leader = sequence.job.sequences[0]
         if not sequence.leads and leader.slot is not None and leader.computed >= sequence.prompt_length > 1:
-            return leader.slot, sequence.prompt_length - 1
+            return Hit(leader.slot, sequence.prompt_length - 1)
         if self._prefixes is None or not sequence.job.may_use_cache:
             return None
         hit = self._prefixes.find(sequence.ids, len(sequence.ids) - 1, sequence.job.salt)
-        if hit is None:
-            return None
-        self.rows.touch(hit.slot)
-        return hit.slot, hit.length
+        if hit is not None:
+            self.rows.touch(hit.slot)
+        return hit
 
     def _fit(self, sequence: Sequence, length: int) -> bool:
         """See that the row holds `length` tokens. False: the sequence was the youngest, and waits again itself."""
@@ -229,7 +259,6 @@ def _order(sequence: Sequence) -> tuple[int, int]:
 def _work(sequence: Sequence, count: int) -> Work:
     start = sequence.computed
     reaches_end = start + count == len(sequence.ids)
-    tells_prompt = sequence.leads and sequence.request.prompt_logprobs is not None and not sequence.job.prompt_told
-    if tells_prompt and start < sequence.prompt_length:
+    if sequence.tells_prompt and start < sequence.prompt_length:
         return Work(sequence, start, count, keep=count)
     return Work(sequence, start, count, keep=int(reaches_end))

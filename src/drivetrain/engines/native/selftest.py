@@ -12,14 +12,17 @@ from typing import Any
 import torch
 
 from drivetrain.core.engine import EngineRequest
+from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.native.attention import NAME
+from drivetrain.engines.native.budget import TokenBudget
 from drivetrain.engines.native.cache import KvCache
-from drivetrain.engines.native.fitness import translated, unfit
+from drivetrain.engines.native.fitness import translated
 from drivetrain.engines.native.kv import KvRows, capacities
 from drivetrain.engines.native.loading import Loaded
 from drivetrain.engines.native.runner import Runner
-from drivetrain.engines.native.scheduler import Scheduler, TokenBudget
+from drivetrain.engines.native.scheduler import Scheduler
 from drivetrain.engines.native.sequence import Job, Sequence
+from drivetrain.engines.native.unfit import unfit
 
 LENGTHS = (3, 11, 24)
 DECODED = 4
@@ -31,13 +34,15 @@ TOLERANCE = 1e-3
 
 
 def check(loaded: Loaded) -> None:
-    """Raise `LoadFailed` if the packed logits are not the model's own."""
+    """Raise `UnfitEngine` if the packed logits are not the model's own."""
     sequences = _texts(loaded)
     with torch.inference_mode(), translated():
         packed = _packed(loaded, sequences)
         plain = _plain(loaded.model, [sequence.ids for sequence in sequences])
     for sequence, ours, theirs in zip(sequences, packed, plain, strict=True):
         wanted = theirs[sequence.prompt_length - 1 : -1].float()
+        if wanted.isnan().any():
+            raise LoadFailed("the model's own logits are not numbers: its weights are damaged, or need a wider dtype")
         scale = wanted.abs().max().item() or 1.0
         worst = (ours - wanted).abs().max().item() / scale
         if not worst <= _tolerance(loaded.model.dtype):

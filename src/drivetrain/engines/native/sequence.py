@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs
 from drivetrain.engines.native.kv import Slot
+from drivetrain.engines.native.prefix import Hit
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +26,8 @@ class Sequence:
     cached: int = 0
     """Of the prompt, how many tokens were found in the cache when it first got a row."""
     slot: Slot | None = None
+    awaits: Hit | None = None
+    """A row in which the beginning is being computed right now: it is copied once it is there."""
     ended: bool = False
     shape: Any = None
     """The sampler's own notes."""
@@ -56,6 +58,14 @@ class Sequence:
         """The first choice computes the prompt; the others begin with a copy of its row."""
         return self.index == 0
 
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether the prompt's logprobs are taken from this choice: the first one that has not ended."""
+        job = self.job
+        if self.request.prompt_logprobs is None or job.prompt_told:
+            return False
+        return next((one for one in job.sequences if not one.ended), None) is self
+
 
 @dataclass(slots=True, eq=False)
 class Job:
@@ -64,7 +74,6 @@ class Job:
     request: EngineRequest
     number: int
     reply: Any = None
-    salt: Hashable = None
     sequences: list[Sequence] = field(default_factory=list)
     spawned: bool = False
     """Whether the choices after the first one were let in."""
@@ -84,6 +93,10 @@ class Job:
         """How many ids each choice may get."""
         room = max(self.request.context_length - len(self.request.prompt_ids), 0)
         return room if self.request.max_tokens is None else min(self.request.max_tokens, room)
+
+    @property
+    def salt(self) -> str | None:
+        return self.request.cache_salt
 
     @property
     def ended(self) -> bool:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.engine import IdLogprobs, PromptStep, Step, TokenStep
-from drivetrain.core.errors import DrivetrainError, OutOfMemory
+from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, OutOfMemory
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.runner import Runner
 from drivetrain.engines.native.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
 from drivetrain.engines.native.scheduler import Scheduler
 from drivetrain.engines.native.sequence import Job, Sequence, Work
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,15 @@ class Over:
 Output = Said | Over
 
 
+@dataclass(slots=True)
+class Done:
+    """What came of a step: its works in the order of the packed row, the ids, and whom it failed."""
+
+    works: list[Work] = field(default_factory=list)
+    outcomes: list[tuple[Sequence, Outcome | None]] = field(default_factory=list)
+    failed: list[tuple[Job, DrivetrainError]] = field(default_factory=list)
+
+
 class Stepper:
     """`add`, `finish` and `abort` between steps; `step` while not `idle`."""
 
@@ -49,6 +61,9 @@ class Stepper:
         return self.scheduler.idle
 
     def add(self, job: Job) -> list[Output]:
+        """A request that no row could ever hold ends here: in a plan it would be everybody's fault."""
+        if (error := self._refusal(job)) is not None:
+            return self.abort(job, error)
         if job.limit == 0 and job.request.prompt_logprobs is None:
             job.prompt_told = True
             return [*self._all_end(job), Over(job)]
@@ -68,18 +83,40 @@ class Stepper:
         return [Over(job, error)]
 
     def step(self) -> list[Output]:
-        """One step. It does not raise: what goes wrong in it ends the requests that were in it, and no other."""
+        """One step. It does not raise: what goes wrong in it ends whose fault it is, and no other."""
         works: list[Work] = []
         self.steps_run += 1
         try:
             works = self.scheduler.schedule()
             self._prepare()
-            works, logits = self.runner.forward(works)
-            outcomes = self._choose(works, logits)
         except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
-            return self._failed(works, exc)
-        self.scheduler.computed(works)
-        return list(self._tell(outcomes))
+            return self._not_begun(works, exc)
+        done = self._compute(works)
+        self.scheduler.computed(done.works)
+        failed = [output for job, error in done.failed for output in self.abort(job, error, poisoned=True)]
+        return [*failed, *self._tell(done.outcomes)]
+
+    def _refusal(self, job: Job) -> DrivetrainError | None:
+        prompt, largest = len(job.request.prompt_ids), self.scheduler.rows.largest
+        if not prompt:
+            return InvalidRequest("the prompt is empty", param="prompt")
+        if prompt + job.limit > largest:
+            return ContextOverflow(
+                f"prompt and answer are up to {prompt + job.limit:,} tokens; a row of the KV cache holds {largest:,}",
+                prompt_tokens=prompt,
+                limit=largest,
+            )
+        return None
+
+    def check_at_rest(self) -> None:
+        """While `idle`: nothing is held, and books and tensors agree. Raises `EngineFailed`; it is a defect of ours."""
+        rows, cache = self.scheduler.rows, self.runner.cache
+        try:
+            self.scheduler.check()
+            assert rows.has_operations or cache.bytes_held == rows.bytes_held, "the cache is not as large as its books"
+        except AssertionError as exc:
+            what = str(exc).partition("\n")[0] or "a row is not where it should be"
+            raise EngineFailed(f"the native engine's books of the KV cache do not agree: {what}") from exc
 
     def _prepare(self) -> None:
         """Bring the tensors to where the accounting is. If that fails, nothing of either is to be trusted."""
@@ -93,6 +130,27 @@ class Stepper:
         """Drop all rows; what still runs computes again."""
         self.scheduler.lose_all_rows()
         self.runner.cache.reset()
+
+    def _compute(self, works: list[Work]) -> Done:
+        """The forward pass and the choice of ids. If that fails, each request is tried alone: it may be one's fault."""
+        try:
+            works, logits = self.runner.forward(works)
+            return Done(works, self._choose(works, logits))
+        except BaseException as exc:  # noqa: BLE001 - the boundary, as above
+            error = _typed(exc)
+        jobs = list(dict.fromkeys(work.sequence.job for work in works))
+        if len(jobs) == 1:
+            return Done(failed=[(jobs[0], error)])
+        _log.warning(
+            "a step of %d requests failed (%s); each is tried alone", len(jobs), type(error.__cause__).__name__
+        )
+        all_done = Done()
+        for job in jobs:
+            alone = self._compute([work for work in works if work.sequence.job is job])
+            all_done.works += alone.works
+            all_done.outcomes += alone.outcomes
+            all_done.failed += alone.failed
+        return all_done
 
     def _choose(self, works: list[Work], logits: Any) -> list[tuple[Sequence, Outcome | None]]:
         """For each work that tells anything: its outcome, None if only the prompt was of interest."""
@@ -163,18 +221,28 @@ class Stepper:
         for sequence in job.sequences:
             yield Said(job, TokenStep(sequence.index, (), None, FinishReason.LENGTH))
 
-    def _failed(self, works: list[Work], exc: BaseException) -> list[Output]:
-        """All requests of the step end with this error; a plan that never came to be ends all there are."""
-        sequences = [work.sequence for work in works] or [*self.scheduler.running, *self.scheduler.waiting]
-        jobs = list(dict.fromkeys(sequence.job for sequence in sequences))
-        error = errors.while_running(exc)
+    def _not_begun(self, works: list[Work], exc: BaseException) -> list[Output]:
+        """The cache could not grow: the youngest request of the plan ends, the others compute again.
+
+        Where not even a plan came to be, all that there are end.
+        """
+        error = _typed(exc)
+        jobs = list(dict.fromkeys(sequence.job for sequence in (*self.scheduler.running, *self.scheduler.waiting)))
+        if works:
+            jobs = [max((work.sequence for work in works), key=lambda sequence: sequence.order).job]
         outputs = [output for job in jobs for output in self.abort(job, errors.again(error), poisoned=True)]
         if not works:
             self.reset()
-        if isinstance(error, OutOfMemory):
-            with contextlib.suppress(Exception):  # a device that is broken says so to the next request as well
-                errors.free_cached_memory()
         return outputs
+
+
+def _typed(exc: BaseException) -> DrivetrainError:
+    """What the failed frames held is let go."""
+    error = errors.while_running(exc)
+    if isinstance(error, OutOfMemory):
+        with contextlib.suppress(Exception):  # a device that is broken says so to the next request as well
+            errors.free_cached_memory()
+    return error
 
 
 def _prompt_step(job: Job) -> PromptStep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
@@ -10,8 +11,9 @@ from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORK
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
-from drivetrain.engines.transformers import loading
-from drivetrain.engines.transformers.loading import Kind, Loaded
+from drivetrain.engines.checkpoint.kinds import Kind, kind_of, stated_kind
+from drivetrain.engines.checkpoint.pooling import embedding_size
+from drivetrain.engines.transformers.loading import Loaded
 
 
 def capabilities_of(kind: Kind, context_length: int) -> Capabilities:
@@ -26,6 +28,11 @@ def capabilities_of(kind: Kind, context_length: int) -> Capabilities:
         context_length=context_length,
         max_concurrency=1,
     )
+
+
+def stated_capabilities(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
+    """Of a folder, from the JSON of its configuration: without the library."""
+    return capabilities_of(stated_kind(config), context_length)
 
 
 def of_loaded(loaded: Loaded) -> EngineInfo:
@@ -44,7 +51,7 @@ def of_loaded(loaded: Loaded) -> EngineInfo:
         device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
         encoder_decoder=kind is Kind.SEQ2SEQ,
-        embedding_size=int(getattr(model.config.get_text_config(), "hidden_size", 0) or 0),
+        embedding_size=embedding_size(model.config),
         pooling=loaded.pooling if capabilities.embeddings else None,
         default_sampling=declared.stated_sampling(loaded.structure),
         notes=declared.not_honoured(loaded.structure),
@@ -76,7 +83,7 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     progress("reading the configuration", None)
     with quiet_library():
         config = hf.AutoConfig.from_pretrained(folder, **where)
-        kind = loading.kind_of(config)
+        kind = kind_of(config)
         progress("reading the tokenizer", None)
         processor = hf.AutoProcessor.from_pretrained(folder, **where) if kind is Kind.VISION else None
         tokenizer = processor.tokenizer if processor is not None else hf.AutoTokenizer.from_pretrained(folder, **where)

@@ -13,7 +13,8 @@ from drivetrain.core.engine import EngineRequest, IdLogprobs, Media, PromptStep,
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.checkpoint.errors import one_line
-from drivetrain.engines.transformers.loading import Kind, Loaded
+from drivetrain.engines.checkpoint.kinds import Kind
+from drivetrain.engines.transformers.loading import Loaded
 from drivetrain.engines.transformers.sampler import RowSampler, one_by_one
 
 Emit = Callable[[Step], None]

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress
-from drivetrain.core.errors import InvalidSetting, LoadFailed
+from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
+from drivetrain.engines.checkpoint.kinds import Kind, kind_of
+from drivetrain.engines.checkpoint.pooling import pooling_of
 from drivetrain.engines.checkpoint.quiet import quiet_library
-
-POOLINGS = ("mean", "cls", "last")
-
-
-class Kind(StrEnum):
-    CAUSAL = "causal"
-    SEQ2SEQ = "seq2seq"
-    VISION = "vision"
-    ENCODER = "encoder"
 
 
 @dataclass(slots=True)
@@ -94,24 +85,6 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
     )
 
 
-def kind_of(config: Any) -> Kind:
-    """By the architecture that the config names; by the library's tables where it names none."""
-    from transformers.models.auto import modeling_auto as auto
-
-    architecture = (getattr(config, "architectures", None) or [""])[0]
-    model_type = config.model_type
-    if model_type in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and "ForCausalLM" not in architecture:
-        return Kind.VISION
-    if config.is_encoder_decoder and model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-        return Kind.SEQ2SEQ
-    causal = model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or hasattr(config, "auto_map")
-    if causal and ("CausalLM" in architecture or "LMHead" in architecture or not architecture):
-        return Kind.CAUSAL
-    if architecture.endswith(("Model", "ForMaskedLM")):
-        return Kind.ENCODER
-    raise LoadFailed(f"{architecture or model_type} is not a model that gives text or embeddings")
-
-
 def _neutral(structure: Any) -> Any:
     """Ids and cache kind only: all sampling is ours, and `generate()` fills in what its config does not say."""
     from transformers import GenerationConfig
@@ -150,20 +123,3 @@ def _processor(path: Path, trust: bool) -> Any:
         raise LoadFailed(
             "the model sees images, but its processor files are missing or broken; pull or copy the model again"
         ) from exc
-
-
-def pooling_of(setting: Any, path: Path) -> str:
-    """How hidden states become one vector: the setting, else what the folder says, else the mean."""
-    if setting is not None and setting not in POOLINGS:
-        raise InvalidSetting(f"pooling is {setting!r}; it must be {', '.join(POOLINGS)}", param="pooling")
-    return setting or _stored_pooling(path) or "mean"
-
-
-def _stored_pooling(path: Path) -> str | None:
-    """What a sentence-transformers folder says of its pooling."""
-    try:
-        stated = json.loads((path / "1_Pooling" / "config.json").read_text())
-    except (OSError, ValueError):
-        return None
-    names = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
-    return next((name for key, name in names.items() if stated.get(key)), None)

@@ -1,0 +1,47 @@
+"""What an answer and a request are called."""
+
+from __future__ import annotations
+
+from drivetrain.conform.case import ALWAYS, Area, Cases
+from drivetrain.conform.trial import Trial
+from drivetrain.conform.verdict import NotOffered, ensure
+
+CASES = Cases(Area.IDS, ALWAYS)
+case = CASES.case
+
+HEADER = "x-request-id"
+
+
+@case("unique", asks="the same request twice", holds="two different ids in the answers")
+async def _unique(t: Trial) -> None:
+    api = await t.known.text_api()
+    ids = [(await t.generate(api)).document.get("id") for _ in range(2)]
+    ensure(all(isinstance(i, str) and i for i in ids), f"the ids are {ids}")
+    ensure(ids[0] != ids[1], f"two answers have the same id {ids[0]!r}")
+
+
+@case("streams_unique", asks="the same stream twice", holds="two different ids in the events")
+async def _streams_unique(t: Trial) -> None:
+    api = await t.known.text_api()
+    ids = [(await t.stream(api)).document.get("id") for _ in range(2)]
+    ensure(all(isinstance(i, str) and i for i in ids), f"the ids are {ids}")
+    ensure(ids[0] != ids[1], f"two streams have the same id {ids[0]!r}")
+
+
+@case("header", asks="two requests", holds="two different x-request-id headers", offered="answers have the header")
+async def _header(t: Trial) -> None:
+    found = [(await t.get("/models")).reply_headers.get(HEADER) for _ in range(2)]
+    if not any(found):
+        raise NotOffered(f"answers have no header {HEADER}")
+    ensure(all(found) and found[0] != found[1], f"two answers have the request ids {found}")
+
+
+@case("kept", asks="a request with an x-request-id", holds="the answer has the same one",
+      offered="answers have the header")  # fmt: skip
+async def _kept(t: Trial) -> None:
+    mine = "conform-4f1c2a"
+    exchange = await t.ask("GET", f"{t.base}/models", headers={HEADER: mine})
+    found = exchange.reply_headers.get(HEADER)
+    if found is None:
+        raise NotOffered(f"answers have no header {HEADER}")
+    ensure(found == mine, f"{mine!r} was sent, {found!r} came back")

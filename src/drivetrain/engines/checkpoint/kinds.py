@@ -1,0 +1,76 @@
+"""What kind of model a configuration describes: by the library's tables, or from the JSON alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from drivetrain.core.errors import LoadFailed
+
+
+class Kind(StrEnum):
+    CAUSAL = "causal"
+    SEQ2SEQ = "seq2seq"
+    VISION = "vision"
+    ENCODER = "encoder"
+
+
+IN_WORDS = {
+    Kind.CAUSAL: "it is a causal language model",
+    Kind.SEQ2SEQ: "it is an encoder-decoder",
+    Kind.VISION: "it sees images",
+    Kind.ENCODER: "it gives embeddings, not text",
+}
+
+
+class StatedConfig:
+    """The JSON of a configuration, with the attributes that a config of the library has."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._data = data
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._data[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def get_text_config(self) -> StatedConfig:
+        nested = next((self._data[key] for key in ("text_config", "language_config") if key in self._data), None)
+        return StatedConfig(nested) if isinstance(nested, dict) else self
+
+
+def kind_of(config: Any) -> Kind:
+    """By the architecture that the config names; by the library's tables where it names none."""
+    from transformers.models.auto import modeling_auto as auto
+
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    model_type = config.model_type
+    if model_type in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and "ForCausalLM" not in architecture:
+        return Kind.VISION
+    if config.is_encoder_decoder and model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        return Kind.SEQ2SEQ
+    causal = model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or hasattr(config, "auto_map")
+    if causal and _is_causal(architecture):
+        return Kind.CAUSAL
+    if architecture.endswith(("Model", "ForMaskedLM")):
+        return Kind.ENCODER
+    raise LoadFailed(f"{architecture or model_type} is not a model that gives text or embeddings")
+
+
+def stated_kind(config: Mapping[str, Any]) -> Kind:
+    """The same from the names in the JSON, where the library is not there or would take seconds to come."""
+    named = config.get("architectures")
+    architecture = str(named[0]) if isinstance(named, list) and named else ""
+    if "vision_config" in config and "ForCausalLM" not in architecture:
+        return Kind.VISION
+    if config.get("is_encoder_decoder"):
+        return Kind.SEQ2SEQ
+    if not _is_causal(architecture) and architecture.endswith(("Model", "ForMaskedLM")):
+        return Kind.ENCODER
+    return Kind.CAUSAL
+
+
+def _is_causal(architecture: str) -> bool:
+    return "CausalLM" in architecture or "LMHead" in architecture or not architecture

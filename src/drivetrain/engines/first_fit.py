@@ -1,0 +1,86 @@
+"""Several engines in order: the first one that can run the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from drivetrain.core.engine import (
+    EmbedItem,
+    Engine,
+    EngineInfo,
+    EngineRequest,
+    EngineStream,
+    Health,
+    ModelSpec,
+    Progress,
+)
+from drivetrain.core.errors import InvalidSetting, LoadFailed, UnfitEngine
+from drivetrain.core.results import DeviceMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """`lacks` are the settings that were given and that this engine does not have."""
+
+    name: str
+    make: Callable[[], Engine]
+    lacks: tuple[str, ...] = ()
+
+    def instead_of(self, other: str, why: str) -> str:
+        """In words, that this engine takes the place of another one. Raises `InvalidSetting` if it lacks a setting."""
+        if self.lacks:
+            raise InvalidSetting(
+                f"{other} cannot run this model ({why}), and {self.name} has no setting {self.lacks[0]}; leave it out",
+                param=self.lacks[0],
+            )
+        return f"{other} cannot run this model: {why}; {self.name} runs it"
+
+
+class FirstFit:
+    """Passes on to the next engine where one says `UnfitEngine`, and to no other for any other error.
+
+    The one that was tried is closed before the next one loads. `notes` say what was passed over before.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], notes: Sequence[str] = ()) -> None:
+        self._candidate, *self._rest = candidates
+        self._engine = self._candidate.make()
+        self._notes = tuple(notes)
+        self._closed = False
+
+    async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        while True:
+            try:
+                info = await self._engine.load(spec, progress)
+            except UnfitEngine as exc:
+                if not self._rest:
+                    raise
+                why = exc.why
+            else:
+                return replace(info, notes=(*self._notes, *info.notes))
+            await self._pass_on(why)
+
+    async def _pass_on(self, why: str) -> None:
+        await self._engine.close()
+        if self._closed:
+            raise LoadFailed("the engine was closed while it loaded")
+        refused, self._candidate = self._candidate, self._rest.pop(0)
+        self._notes += (self._candidate.instead_of(refused.name, why),)
+        self._engine = self._candidate.make()
+
+    def generate(self, request: EngineRequest) -> EngineStream:
+        return self._engine.generate(request)
+
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        return await self._engine.embed(items)
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        return self._engine.memory()
+
+    def health(self) -> Health:
+        return self._engine.health()
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._engine.close()

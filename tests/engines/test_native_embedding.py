@@ -1,0 +1,243 @@
+"""Embeddings of the native engine: the library's vectors, in bounded passes beside the streams, call by call."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import drivetrain
+import tiny
+from contract.native_rig import NativeRig
+from drivetrain.core.engine import EmbedItem
+from drivetrain.core.errors import EngineFailed, InvalidSetting, OutOfMemory
+from drivetrain.engines.checkpoint.quiet import quiet_library
+from drivetrain.engines.native import embedding
+from drivetrain.engines.native.embedding import EmbedCall, Embedder
+from drivetrain.engines.native.engine import NativeEngine
+from drivetrain.worker.worker import Worker
+
+RUNS = [name for name in tiny.CAUSAL if name not in {"falcon", "bloom"}]
+IDS = [[5 + (7 * i + j * j) % 60 for j in range(length)] for i, length in enumerate((1, 3, 100, 17, 33, 200, 2))]
+"""Texts as ids: some shorter than a pass of `PASS` tokens, some longer, and longer than any sliding window."""
+
+PASS = 16
+STREAM: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 40}
+
+
+@pytest.fixture
+def short_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "ALONE", PASS)
+
+
+@pytest.fixture(scope="module")
+def rig(checkpoint: Callable[[str], Path]) -> NativeRig:
+    return NativeRig(checkpoint)
+
+
+@pytest.fixture
+async def worker(rig: NativeRig) -> AsyncIterator[Worker]:
+    async with rig.open() as made:
+        yield made
+        assert rig.idle(made)
+        assert embedder_of(made)._open is None
+
+
+def embedder_of(worker: Worker) -> Embedder:
+    engine = worker._engine
+    assert isinstance(engine, NativeEngine)
+    assert engine._embedder is not None
+    return engine._embedder
+
+
+def by_hand(folder: Path) -> list[Any]:
+    """The mean of what the class says of each text alone, with its own attention."""
+    import torch
+    import transformers as hf
+
+    with quiet_library(), torch.no_grad():
+        model = hf.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval().base_model
+        hidden = [model(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(dim=0) for ids in IDS]
+    return [(mean / mean.norm()).tolist() for mean in hidden]
+
+
+def close(vectors: Any, wanted: Any) -> None:
+    assert len(vectors) == len(wanted)
+    for vector, expected in zip(vectors, wanted, strict=True):
+        assert vector == pytest.approx(expected, abs=1e-4)
+        assert math.hypot(*vector) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_vectors_are_those_of_the_class(name: str, checkpoint: Callable[[str], Path], short_passes: None) -> None:
+    async with NativeRig(checkpoint, name).open() as worker:
+        made = await worker.embed(IDS)
+        assert worker.metadata.embedding_size == len(made.vectors[0])
+        assert made.usage.prompt_tokens == sum(map(len, IDS))
+    close(made.vectors, by_hand(checkpoint(name)))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+async def test_each_pooling_is_that_of_the_other_engine(
+    pooling: str, rig: NativeRig, checkpoint: Callable[[str], Path], short_passes: None
+) -> None:
+    async with rig.open(options={"pooling": pooling}) as worker:
+        assert worker.metadata.pooling == pooling
+        ours = (await worker.embed(IDS)).vectors
+    async with drivetrain.Worker.open(checkpoint("llama"), engine="transformers", pooling=pooling) as worker:
+        close(ours, (await worker.embed(IDS)).vectors)
+
+
+async def test_a_pooling_that_is_none_is_refused(rig: NativeRig) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        async with rig.open(options={"pooling": "max"}):
+            pass
+    assert caught.value.param == "pooling"
+
+
+async def test_texts_share_passes_that_are_bounded(worker: Worker, short_passes: None) -> None:
+    lengths: list[int] = []
+    model = embedder_of(worker)._model
+    handle = model.register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        await worker.embed([[7, 8, 9]] * 40)
+        assert lengths == [16] * 7 + [8]  # 120 ids without padding
+        lengths.clear()
+    finally:
+        handle.remove()
+
+
+async def test_a_pass_beside_requests_takes_as_much_as_its_time_allows(worker: Worker) -> None:
+    embedder = embedder_of(worker)
+    embedder.add(EmbedCall([(5,) * 500] * 3))
+    done = [0]
+
+    def num_tokens(limit_s: float) -> int:
+        embedder.step(limit_s)
+        assert embedder._open is not None
+        done.append(embedder._open.num_done)
+        return done[-1] - done[-2]
+
+    assert [num_tokens(0.0) for _ in range(4)] == [32, 16, 8, 8]
+    assert [num_tokens(1e9) for _ in range(5)] == [8, 16, 32, 64, 128]
+    while not embedder.idle:
+        embedder.step()
+
+
+async def test_streams_and_texts_do_not_touch_each_other(worker: Worker, short_passes: None) -> None:
+    prompts = [f"Number {i} of some requests" for i in range(4)]
+    alone = [(await worker.generate(prompt=prompt, **STREAM)).text for prompt in prompts]
+    vectors = (await worker.embed(IDS)).vectors
+    streams = [asyncio.create_task(worker.generate(prompt=prompt, **STREAM)) for prompt in prompts]
+    embeds = [asyncio.create_task(worker.embed(IDS)) for _ in range(3)]
+    assert [(await stream).text for stream in streams] == alone
+    for task in embeds:
+        close((await task).vectors, vectors)
+
+
+async def test_a_stream_goes_on_while_texts_are_embedded(worker: Worker, short_passes: None) -> None:
+    many = asyncio.create_task(worker.embed(IDS * 40))
+    while not embedder_of(worker).passes_run:
+        await asyncio.sleep(0)
+    before = embedder_of(worker).passes_run
+    await worker.generate(prompt="Hello", **STREAM)
+    assert not many.done()
+    assert embedder_of(worker).passes_run - before <= STREAM["max_tokens"] + 5  # one pass a step, and a few about it
+    await many
+
+
+async def test_calls_take_turns(worker: Worker, short_passes: None) -> None:
+    large = asyncio.create_task(worker.embed([[5] * 100] * 50))
+    while not embedder_of(worker).passes_run:
+        await asyncio.sleep(0)
+    before = embedder_of(worker).passes_run
+    await worker.embed([[6] * 20])
+    assert not large.done()
+    assert embedder_of(worker).passes_run - before < 20
+    assert len((await large).vectors) == 50
+
+
+async def test_a_call_that_is_given_up_ends_at_once(worker: Worker, short_passes: None) -> None:
+    embedder = embedder_of(worker)
+    task = asyncio.create_task(worker.embed([[5] * 500] * 500))
+    while embedder.passes_run < 3:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert embedder.idle
+    assert embedder._open is None
+    passes = embedder.passes_run
+    close((await worker.embed(IDS[:2])).vectors, (await worker.embed(IDS[:2])).vectors)
+    assert embedder.passes_run - passes == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), OutOfMemory),
+        (MemoryError(), OutOfMemory),
+        (RuntimeError("a wire came loose"), EngineFailed),
+        (KeyboardInterrupt(), EngineFailed),
+    ],
+)
+async def test_a_fault_ends_the_calls_of_its_pass_and_no_stream(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, error: BaseException, wanted: type[EngineFailed]
+) -> None:
+    well = (await worker.embed(IDS)).vectors
+    answer = (await worker.generate(prompt="Hello", **STREAM)).text
+    embedder = embedder_of(worker)
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    stream = asyncio.create_task(worker.generate(prompt="Hello", **STREAM))
+    with monkeypatch.context() as patch:
+        patch.setattr(embedder, "_segment", fail)
+        found = await asyncio.gather(worker.embed(IDS), worker.embed(IDS), return_exceptions=True)
+    assert [type(one) for one in found] == [wanted, wanted]
+    assert found[0] is not found[1]
+    assert (await stream).text == answer
+    close((await worker.embed(IDS)).vectors, well)
+
+
+async def test_a_text_without_a_usable_vector_fails_alone(worker: Worker) -> None:
+    import torch
+
+    embedder = embedder_of(worker)
+    well = (await worker.embed([[8, 9]])).vectors
+    handle = embedder._model.get_input_embeddings().register_forward_hook(
+        lambda module, inputs, output: output.masked_fill((inputs[0] == 77)[..., None], torch.nan)
+    )
+    try:
+        found = await asyncio.gather(
+            worker.embed([[8, 9]] * 3), worker.embed([[5], [76, 77, 78], [5]]), worker.embed([[8, 9]]),
+            return_exceptions=True,
+        )  # fmt: skip
+    finally:
+        handle.remove()
+    assert isinstance(found[1], EngineFailed)
+    assert "no usable embedding" in found[1].message
+    assert not isinstance(found[0], BaseException)
+    assert not isinstance(found[2], BaseException)
+    close(found[0].vectors, well * 3)
+    close(found[2].vectors, well)
+    close((await worker.embed([[8, 9]])).vectors, well)
+
+
+async def test_after_the_end_there_are_none(rig: NativeRig) -> None:
+    async with rig.open() as worker:
+        engine = worker._engine
+        assert await engine.embed([]) == []
+        many = asyncio.create_task(engine.embed([EmbedItem((5,) * 500)] * 500))
+        await asyncio.sleep(0.05)
+        await worker.stop(0)
+        with pytest.raises(drivetrain.errors.DrivetrainError):
+            await many
+        with pytest.raises(EngineFailed):
+            await engine.embed([EmbedItem((5,))])

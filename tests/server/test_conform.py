@@ -1,0 +1,92 @@
+"""Our own server under `drivetrain conform`: full marks on every engine, and nothing hidden behind «not offered»."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from drivetrain.conform.case import Area
+from drivetrain.conform.cases import ALL
+from drivetrain.conform.client import Address, Client
+from drivetrain.conform.report import Report
+from drivetrain.conform.runner import run
+from drivetrain.conform.verdict import Outcome
+from server.conftest import can
+from server.serving import Served, fake, serving
+
+KEY = "a-key"
+
+NEEDS = {
+    "completions.list_order": "n", "completions.list_streamed": "n",
+    "parameters.seed_repeats": "seed", "parameters.seeds_differ": "seed", "parameters.logit_bias_forces": "logit_bias",
+    "parameters.logit_bias_bans": "logit_bias", "parameters.top_k": "top_k", "parameters.top_p": "top_p",
+    "parameters.min_p": "min_p", "parameters.presence_penalty": "presence_penalty",
+    "parameters.frequency_penalty": "frequency_penalty", "parameters.repetition_penalty": "repetition_penalty",
+    "parameters.n": "n", "parameters.min_tokens": "min_tokens", "parameters.ignore_eos": "ignore_eos",
+}  # fmt: skip
+"""The capability that makes a case one that must be offered."""
+
+LATER = {
+    "completions.suffix", "completions.best_of", "structured.json_object", "structured.json_schema",
+    "structured.choice", "structured.regex", "structured.grammar", "structured.tool_named", "structured.tool_required",
+}  # fmt: skip
+
+
+async def conform(served: Served, area: Area) -> Report:
+    report = Report(url=served.base, model=served.model, began="", version="")
+    client = Client(Address.parse(served.base), served.key, 60.0)
+    cases = [case for case in ALL if case.area is area]
+    await run(client, served.model, cases, report, lambda what, share: None)
+    return report
+
+
+def may_be_missing(served: Served) -> set[str]:
+    """What this engine does not have: only that may be refused."""
+    missing = {case for case, name in NEEDS.items() if not can(served, name)}
+    if not served.worker.capabilities.vision:
+        missing |= {case.id for case in ALL if case.area is Area.IMAGES}
+    if "prompt_logprobs" not in served.worker.capabilities.parameters:
+        missing.add("logprobs.completions_echo")
+    return missing | LATER
+
+
+@pytest.mark.parametrize("area", [area for area in Area if area is not Area.AUTH])
+async def test_full_marks(served: Served, area: Area) -> None:
+    report = await conform(served, area)
+    assert [(r.case.id, r.said) for r in report.of(Outcome.FAIL)] == []
+    assert {r.case.id for r in report.of(Outcome.NOT_OFFERED)} <= may_be_missing(served)
+    assert report.of(Outcome.PASS) or area is Area.IMAGES
+
+
+async def test_with_a_key() -> None:
+    with serving(fake(), api_keys=(KEY,)) as locked:
+        report = await conform(locked, Area.AUTH)
+    assert {r.case.id: r.outcome for r in report.results} == {
+        case.id: Outcome.PASS for case in ALL if case.area is Area.AUTH
+    }
+
+
+async def test_images_on_a_model_that_sees() -> None:
+    with serving(fake(vision=True)) as seeing:
+        report = await conform(seeing, Area.IMAGES)
+    assert [(r.case.id, r.outcome, r.said) for r in report.results if r.outcome is not Outcome.PASS] == []
+
+
+async def test_emoji_are_whole_and_a_stop() -> None:
+    with serving(fake(text="Hällo 🌍🎉你好, 世界! And so on and on.")) as speaker:
+        for area in (Area.STOPS, Area.STREAMING):
+            report = await conform(speaker, area)
+            assert [(r.case.id, r.outcome, r.said) for r in report.results if r.outcome is Outcome.FAIL] == []
+            passed = {r.case.id for r in report.of(Outcome.PASS)}
+            assert passed >= ({"stops.unicode"} if area is Area.STOPS else {"streaming.characters"})
+
+
+async def test_a_server_that_ignores_is_found_out() -> None:
+    with serving(fake(), unknown_fields="warn") as lax:
+        report = await conform(lax, Area.PARAMETERS)
+    failed = {r.case.id: r.said for r in report.of(Outcome.FAIL)}
+    assert failed.keys() == {"parameters.unknown", "parameters.unused"}
+    assert all("was accepted" in said for said in failed.values())
+    shown = report.of(Outcome.FAIL)[0].exchanges[-1]
+    assert json.loads(shown.request.partition("\n\n")[2])["drivetrain_conform_no_such_field"] == 1

@@ -1,0 +1,74 @@
+"""Every case passes on a server that keeps the contract, and fails, in the right words, on one that does not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from toy_server import KEY, Toy, serving
+from wrong_rest import ERRORS, EXTRAS, LEAVING, REST
+from wrong_texts import ANSWERS, MODELS, STOPS, STREAMS
+from wrong_values import LOGPROBS, PARAMETERS, REPAIRS, USAGE
+from wrongs import Wrong
+
+from drivetrain.conform import runner
+from drivetrain.conform.case import Area
+from drivetrain.conform.cases import ALL, cancel, errors, streaming
+from drivetrain.conform.client import Address, Client
+from drivetrain.conform.report import Report
+from drivetrain.conform.verdict import Outcome
+
+WRONG = (
+    *MODELS, *ANSWERS, *STREAMS, *STOPS, *PARAMETERS, *REPAIRS, *LOGPROBS, *USAGE, *ERRORS, *LEAVING, *EXTRAS, *REST,
+)  # fmt: skip
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy is quick: nothing need be given the time that real servers are given."""
+    for module, name, value in (
+        (cancel, "FREE_WITHIN_S", 0.5), (cancel, "WORTH_S", 1.0), (errors, "QUICK_S", 1.0),
+        (streaming, "GRACE_S", 0.5), (streaming, "LONG_TOKENS", 600),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+
+
+async def conform(toy: Toy, *ids: str, timeout_s: float = 8.0) -> Report:
+    """Asked about these cases, or about all."""
+    report = Report(url=toy.url, model="toy", began="", version="")
+    cases = [case for case in ALL if not ids or case.id in ids]
+    await runner.run(Client(Address.parse(toy.url), KEY, timeout_s), "toy", cases, report, lambda what, share: None)
+    return report
+
+
+async def test_a_good_server_passes_everything() -> None:
+    async with serving() as toy:
+        report = await conform(toy)
+    assert [(r.case.id, r.said) for r in report.results if r.outcome is not Outcome.PASS] == []
+    assert len(report.results) == len(ALL)
+    assert report.complete
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=[wrong.name for wrong in WRONG])
+async def test_a_wrong_server_is_told_so(wrong: Wrong, hasty: None) -> None:
+    async with serving(wrong.make()) as toy:
+        report = await conform(toy, *wrong.says, timeout_s=3.0)
+    found = {result.case.id: (result.outcome, result.said) for result in report.results}
+    assert found.keys() == wrong.says.keys()
+    for case, words in wrong.says.items():
+        outcome, said = found[case]
+        assert outcome is Outcome.FAIL, (case, outcome, said)
+        assert re.search(words, said), (case, said)
+    assert all(result.exchanges for result in report.results)
+
+
+def test_every_case_can_fail() -> None:
+    assert {case.id for case in ALL} == {case for wrong in WRONG for case in wrong.says}
+
+
+def test_ids_are_names_and_areas_are_whole() -> None:
+    ids = [case.id for case in ALL]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(rf"{case.area}\.[a-z0-9_]+", case.id) for case in ALL)
+    assert {case.area for case in ALL} == set(Area)
+    assert all(case.asks and case.holds and case.offered for case in ALL)

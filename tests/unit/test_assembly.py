@@ -1,0 +1,140 @@
+"""Which engine `auto` takes for a model, by its files alone, and what it refuses to ignore."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivetrain import assembly
+from drivetrain.core.engine import WeightsFormat
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.engines.first_fit import FirstFit
+from drivetrain.store.models import LocalModel
+from drivetrain.store.store import Store
+from drivetrain.worker.settings import Settings
+
+CAUSAL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+MLA = {"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 8}
+SEES = {"architectures": ["LlavaForConditionalGeneration"], "vision_config": {}}
+
+
+def model_of(folder: Path, config: Any) -> LocalModel:
+    (folder / "config.json").write_text(json.dumps(config))
+    return LocalModel(
+        name="m", path=folder, format=WeightsFormat.SAFETENSORS, reference="m", digest=None, source="local"
+    )
+
+
+def chosen(folder: Path, config: Any, **settings: Any) -> assembly.EngineChoice:
+    return assembly.choose_engine(Settings(**settings), model_of(folder, config))
+
+
+def names(choice: assembly.EngineChoice) -> list[str]:
+    return [kind.name for kind in choice.kinds]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CAUSAL,
+        {"architectures": ["GPT2LMHeadModel"]},
+        {"architectures": ["Phi3VForCausalLM"], "vision_config": {}},
+        {},
+        {"architectures": ["MineForCausalLM"], "auto_map": {"AutoModelForCausalLM": "mine.M"}},
+        {**CAUSAL, "rope_scaling": {"type": "linear", "factor": 2.0}, "layer_types": ["full_attention"]},
+        {**CAUSAL, "layer_types": 5, "rope_scaling": "x", "text_config": 7},  # judged by who can read it, later
+        {"architectures": "LlamaForCausalLM"},
+        {"architectures": {"a": 1}},
+        {"architectures": [5]},
+    ],
+)
+def test_causal_folders_are_for_native_and_then_for_transformers(tmp_path: Path, config: Any) -> None:
+    choice = chosen(tmp_path, config)
+    assert names(choice) == ["native", "transformers"]
+    assert choice.kind.name == "native"
+    assert choice.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (SEES, "it sees images"),
+        ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "it is an encoder-decoder"),
+        ({"architectures": ["BertModel"]}, "it gives embeddings"),
+        ({"architectures": ["BertForMaskedLM"]}, "it gives embeddings"),
+    ],
+)
+def test_other_kinds_are_for_transformers(tmp_path: Path, config: Any, words: str) -> None:
+    choice = chosen(tmp_path, config)
+    assert names(choice) == ["transformers"]
+    assert words in choice.why
+    assert choice.notes == ()  # nothing was passed over
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (MLA, "MLA"),
+        ({**CAUSAL, "layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+        ({**CAUSAL, "attention_chunk_size": 16}, "in chunks"),
+        ({**CAUSAL, "rope_scaling": {"type": "longrope"}}, "longrope"),
+        ({**CAUSAL, "rope_parameters": {"full_attention": {"rope_type": "dynamic"}}}, "dynamic"),
+        ({**CAUSAL, "text_config": {"num_kv_shared_layers": 2}}, "share their keys"),
+    ],
+)
+def test_what_the_configuration_tells_against_native_is_said(tmp_path: Path, config: Any, words: str) -> None:
+    choice = chosen(tmp_path, config)
+    assert names(choice) == ["transformers"]
+    assert choice.why.startswith("native cannot run this model: ")
+    assert words in choice.why
+    assert choice.notes == (choice.why,)
+
+
+def test_a_named_engine_is_the_only_one(tmp_path: Path) -> None:
+    for name in ("native", "transformers"):
+        assert names(chosen(tmp_path, MLA, engine=name)) == [name]
+
+
+def test_gguf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = dataclasses.replace(model_of(tmp_path, {}), format=WeightsFormat.GGUF)
+    assert names(assembly.choose_engine(Settings(), model)) == ["llamacpp"]
+    missing = dataclasses.replace(assembly.ENGINES["llamacpp"], needs=("no_such_module",))
+    monkeypatch.setitem(assembly.ENGINES, "llamacpp", missing)
+    choice = assembly.choose_engine(Settings(), model)
+    assert names(choice) == ["native", "transformers"]
+    assert "llamacpp, which runs them as they are, is not installed" in choice.why
+    monkeypatch.setattr(assembly.EngineKind, "installed", False)
+    assert names(assembly.choose_engine(Settings(), model)) == ["llamacpp"]
+
+
+@pytest.mark.parametrize(
+    ("config", "setting", "words"),
+    [
+        (MLA, "kv_cache_gb", "native cannot run this model (it keeps compressed keys and values (MLA))"),
+        (SEES, "max_batch", "the engine transformers has no setting max_batch"),
+        (CAUSAL, "slots", "the engine native has no setting slots"),
+    ],
+)
+def test_a_setting_that_the_engine_does_not_have_is_refused(
+    tmp_path: Path, config: Any, setting: str, words: str
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    model_of(tmp_path, config)
+    given: dict[str, Any] = {setting: 1}
+    with pytest.raises(InvalidSetting) as caught:
+        assembly.open_parts(str(tmp_path), Settings(**given), store=Store(tmp_path / "store"))
+    assert words in caught.value.message
+    assert caught.value.message.endswith("leave it out")
+    assert caught.value.param == setting
+
+
+def test_settings_that_only_one_engine_has_go_with_it(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    model_of(tmp_path, CAUSAL)
+    engine, spec = assembly.open_parts(str(tmp_path), Settings(kv_cache_gb=1.0), store=Store(tmp_path / "store"))
+    assert isinstance(engine, FirstFit)
+    assert spec.options == {"kv_cache_gb": 1.0}

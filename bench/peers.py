@@ -123,10 +123,9 @@ async def measure(args: argparse.Namespace) -> None:
         for peer in (PEERS[name] for name in args.peers):
             with running_or_started(peer) as group:
                 comparison = Comparison(Side(mine, ours_group), Side(peer, group), args.tokens, seed, say)
-                idle = await comparison.prepare()
                 for streams in args.streams:
                     async for pair in comparison.pairs(streams, args.pairs):
-                        report.add(peer, streams, pair, idle_cores=idle, paused=comparison.pauses)
+                        report.add(peer, streams, pair)
                         if args.json:
                             args.json.write_text(report.json + "\n")
     print(report.json, report.markdown, sep="\n\n")

@@ -18,10 +18,8 @@ WARM_TOKENS = 8
 FOREIGN_CORES = 0.1
 """A pair is calm if other work took no more than this in either round."""
 
-IDLE_S = 2.0
-IDLE_SHARE = 0.03
-"""An idle server that takes more of one core than this is stopped during the rounds of the other, and both then are."""
-
+SETTLE_S = 0.5
+"""Between rounds, for what a server does after its last answer; then it is stopped."""
 
 Pair = dict[str, dict[str, Any]]
 """The figures of two rounds with the same prompts: `ours` and `peer`."""
@@ -43,12 +41,6 @@ class Side:
     def _foreign_cpu_s(self) -> float:
         """CPU time of all but the server and this client."""
         return busy_s() - self.group.cpu_s() - time.process_time()
-
-    async def idle_share(self) -> float:
-        """Of one core, while nobody asks."""
-        before = self.group.cpu_s()
-        await asyncio.sleep(IDLE_S)
-        return (self.group.cpu_s() - before) / IDLE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +73,6 @@ class Comparison:
     tokens: int
     seed: int
     say: Callable[[str], None]
-    pauses: bool = False
-
-    async def prepare(self) -> dict[str, float]:
-        """Whether idle servers rest, so that none takes time from the other; the share of a core each takes idle."""
-        shares = {side.peer.name: round(await side.idle_share(), 3) for side in (self.a, self.b)}
-        self.pauses = max(shares.values()) > IDLE_SHARE
-        self.say(f"idle, share of a core: {shares}" + (": the idle one is stopped" if self.pauses else ""))
-        return shares
 
     async def pairs(self, streams: int, num: int) -> AsyncIterator[Pair]:
         """Until `num` of them are calm, but at most twice as many, after a short round of each to warm up. The first
@@ -112,9 +96,9 @@ class Comparison:
         return {name: rounds[name].figures for name in ("ours", "peer")}
 
     async def _round(self, side: Side, asked: list[Prompt], tokens: int) -> Round:
+        """With the other server stopped: some spin for a second after their last answer."""
         other = self.b if side is self.a else self.a
-        if not self.pauses:
-            return await side.round(asked, tokens)
+        await asyncio.sleep(SETTLE_S)
         other.group.pause()
         try:
             return await side.round(asked, tokens)

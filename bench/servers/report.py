@@ -27,9 +27,9 @@ class Report:
         if held != self._head:
             raise RuntimeError(f"{path} is about {held}, not {self._head}")
 
-    def add(self, peer: Peer, streams: int, pair: Pair, **facts: Any) -> None:
+    def add(self, peer: Peer, streams: int, pair: Pair) -> None:
         entry = self._peers.setdefault(peer.name, {"pairs": {}})
-        entry.update({"title": peer.title, "versions": peer.versions, **facts})
+        entry.update({"title": peer.title, "versions": peer.versions, "variables": dict(peer.variables)})
         entry["pairs"].setdefault(str(streams), []).append(pair)
 
     @property

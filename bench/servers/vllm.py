@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 
 from servers.environment import Environment
@@ -18,6 +19,12 @@ def arguments(port: int) -> list[str]:
     return [*command, "--host", "127.0.0.1", "--port", str(port)]
 
 
+def preloaded() -> list[str]:
+    """What its documentation asks for: Intel's OpenMP, which comes with it, and tcmalloc where the machine has it."""
+    tcmalloc = ctypes.util.find_library("tcmalloc_minimal")
+    return [str(ENVIRONMENT.folder / "lib" / "libiomp5.so"), *([tcmalloc] if tcmalloc else [])]
+
+
 VLLM = Peer(
     name="vllm",
     title="vLLM CPU, fp32",
@@ -29,6 +36,7 @@ VLLM = Peer(
         "VLLM_CPU_KVCACHE_SPACE": "2",
         # All cores: by itself it keeps one free for its HTTP side, which halves it on a machine of two.
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
+        "LD_PRELOAD": ":".join(preloaded()),
         "VLLM_CACHE_ROOT": str(ENVIRONMENT.folder / "cache"),
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",

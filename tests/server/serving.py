@@ -100,7 +100,9 @@ class Served:
 
     def works(self) -> None:
         """A normal request is answered."""
-        answer = self.client.completions.create(model=self.model, prompt="Hello", max_tokens=2)
+        answer = self.client.completions.create(
+            model=self.model, prompt="Hello", max_tokens=2, extra_body={"ignore_eos": True}
+        )
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 2
 

@@ -383,7 +383,7 @@ def test_an_interrupt_prints_what_was_measured(tmp_path: Path, number: signal.Si
 
 
 def test_an_interrupt_before_anything_was_measured_prints_nothing() -> None:
-    with slow_bench("--rate", "2", "--max-tokens", "3") as process:
+    with slow_bench("--rate", "1", "--seed", "1", "--max-tokens", "3") as process:  # it warms up for seconds
         assert process.stderr is not None
         while "warming up" not in (line := process.stderr.readline()):
             assert line

@@ -153,6 +153,7 @@ ENGINES = {
                 {
                     "device",
                     "dtype",
+                    "quantize",
                     "trust_remote_code",
                     "context_length",
                     "pooling",

@@ -38,6 +38,7 @@ class Settings:
     device: str | None = setting(None, Group.ENGINE, "auto, cpu, cuda, cuda:N or mps")
     dtype: str | None = setting(None, Group.ENGINE, "auto, float32, bfloat16 or float16")
     trust_remote_code: bool | None = setting(None, Group.ENGINE, "run code that comes with the model (dangerous)")
+    quantize: str | None = setting(None, Group.ENGINE, "none or int8: weights of 8 bits, on a CPU (default none)")
     context_length: int | None = setting(None, Group.ENGINE, "a smaller context than the model's")
     pooling: str | None = setting(None, Group.ENGINE, "for embeddings: mean, cls or last")
     slots: int | None = setting(None, Group.ENGINE, "requests in one batch; each has a context of its own (default 4)")

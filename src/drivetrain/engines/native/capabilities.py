@@ -18,6 +18,7 @@ HONOURED = frozenset({
 })  # fmt: skip
 """The request fields that this engine honours."""
 
+QUANTIZE = ("none", "int8")
 DEFAULT_BATCH = 64
 LARGEST_BATCH = 1024
 
@@ -33,7 +34,15 @@ def capabilities_of(context_length: int, max_batch: int) -> Capabilities:
 
 def stated_capabilities(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
     """Of a folder, from the JSON of its configuration: without the library."""
+    quantize_of(options)
     return capabilities_of(context_length, batch_size(options))
+
+
+def quantize_of(options: Mapping[str, Any]) -> str:
+    wanted = options.get("quantize") or "none"
+    if wanted not in QUANTIZE:
+        raise InvalidSetting(f"quantize is {wanted!r}; it must be {' or '.join(QUANTIZE)}", param="quantize")
+    return str(wanted)
 
 
 def batch_size(options: Mapping[str, Any]) -> int:

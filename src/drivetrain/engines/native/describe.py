@@ -9,7 +9,7 @@ from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import embedding_size
-from drivetrain.engines.native.capabilities import HONOURED, batch_size, capabilities_of
+from drivetrain.engines.native.capabilities import HONOURED, batch_size, capabilities_of, quantize_of
 from drivetrain.engines.native.unfit import check_config
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def of_loaded(loaded: Loaded, context_length: int, max_batch: int, pooling: str)
             f"the model has a context of {loaded.context_length:,} tokens; the memory of the KV cache allows"
             f" {context_length:,} (raise kv_cache_gb for more)",
         )
+    if loaded.num_quantized is not None:
+        notes += (f"quantize int8: {loaded.num_quantized} linear layers have weights of 8 bits, all else is float32",)
     return EngineInfo(
         engine="native",
         capabilities=capabilities_of(context_length, max_batch),
@@ -67,6 +69,7 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
         "local_files_only": True,
         "trust_remote_code": bool(spec.options.get("trust_remote_code")),
     }
+    quantize_of(spec.options)
     folder = safetensors_made(spec)
     if folder is None:
         folder, where["gguf_file"] = spec.path.parent, spec.path.name

@@ -14,8 +14,10 @@ from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native import attention, fitness
 from drivetrain.engines.native.cache import LayerShape
+from drivetrain.engines.native.capabilities import quantize_of
 from drivetrain.engines.native.fusing import fuse_projections
 from drivetrain.engines.native.packing import pack_linear_layers
+from drivetrain.engines.native.quantizing import check_machine
 from drivetrain.engines.native.unfit import check_config
 
 
@@ -27,6 +29,8 @@ class Loaded:
     tokenizer: Any
     stage: attention.Stage
     layers: dict[int, LayerShape]
+    num_quantized: int | None
+    """Linear layers with weights of 8 bits; None: that was not asked for."""
     num_weights: int
     """With which every token is multiplied: without the embeddings, and without the head, which few tokens reach."""
     structure: Any
@@ -53,6 +57,9 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
     fitness.check_named_class(config)
     device = pick_device(str(options.get("device", "auto")))
     dtype = pick_dtype(str(options.get("dtype", "auto")), config, device)
+    quantize = quantize_of(options)
+    if quantize != "none":
+        check_machine(device, dtype)
     progress("loading the tokenizer", None)
     tokenizer = hf.AutoTokenizer.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
     progress("loading the weights", None)
@@ -71,7 +78,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
     model = model.to(device).eval().requires_grad_(False)
     num_weights = _num_weights(model)
     fuse_projections(model)
-    pack_linear_layers(model)
+    num_packed = pack_linear_layers(model, quantize=quantize)
     attention.register()
     stage = attention.install(model)
     with torch.inference_mode():
@@ -85,6 +92,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         tokenizer=tokenizer,
         stage=stage,
         layers=layers,
+        num_quantized=num_packed if quantize != "none" else None,
         num_weights=num_weights,
         structure=structure,
         context_length=limit,

@@ -1,7 +1,7 @@
 """What a long prompt costs the streams beside it, and what a shared beginning saves: the native engine, in process.
 
-One run measures the stalls in three stretches of the same streams (before the long prompt, while it is computed, after
-it), the prompt's first token beside them and alone, and the first tokens of two prompts with a common beginning.
+The same streams run twice and for as many ids, with the long prompt beside them and without. The long prompt's first
+token is timed beside them and alone; then come two prompts with a common beginning.
 Every id is timed when its step reaches the event loop. Prints one JSON object.
 """
 
@@ -23,12 +23,13 @@ from drivetrain.assembly import open_parts
 from drivetrain.core.engine import Engine, EngineRequest, EngineStream, PromptStep
 from drivetrain.worker.settings import Settings
 
+BEGINNING = 10
+"""Ids of each stream before anything is measured beside it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     streams: int
-    stretch: int
-    """Ids of each stream before the long prompt comes, and again after it."""
     long: int
     shared: int
     context: int
@@ -64,9 +65,9 @@ class Reading:
         self.reached.clear()
         await self.reached.wait()
 
-    def gaps(self, start: float, end: float) -> list[float]:
-        """Between ids that came one after the other, of which the later one came in this time."""
-        return [later - earlier for earlier, later in pairwise(self.times) if start < later <= end]
+    def gaps(self, start: float) -> list[float]:
+        """Between ids that came one after the other, of which the later one came after this time."""
+        return [later - earlier for earlier, later in pairwise(self.times) if later > start]
 
 
 class Bench:
@@ -99,41 +100,43 @@ class Bench:
         return reading
 
     @asynccontextmanager
-    async def streams(self) -> AsyncIterator[list[Reading]]:
+    async def streams(self, prompts: Sequence[tuple[int, ...]]) -> AsyncIterator[list[Reading]]:
         """All of them decode when this begins; they are aborted when it ends."""
-        readings = [self.send(self.prompt(32)) for _ in range(self._plan.streams)]
+        readings = [self.send(prompt) for prompt in prompts]
         tasks = [asyncio.create_task(reading.read()) for reading in readings]
         try:
-            await asyncio.gather(*(reading.reached.wait() for reading in readings))
+            await _more(readings, BEGINNING)
             yield readings
         finally:
             await asyncio.gather(*(reading.stream.aclose() for reading in readings))
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def warm(self) -> None:
+        async with self.streams([self.prompt(32) for _ in range(self._plan.streams)]):
+            await self.first_token(self.prompt(200))
+
     async def beside_a_long_prompt(self) -> dict[str, Any]:
-        async with self.streams() as readings:
-            marks = [time.perf_counter()]
-            await self.stretch(readings)
-            marks.append(time.perf_counter())
+        prompts = [self.prompt(32) for _ in range(self._plan.streams)]
+        async with self.streams(prompts) as readings:
             long = await self.first_token(self.prompt(self._plan.long))
-            marks.append(time.perf_counter())
-            await self.stretch(readings)
-            marks.append(time.perf_counter())
-        gaps = [[gap for reading in readings for gap in reading.gaps(start, end)] for start, end in pairwise(marks)]
-        without, beside = gaps[0] + gaps[2], gaps[1]
+            beside = [reading.gaps(long.sent) for reading in readings]
+        async with self.streams(prompts) as readings:
+            started = time.perf_counter()
+            await _more(readings, max(len(gaps) for gaps in beside))
+            without = [reading.gaps(started) for reading in readings]
         alone = await self.first_token(self.prompt(self._plan.long))
         return {
-            "without": _spread(without),
-            "beside": _spread(beside),
-            "p99_ratio": round(_percentile(beside, 99) / _percentile(without, 99), 2),
-            "p50_ratio": round(_percentile(beside, 50) / _percentile(without, 50), 2),
+            "without": _spread(_joined(without)),
+            "beside": _spread(_joined(beside)),
+            **{f"p{share}_ratio": _ratio(beside, without, share) for share in (50, 99)},
+            "p50_ratio_by_quarter": [
+                _ratio([_quarter(gaps, n) for gaps in beside], [_quarter(gaps, n) for gaps in without], 50)
+                for n in range(4)
+            ],
             "long_first_token_s": round(long.first_s, 2),
             "long_first_token_alone_s": round(alone.first_s, 2),
             "first_token_ratio": round(long.first_s / alone.first_s, 2),
         }
-
-    async def stretch(self, readings: Sequence[Reading]) -> None:
-        await asyncio.gather(*(reading.more(self._plan.stretch) for reading in readings))
 
     async def after_a_shared_beginning(self) -> dict[str, Any]:
         beginning = self.prompt(self._plan.shared)
@@ -149,6 +152,22 @@ class Bench:
         }
 
 
+async def _more(readings: Sequence[Reading], count: int) -> None:
+    await asyncio.gather(*(reading.more(count) for reading in readings))
+
+
+def _joined(gaps: Sequence[list[float]]) -> list[float]:
+    return [gap for stream in gaps for gap in stream]
+
+
+def _quarter(gaps: list[float], n: int) -> list[float]:
+    return gaps[n * len(gaps) // 4 : (n + 1) * len(gaps) // 4]
+
+
+def _ratio(these: Sequence[list[float]], those: Sequence[list[float]], share: int) -> float:
+    return round(_percentile(_joined(these), share) / _percentile(_joined(those), share), 2)
+
+
 def _spread(gaps: list[float]) -> dict[str, Any]:
     made = {f"p{share}_ms": round(_percentile(gaps, share) * 1000, 1) for share in (50, 90, 99)}
     return {"gaps": len(gaps), **made, "longest_ms": round(max(gaps) * 1000, 1)}
@@ -159,15 +178,13 @@ def _percentile(values: list[float], share: int) -> float:
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
-    plan = Plan(args.streams, args.stretch, args.long, args.shared, args.context)
+    plan = Plan(args.streams, args.long, args.shared, args.context)
     settings = Settings(engine="native", context_length=args.context, kv_cache_gb=args.kv_cache_gb)
     engine, spec = open_parts(args.model, settings)
     info = await engine.load(spec, lambda what, share: None)
     try:
         bench = Bench(engine, plan)
-        async with bench.streams() as readings:  # warm
-            await bench.first_token(bench.prompt(200))
-            await bench.stretch(readings)
+        await bench.warm()
         rounds = [await bench.beside_a_long_prompt() for _ in range(args.rounds)] if args.long else []
         shared = [await bench.after_a_shared_beginning() for _ in range(args.rounds)] if args.shared else []
     finally:
@@ -188,7 +205,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--stretch", type=int, default=200, help="ids of each stream before and after the long prompt")
     parser.add_argument("--long", type=int, default=8000, help="tokens of the long prompt; 0 leaves it out")
     parser.add_argument("--shared", type=int, default=2000, help="tokens that two prompts share; 0 leaves it out")
     parser.add_argument("--context", type=int, default=8192)

@@ -1,7 +1,7 @@
 """How much of the prompts goes into a step. No tensors and no clock here.
 
 The unit of cost is one token's way through the model's linear layers. Attention comes on top of it and grows with what
-stands before the token: of SmolLM2-135M a token at position 8,000 costs some four times as much as the first one. So a
+stands before the token: of SmolLM2-135M a token at position 8,000 costs some five times as much as the first one. So a
 budget in plain tokens would let one long prompt stall the streams more and more along its way.
 """
 

@@ -179,7 +179,9 @@ def _percentile(values: list[float], share: int) -> float:
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     plan = Plan(args.streams, args.long, args.shared, args.context)
-    settings = Settings(engine="native", context_length=args.context, kv_cache_gb=args.kv_cache_gb)
+    settings = Settings(
+        engine="native", context_length=args.context, kv_cache_gb=args.kv_cache_gb, quantize=args.quantize
+    )
     engine, spec = open_parts(args.model, settings)
     info = await engine.load(spec, lambda what, share: None)
     try:
@@ -193,6 +195,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         "model": args.model,
         "device": info.device,
         "dtype": info.dtype,
+        "quantize": args.quantize or "none",
         "streams": plan.streams,
         "long_prompt": plan.long,
         "shared_prefix": plan.shared,
@@ -209,6 +212,7 @@ def main() -> None:
     parser.add_argument("--shared", type=int, default=2000, help="tokens that two prompts share; 0 leaves it out")
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--kv-cache-gb", type=float, default=4.0)
+    parser.add_argument("--quantize", default=None, help="as for the engine")
     parser.add_argument("--rounds", type=int, default=1)
     print(json.dumps(asyncio.run(measure(parser.parse_args())), indent=2))
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from drivetrain.conform.answers import CHAT, COMPLETIONS, Api
 from drivetrain.conform.asking import PROMPT, Asking
-from drivetrain.conform.client import Client
+from drivetrain.conform.client import Broken, Client, Unreachable
 from drivetrain.conform.exchange import Exchange
 from drivetrain.conform.reading import honoured, message_of
 from drivetrain.conform.verdict import Failed, NotOffered, NotRun, Verdict
@@ -38,7 +38,6 @@ class Sample:
     api: Api
     fields: dict[str, Any]
     text: str
-    tokens: int
 
     @property
     def clean(self) -> tuple[int, int]:
@@ -66,7 +65,7 @@ _CLEAN = re.compile("[^\ufffd]+")
 
 
 class Survey:
-    """Failures become `NotRun`: that the server cannot even do this is said by the case that asks for it."""
+    """What breaks and fails here becomes `NotRun`: that the server cannot even do this, another case says."""
 
     def __init__(self, client: Client, model: str) -> None:
         self._client = client
@@ -77,8 +76,10 @@ class Survey:
         if what not in self._found:
             try:
                 self._found[what] = await find(Asking(self._client, self._model))
-            except Failed as exc:
-                self._found[what] = NotRun(f"it needs {what}: {exc.said}")
+            except Unreachable:
+                raise
+            except (Failed, Broken) as exc:
+                self._found[what] = NotRun(f"it needs {what}: {exc}")
             except Verdict as exc:
                 self._found[what] = exc
         found = self._found[what]
@@ -122,21 +123,16 @@ class Survey:
     # The model
 
     async def about(self) -> dict[str, str]:
-        """What the server says of itself: names and versions, as far as it has told them."""
-
-        async def find(asking: Asking) -> dict[str, str]:
-            told: dict[str, str] = {}
-            for path, names in _TELLING:
-                exchange = await asking.ask(
-                    "GET", path.format(root=asking.root, base=asking.base, model=quote(asking.model))
-                )
-                told |= {"server": exchange.reply_headers["server"]} if "server" in exchange.reply_headers else {}
-                document = _document(exchange) if exchange.status == 200 else {}
-                document |= capabilities if isinstance(capabilities := document.get("capabilities"), dict) else {}
-                told |= {name: document[name] for name in names if isinstance(document.get(name), str)}
-            return told
-
-        return await self._once("what the server says of itself", find)
+        """What the server says of itself: names and versions, as far as it tells them. Raises `Broken`."""
+        asking, told = Asking(self._client, self._model), dict[str, str]()
+        for path, names in _TELLING:
+            place = path.format(root=asking.root, base=asking.base, model=quote(self._model))
+            exchange = await asking.ask("GET", place)
+            told |= {"server": exchange.reply_headers["server"]} if "server" in exchange.reply_headers else {}
+            document = _document(exchange) if exchange.status == 200 else {}
+            document |= capabilities if isinstance(capabilities := document.get("capabilities"), dict) else {}
+            told |= {name: document[name] for name in names if isinstance(document.get(name), str)}
+        return told
 
     async def context_length(self) -> int:
         """Raises `NotRun` where the server does not tell."""
@@ -181,7 +177,7 @@ class Survey:
             answer = await asking.generate(api, **asked)
             if not _CLEAN.search(answer.text):
                 continue
-            made = Sample(api, asked, answer.text, answer.usage.completion if answer.usage else 0)
+            made = Sample(api, asked, answer.text)
             if best is None or _length(made) > _length(best):
                 best = made
             if _length(best) >= GOOD_RUN:

@@ -296,13 +296,13 @@ def test_where_a_stop_cuts(stops: list[str], text: str | None) -> None:
 
 
 def test_samples_are_cut_where_characters_are_whole() -> None:
-    sample = Sample(CHAT, {}, "\ufffdabcdefgh\ufffdxy", 9)
+    sample = Sample(CHAT, {}, "\ufffdabcdefgh\ufffdxy")
     assert sample.clean == (1, 9)
     assert sample.cut(0.5, 2) == "ef"
     assert sample.cut(1.0, 20) == "abcdefgh"
     assert sample.cut_after("ab") == "fgh"
     with pytest.raises(NotRun, match="repeats itself"):
-        Sample(CHAT, {}, "aaaaaaaaaa", 9).cut_after("a")
+        Sample(CHAT, {}, "aaaaaaaaaa").cut_after("a")
 
 
 @pytest.mark.parametrize(
@@ -425,6 +425,17 @@ async def test_a_check_that_meets_broken_http_fails_and_the_run_goes_on() -> Non
     async with raw(b"nonsense\r\n") as (client, _):
         await run(client, "m", cases, found, lambda what, share: None)
     assert [(r.outcome, "not HTTP" in r.said) for r in found.results] == [(Outcome.FAIL, True)] * 2
+
+
+async def test_what_hangs_once_is_not_asked_again() -> None:
+    """Else each case would wait its whole time for the same plain request."""
+    found = report()
+    cases = [case for case in ALL if case.area is Area.USAGE]
+    async with raw(OK, hold=True) as (client, heard):
+        await run(client, "m", cases, found, lambda what, share: None)
+    assert {r.outcome for r in found.results} == {Outcome.NOT_RUN}
+    assert "no whole answer" in found.results[0].said
+    assert sum(b"/completions" in head for head in heard) == 2
 
 
 def listing(*ids: str, status: str = "200 OK") -> bytes:

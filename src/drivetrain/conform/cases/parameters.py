@@ -27,7 +27,7 @@ async def _greedy(t: Trial) -> None:
     ensure(len(set(texts)) == 1, f"temperature 0 gave different texts: {brief(texts, 300)}")
 
 
-@case("temperature", asks="temperature = 2, three times", holds="not always the greedy text")
+@case("temperature", asks="temperature = 2, four times", holds="not always the greedy text")
 async def _temperature(t: Trial) -> None:
     api = await t.known.text_api()
     sample = await t.generate(api, max_tokens=LONG)

@@ -112,7 +112,7 @@ async def _unicode(t: Trial) -> None:
         at = next((i for i, c in enumerate(text) if not c.isascii() and c != "\ufffd"), None)
         if at is None:
             raise NotRun("the model's answers have only ASCII characters")
-        sample = Sample(api, fields, text, 0)
+        sample = Sample(api, fields, text)
     await _check(t, sample, [text[at]])
 
 

@@ -37,7 +37,6 @@ class Connection(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.conn = _Conversation(h11.SERVER, self.settings.max_header_bytes)
         self._receipt: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -128,20 +127,6 @@ class Connection(H11Protocol):
             if timer is not None:
                 timer.cancel()
         self._receipt = self._stalled = None
-
-
-class _Conversation(h11.Connection):
-    """h11's own, with a short way for the parts of a chunked answer: nothing in them can be wrong, and each token is one."""
-
-    _chunked = False
-
-    def send(self, event: h11.Event) -> bytes | None:
-        if self._chunked and type(event) is h11.Data:
-            return b"%x\r\n%b\r\n" % (len(event.data), event.data) if event.data else b""
-        data = super().send(event)
-        if type(event) is h11.Response:
-            self._chunked = (b"transfer-encoding", b"chunked") in event.headers
-        return data
 
 
 def connection_class(of: ServerSettings) -> type[Connection]:

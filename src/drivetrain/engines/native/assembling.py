@@ -12,10 +12,11 @@ from drivetrain.engines.native import describe, loading, memory, selftest
 from drivetrain.engines.native.budget import budget_for
 from drivetrain.engines.native.cache import KvCache
 from drivetrain.engines.native.capabilities import batch_size
+from drivetrain.engines.native.compiling import compiled_pass
 from drivetrain.engines.native.embedding import Embedder
 from drivetrain.engines.native.kv import KvRows, capacities
 from drivetrain.engines.native.prefix import PrefixIndex
-from drivetrain.engines.native.runner import Runner
+from drivetrain.engines.native.runner import Runner, plain_pass
 from drivetrain.engines.native.scheduler import Scheduler
 from drivetrain.engines.native.stepper import Stepper
 
@@ -33,9 +34,10 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     max_batch = batch_size(options)
     pooling = pooling_of(options.get("pooling"), safetensors_made(spec) or spec.path)
     loaded = loading.load(spec, progress)
-    progress("checking that a batch says what one text says", None)
-    selftest.check(loaded)
     model = loaded.model
+    forward = compiled_pass(model, loaded.stage, progress) if options.get("compile") else plain_pass(model)
+    progress("checking that a batch says what one text says", None)
+    selftest.check(loaded, forward)
     cache = KvCache(loaded.layers, dtype=model.dtype, device=model.device)
     budget = memory.kv_budget(options.get("kv_cache_gb"), model.device)
     context = memory.fitting_context(
@@ -58,7 +60,7 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     progress("loaded", 1.0)
     return Assembled(
         describe.of_loaded(loaded, context, max_batch, pooling),
-        Stepper(scheduler, Runner(model, loaded.stage, cache)),
+        Stepper(scheduler, Runner(model, loaded.stage, cache, forward)),
         Embedder(model, loaded.stage, loaded.layers, pooling),
         model.device,
     )

@@ -6,12 +6,13 @@ through the `Stage` that `install` puts on every attention module; there is no g
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from drivetrain.engines.native import operators
 from drivetrain.engines.native.batch import Chunk, Decodes, PackedBatch
 from drivetrain.engines.native.cache import LayerShape
 
@@ -32,14 +33,6 @@ class LayerMask:
     window: int | None
 
 
-@dataclass(slots=True)
-class Stage:
-    """What the model's attention is to work on. Without a batch it only takes note of the shapes: the probe."""
-
-    batch: PackedBatch | None = None
-    shapes: dict[int, LayerShape] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class Manner:
     """How one layer attends."""
@@ -48,6 +41,21 @@ class Manner:
     window: int | None
     softcap: float | None
     sinks: Any
+
+
+class Stage:
+    """What the model's attention is to work on. Without a batch it only takes note of the layers: the probe."""
+
+    def __init__(self) -> None:
+        self.batch: PackedBatch | None = None
+        self.shapes: dict[int, LayerShape] = {}
+        self.manners: dict[int, Manner] = {}
+        self.handle = operators.handle(self)
+
+    def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
+        """The attention of one layer over the whole batch, in a compiled pass."""
+        assert self.batch is not None
+        return _over_batch(self.batch, layer, query, key, value, self.manners[layer])
 
 
 def register() -> None:
@@ -100,15 +108,23 @@ def attention(
         softcap=softcap,
         sinks=s_aux,
     )
+    layer: int = module.layer_idx
+    if operators.traced(query):
+        return operators.attend(query, key, value, stage.handle, layer), None
     if stage.batch is None:
-        stage.shapes[module.layer_idx] = LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3])
+        stage.shapes[layer] = LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3])
+        stage.manners[layer] = manner
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
+    return _over_batch(stage.batch, layer, query, key, value, manner), None
+
+
+def _over_batch(batch: PackedBatch, layer: int, query: Any, key: Any, value: Any, manner: Manner) -> Any:
     out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
-    for group in stage.batch.decodes:
-        _decode(group, module.layer_idx, query, key, value, manner, out)
-    for chunk in stage.batch.chunks:
-        _extend(chunk, module.layer_idx, query, key, value, manner, out)
-    return out, None
+    for group in batch.decodes:
+        _decode(group, layer, query, key, value, manner, out)
+    for chunk in batch.chunks:
+        _extend(chunk, layer, query, key, value, manner, out)
+    return out
 
 
 def _decode(group: Decodes, layer: int, query: Any, key: Any, value: Any, manner: Manner, out: Any) -> None:

@@ -15,6 +15,12 @@ import torch
 from drivetrain.core.sampling import Sampling
 
 CANDIDATES = 1024
+BLOCK = 256
+"""Ids that the draw sums up at once."""
+
+NEARLY_ONE = 1 - 2**-52
+"""Rounding must not carry the draw past the last id of a block."""
+
 _TOP_H_CANDIDATES = 100
 """As many as the library's top-h looks at."""
 
@@ -178,7 +184,20 @@ class Cut:
 
 
 def _invert(weights: Any, units: Any) -> Any:
-    """The place where the running sum of a row's weights passes its share."""
-    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    """The place where the running sum of a row's weights passes its share.
+
+    First the block, then the place in it: a running sum is slow, a sum is not.
+    """
+    blocks = torch.nn.functional.pad(weights, (0, -weights.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    sums = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
     target = units[:, None] * sums[:, -1:]
-    return torch.searchsorted(sums, target, right=True)[:, 0].clamp_(max=weights.shape[1] - 1)
+    block = _passed(sums, target)
+    within = blocks[torch.arange(len(blocks), device=blocks.device), block[:, 0]].cumsum(dim=-1, dtype=torch.float64)
+    before = sums.gather(1, block) - within[:, -1:]
+    place = _passed(within, torch.minimum(target - before, within[:, -1:] * NEARLY_ONE))
+    return (block * BLOCK + place)[:, 0]
+
+
+def _passed(sums: Any, target: Any) -> Any:
+    """The first place of each row where the sum is above the target."""
+    return torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1)

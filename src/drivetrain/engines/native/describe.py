@@ -10,7 +10,8 @@ from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import embedding_size
 from drivetrain.engines.native.capabilities import HONOURED, batch_size, capabilities_of, quantize_of
-from drivetrain.engines.native.unfit import check_config
+from drivetrain.engines.native.classes import known_reason
+from drivetrain.engines.native.unfit import check_config, unfit
 
 if TYPE_CHECKING:
     from drivetrain.engines.native.loading import Loaded
@@ -77,6 +78,8 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     with quiet_library():
         config = hf.AutoConfig.from_pretrained(folder, **where)
         check_config(config)
+        if why := known_reason(config):
+            raise unfit(why)
         progress("reading the tokenizer", None)
         tokenizer = hf.AutoTokenizer.from_pretrained(folder, **where)
         if (folder / "generation_config.json").is_file() and "gguf_file" not in where:

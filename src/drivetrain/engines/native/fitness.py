@@ -11,6 +11,7 @@ from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.attention import NAME, Stage, UnfitModel
 from drivetrain.engines.native.cache import LayerShape
 from drivetrain.engines.native.unfit import unfit
+from drivetrain.engines.wording import one_line
 
 
 def check_named_class(config: Any) -> None:
@@ -23,7 +24,7 @@ def check_named_class(config: Any) -> None:
 
 
 def check_class(cls: Any) -> None:
-    """The class must leave its attention and its choice of positions to its caller."""
+    """The class must leave its attention and its choice of positions to its caller. `classes.py` knows some by name."""
     name = cls.__name__
     if not getattr(cls, "_supports_attention_backend", False):
         raise unfit(f"the class {name} does its attention by itself")
@@ -63,4 +64,4 @@ def translated() -> Iterator[None]:
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as exc:
         if errors.is_out_of_memory(exc):
             raise
-        raise unfit(f"its class fails in a batch ({errors.one_line(exc)})") from exc
+        raise unfit(f"its class fails in a batch ({one_line(exc)})") from exc

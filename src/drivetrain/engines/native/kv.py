@@ -22,6 +22,12 @@ FIRST_SEGMENT_TOKENS = 2048
 FIRST_SEGMENT_SHARE = 1 / 16
 """Of the budget, at the most, for those more."""
 
+_ASTRAY = "a row is not where it should be"
+
+
+class BooksDisagree(Exception):
+    """A check of the accounting found what cannot be: a defect of ours."""
+
 
 @dataclass(slots=True, eq=False)
 class Slot:
@@ -110,6 +116,12 @@ class SizeClass:
             return False
         start = self.rows - self.segments[-1]
         return len(self.hot) <= start and all(index < start for index in self.cold)
+
+
+def must(holds: bool, what: str) -> None:
+    """Not `assert`: it holds under `python -O` as well."""
+    if not holds:
+        raise BooksDisagree(what)
 
 
 def capacities(context_length: int, first: int = FIRST_CAPACITY) -> tuple[int, ...]:
@@ -217,7 +229,7 @@ class KvRows:
         home = self._classes[slot.capacity]
         last = home.hot[-1]
         if slot is not last:
-            if not home.free and not self._evict_from(home):
+            if not home.free and not self._grow(home) and not self._evict_from(home):
                 self.drop(slot)
                 return False
             target = Place(slot.capacity, home.free_index())
@@ -255,17 +267,17 @@ class KvRows:
         self._operations.clear()
 
     def check(self) -> None:
-        """Every row is hot, cold or free, exactly once. Raises AssertionError otherwise."""
+        """Every row is hot, cold or free, exactly once. Raises `BooksDisagree` otherwise."""
         cold = 0
         for size in self._classes.values():
-            assert [slot.index for slot in size.hot] == list(range(len(size.hot)))
-            assert all(slot.hot and slot.alive and slot.capacity == size.capacity for slot in size.hot)
-            assert all(slot.index == index and not slot.hot and slot.alive for index, slot in size.cold.items())
-            assert all(len(size.hot) <= index < size.rows for index in size.cold)
-            assert len(size.hot) <= size.rows
+            must([slot.index for slot in size.hot] == list(range(len(size.hot))), _ASTRAY)
+            must(all(s.hot and s.alive and s.capacity == size.capacity for s in size.hot), _ASTRAY)
+            must(all(s.index == index and not s.hot and s.alive for index, s in size.cold.items()), _ASTRAY)
+            must(all(len(size.hot) <= index < size.rows for index in size.cold), _ASTRAY)
+            must(len(size.hot) <= size.rows, "there are more hot rows than rows")
             cold += len(size.cold)
-        assert cold == len(self._cold)
-        assert self.bytes_held <= self._budget_bytes
+        must(cold == len(self._cold), "the cold rows and their order of use differ")
+        must(self.bytes_held <= self._budget_bytes, "the rows are larger than the budget")
 
     def _class_for(self, length: int) -> SizeClass:
         return next(c for c in self._classes.values() if c.capacity >= length)

@@ -12,7 +12,7 @@ from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.checkpoint.quiet import quiet_library
-from drivetrain.engines.native import attention, fitness
+from drivetrain.engines.native import attention, compiling, fitness
 from drivetrain.engines.native.cache import LayerShape
 from drivetrain.engines.native.capabilities import quantize_of
 from drivetrain.engines.native.fusing import fuse_projections
@@ -60,6 +60,8 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
     quantize = quantize_of(options)
     if quantize != "none":
         check_machine(device, dtype)
+    if options.get("compile"):
+        compiling.check_machine(device)
     progress("loading the tokenizer", None)
     tokenizer = hf.AutoTokenizer.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
     progress("loading the weights", None)
@@ -71,6 +73,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         use_safetensors=True,
         local_files_only=True,
         output_loading_info=True,
+        ignore_mismatched_sizes=True,
     )
     declared.refuse_holes(problems)
     fitness.check_class(type(model))

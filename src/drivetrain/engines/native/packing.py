@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from drivetrain.engines.native import operators
 from drivetrain.engines.native.quantizing import Int8Product
 
 SMALLEST = 64 * 64
@@ -83,6 +84,9 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         self.weight = linear.weight if keep else torch.nn.Parameter(linear.weight.to("meta"), requires_grad=False)
         self.bias = linear.bias
         self.product = product
+        self._handle = operators.handle(product)
 
     def forward(self, x: Any) -> Any:
+        if operators.traced(x):
+            return operators.linear(x, self._handle, self.out_features)
         return self.product(x)

@@ -2,49 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from drivetrain.engines.native.attention import Stage
-from drivetrain.engines.native.batch import PackedBatch, pack
+from drivetrain.engines.native.batch import pack
 from drivetrain.engines.native.cache import KvCache
 from drivetrain.engines.native.sequence import Work
+
+Forward = Callable[[Any, Any, Any], Any]
+"""Ids and their positions, both `[1, T]`, and the places whose logits are wanted, `[kept]`: `[kept, vocabulary]`."""
+
+
+def plain_pass(model: Any) -> Forward:
+    """By the model's own class."""
+
+    def forward(input_ids: Any, position_ids: Any, keep: Any) -> Any:
+        # Without a mask, the library would look for packed sequences in the positions. Nobody reads this one.
+        mask = torch.ones(1, 1, dtype=torch.bool, device=input_ids.device).expand(input_ids.shape)
+        out = model(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            attention_mask=mask,
+            use_cache=False,
+            logits_to_keep=keep,
+        )
+        return out.logits[0]
+
+    return forward
 
 
 class Runner:
     """Owns the model, its stage and its cache. Runs under inference mode; one pass at a time."""
 
-    def __init__(self, model: Any, stage: Stage, cache: KvCache) -> None:
+    def __init__(self, model: Any, stage: Stage, cache: KvCache, forward: Forward) -> None:
         self.model = model
         self.cache = cache
         self._stage = stage
-        self._ones = torch.ones(1, 1, dtype=torch.bool, device=model.device)
+        self._forward = forward
 
     def forward(self, works: Sequence[Work]) -> tuple[list[Work], Any]:
         """The works in the order of the packed row, and the logits of the positions they keep: `[kept, vocabulary]`.
 
         Keys and values of the new ids are in the cache afterwards.
         """
-        batch = pack(works, self.cache, self.model.device)
-        self._stage.batch = batch
-        try:
-            with torch.inference_mode():
-                return batch.works, self._logits(batch)
-        finally:
-            self._stage.batch = None
-
-    def _logits(self, batch: PackedBatch) -> Any:
-        total = batch.input_ids.shape[1]
-        if self._ones.shape[1] < total:
-            self._ones = torch.ones(1, total, dtype=torch.bool, device=self.model.device)
-        out = self.model(
-            input_ids=batch.input_ids,
-            position_ids=batch.position_ids,
-            # Without one, the library would look for packed sequences in the positions.
-            attention_mask=self._ones[:, :total],
-            use_cache=False,
-            logits_to_keep=batch.keep,
-        )
-        return out.logits[0]
+        with torch.inference_mode():
+            batch = self._stage.batch = pack(works, self.cache, self.model.device)
+            try:
+                return batch.works, self._forward(batch.input_ids, batch.position_ids, batch.keep)
+            finally:
+                self._stage.batch = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import insort
 
 from drivetrain.engines.native.budget import Room, TokenBudget
-from drivetrain.engines.native.kv import KvRows, Slot
+from drivetrain.engines.native.kv import KvRows, Slot, must
 from drivetrain.engines.native.prefix import Hit, PrefixIndex, common
 from drivetrain.engines.native.sequence import Job, Sequence, Work
 
@@ -53,7 +53,7 @@ class Scheduler:
     def schedule(self) -> list[Work]:
         """The next step's work; at least one piece of it unless `idle`. Rows are taken and moved for it."""
         work = self._decodes()
-        room = Room(self._budget, [piece.start for piece in work])
+        room = Room(self._budget, [piece.start for piece in work], self._num_prompts())
         self._continue_prompts(work, room)
         self._admit_waiting(work, room)
         return work
@@ -108,17 +108,16 @@ class Scheduler:
             self.preempt(sequence)
 
     def check(self) -> None:
-        """The books agree: every hot row belongs to one running sequence. Raises AssertionError otherwise."""
+        """The books agree: every hot row belongs to one running sequence. Raises `BooksDisagree` otherwise."""
         self.rows.check()
         slots = {id(sequence.slot) for sequence in self.running if sequence.slot is not None}
-        assert len(slots) == len(self.running) == self.rows.num_hot, "a row in use is nobody's or two sequences'"
-        assert all(sequence.slot is None for sequence in self.waiting)
-        assert not any(sequence.ended for sequence in (*self.running, *self.waiting)), "what has ended is still here"
-        assert self.running == sorted(self.running, key=_order)
-        assert self.waiting == sorted(self.waiting, key=_order)
-        assert self._prefixes is None or not self.idle or len(self._prefixes) == self.rows.num_cold, (
-            "the index of beginnings and the rows that are kept differ"
-        )
+        must(len(slots) == len(self.running) == self.rows.num_hot, "a row in use is nobody's or two sequences'")
+        must(all(sequence.slot is None for sequence in self.waiting), "who waits has a row")
+        must(not any(sequence.ended for sequence in (*self.running, *self.waiting)), "what has ended is still here")
+        for queue in (self.running, self.waiting):
+            must(queue == sorted(queue, key=_order), "the order of arrival is lost")
+        agree = self._prefixes is None or not self.idle or len(self._prefixes) == self.rows.num_cold
+        must(agree, "the index of beginnings and the rows that are kept differ")
 
     def _decodes(self) -> list[Work]:
         ready = [sequence for sequence in self.running if sequence.pending == 1]
@@ -127,6 +126,11 @@ class Scheduler:
             for sequence in ready  # from the oldest on, so that who is preempted has no work yet
             if sequence.slot is not None and self._fit(sequence, len(sequence.ids))
         ]
+
+    def _num_prompts(self) -> int:
+        """How many have something of their prompt to compute, or might begin."""
+        begun = sum(sequence.pending > 1 for sequence in self.running)
+        return begun + min(len(self.waiting), self._max_batch - len(self.running))
 
     def _continue_prompts(self, work: list[Work], room: Room) -> None:
         """Chunks for those that have a row already, oldest first.

@@ -19,7 +19,7 @@ from drivetrain.engines.native.cache import KvCache
 from drivetrain.engines.native.fitness import translated
 from drivetrain.engines.native.kv import KvRows, capacities
 from drivetrain.engines.native.loading import Loaded
-from drivetrain.engines.native.runner import Runner
+from drivetrain.engines.native.runner import Forward, Runner
 from drivetrain.engines.native.scheduler import Scheduler
 from drivetrain.engines.native.sequence import Job, Sequence
 from drivetrain.engines.native.unfit import unfit
@@ -33,11 +33,11 @@ TOLERANCE = 1e-3
 """Of the largest logit, in float32; other dtypes get what their rounding needs."""
 
 
-def check(loaded: Loaded) -> None:
+def check(loaded: Loaded, forward: Forward) -> None:
     """Raise `UnfitEngine` if the packed logits are not the model's own."""
     sequences = _texts(loaded)
     with torch.inference_mode(), translated():
-        packed = _packed(loaded, sequences)
+        packed = _packed(loaded, sequences, forward)
         plain = _plain(loaded.model, [sequence.ids for sequence in sequences])
     for sequence, ours, theirs in zip(sequences, packed, plain, strict=True):
         wanted = theirs[sequence.prompt_length - 1 : -1].float()
@@ -71,7 +71,7 @@ def _texts(loaded: Loaded) -> list[Sequence]:
     ]
 
 
-def _packed(loaded: Loaded, sequences: list[Sequence]) -> list[Any]:
+def _packed(loaded: Loaded, sequences: list[Sequence], forward: Forward) -> list[Any]:
     """The logits after each prompt and each decoded id, of every sequence."""
     model = loaded.model
     cache = KvCache(loaded.layers, dtype=model.dtype, device=model.device)
@@ -79,7 +79,7 @@ def _packed(loaded: Loaded, sequences: list[Sequence]) -> list[Any]:
     sizes = capacities(longest, 8)
     rows = KvRows(sizes, token_bytes=cache.token_bytes, budget_bytes=1000 * longest * cache.token_bytes)
     scheduler = Scheduler(rows, None, max_batch=len(sequences), budget=TokenBudget(alone=40, beside=7), headroom=1)
-    runner = Runner(model, loaded.stage, cache)
+    runner = Runner(model, loaded.stage, cache, forward)
     seen: dict[Sequence, list[Any]] = {sequence: [] for sequence in sequences}
     for sequence in sequences:
         scheduler.add(sequence.job)

@@ -12,6 +12,7 @@ from drivetrain.core.engine import IdLogprobs, PromptStep, Step, TokenStep
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, OutOfMemory
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.native.kv import BooksDisagree, must
 from drivetrain.engines.native.runner import Runner
 from drivetrain.engines.native.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
 from drivetrain.engines.native.scheduler import Scheduler
@@ -113,10 +114,9 @@ class Stepper:
         rows, cache = self.scheduler.rows, self.runner.cache
         try:
             self.scheduler.check()
-            assert rows.has_operations or cache.bytes_held == rows.bytes_held, "the cache is not as large as its books"
-        except AssertionError as exc:
-            what = str(exc).partition("\n")[0] or "a row is not where it should be"
-            raise EngineFailed(f"the native engine's books of the KV cache do not agree: {what}") from exc
+            must(rows.has_operations or cache.bytes_held == rows.bytes_held, "the cache is not as large as its books")
+        except BooksDisagree as exc:
+            raise EngineFailed(f"the native engine's books of the KV cache do not agree: {exc}") from exc
 
     def _prepare(self) -> None:
         """Bring the tensors to where the accounting is. If that fails, nothing of either is to be trusted."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from drivetrain.core.errors import UnfitEngine
 from drivetrain.engines.checkpoint.kinds import IN_WORDS, Kind, StatedConfig, kind_of, stated_kind
+from drivetrain.engines.native.classes import known_reason
 
 ADVICE = "use `--engine transformers` for it"
 
@@ -20,7 +21,8 @@ def unfit(why: str) -> UnfitEngine:
 
 def stated_reason(config: Mapping[str, Any]) -> str | None:
     """Why not, as far as the JSON of a configuration tells. The library may know more of what it leaves out."""
-    return _kind_reason(stated_kind(config)) or next(_reasons(StatedConfig(config).get_text_config()), None)
+    stated = StatedConfig(config)
+    return _kind_reason(stated_kind(config)) or next(_reasons(stated.get_text_config()), None) or known_reason(stated)
 
 
 def check_config(config: Any) -> None:

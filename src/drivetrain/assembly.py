@@ -15,6 +15,7 @@ from drivetrain.core.engine import Description, Engine, ModelSpec, Progress, Wei
 from drivetrain.core.errors import Cancelled, InvalidSetting, MissingExtra
 from drivetrain.engines.checkpoint.kinds import IN_WORDS, Kind, stated_kind
 from drivetrain.engines.first_fit import Candidate, FirstFit
+from drivetrain.engines.remote.address import Key, Reference, is_url
 from drivetrain.store.catalogue import CATALOGUE
 from drivetrain.store.formats import read_config
 from drivetrain.store.models import LocalModel
@@ -75,6 +76,10 @@ class EngineChoice:
     def kind(self) -> EngineKind:
         return self.kinds[0]
 
+    @classmethod
+    def remote(cls) -> EngineChoice:
+        return cls((ENGINES["remote"],), "the model is a URL")
+
     def without_first(self, why_not: str, settings: Settings) -> EngineChoice:
         """What is left once the first one has said why it cannot run the model."""
         refused, *rest = self.kinds
@@ -130,6 +135,18 @@ def _stated_transformers(config: Mapping[str, Any], context_length: int, options
     return stated_capabilities(config, context_length, options)
 
 
+def _remote() -> Engine:
+    from drivetrain.engines.remote.engine import RemoteEngine
+
+    return RemoteEngine()
+
+
+def _describe_remote(spec: ModelSpec, progress: Progress) -> Description:
+    from drivetrain.engines.remote.describe import of_upstream
+
+    return of_upstream(spec, progress)
+
+
 def _fake() -> Engine:
     from drivetrain.engines.fake import FakeEngine
 
@@ -154,6 +171,7 @@ ENGINES = {
                     "device",
                     "dtype",
                     "quantize",
+                    "compile",
                     "trust_remote_code",
                     "context_length",
                     "pooling",
@@ -174,6 +192,14 @@ ENGINES = {
             make=_transformers,
             describe=_describe_transformers,
             stated_capabilities=_stated_transformers,
+        ),
+        EngineKind(
+            name="remote",
+            settings=frozenset({"context_length"}),
+            needs=(),
+            make=_remote,
+            describe=_describe_remote,
+            describes_alone=True,
         ),
         EngineKind(name="fake", settings=frozenset(), needs=(), make=_fake),
     )
@@ -227,6 +253,35 @@ def refuse_unused(settings: Settings, kind: EngineKind) -> None:
         raise InvalidSetting(f"the engine {kind.name} has no setting {name}; leave it out", param=name)
 
 
+def is_remote(model: str, settings: Settings) -> bool:
+    """Whether the model is a URL. Raises `InvalidSetting` where model and settings contradict each other."""
+    remote = is_url(model)
+    if remote and settings.engine not in {"auto", "remote"}:
+        raise InvalidSetting(f"a URL is for the engine remote, not for {settings.engine}", param="engine")
+    if remote and settings.family is not None:
+        raise InvalidSetting("the upstream of a URL has a prompt form of its own; leave family out", param="family")
+    if not remote and settings.engine == "remote":
+        raise InvalidSetting("the engine remote needs a URL, such as http://127.0.0.1:8000/v1", param="engine")
+    return remote
+
+
+def remote_spec(model: str, settings: Settings) -> ModelSpec:
+    """One URL, or several with commas, and `#NAME` behind them where the upstream has more than one model."""
+    from drivetrain.engines.remote.engine import UPSTREAM
+    from drivetrain.engines.remote.probe import only_model, public_name
+    from drivetrain.engines.remote.wire import Timeouts
+
+    reference = Reference.parse(model)
+    name = reference.model or only_model(reference, Key.of_environment(), Timeouts())
+    urls = ",".join(map(str, reference.addresses))
+    return ModelSpec(
+        name=settings.name or public_name(name),
+        path=Path(),
+        format=WeightsFormat.NONE,
+        options={**settings.engine_options, UPSTREAM: f"{urls}#{name}"},
+    )
+
+
 def is_fake(model: str, settings: Settings) -> bool:
     return model == "fake" and settings.engine in {"auto", "fake"}
 
@@ -239,6 +294,9 @@ def open_parts(
     What will be refused is refused before anything is fetched.
     """
     check_engine(settings)
+    if is_remote(model, settings):
+        refuse_unused(settings, ENGINES["remote"])
+        return ENGINES["remote"].make(), remote_spec(model, settings)
     store = store or Store()
     if is_fake(model, settings):
         refuse_unused(settings, ENGINES["fake"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from contract.native_rig import NativeRig
+from contract.remote_rig import RemoteLlamaCppRig, RemoteRig
 from contract.rigs import NEED_WEIGHTS, FakeRig, LlamaCppRig, Rig, TransformersRig
 from drivetrain.worker.worker import Worker
 
@@ -15,6 +16,8 @@ RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "fake": lambda checkpoint: FakeRig(),
     "llamacpp": lambda checkpoint: LlamaCppRig(),
     "native": NativeRig,
+    "remote": lambda checkpoint: RemoteRig(),
+    "remote-llamacpp": lambda checkpoint: RemoteLlamaCppRig(),
     "transformers": TransformersRig,
 }
 
@@ -23,8 +26,11 @@ RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     params=[pytest.param(name, marks=[pytest.mark.slow] if name in NEED_WEIGHTS else []) for name in sorted(RIGS)],
     scope="session",
 )
-def rig(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Rig:
-    return RIGS[request.param](checkpoint)
+def rig(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Iterator[Rig]:
+    made = RIGS[request.param](checkpoint)
+    yield made
+    if isinstance(made, RemoteLlamaCppRig):
+        made.close()
 
 
 @pytest.fixture(scope="session")

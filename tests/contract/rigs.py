@@ -45,7 +45,7 @@ class Rig(Protocol):
         ...
 
 
-NEED_WEIGHTS = frozenset({"llamacpp"})
+NEED_WEIGHTS = frozenset({"llamacpp", "remote-llamacpp"})
 """Rigs that run real weights: their tests are slow ones."""
 
 LONG = 200

@@ -180,7 +180,7 @@ async def test_out_of_memory_is_typed_and_the_next_request_works(rig: Rig, worke
     errors: list[BaseException] = [MemoryError()]
     if rig.name == "fake":
         errors = [OutOfMemory("out of memory")]
-    else:
+    elif not rig.name.startswith("remote"):  # its upstream's memory is another process's
         import torch
 
         errors += [

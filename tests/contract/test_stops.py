@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.rigs import PROMPT
+from contract.rigs import PROMPT, honours
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice, FinishReason
@@ -94,6 +94,8 @@ async def test_multi_token_stop_sequences(worker: Worker, free: Choice) -> None:
 
 
 async def test_min_tokens_puts_every_stop_off(worker: Worker, free: Choice) -> None:
+    if not await honours(worker, "min_tokens"):
+        return
     choice = await said(worker, stop=[free.text[:2]], stop_token_ids=[free.token_ids[0]], min_tokens=10)
     assert len(choice.token_ids) >= 10
 

@@ -78,7 +78,7 @@ async def test_the_engine_and_what_is_said_of_it(
             assert result.usage.completion_tokens == 3
 
 
-async def test_a_late_refusal_leaves_nothing_of_the_first_engine(
+async def test_a_late_refusal_is_said_and_leaves_nothing_of_the_first_engine(
     refused_late: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from drivetrain.engines.transformers import loading
@@ -91,9 +91,13 @@ async def test_a_late_refusal_leaves_nothing_of_the_first_engine(
         return load(*arguments)
 
     monkeypatch.setattr(loading, "load", counted)
-    async with drivetrain.Worker.open(refused_late) as worker:
+    said: list[str] = []
+    async with drivetrain.Worker.open(refused_late, progress=lambda what, share: said.append(what)) as worker:
         assert worker.metadata.engine == "transformers"
-        assert "its logits are off by" in worker.metadata.notes[0]
+        note = worker.metadata.notes[0]
+        assert note.startswith("native cannot run this model: in a batch its logits are off by ")
+        assert note.endswith("; transformers runs it")
+        assert [said.count("loading the weights"), said.count(note)] == [2, 1]  # twice, and the user saw why
         assert (await worker.generate(prompt="x", max_tokens=2, ignore_eos=True)).usage.completion_tokens == 2
     assert alive == [0]
 
@@ -141,7 +145,11 @@ def _without_tokenizer(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "words"),
-    [(_other_shape, "cannot be loaded"), (_no_numbers, "not numbers"), (_without_tokenizer, "cannot be loaded")],
+    [
+        (_other_shape, "do not fit the configuration"),
+        (_no_numbers, "not numbers"),
+        (_without_tokenizer, "cannot be loaded"),
+    ],
 )
 async def test_damage_is_no_reason_to_try_the_next_engine(
     broken: Path, no_second: None, damage: Callable[[Path], None], words: str

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import struct
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.core.engine import EngineRequest
+from drivetrain.core.errors import LoadFailed
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.llamacpp.gguf import read_metadata
@@ -160,7 +164,7 @@ def test_a_body_states_everything_in_the_contracts_order() -> None:
     assert body(temperature=0.0)["temperature"] == body(top_k=1)["temperature"] == 0.0
 
 
-def test_metadata_of_every_type(tmp_path: Path) -> None:
+def test_metadata_of_every_type_and_none_that_is_cut_short(tmp_path: Path) -> None:
     def string(text: str) -> bytes:
         return struct.pack("<Q", len(text.encode())) + text.encode()
 
@@ -183,6 +187,23 @@ def test_metadata_of_every_type(tmp_path: Path) -> None:
         "u8": 7, "f32": 0.5, "yes": True, "name": "ünïcode".encode(), "list": (1, 2, 3), "words": [b"a", b"b"],
         "tokenizer.ggml.merges": None, "nested": [(-1,)], "i64": -5,
     }  # fmt: skip
+    for length in range(len(data)):
+        (tmp_path / "x.gguf").write_bytes(data[:length])
+        with pytest.raises(LoadFailed, match="not a usable GGUF file"):
+            read_metadata(tmp_path / "x.gguf")
+
+
+@given(st.binary(max_size=60))
+def test_no_metadata_can_break_the_reader(tail: bytes) -> None:
+    path = Path(tempfile.gettempdir(), f"drivetrain-metadata-{os.getpid()}.gguf")
+    strings = b"GGUF" + struct.pack("<IQQQcI", 3, 0, 1, 1, b"k", 9) + struct.pack("<I", 8)
+    try:
+        for start in (b"GGUF" + struct.pack("<IQQ", 3, 0, 2), strings, strings + struct.pack("<QQ", 2, 2**64 - 1)):
+            path.write_bytes(start + tail)
+            with contextlib.suppress(LoadFailed):
+                assert isinstance(read_metadata(path), dict)
+    finally:
+        path.unlink()
 
 
 class FakeSplit:

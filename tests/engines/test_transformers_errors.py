@@ -87,13 +87,14 @@ def broken(checkpoint: Callable[[str], Path], tmp_path: Path) -> Path:
     return folder
 
 
-async def failing(folder: object, **settings: Any) -> DrivetrainError:
+async def failing(folder: object, engine: str = "transformers", **settings: Any) -> DrivetrainError:
     with pytest.raises(DrivetrainError) as caught:
-        async with drivetrain.Worker.open(str(folder), engine="transformers", **settings):
+        async with drivetrain.Worker.open(str(folder), engine, **settings):
             pass
     message = caught.value.message
     assert "\n" not in message
     assert len(message) < 500
+    assert "above report" not in message  # what the library wrote to its log
     return caught.value
 
 
@@ -134,13 +135,14 @@ async def test_a_broken_template(broken: Path) -> None:
         assert worker.metadata.family == "chatml"
 
 
-async def test_missing_and_misshapen_weights(broken: Path) -> None:
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+async def test_missing_and_misshapen_weights(broken: Path, engine: str) -> None:
     from safetensors.torch import load_file, save_file
 
     good = load_file(broken / "model.safetensors")
     some = next(name for name in good if "layers.0" in name)
     save_file({k: v for k, v in good.items() if k != some}, broken / "model.safetensors", {"format": "pt"})
-    error = await failing(broken)
+    error = await failing(broken, engine=engine)
     assert isinstance(error, LoadFailed)
     assert "missing" in error.message
     save_file(
@@ -148,7 +150,28 @@ async def test_missing_and_misshapen_weights(broken: Path) -> None:
         broken / "model.safetensors",
         {"format": "pt"},
     )
-    assert isinstance(await failing(broken), LoadFailed)
+    error = await failing(broken, engine=engine)
+    assert isinstance(error, LoadFailed)
+    wanted = good[some].shape
+    here = (1, *wanted[1:])
+    assert f"{some} is {'×'.join(map(str, here))} and should be {'×'.join(map(str, wanted))}" in error.message
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+async def test_weights_that_the_library_cannot_bring_together(
+    checkpoint: Callable[[str], Path], tmp_path: Path, engine: str
+) -> None:
+    """The experts of a layer become one tensor when they are loaded; here they are of two sizes."""
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "broken"
+    shutil.copytree(checkpoint("mixtral"), folder)
+    weights = load_file(folder / "model.safetensors")
+    some = next(name for name in weights if "experts" in name)
+    save_file({**weights, some: weights[some][:3].contiguous()}, folder / "model.safetensors", {"format": "pt"})
+    error = await failing(folder, engine=engine)
+    assert isinstance(error, LoadFailed)
+    assert error.message.startswith("the weights cannot be brought into the form of this model's class")
 
 
 async def test_pickles_are_not_read(broken: Path) -> None:

@@ -45,6 +45,8 @@ def names(choice: assembly.EngineChoice) -> list[str]:
         {"architectures": ["Phi3VForCausalLM"], "vision_config": {}},
         {},
         {"architectures": ["MineForCausalLM"], "auto_map": {"AutoModelForCausalLM": "mine.M"}},
+        {"architectures": ["MineForCausalLM"], "model_type": "falcon", "auto_map": {"AutoModelForCausalLM": "m.M"}},
+        {**CAUSAL, "model_type": ["falcon"]},
         {**CAUSAL, "rope_scaling": {"type": "linear", "factor": 2.0}, "layer_types": ["full_attention"]},
         {**CAUSAL, "layer_types": 5, "rope_scaling": "x", "text_config": 7},  # judged by who can read it, later
         {"architectures": "LlamaForCausalLM"},
@@ -84,6 +86,9 @@ def test_other_kinds_are_for_transformers(tmp_path: Path, config: Any, words: st
         ({**CAUSAL, "rope_scaling": {"type": "longrope"}}, "longrope"),
         ({**CAUSAL, "rope_parameters": {"full_attention": {"rope_type": "dynamic"}}}, "dynamic"),
         ({**CAUSAL, "text_config": {"num_kv_shared_layers": 2}}, "share their keys"),
+        ({"architectures": ["FalconForCausalLM"]}, "the class FalconForCausalLM does its attention by itself"),
+        ({"model_type": "gptj"}, "the class GPTJForCausalLM does its attention by itself"),
+        ({"architectures": ["RWForCausalLM"], "model_type": "falcon"}, "FalconForCausalLM does its attention"),
     ],
 )
 def test_what_the_configuration_tells_against_native_is_said(tmp_path: Path, config: Any, words: str) -> None:

@@ -37,6 +37,7 @@ def add(commands: options.Commands) -> None:
         allow_abbrev=False,
     )
     options.add_model(parser)
+    options.add_remote(parser)
     parser.add_argument("--system", metavar="TEXT", help="the instructions in front of the chat")
     add_request(parser, CHAT)
     options.add_settings(parser, without=options.shadowed())

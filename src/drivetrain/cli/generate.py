@@ -36,6 +36,7 @@ def add(commands: options.Commands) -> None:
         allow_abbrev=False,
     )
     options.add_model(parser)
+    options.add_remote(parser)
     add_input(parser)
     parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object")
     parser.add_argument(

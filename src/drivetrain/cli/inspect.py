@@ -33,6 +33,7 @@ def add(commands: options.Commands) -> None:
         allow_abbrev=False,
     )
     options.add_model(parser)
+    options.add_remote(parser)
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     add_input(parser, for_request=False)
     options.add_settings(parser)

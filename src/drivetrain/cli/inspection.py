@@ -12,10 +12,11 @@ from drivetrain import assembly
 from drivetrain.cli import stated
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Description, ModelSpec, Progress, WeightsFormat
-from drivetrain.core.errors import InvalidRequest, MissingExtra, UnfitEngine
+from drivetrain.core.errors import InvalidRequest, MissingExtra, UnfitEngine, Unsupported
 from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.sampling import Sampling
+from drivetrain.engines.remote.tokenizer import NEUTRAL_TEMPLATE
 from drivetrain.families.choose import Chosen, choose
 from drivetrain.families.registry import names as family_names
 from drivetrain.store.models import LocalModel
@@ -81,6 +82,8 @@ def inspect_model(
     Raises what opening the model would raise, as far as its files tell.
     """
     assembly.check_engine(settings)
+    if assembly.is_remote(model, settings):
+        return _inspect_remote(model, settings, given, progress)
     store = store or Store()
     found = None if assembly.is_fake(model, settings) else store.resolve(model)
     spec = assembly.spec_of(found, settings, store)
@@ -89,6 +92,25 @@ def inspect_model(
     name = spec.name
     chosen = choose(explicit=settings.family, tokenizer=peeked.tokenizer, architecture=peeked.architecture, name=name)
     return _put_together(model, name, found, choice, peeked, chosen, settings, given)
+
+
+def _inspect_remote(model: str, settings: Settings, given: Mapping[str, Any], progress: Progress) -> Inspection:
+    """The upstream is asked, and no caller's request is sent."""
+    spec = assembly.remote_spec(model, settings)
+    choice, described = _first_fit(assembly.EngineChoice.remote(), spec, settings, progress)
+    peeked = _with_limits(described, settings)
+    chosen = choose(explicit=None, tokenizer=peeked.tokenizer, architecture=peeked.architecture, name=spec.name)
+    found = _put_together(model, spec.name, None, choice, peeked, chosen, settings, given)
+    return found if peeked.tokenizer.chat_template != NEUTRAL_TEMPLATE else _as_they_render(found, peeked)
+
+
+def _as_they_render(found: Inspection, peeked: Description) -> Inspection:
+    """An upstream that shows no template shows what it makes of a chat by its ids, or not at all."""
+    prompt = None
+    if found.prompt is not None and found.prompt.token_ids is not None:
+        text = peeked.tokenizer.decode(found.prompt.token_ids, skip_special=False)
+        prompt = replace(found.prompt, text=text, segments=({"text": text, "literal": False},))
+    return replace(found, family_why="the upstream renders chats itself", prompt=prompt)
 
 
 def _first_fit(
@@ -161,7 +183,7 @@ def _put_together(
         model=model,
         name=name,
         format=found.format.value if found else WeightsFormat.NONE.value,
-        source=found.source if found else "built in",
+        source=found.source if found else "an upstream" if choice.kind.name == "remote" else "built in",
         digest=found.digest if found else None,
         engine=choice.kind.name,
         engine_why=choice.why,
@@ -219,7 +241,7 @@ def _rendered(peeked: Description, chosen: Chosen, given: Mapping[str, Any]) -> 
     prompt = _prompt(chosen, given)
     try:
         ids = tuple(peeked.tokenizer.encode(prompt))
-    except MissingExtra:
+    except (MissingExtra, Unsupported):
         ids = None
     segments = tuple({"text": segment.text, "literal": segment.literal} for segment in prompt.segments)
     return Rendered(text=prompt.text, segments=segments, token_ids=ids), ()
@@ -230,8 +252,12 @@ def _prompt(chosen: Chosen, given: Mapping[str, Any]) -> Prompt:
         return Prompt.raw(given["prompt"])
     messages: Sequence[Message] | None = given.get("messages")
     if messages is not None:
-        return chosen.family.render(messages)
+        return _chat(chosen, messages)
     try:
-        return chosen.family.render(SAMPLE)
+        return _chat(chosen, SAMPLE)
     except InvalidRequest:  # the form may know questions only
-        return chosen.family.render(SAMPLE[-1:])
+        return _chat(chosen, SAMPLE[-1:])
+
+
+def _chat(chosen: Chosen, messages: Sequence[Message]) -> Prompt:
+    return replace(chosen.family.render(messages), messages=tuple(messages))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli import output
 from drivetrain.cli.values import plain
+from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.worker.settings import Group, Settings, default_of
 
@@ -26,8 +27,17 @@ _DEST = "setting_"
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a short name, a folder, a .gguf file or a Hugging Face id")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a short name, a folder, a .gguf file, a Hugging Face id or a URL"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+
+
+def add_remote(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """For commands whose MODEL may be a URL; `several` lets more URLs of the same model follow it."""
+    if several:
+        parser.add_argument("more_urls", metavar="URL", nargs="*", help="where MODEL is a URL: more servers of it")
+    parser.add_argument("--model", dest="at_url", metavar="NAME", help="which model, where MODEL is a URL")
 
 
 def add_settings(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
@@ -49,10 +59,24 @@ def add_settings(parser: argparse.ArgumentParser, *, without: Collection[str] = 
 
 
 def read_settings(args: argparse.Namespace) -> Resolved:
-    """Raises `InvalidSetting`."""
+    """Makes `args.model` whole, too: URLs and the name of a model there are one reference. Raises `InvalidSetting`."""
     from drivetrain.worker import sources
 
+    args.model = _reference(args.model, getattr(args, "more_urls", []), args.at_url)
     return sources.read_settings(args.model, given_settings(args), config=args.config)
+
+
+def _reference(model: str, more_urls: Sequence[str], name: str | None) -> str:
+    from drivetrain.engines.remote.address import is_url
+
+    for url in (model, *more_urls) if more_urls else ():
+        if not is_url(url):
+            raise InvalidSetting(f"{url!r} is not a URL; several models are only taken as URLs of one", param="model")
+    if name is None:
+        return ",".join([model, *more_urls])
+    if not is_url(model) or "#" in model:
+        raise InvalidSetting("--model names a model at a URL; MODEL is none, or names one already", param="model")
+    return f"{','.join([model, *more_urls])}#{name}"
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -27,6 +27,7 @@ _PACKAGES = ("starlette", "uvicorn", "h11", "pydantic")
 _EPILOG = """examples:
   drivetrain serve smollm2-135m
   drivetrain serve ./my-model --port 9000 --name my-model
+  drivetrain serve http://127.0.0.1:8080/v1 http://127.0.0.1:8081/v1 --model name
   drivetrain serve org/name --host 0.0.0.0 --api-key-file keys.txt
 
 The page is at http://127.0.0.1:8000/, the API at /v1. TLS is a proxy's work. SIGTERM or Ctrl-C lets running
@@ -45,6 +46,7 @@ def add(commands: options.Commands) -> None:
         allow_abbrev=False,
     )
     options.add_model(parser)
+    options.add_remote(parser, several=True)
     _add_server(parser.add_argument_group("server"))
     options.add_settings(parser)
     parser.set_defaults(run=run)

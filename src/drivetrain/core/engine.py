@@ -64,6 +64,8 @@ class EngineInfo:
     image_token: str | None = None
     embedding_size: int = 0
     pooling: str | None = None
+    stop: tuple[str, ...] = ()
+    """Stop strings that come with the model, where the prompt form names none."""
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What a user of this model should know, in words: what its files ask for and is not honoured."""
@@ -88,7 +90,10 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A prompt with images, for the model's own processor. The images are decoded and within the limits."""
+    """A prompt with images, for the model's own processor. The images are decoded and within the limits.
+
+    An engine without token ids gets every prompt so, and no images.
+    """
 
     prompt: Prompt
     images: tuple[Any, ...]
@@ -133,22 +138,30 @@ class IdLogprobs:
 class PromptStep:
     """At most one, and before any `TokenStep`: what the engine knows of the prompt.
 
-    `token_ids` is set for a prompt with media; `logprobs` where they were asked for, one a prompt id.
+    `token_ids` is set for a prompt with media; `logprobs` where they were asked for, one a prompt id. An engine
+    without token ids gives empty ones first, and a second `PromptStep` with `num_tokens` before its last `TokenStep`
+    where it is told the usage: all tokens of the prompt, and from then on those of the answer are the ids given.
     """
 
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[IdLogprobs, ...] | None = None
     cached_tokens: int = 0
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenStep:
-    """New ids of one choice. `reason` is set with the choice's last step: `STOP` if its last id is a stop id."""
+    """New ids of one choice. `reason` is set with the choice's last step: `STOP` if its last id is a stop id.
+
+    `pieces` is what each id adds to the text, from an engine that is told that and has no vocabulary to look it up
+    in. Without token ids, every piece has the id 0.
+    """
 
     index: int
     token_ids: tuple[int, ...]
     logprobs: tuple[IdLogprobs, ...] | None = None
     reason: FinishReason | None = None
+    pieces: tuple[bytes, ...] | None = None
 
 
 Step = PromptStep | TokenStep
@@ -160,6 +173,13 @@ class EngineStream(Protocol):
     def __aiter__(self) -> Self: ...
 
     async def __anext__(self) -> Step: ...
+
+    async def follow(self, hear: Callable[[Step], bool]) -> None:
+        """Hand on each step where it arises, without a task to wake, until `hear` returns False; else as `__anext__`.
+
+        `hear` is called on the event loop and must neither block nor raise.
+        """
+        ...
 
     def finish(self, index: int) -> None:
         """End one choice from outside; the others run on. Steps of it that are under way may still arrive."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from drivetrain.core.messages import Message
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -16,10 +18,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The whole prompt in order, and whether the tokenizer should add its own BOS in front."""
+    """The whole prompt in order, and whether the tokenizer should add its own BOS in front.
+
+    `messages` are what it was rendered from: a server that renders chats itself is sent those.
+    """
 
     segments: tuple[Segment, ...]
     add_bos: bool = False
+    messages: tuple[Message, ...] | None = None
 
     @property
     def text(self) -> str:

@@ -18,11 +18,16 @@ MatchedStop = str | int | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """`completion_tokens` counts sampled tokens up to and including the one that ended each choice."""
+    """`completion_tokens` counts sampled tokens up to and including the one that ended each choice.
+
+    `told` says that another server gave these figures. Where it gives none, and no token ids either, the pieces of
+    text that came are counted, and the prompt's tokens are not known: 0.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    told: bool = False
 
     @property
     def total_tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, Self
 
 from drivetrain.core.capabilities import Capabilities
@@ -22,6 +22,13 @@ class EventStream(Protocol):
 
     async def __anext__(self) -> Event:
         """The next event; raises the one `DrivetrainError` that ended the request, or `StopAsyncIteration`."""
+        ...
+
+    async def follow(self, hear: Callable[[Sequence[Event]], bool]) -> None:
+        """Hand on events where they arise, until the last one or until `hear` returns False; it may be called again.
+
+        `hear` is called on the event loop and must neither block nor raise. Errors as of `__anext__`.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -26,11 +26,17 @@ class StepChannel:
         self._released = False
         self._aborted = False
         self._reader: asyncio.Future[None] | None = None
+        self._hear: Callable[[Step], bool] | None = None
         self._callbacks: list[Callable[[], None]] = []
 
     def push(self, step: Step) -> None:
-        if not self._released and not self._aborted:
+        if self._released or self._aborted:
+            return
+        if self._hear is None:
             self._steps.append(step)
+            self._wake()
+        elif not self._hear(step):
+            self._hear = None
             self._wake()
 
     def release(self, error: DrivetrainError | None = None) -> None:
@@ -61,11 +67,23 @@ class StepChannel:
                 raise Cancelled("the request was cancelled")
             if self._steps:
                 return self._steps.popleft()
-            if self._released:
-                if self._error is not None:
-                    raise self._error
-                raise StopAsyncIteration
             await self._wait()
+
+    async def follow(self, hear: Callable[[Step], bool]) -> None:
+        while True:
+            if self._aborted:
+                raise Cancelled("the request was cancelled")
+            if self._steps:
+                if not hear(self._steps.popleft()):
+                    return
+                continue
+            self._hear = hear
+            try:
+                await self._wait()
+                if not self._followed:
+                    return
+            finally:
+                self._hear = None
 
     def finish(self, index: int) -> None:
         if not self._released and not self._aborted:
@@ -94,11 +112,19 @@ class StepChannel:
         else:
             self._callbacks.append(callback)
 
+    @property
+    def _followed(self) -> bool:
+        """Not any more once the follower has had enough."""
+        return self._hear is not None
+
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
     async def _wait(self) -> None:
+        """For something new. Raises as `__anext__` where nothing can come."""
+        if self._released:
+            raise self._error or StopAsyncIteration
         self._reader = asyncio.get_running_loop().create_future()
         try:
             await self._reader

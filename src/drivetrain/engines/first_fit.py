@@ -40,7 +40,8 @@ class Candidate:
 class FirstFit:
     """Passes on to the next engine where one says `UnfitEngine`, and to no other for any other error.
 
-    The one that was tried is closed before the next one loads. `notes` say what was passed over before.
+    The one that was tried is closed before the next one loads. That, and why, is told as progress and noted in what
+    `load` gives; `notes` say what was passed over before.
     """
 
     def __init__(self, candidates: Sequence[Candidate], notes: Sequence[str] = ()) -> None:
@@ -59,14 +60,16 @@ class FirstFit:
                 why = exc.why
             else:
                 return replace(info, notes=(*self._notes, *info.notes))
-            await self._pass_on(why)
+            await self._pass_on(why, progress)
 
-    async def _pass_on(self, why: str) -> None:
+    async def _pass_on(self, why: str, progress: Progress) -> None:
         await self._engine.close()
         if self._closed:
             raise LoadFailed("the engine was closed while it loaded")
         refused, self._candidate = self._candidate, self._rest.pop(0)
-        self._notes += (self._candidate.instead_of(refused.name, why),)
+        note = self._candidate.instead_of(refused.name, why)
+        self._notes += (note,)
+        progress(note, None)
         self._engine = self._candidate.make()
 
     def generate(self, request: EngineRequest) -> EngineStream:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
-from drivetrain.core.errors import DrivetrainError, InvalidRequest
-from drivetrain.core.events import Delta, Event, Finished
+from drivetrain.core.errors import DrivetrainError, InvalidRequest, Unsupported
+from drivetrain.core.events import Event, Finished
 from drivetrain.core.results import Result, Usage
 from drivetrain.core.worker import EventStream, Worker
 from drivetrain.server.errors import renamed
@@ -29,6 +29,8 @@ async def answering(worker: Worker, asked: Asked, receive: Receive) -> AsyncIter
     streams: list[EventStream] = []
     listener: asyncio.Task[None] | None = None
     try:
+        if asked.token_ids and not worker.capabilities.tokens:
+            raise Unsupported("this model's engine gives text, no token ids", param="return_token_ids")
         streams += [worker.submit(request) for request in asked.requests]
         listener = asyncio.create_task(_close_when_gone(receive, streams), name="drivetrain-listen")
         yield streams
@@ -57,59 +59,75 @@ async def _close_when_gone(receive: Receive, streams: Sequence[EventStream]) -> 
 
 
 async def read_whole(streams: Sequence[EventStream], gauges: Gauges) -> list[Result]:
-    async with aclosing(merged(streams)) as events:
-        async for _, event in events:
-            if type(event) is Delta:
-                gauges.tokens += len(event.token_ids)
-            elif type(event) is Finished:
-                gauges.finished(event)
+    def hear(number: int, events: Sequence[Event]) -> bool:
+        gauges.note(events)
+        return True
+
+    async with Answers(streams) as answers:
+        await answers.follow(hear)
     return [stream.result() for stream in streams]
 
 
-async def merged(streams: Sequence[EventStream]) -> AsyncGenerator[tuple[int, Event], None]:
-    """The events of all streams as they come, each with the number of its stream. The first error ends it.
+class Answers:
+    """The events of all streams as they come, each with the number of its stream. The first error ends them.
 
-    Whoever leaves it early closes the streams.
+    Leaving it closes the streams that were not read to their end.
     """
-    if len(streams) == 1:
-        try:
-            async for event in streams[0]:
-                yield 0, event
-        except BaseException:
-            await streams[0].aclose()
-            raise
-        return
-    queue: asyncio.Queue[tuple[int, Event | DrivetrainError | None]] = asyncio.Queue(MAX_MERGED)
-    pumps = [asyncio.create_task(_pump(i, stream, queue)) for i, stream in enumerate(streams)]
-    try:
-        running = len(pumps)
-        while running:
-            number, item = await queue.get()
+
+    def __init__(self, streams: Sequence[EventStream]) -> None:
+        self._streams = streams
+        self._queue: asyncio.Queue[tuple[int, Event | DrivetrainError | None]] = asyncio.Queue(MAX_MERGED)
+        self._pumps: list[asyncio.Task[None]] = []
+        self._running = len(streams)
+
+    async def follow(self, hear: Callable[[int, Sequence[Event]], bool]) -> None:
+        """Until `hear` returns False, or the last event. It is called as that of `EventStream.follow`."""
+        if len(self._streams) == 1:
+            await self._follow_one(self._streams[0], hear)
+        else:
+            await self._follow_all(hear)
+
+    async def _follow_one(self, stream: EventStream, hear: Callable[[int, Sequence[Event]], bool]) -> None:
+        def heard(events: Sequence[Event]) -> bool:
+            if type(events[-1]) is Finished:
+                self._running = 0
+            return hear(0, events)
+
+        await stream.follow(heard)
+
+    async def _follow_all(self, hear: Callable[[int, Sequence[Event]], bool]) -> None:
+        if not self._pumps:
+            self._pumps = [asyncio.create_task(self._pump(i, stream)) for i, stream in enumerate(self._streams)]
+        while self._running:
+            number, item = await self._queue.get()
             if item is None:
-                running -= 1
+                self._running -= 1
             elif isinstance(item, DrivetrainError):
                 raise item
-            else:
-                yield number, item
-    finally:
-        for pump in pumps:
+            elif not hear(number, (item,)):
+                return
+
+    async def _pump(self, number: int, stream: EventStream) -> None:
+        try:
+            async for event in stream:
+                await self._queue.put((number, event))
+        except DrivetrainError as exc:
+            await self._queue.put((number, exc))
+        except BaseException:
+            await stream.aclose()
+            raise
+        else:
+            await self._queue.put((number, None))
+
+    async def __aenter__(self) -> Answers:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for pump in self._pumps:
             pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def _pump(
-    number: int, stream: EventStream, queue: asyncio.Queue[tuple[int, Event | DrivetrainError | None]]
-) -> None:
-    try:
-        async for event in stream:
-            await queue.put((number, event))
-    except DrivetrainError as exc:
-        await queue.put((number, exc))
-    except BaseException:
-        await stream.aclose()
-        raise
-    else:
-        await queue.put((number, None))
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        for stream in self._streams if self._running and not self._pumps else ():
+            await stream.aclose()
 
 
 def total(usages: Sequence[Usage]) -> Usage:
@@ -117,4 +135,5 @@ def total(usages: Sequence[Usage]) -> Usage:
         sum(u.prompt_tokens for u in usages),
         sum(u.completion_tokens for u in usages),
         sum(u.cached_tokens for u in usages),
+        all(u.told for u in usages),
     )

@@ -1,17 +1,17 @@
-"""The application: every route, the errors they may end in, and the guard in front."""
+"""The application: every route, the errors they may end in, and the guard in front.
+
+Plain ASGI: all that stands between a connection and an answer is passed again with each token of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.server import cards, live, openapi, static, tokens
@@ -42,38 +42,53 @@ ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/", static.page),
     ("GET", "/{name}", static.page),
 )
+"""A name at the end of a path is one part of it, or with `:path` all that is left."""
 
 
-def create_app(models: Models, settings: ServerSettings | None = None) -> Starlette:
+def create_app(models: Models, settings: ServerSettings | None = None) -> ASGIApp:
     settings = settings or ServerSettings()
-    context = Context(models, settings)
-    app = Starlette(
-        routes=[_route(method, path, handler, context) for method, path, handler in ROUTES],
-        middleware=[Middleware(Guard, settings=settings)],
-        exception_handlers={DrivetrainError: _told, HTTPException: _not_here},
-    )
-    app.router.redirect_slashes = False
-    return app
+    return Guard(App(Context(models, settings)), settings)
 
 
-def _route(method: str, path: str, handler: Endpoint, context: Context) -> Route:
-    methods = [method, "HEAD", "OPTIONS"] if method == "GET" else [method, "OPTIONS"]
-    return Route(path, partial(_dispatch, handler, context, methods), methods=methods)
+class App:
+    """Finds who answers a request, and says as a status and a body what goes wrong before the answer begins."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._exact = {path: (method, handler) for method, path, handler in ROUTES if "{" not in path}
+        self._named = [(path.partition("{"), method, handler) for method, path, handler in ROUTES if "{" in path]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await self._answer(Request(scope, receive))
+            await response(scope, receive, send)
+        except DrivetrainError as exc:
+            await error_response(exc)(scope, receive, send)
+        except HTTPException as exc:
+            await _not_here(exc)(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Any:
+        method, handler = self._find(request)
+        methods = [method, "HEAD", "OPTIONS"] if method == "GET" else [method, "OPTIONS"]
+        if request.method not in methods:
+            raise HTTPException(405, headers={"allow": ", ".join(methods)})
+        if request.method == "OPTIONS":
+            return Response(headers={"allow": ", ".join(methods)})
+        return await handler(request, self._context)
+
+    def _find(self, request: Request) -> tuple[str, Endpoint]:
+        path = request.scope["path"]
+        if path in self._exact:
+            return self._exact[path]
+        for (start, _, kind), method, handler in self._named:
+            name = path.removeprefix(start)
+            if path.startswith(start) and name and (kind == "name:path}" or "/" not in name):
+                request.scope["path_params"] = {"name": name}
+                return method, handler
+        raise HTTPException(404)
 
 
-async def _dispatch(handler: Endpoint, context: Context, methods: list[str], request: Request) -> Any:
-    if request.method == "OPTIONS":
-        return Response(headers={"allow": ", ".join(methods)})
-    return await handler(request, context)
-
-
-async def _told(request: Request, exc: Exception) -> Response:
-    assert isinstance(exc, DrivetrainError)
-    return error_response(exc)
-
-
-async def _not_here(request: Request, exc: Exception) -> Response:
-    assert isinstance(exc, HTTPException)
+def _not_here(exc: HTTPException) -> Response:
     status = exc.status_code
     message, code = {
         404: ("there is nothing at this address; see /openapi.json", "not_found"),

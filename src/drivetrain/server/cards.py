@@ -52,6 +52,8 @@ def capabilities_json(worker: Worker) -> dict[str, Any]:
         "dtype": metadata.dtype,
         "context_length": capabilities.context_length,
         "vocab_size": metadata.vocab_size,
+        "eos_ids": metadata.eos_ids if capabilities.tokens else None,
+        "stop": metadata.stop,
         "max_concurrency": capabilities.max_concurrency,
         "generation": capabilities.generation,
         "chat": capabilities.chat and capabilities.generation,

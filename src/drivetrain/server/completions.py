@@ -58,7 +58,9 @@ class CompletionShape:
         return {
             "index": prompt * self._asked.n + choice.index,
             "text": choice.text,
-            "logprobs": completion_logprobs(choice.logprobs or ()) if self._asked.logprobs else None,
+            "logprobs": completion_logprobs(choice.logprobs or (), ids=self._asked.token_ids)
+            if self._asked.logprobs
+            else None,
             "finish_reason": choice.finish_reason,
             **matched_stop_json(choice),
             **ids,
@@ -80,8 +82,9 @@ class CompletionShape:
         return b""
 
     def _detailed(self, prompt: int, event: Delta) -> bytes:
-        logprobs = completion_logprobs(event.logprobs) if self._asked.logprobs and event.logprobs else None
-        if self._asked.token_ids:
+        ids = self._asked.token_ids
+        logprobs = completion_logprobs(event.logprobs, ids=ids) if self._asked.logprobs and event.logprobs else None
+        if ids:
             return self._chunk(prompt, event.index, event.text, logprobs, token_ids=event.token_ids)
         return self._chunk(prompt, event.index, event.text, logprobs) if event.text or logprobs else b""
 

@@ -25,6 +25,26 @@ _RESET = struct.pack("ii", 1, 0)
 """Linger for no time: what was not taken is dropped."""
 
 
+class _Conversation(h11.Connection):
+    """h11's, with less to do for each token: a chunk is spelled here, and a head goes out with what follows it."""
+
+    _head = b""
+    _chunked = False
+
+    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override] # all of its overloads
+        if self._chunked and type(event) is h11.Data:
+            said: bytes | None = b"%x\r\n%b\r\n" % (len(event.data), event.data) if event.data else b""
+        else:
+            said = super().send(event)
+        if type(event) is h11.Response:
+            self._head = said or b""
+            self._chunked = b"transfer-encoding: chunked" in self._head.lower()
+            return b""
+        if self._head and said is not None:
+            said, self._head = self._head + said, b""
+        return said
+
+
 class Connection(H11Protocol):
     settings: ServerSettings
     """Set by `connection_class`, since uvicorn makes the instances."""
@@ -37,6 +57,7 @@ class Connection(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.conn = _Conversation(h11.SERVER, self.settings.max_header_bytes)
         self._receipt: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from drivetrain.core.events import Finished
+from drivetrain.core.events import Delta, Event, Finished
 from drivetrain.core.results import DeviceMemory
 
 WINDOW_S = 5.0
@@ -14,7 +14,7 @@ RECENT = 50
 
 
 class Gauges:
-    """`tokens` is added to by whoever hands out tokens; a rate is taken between looks at it."""
+    """`note` is told of all events that go out; a rate of tokens is taken between looks at it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.tokens = 0
@@ -25,7 +25,14 @@ class Gauges:
         self._clock = clock
         self._looks: deque[tuple[float, int]] = deque([(clock(), 0)])
 
-    def finished(self, event: Finished) -> None:
+    def note(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if type(event) is Delta:
+                self.tokens += len(event.token_ids)
+            elif type(event) is Finished:
+                self._finished(event)
+
+    def _finished(self, event: Finished) -> None:
         self.memory = event.metrics.memory
         seconds = event.metrics.first_token_s
         if seconds is not None:

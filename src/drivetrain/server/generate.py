@@ -14,6 +14,7 @@ from drivetrain.server.answering import answering, read_whole, total
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
 from drivetrain.server.sse import TRUNCATED_HEADER, Chunks, EventSource
+from drivetrain.server.tenants import apart
 from drivetrain.server.translate import Asked
 
 Answered = Response | EventSource
@@ -26,6 +27,7 @@ class Shape(Chunks, Protocol):
 async def answer(
     request: Request, context: Context, worker: Worker, asked: Asked, shape: Shape, headers: Mapping[str, str]
 ) -> Answered:
+    asked = apart(asked, request.scope, worker.capabilities)
     if asked.stream:
         return EventSource(worker, asked, shape, context.gauges, headers)
     async with answering(worker, asked, request.receive) as streams:

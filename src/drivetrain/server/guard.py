@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from drivetrain.server.errors import refusal
 from drivetrain.server.settings import ServerSettings
+from drivetrain.server.tenants import SCOPE_KEY, Tenants
 
 OPEN_PATHS = frozenset({"/health"})
 LINGER_S = 2.0
@@ -49,6 +50,7 @@ class Guard:
         self._app = app
         self._settings = settings
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._tenants = Tenants(self._keys)
         self._hosts = {"localhost", "127.0.0.1", "::1", settings.host.strip("[]").lower()}
         self._hosts |= {host.lower() for host in settings.allowed_hosts}
 
@@ -91,7 +93,10 @@ class Guard:
             return refusal(431, message, kind="invalid_request_error", code="headers_too_large")
         if (refused := self._refuse_place(headers)) is not None:
             return refused
-        if self._keys and scope["path"] not in OPEN_PATHS and not self._knows(headers.get("authorization", "")):
+        if not self._keys or scope["path"] in OPEN_PATHS:
+            return None
+        key_hash = self._known_key(headers.get("authorization", ""))
+        if key_hash is None:
             return refusal(
                 401,
                 "an API key is needed: authorization: Bearer KEY",
@@ -99,6 +104,7 @@ class Guard:
                 code="invalid_api_key",
                 headers={"www-authenticate": _challenge(headers)},
             )
+        scope[SCOPE_KEY] = self._tenants.of(key_hash)
         return None
 
     def _refuse_place(self, headers: Headers) -> Response | None:
@@ -117,19 +123,19 @@ class Guard:
             return refusal(403, message, kind="invalid_request_error", code="origin_not_allowed")
         return None
 
-    def _knows(self, authorization: str) -> bool:
-        """Bearer as the API's clients send it; Basic with the key as password, as browsers can."""
+    def _known_key(self, authorization: str) -> bytes | None:
+        """Its hash. Bearer as the API's clients send it; Basic with the key as password, as browsers can."""
         scheme, _, value = authorization.partition(" ")
         key = value.strip().encode("latin-1")
         if scheme.lower() == "basic":
             try:
                 key = base64.b64decode(key, validate=True).partition(b":")[2]
             except binascii.Error:
-                return False
+                return None
         elif scheme.lower() != "bearer":
-            return False
+            return None
         digest = hashlib.sha256(key).digest()
-        return sum(hmac.compare_digest(digest, known) for known in self._keys) > 0
+        return digest if sum(hmac.compare_digest(digest, known) for known in self._keys) > 0 else None
 
     async def _received(self, scope: Scope, headers: Headers, receive: Receive) -> tuple[Response | None, Receive]:
         """Take the whole body, within its bounds, and hand it on as one piece."""

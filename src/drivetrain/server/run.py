@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
@@ -21,6 +22,10 @@ from drivetrain.server.connection import connection_class
 from drivetrain.server.settings import ServerSettings
 
 BACKLOG = 2048
+TURN_S = 0.0001
+"""For which a thread may keep the interpreter when another one wants it. Python's own 5 ms are a good part of a step of
+an engine that computes in this process, and it would wait for so long whenever the event loop has something to do."""
+
 CLOSING_S = 5.0
 """What is left to write when the models have drained gets so long."""
 
@@ -138,6 +143,8 @@ async def serve(
 
     A `start` that fails ends the server and is raised. The caller frees what `start` made.
     """
+    turn = sys.getswitchinterval()
+    sys.setswitchinterval(TURN_S)
     server = HttpServer(app, settings)
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="drivetrain-http")
     loading = asyncio.ensure_future(start())
@@ -154,4 +161,7 @@ async def serve(
             task.cancel()
         await asyncio.gather(loading, stopping, return_exceptions=True)
         server.should_exit = True
-        await serving
+        try:
+            await serving
+        finally:
+            sys.setswitchinterval(turn)

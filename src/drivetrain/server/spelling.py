@@ -67,13 +67,23 @@ def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """Parallel arrays. A token's alternatives always include itself."""
+def completion_logprobs(entries: Sequence[TokenLogprob], *, ids: bool = False) -> dict[str, Any]:
+    """Parallel arrays. A token's alternatives always include itself. `ids` adds exactly what there is, with the ids."""
     return {
+        **({"entries": [_with_ids(entry) for entry in entries]} if ids else {}),
         "tokens": [_name(entry.token, entry.bytes) for entry in entries],
         "token_logprobs": [None if entry.logprob is None else finite(entry.logprob) for entry in entries],
         "top_logprobs": [_alternatives(entry) for entry in entries],
         "text_offset": [entry.text_offset for entry in entries],
+    }
+
+
+def _with_ids(entry: TokenLogprob) -> dict[str, Any]:
+    return {
+        "id": entry.token_id,
+        "bytes": list(entry.bytes),
+        "logprob": None if entry.logprob is None else finite(entry.logprob),
+        "top": [{"id": t.token_id, "bytes": list(t.bytes), "logprob": finite(t.logprob)} for t in entry.top],
     }
 
 

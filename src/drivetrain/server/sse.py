@@ -7,20 +7,23 @@ worker (or the connection's own write timeout) ends what nobody takes.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
 from drivetrain.core.errors import DrivetrainError, EngineFailed
-from drivetrain.core.events import Delta, Event, Finished, Started
+from drivetrain.core.events import Event, Finished, Started
 from drivetrain.core.results import Usage
 from drivetrain.core.worker import Worker
-from drivetrain.server.answering import answering, merged, total
+from drivetrain.server.answering import Answers, answering, total
 from drivetrain.server.errors import body_of
 from drivetrain.server.gauges import Gauges
+from drivetrain.server.sending import Sender
 from drivetrain.server.translate import Asked
+
+Batch = tuple[int, Sequence[Event]]
+"""Events, and the number of the prompt that they belong to."""
 
 TRUNCATED_HEADER = "x-drivetrain-truncated-tokens"
 
@@ -56,75 +59,85 @@ class EventSource:
         self._gauges = gauges
         self._headers = headers
         self._usages: list[Usage] = []
+        self._running = len(asked.requests)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with (
-            answering(self._worker, self._asked, receive) as streams,
-            aclosing(merged(streams)) as events,
-        ):
-            held = await self._until_something_to_say(events, len(streams))
+        async with answering(self._worker, self._asked, receive) as streams, Answers(streams) as answers:
+            held = await self._until_something_to_say(answers, len(streams))
             await send({"type": "http.response.start", "status": 200, "headers": self._start(held)})
-            await send(_part(await self._write(held, events, send), more=False))
+            last = await self._write(held, answers, Sender(send))
+            await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _until_something_to_say(
-        self, events: AsyncIterator[tuple[int, Event]], prompts: int
-    ) -> list[tuple[int, Event]]:
+    async def _until_something_to_say(self, answers: Answers, prompts: int) -> list[Batch]:
         """Every prompt was found good, and a first token came: now there is no way back to an error status.
 
         A list of prompts is held back until the last of them is admitted; the worker's limits bound what that takes.
         """
-        held: list[tuple[int, Event]] = []
+        held: list[Batch] = []
         waiting, spoke = prompts, False
-        async for item in events:
-            held.append(item)
-            if type(item[1]) is Started:
-                waiting -= 1
-            else:
-                spoke = True
-            if spoke and not waiting:
-                break
+
+        def hold(prompt: int, events: Sequence[Event]) -> bool:
+            nonlocal waiting, spoke
+            held.append((prompt, events))
+            started = sum(type(event) is Started for event in events)
+            waiting -= started
+            spoke = spoke or started < len(events)
+            return waiting > 0 or not spoke
+
+        await answers.follow(hold)
         return held
 
-    def _start(self, held: list[tuple[int, Event]]) -> list[tuple[bytes, bytes]]:
-        truncated = sum(event.truncated_tokens for _, event in held if isinstance(event, Started))
+    def _start(self, held: list[Batch]) -> list[tuple[bytes, bytes]]:
+        started = [event for _, events in held for event in events if isinstance(event, Started)]
+        truncated = sum(event.truncated_tokens for event in started)
         headers = dict(self._headers) | ({TRUNCATED_HEADER: str(truncated)} if truncated else {})
         return [*_HEADERS, *((name.encode(), value.encode("latin-1")) for name, value in headers.items())]
 
-    async def _write(
-        self, held: list[tuple[int, Event]], events: AsyncIterator[tuple[int, Event]], send: Send
-    ) -> bytes:
-        """Send all events; return the end of the stream, which is an error event where one came."""
+    async def _write(self, held: list[Batch], answers: Answers, sender: Sender) -> bytes:
+        """Send all events; return the end of the stream, which is an error event where one came.
+
+        What is there at once goes out at once, and the last events go with the end: a client wakes once for them.
+        """
+        last = b""
+        failures: list[Exception] = []
+
+        def give(prompt: int, events: Sequence[Event]) -> bool:
+            nonlocal last
+            try:
+                data = self._spell(prompt, events)
+                if self._running:
+                    return not data or sender.give(data)
+                last = data
+            except Exception as exc:  # noqa: BLE001 - it is told below
+                failures.append(exc)
+            return False
+
         try:
-            for prompt, event in held:
-                await self._give(prompt, event, send)
+            data = b"".join([self._spell(prompt, events) for prompt, events in held])
             held.clear()
-            spell, gauges = self._chunks.spell, self._gauges
-            async for prompt, event in events:
-                if type(event) is Delta:
-                    gauges.tokens += len(event.token_ids)
-                    if data := spell(prompt, event):
-                        await send({"type": "http.response.body", "body": data, "more_body": True})
-                else:
-                    await self._give(prompt, event, send)
+            if not self._running:
+                last = data
+            elif data:
+                sender.give(data)
+            while self._running and not failures:
+                await sender.drained()
+                await answers.follow(give)
+            if failures:
+                raise failures[0]
         except DrivetrainError as exc:
-            return b"data: " + body_of(exc) + b"\n\n" + DONE
+            return last + b"data: " + body_of(exc) + b"\n\n" + DONE
         except Exception:  # noqa: BLE001 - our own bug must still be one typed ending
             _log.exception("a stream could not be written")
-            return b"data: " + body_of(EngineFailed("the server failed on this stream")) + b"\n\n" + DONE
-        return (self._chunks.usage(total(self._usages)) if self._asked.include_usage else b"") + DONE
+            return last + b"data: " + body_of(EngineFailed("the server failed on this stream")) + b"\n\n" + DONE
+        return last + (self._chunks.usage(total(self._usages)) if self._asked.include_usage else b"") + DONE
 
-    async def _give(self, prompt: int, event: Event, send: Send) -> None:
-        if isinstance(event, Delta):
-            self._gauges.tokens += len(event.token_ids)
-        elif isinstance(event, Finished):
-            self._gauges.finished(event)
-            self._usages.append(event.usage)
-        if data := self._chunks.spell(prompt, event):
-            await send(_part(data))
+    def _spell(self, prompt: int, events: Sequence[Event]) -> bytes:
+        self._gauges.note(events)
+        last, spell = events[-1], self._chunks.spell
+        if type(last) is Finished:
+            self._usages.append(last.usage)
+            self._running -= 1
+        return spell(prompt, last) if len(events) == 1 else b"".join([spell(prompt, event) for event in events])
 
 
 DONE = b"data: [DONE]\n\n"
-
-
-def _part(data: bytes, *, more: bool = True) -> dict[str, object]:
-    return {"type": "http.response.body", "body": data, "more_body": more}

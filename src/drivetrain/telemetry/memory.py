@@ -13,11 +13,11 @@ def host_memory(pid: int | None = None, device: str = "cpu") -> DeviceMemory:
     """This process on the host, or another. Where the system does not tell, a figure is 0."""
     total = available = 0
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        total = int(lines["MemTotal"].split()[0]) * 1024
-        available = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
+        with open("/proc/meminfo", "rb", buffering=0) as file:
+            lines = dict(line.split(b":", 1) for line in file.read(256).splitlines() if b":" in line)
+        total = int(lines[b"MemTotal"].split()[0]) * 1024
+        available = int(lines[b"MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, IndexError, ValueError):
         total = _physical()
     return DeviceMemory(device, _resident(pid), 0, total, available)
 

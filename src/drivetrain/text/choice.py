@@ -35,6 +35,7 @@ class StopRules:
         sequences = tuple(sequences)
         self.token_ids = frozenset(token_ids)
         self.eos_ids = frozenset(eos_ids) - self.token_ids
+        self.end_ids = self.eos_ids | self.token_ids
         self.min_tokens = min_tokens
         self.include_in_text = include_in_text
         self._spelled = {_spell(ids, tokenizer): ids for ids in sequences if tokenizer}
@@ -95,14 +96,40 @@ class ChoiceText:
         self._length = offset
         self._tokens: deque[_Token] = deque()
         self._text_state = self._id_state = StopMatcher.ROOT
+        self._plain = not logprobs and rules.sequences is None
 
-    def feed(self, ids: Sequence[int], logprobs: Sequence[IdLogprobs] | None = None) -> Delta | None:
-        """Take new ids; return the text that is now certain, if there is any."""
+    def feed(
+        self,
+        ids: Sequence[int],
+        logprobs: Sequence[IdLogprobs] | None = None,
+        pieces: Sequence[bytes] | None = None,
+    ) -> Delta | None:
+        """Take new ids; return the text that is now certain, if there is any. `pieces` spells them, if it is given."""
+        plain = self._plain and not self._tokens and not self.finished and len(ids) == 1 and pieces is None
+        if plain and ids[0] not in self._rules.end_ids:
+            return self._feed_plain(ids[0])
         for i, token_id in enumerate(ids):
             if self.finished:
                 break
-            self._take(token_id, logprobs[i] if logprobs else None)
+            self._take(token_id, logprobs[i] if logprobs else None, pieces[i] if pieces else None)
         return self._flush() if self.finished else self._release(self._certain())
+
+    def _feed_plain(self, token_id: int) -> Delta | None:
+        """What `feed` mostly comes to, at less cost: the id is no end, nothing is held, and it has text of its own."""
+        texts, start = self._rules.texts, self._length
+        data = self._detokenizer.push(token_id)
+        text = self._utf8.feed(data) if data else ""
+        self.num_tokens += 1
+        self._length += len(text)
+        if text and (texts is None or texts.firsts.isdisjoint(text)):
+            self._given = self._length
+            return Delta(self.index, text, (token_id,))
+        self._held = text
+        self._tokens.append(_Token(token_id, start, self._length, data, None))
+        may_stop = self.num_tokens >= self._rules.min_tokens
+        if texts is not None and text and self._match_text(texts, text, start, may_stop=may_stop):
+            return self._flush()
+        return self._release(self._certain())
 
     def finish(self, reason: FinishReason) -> Delta | None:
         """The engine has no more ids. Gives out what was held back for a stop that did not come.
@@ -114,22 +141,25 @@ class ChoiceText:
         self.finished = ChoiceFinished(self.index, reason)
         return self._flush()
 
-    def _take(self, token_id: int, logprobs: IdLogprobs | None) -> None:
+    def _take(self, token_id: int, logprobs: IdLogprobs | None, piece: bytes | None) -> None:
         self.num_tokens += 1
         rules, start = self._rules, self._length
         may_stop = self.num_tokens > rules.min_tokens
         if may_stop and (token_id in rules.token_ids or token_id in rules.eos_ids):
             matched = token_id if token_id in rules.token_ids else None
-            data = self._detokenizer.push(token_id) if rules.include_in_text and matched is not None else b""
+            data = self._bytes(token_id, piece) if rules.include_in_text and matched is not None else b""
             self._append(token_id, data, logprobs)
             self._end(self._length, matched)
             return
-        text = self._append(token_id, self._detokenizer.push(token_id), logprobs)
+        text = self._append(token_id, self._bytes(token_id, piece), logprobs)
         may_stop = self.num_tokens >= rules.min_tokens
         if rules.texts is not None and text and self._match_text(rules.texts, text, start, may_stop=may_stop):
             return
         if rules.sequences is not None:
             self._match_ids(rules.sequences, token_id, may_stop=may_stop)
+
+    def _bytes(self, token_id: int, piece: bytes | None) -> bytes:
+        return self._detokenizer.push(token_id) if piece is None else piece
 
     def _append(self, token_id: int, data: bytes, logprobs: IdLogprobs | None) -> str:
         text = self._utf8.feed(data) if data else ""

@@ -18,6 +18,8 @@ class Utf8Stream:
     def feed(self, data: bytes) -> str:
         if self._held:
             data = self._held + data
+        elif data.isascii():
+            return data.decode()
         cut = len(data) - incomplete_tail(data)
         self._held = data[cut:]
         return data[:cut].decode("utf-8", "replace")

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
@@ -92,14 +92,17 @@ class Preparer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GATHER_S):
                     await self._all_ready.wait()
+        else:
+            await asyncio.sleep(0)  # the last one goes on together with those who waited for it
 
     async def tokenize(self, messages: tuple[Message, ...] | None, prompt: str | None) -> list[int]:
         def work() -> list[int]:
-            rendered = self._family.render(messages) if messages is not None else Prompt.raw(prompt or "")
+            rendered = self._rendered(messages) if messages is not None else Prompt.raw(prompt or "")
             return self._tokenizer.encode(rendered)
 
         if prompt is not None:
             string("text", prompt)
+        self._refuse_ids("text")
         limit = self._info.capabilities.limits.max_prompt_chars
         chars = len(prompt or "") + sum(len(message.text) for message in messages or ())
         if chars > limit:
@@ -107,6 +110,7 @@ class Preparer:
         return await self.on_thread(work)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
+        self._refuse_ids("tokens")
         known = self._info.vocab_size
         if not isinstance(ids, (list, tuple)) or any(type(i) is not int or not 0 <= i < known for i in ids):
             raise InvalidRequest(f"ids must be a list of integers from 0 to {known - 1}", param="tokens")
@@ -141,7 +145,7 @@ class Preparer:
     def _prepare(self, request: GenerateRequest, request_id: str, images: list[object]) -> Prepared:
         self._check_ids(request)
         limit = min(request.context_length or self._info.capabilities.context_length, self._context)
-        if images:
+        if images or not self._info.capabilities.tokens:
             return self._with_media(request, request_id, images, limit)
         prompt = self._render(request)
         if prompt is not None and len(prompt.text) > limit * LONGEST_PIECE_BYTES:
@@ -175,8 +179,15 @@ class Preparer:
 
     def _render(self, request: GenerateRequest) -> Prompt | None:
         if request.messages is not None:
-            return self._family.render(request.messages)
+            return self._rendered(request.messages)
         return None if request.prompt is None else Prompt.raw(request.prompt)
+
+    def _rendered(self, messages: tuple[Message, ...]) -> Prompt:
+        return replace(self._family.render(messages), messages=messages)
+
+    def _refuse_ids(self, param: str) -> None:
+        if not self._info.capabilities.tokens:
+            raise Unsupported("this model's engine knows texts only, no token ids", param=param)
 
     def _prompt_text(self, prompt: Prompt | None, fitted: Fitted) -> str:
         if prompt is not None and not fitted.truncated:
@@ -234,7 +245,7 @@ class Preparer:
 
     def _rules(self, request: GenerateRequest) -> StopRules:
         return StopRules(
-            strings=request.stop if request.stop is not None else self._family.stop,
+            strings=request.stop if request.stop is not None else self._family.stop or self._info.stop,
             token_ids=request.stop_token_ids or (),
             sequences=request.stop_sequences or (),
             eos_ids=self._eos(request),

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar
 
-from drivetrain.core.engine import Engine, EngineInfo, EngineStream, PromptStep, TokenStep
+from drivetrain.core.engine import Engine, EngineInfo, EngineStream, PromptStep, Step, TokenStep
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
@@ -21,6 +21,9 @@ from drivetrain.worker.admission import Admission, Ticket
 from drivetrain.worker.prepare import Prepared, Preparer
 
 T = TypeVar("T")
+
+Hear = Callable[[Sequence[Event]], bool]
+"""Takes events that came together; False if that is enough for now."""
 
 
 class Observer(Protocol):
@@ -66,6 +69,10 @@ class NothingToSample:
     async def __anext__(self) -> TokenStep:
         return next(self._steps)
 
+    async def follow(self, hear: Callable[[Step], bool]) -> None:
+        while hear(next(self._steps)):
+            pass
+
     def finish(self, index: int) -> None:
         return None
 
@@ -107,6 +114,7 @@ class Run:
         self.last_read = self.times.entered
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.told = False
         self.truncated = 0
         self.prompt_token_ids: tuple[int, ...] | None = None
         self.metrics = Metrics()
@@ -124,12 +132,11 @@ class Run:
         self._open = 0
         self._ticket: Ticket | None = None
         self._stream: EngineStream | None = None
-        self._started = False
         self._begun = False
         self._error: DrivetrainError | None = None
         self._ended = False
         self._reading = False
-        self._interrupted = asyncio.Event()
+        self._preparing: asyncio.Task[Any] | None = None
         self._prepared: Prepared | None = None
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(timeout_s, self._expire, timeout_s)
@@ -138,30 +145,73 @@ class Run:
 
     async def next_event(self) -> Event:
         """The next event, `StopAsyncIteration` after the last one, or the error that ended the request."""
-        if self._reading:
-            raise RuntimeError("one answer has one reader, and it is already waiting for an event")
-        self._reading = True
+        self._begin_reading()
         try:
-            return await self._next_event()
+            while not self._events:
+                if self._over():
+                    raise StopAsyncIteration
+                await self._advance_or_fail()
+            return self._events.popleft()
         finally:
             self._reading = False
 
-    async def _next_event(self) -> Event:
+    async def follow(self, hear: Hear) -> None:
+        """Hand events on where they arise, until the last one or until `hear` returns False."""
+        self._begin_reading()
+        wanted = True
+        failure: BaseException | None = None
+
+        def take(step: Step) -> bool:
+            nonlocal wanted, failure
+            try:
+                self._take_step(step)
+                wanted = self._hand_on(hear)
+            except BaseException as exc:  # noqa: BLE001 - the engine must not hear of it: it is raised to the reader
+                failure = exc
+            return wanted and failure is None and not self._ended
+
+        async def follow_steps(stream: EngineStream) -> None:
+            await stream.follow(take)
+            if failure is not None:
+                raise failure
+
+        def more_is_wanted() -> bool:
+            return wanted and self._hand_on(hear)
+
+        try:
+            while more_is_wanted() and not self._over():
+                await self._advance_or_fail(follow_steps)
+        finally:
+            self._reading = False
+
+    def _begin_reading(self) -> None:
+        if self._reading:
+            raise RuntimeError("one answer has one reader, and it is already waiting for an event")
+        self._reading = True
         self.last_read = time.monotonic()
-        while not self._events:
-            if self._ended:
-                if self._error is not None:
-                    raise self._error
-                raise StopAsyncIteration
-            await self._advance_or_fail()
-        return self._events.popleft()
+
+    def _over(self) -> bool:
+        """Whether no event will come any more. Raises the error that ended the request."""
+        if self._error is not None:
+            raise self._error
+        return self._ended
+
+    def _hand_on(self, hear: Hear) -> bool:
+        """Whether more is wanted."""
+        if not self._events:
+            return True
+        self.last_read = time.monotonic()
+        events = tuple(self._events)
+        self._events.clear()
+        return hear(events)
 
     def interrupt(self, error: DrivetrainError) -> None:
         """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
         if self._ended:
             return
         self._fail(error)
-        self._interrupted.set()
+        if self._preparing is not None:
+            self._preparing.cancel()
         if self._ticket is not None:
             self._ticket.give_up(error)
 
@@ -185,7 +235,7 @@ class Run:
 
     @property
     def usage(self) -> Usage:
-        return Usage(self.prompt_tokens, sum(c.num_tokens for c in self._choices), self.cached_tokens)
+        return Usage(self.prompt_tokens, sum(c.num_tokens for c in self._choices), self.cached_tokens, self.told)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -193,9 +243,17 @@ class Run:
 
     # The way of a request
 
-    async def _advance_or_fail(self) -> None:
+    async def _advance_or_fail(self, read: Callable[[EngineStream], Awaitable[None]] | None = None) -> None:
+        """Start, then take the next step, or what else `read` does with the engine's stream."""
         try:
-            await (self._step() if self._started else self._start())
+            if self._stream is None:
+                await self._start()
+            elif read is not None:
+                await read(self._stream)
+            else:
+                self._take_step(await anext(self._stream))
+        except StopAsyncIteration:
+            self._fail(EngineFailed("the engine ended without finishing the answer"))
         except DrivetrainError as exc:
             self._fail(exc)
         except asyncio.CancelledError:
@@ -225,7 +283,6 @@ class Run:
         self.times.prepared = time.monotonic()
         self._prepared = prepared
         self.truncated = prepared.truncated
-        self._started = True
         if prepared.request.media is None:
             self._begin(prepared.request.prompt_ids)
 
@@ -268,12 +325,7 @@ class Run:
         if prepared.prompt_text and request.prompt_logprobs is None:
             self._echo(None)
 
-    async def _step(self) -> None:
-        assert self._stream is not None
-        try:
-            step = await self._stream.__anext__()
-        except StopAsyncIteration:
-            raise EngineFailed("the engine ended without finishing the answer") from None
+    def _take_step(self, step: Step) -> None:
         if self._ended:
             return
         if isinstance(step, PromptStep):
@@ -285,6 +337,8 @@ class Run:
         self.cached_tokens = step.cached_tokens
         if not self._begun and step.token_ids is not None:
             self._begin(step.token_ids)
+        if step.num_tokens is not None:
+            self.prompt_tokens, self.told = step.num_tokens, True
         if step.logprobs is not None:
             self._echo(step)
 
@@ -297,7 +351,7 @@ class Run:
         self.times.last_token = now = time.monotonic()
         if self.times.first_token is None and step.token_ids:
             self.times.first_token = now
-        self._give(choice.feed(step.token_ids, step.logprobs))
+        self._give(choice.feed(step.token_ids, step.logprobs, step.pieces))
         if choice.finished is None and step.reason is not None:
             self._give(choice.finish(step.reason))
         if choice.finished is not None:
@@ -313,13 +367,16 @@ class Run:
         if self._open == 0:
             self._complete()
         elif not by_engine:
-            self._stream.finish(choice.index)
+            self._loop.call_soon(self._stream.finish, choice.index)
 
     def _complete(self) -> None:
-        """All choices ended. The engine may still hold a last step of one that our matcher ended: abort that."""
+        """All choices ended. The engine may still hold a last step of one that our matcher ended: abort that.
+
+        Not here and now, nor the end of one choice: the engine may be in the middle of handing its steps on.
+        """
         assert self._stream is not None
         self._settle(None)
-        self._stream.abort()
+        self._loop.call_soon(self._stream.abort)
         self._events.append(Finished(self.usage, self.metrics))
 
     # Text on its way out
@@ -387,17 +444,16 @@ class Run:
 
     async def _unless_interrupted(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for `work`, but not past an interruption. What it has begun by then ends by its own limits."""
-        task = asyncio.create_task(work)
-        interrupted = asyncio.create_task(self._interrupted.wait())
+        self._preparing = task = asyncio.create_task(work)
         try:
-            await asyncio.wait({task, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task})
             if self._error is not None:
                 raise self._error
-            return await task
+            return task.result()
         finally:
-            for pending in (task, interrupted):
-                pending.cancel()
-            await asyncio.gather(task, interrupted, return_exceptions=True)
+            self._preparing = None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     @property
     def _wants_logprobs(self) -> bool:

@@ -31,7 +31,7 @@ _LIMIT = {f.name: f.default for f in fields(Limits)}
 class Settings:
     """None means: decided when the model is loaded, or by what is asked later in the chain of defaults."""
 
-    engine: str = setting("auto", Group.MODEL, "auto, llamacpp, native, transformers or fake")
+    engine: str = setting("auto", Group.MODEL, "auto, llamacpp, native, transformers, remote or fake")
     name: str | None = setting(None, Group.MODEL, "the model's public name")
     family: str | None = setting(None, Group.MODEL, "the prompt form, in place of the model's own chat template")
 
@@ -39,6 +39,9 @@ class Settings:
     dtype: str | None = setting(None, Group.ENGINE, "auto, float32, bfloat16 or float16")
     trust_remote_code: bool | None = setting(None, Group.ENGINE, "run code that comes with the model (dangerous)")
     quantize: str | None = setting(None, Group.ENGINE, "none or int8: weights of 8 bits, on a CPU (default none)")
+    compile: bool | None = setting(
+        None, Group.ENGINE, "compile the steps, on a CPU with a C++ compiler (default false)"
+    )
     context_length: int | None = setting(None, Group.ENGINE, "a smaller context than the model's")
     pooling: str | None = setting(None, Group.ENGINE, "for embeddings: mean, cls or last")
     slots: int | None = setting(None, Group.ENGINE, "requests in one batch; each has a context of its own (default 4)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from drivetrain.core.errors import Cancelled
 from drivetrain.core.events import Event
 from drivetrain.core.results import Result
@@ -40,6 +42,10 @@ class EventStream:
 
     async def __anext__(self) -> Event:
         return await self._run.next_event()
+
+    async def follow(self, hear: Callable[[Sequence[Event]], bool]) -> None:
+        """The same events, handed to `hear` where they arise, until the last one or until it returns False."""
+        await self._run.follow(hear)
 
     async def aclose(self) -> None:
         """End the request if it runs, and return once its resources are free."""

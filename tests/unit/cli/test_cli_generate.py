@@ -44,7 +44,8 @@ def test_json_is_the_whole_result(capsys: pytest.CaptureFixture[str]) -> None:
     }
     prompt = len(document["prompt_token_ids"])
     assert document["usage"] == {
-        "prompt_tokens": prompt, "completion_tokens": 19, "cached_tokens": 0, "total_tokens": prompt + 19
+        "prompt_tokens": prompt, "completion_tokens": 19, "cached_tokens": 0, "total_tokens": prompt + 19,
+        "told": False,
     }  # fmt: skip
     assert document["metrics"]["total_s"] > 0
     assert document["metrics"]["memory"][0]["device"] == "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from cli_rigs import run_apart, run_here
 
 from drivetrain import __version__
 
-COMMANDS = ("generate", "chat", "inspect", "doctor", "pull", "list", "rm")
+COMMANDS = ("generate", "chat", "serve", "bench", "conform", "inspect", "doctor", "pull", "list", "rm")
 HEAVY = ("torch", "transformers", "numpy", "jinja2", "PIL", "asyncio", "huggingface_hub", "http", "ssl", "readline")
 LATER = ("drivetrain.assembly", "drivetrain.sync", "drivetrain.store", "drivetrain.engines", "drivetrain.worker.worker")
 
@@ -19,7 +20,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = run_here(capsys, "--help")
     assert outcome.code == 0
     assert not outcome.err
-    assert all(f"\n    {command} " in outcome.out for command in COMMANDS)
+    assert set(re.findall(r"^    ([a-z]+) ", outcome.out, re.MULTILINE)) == set(COMMANDS)
     assert "examples:" in outcome.out
 
 

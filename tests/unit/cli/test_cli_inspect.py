@@ -12,8 +12,6 @@ import pytest
 from cli_rigs import run_here, without_settings
 
 from drivetrain import assembly
-from drivetrain.engines.checkpoint.quiet import quiet_library
-from tiny import causal
 
 EXTRA = "pip install 'drivetrain[native]'"
 CHATML = (
@@ -186,14 +184,19 @@ def test_the_json_files_say_what_the_library_says(
 def test_a_model_that_native_refuses_is_for_transformers(
     capsys: pytest.CaptureFixture[str], checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """By what the JSON says, and by what only the library knows of the architecture."""
-    stated, known = tmp_path / "stated", tmp_path / "known"
-    shutil.copytree(checkpoint("llama"), stated)
-    config = json.loads((stated / "config.json").read_text())
-    (stated / "config.json").write_text(json.dumps({**config, "kv_lora_rank": 8}))
-    with quiet_library():
-        causal.build(known, "Mamba", causal._byte_level, **causal.GROUPED)
-    for folder, words in ((stated, "compressed keys"), (known, "no list of keys")):
+    """By what the JSON says, by its class, and by what only the library knows of the architecture."""
+    stated, known, mla = tmp_path / "stated", tmp_path / "known", {"model_type": "deepseek_v3"}
+    for folder, more in ((stated, {"kv_lora_rank": 8}), (known, {**mla, "architectures": ["DeepseekV3ForCausalLM"]})):
+        shutil.copytree(checkpoint("llama"), folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **more}))
+    of_class = checkpoint("falcon")
+    cases = (
+        (stated, "compressed keys"),
+        (known, "compressed keys"),
+        (of_class, "FalconForCausalLM does its attention"),
+    )
+    for folder, words in cases:
         found = run_here(capsys, "inspect", str(folder), "--json").json
         assert (found["engine"], found["engine_ready"]) == ("transformers", True)
         assert found["engine_why"].startswith("native cannot run this model: ")

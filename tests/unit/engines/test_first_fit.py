@@ -48,7 +48,10 @@ def quietly(what: str, share: float | None) -> None:
 
 async def test_an_unfit_engine_is_closed_before_the_next_one_loads() -> None:
     log: list[str] = []
-    worker = Worker(FirstFit(candidates(log, UNFIT, UNFIT, None), ["before"]), SPEC)
+    said: list[str] = []
+    worker = Worker(
+        FirstFit(candidates(log, UNFIT, UNFIT, None), ["before"]), SPEC, progress=lambda what, share: said.append(what)
+    )
     await worker.start()
     assert log == ["load a", "close a", "load b", "close b", "load c"]
     assert worker.metadata.notes == (
@@ -56,6 +59,7 @@ async def test_an_unfit_engine_is_closed_before_the_next_one_loads() -> None:
         "a cannot run this model: it is odd; b runs it",
         "b cannot run this model: it is odd; c runs it",
     )
+    assert [what for what in said if "cannot" in what] == [*worker.metadata.notes[1:]]
     assert (await worker.generate(prompt="x", max_tokens=3, temperature=0)).text == "The"
     assert len((await worker.embed(["x"])).vectors) == 1
     assert worker.status.engine_alive

@@ -85,12 +85,23 @@ def check_generation_config(path: Path) -> None:
 
 
 def refuse_holes(problems: Mapping[str, Any], *, but: str | None = None) -> None:
-    """Weights that are not in the file would be random. Those with `but` in their name may be missing."""
+    """Weights that are not in the file, or in another shape, would be random. Those named like `but` may be missing.
+
+    For this `from_pretrained` is told to ignore shapes: its own error names no weight.
+    """
     missing = [name for name in problems.get("missing_keys", ()) if but is None or but not in name]
     if missing:
         raise LoadFailed(f"{len(missing)} weights are missing from the files, {min(missing)} among them")
-    if problems.get("mismatched_keys"):
-        raise LoadFailed("the shapes of the weights do not fit the configuration")
+    if mismatched := sorted(problems.get("mismatched_keys", ())):
+        name, here, wanted = mismatched[0]
+        raise LoadFailed(
+            f"the weights do not fit the configuration: {name} is {_shape(here)} and should be {_shape(wanted)}"
+            f" (shapes that differ: {len(mismatched)}); pull or copy the model again"
+        )
+
+
+def _shape(sizes: Iterable[int]) -> str:
+    return "×".join(map(str, sizes))
 
 
 def _judged(name: str, key: str, value: Any) -> Any:

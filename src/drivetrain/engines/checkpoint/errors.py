@@ -7,13 +7,12 @@ import re
 import traceback
 
 from drivetrain.core.errors import DrivetrainError, EngineFailed, LoadFailed, MissingExtra, OutOfMemory
+from drivetrain.engines.wording import one_line
 
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc|alloc_failed",
     re.IGNORECASE,
 )
-_PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.@+-]+){2,}[/\\]?")
-_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 
 
 def is_out_of_memory(exc: BaseException) -> bool:
@@ -51,6 +50,11 @@ def while_loading(exc: BaseException, *, engine: str) -> DrivetrainError:
         error = LoadFailed(
             "this model asks to run code of its own, which is off; if you trust its author, set trust_remote_code"
         )
+    elif "above report" in str(exc):  # which went to the library's log; the message alone says nothing
+        error = LoadFailed(
+            "the weights cannot be brought into the form of this model's class: some are missing or have another shape;"
+            " pull or copy the model again"
+        )
     elif type(exc).__name__ == "SafetensorError":
         error = LoadFailed(f"the weights are damaged ({one_line(exc)}); pull or copy the model again")
     else:
@@ -76,14 +80,6 @@ def _missing(exc: ImportError, engine: str) -> DrivetrainError:
     if "torchvision" in str(exc).lower():
         return MissingExtra("the processor of this model (torchvision)", extra="vision")
     return LoadFailed(f"this model needs a package that is not installed: {one_line(exc)}")
-
-
-def one_line(exc: BaseException, limit: int = 300) -> str:
-    """Class and message, without paths and addresses, short enough for a log line or a response."""
-    text = " ".join(str(exc).split())
-    text = _ADDRESS.sub("<address>", _PATH.sub("<path>", text))
-    text = text if len(text) <= limit else text[: limit - 1] + "…"
-    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
 def free_cached_memory() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 
 class Answer:
     """`feed` gives the parts of the body that have arrived; a chunk of a chunked body is given whole."""
@@ -19,15 +17,12 @@ class Answer:
     def ends_with_connection(self) -> bool:
         return self.status != 0 and not self._chunked and self._left is None
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> list[bytes]:
         """Raises `ValueError` for what is no HTTP."""
         self._data += data
         if not self.status and not self._head():
-            return
-        if self._chunked:
-            yield from self._chunks()
-        else:
-            yield from self._plain()
+            return []
+        return self._chunks() if self._chunked else self._plain()
 
     def _head(self) -> bool:
         head, found, rest = self._data.partition(b"\r\n\r\n")
@@ -44,16 +39,16 @@ class Answer:
         self._data = rest
         return True
 
-    def _plain(self) -> Iterator[bytes]:
+    def _plain(self) -> list[bytes]:
         data, self._data = self._data, b""
         if self._left is not None:
             data = data[: self._left]
             self._left -= len(data)
             self.over = self._left == 0
-        if data:
-            yield data
+        return [data] if data else []
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _chunks(self) -> list[bytes]:
+        parts: list[bytes] = []
         data, at = self._data, 0
         while not self.over:
             line_end = data.find(b"\r\n", at)
@@ -66,5 +61,6 @@ class Answer:
             self.over = start == end
             at = end + 2
             if not self.over:
-                yield data[start:end]
+                parts.append(data[start:end])
         self._data = data[at:]
+        return parts

@@ -8,7 +8,9 @@ that computes on every core, each switch costs more than the work.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -18,6 +20,8 @@ from drivetrain.engines.llamacpp.answer import Answer
 from drivetrain.engines.llamacpp.errors import ServerRefused
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+_JSON = json.JSONDecoder()
 
 Hear = Callable[[dict[str, Any]], bool]
 """Takes one event of a stream, on the event loop; True if that is enough."""
@@ -30,6 +34,7 @@ class Connection:
         self._host = host
         self._port = port
         self._key = key
+        self._to_write: list[Callable[[], None]] = []
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON answer. Raises `ServerRefused` for any status but 200, `OSError` or `EOFError` without one."""
@@ -53,12 +58,37 @@ class Connection:
         self, method: str, path: str, body: Mapping[str, Any] | None, take: Callable[[bytes], bool]
     ) -> None:
         loop = asyncio.get_running_loop()
-        exchange = _Exchange(self._request(method, path, body), Answer(), take, loop.create_future())
-        transport, _ = await loop.create_connection(lambda: exchange, self._host, self._port)
+        exchange = _Exchange(self._request(method, path, body), Answer(), take, self._write, loop.create_future())
+        try:
+            transport, _ = await loop.create_connection(lambda: exchange, sock=self._connecting())
+        except BaseException:
+            exchange.done.cancel()
+            raise
         try:
             await exchange.done
         finally:
             transport.abort()
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Those who come at once are written in one go: llama.cpp begins a step with whom it has by then."""
+        if not self._to_write:
+            asyncio.get_running_loop().call_soon(self._write_all)
+        self._to_write.append(write)
+
+    def _write_all(self) -> None:
+        for write in self._to_write:
+            write()
+        self._to_write.clear()
+
+    def _connecting(self) -> socket.socket:
+        """On the way to a server on this machine there is nothing to look up, and nothing to wait for."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        failed = sock.connect_ex((self._host, self._port))
+        if failed not in {0, errno.EINPROGRESS}:
+            sock.close()
+            raise OSError(failed, os.strerror(failed))
+        return sock
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
@@ -73,9 +103,15 @@ class _Exchange(asyncio.Protocol):
     """One request and its answer. `done` is settled once: by the end, by `take` having enough, or by an error."""
 
     def __init__(
-        self, request: bytes, answer: Answer, take: Callable[[bytes], bool], done: asyncio.Future[None]
+        self,
+        request: bytes,
+        answer: Answer,
+        take: Callable[[bytes], bool],
+        write: Callable[[Callable[[], None]], None],
+        done: asyncio.Future[None],
     ) -> None:
         self._request = request
+        self._write = write
         self._answer = answer
         self._take = take
         self._refusal: list[bytes] = []
@@ -85,36 +121,42 @@ class _Exchange(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         raw: socket.socket = transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        transport.write(self._request)
+        self._write(lambda: transport.write(self._request))
 
     def data_received(self, data: bytes) -> None:
         if self.done.done():
             return
         try:
-            over = self._hand_on(data)
+            for part in self._answer.feed(data):
+                if self._answer.status != 200:
+                    self._refusal.append(part)
+                elif self._take(part):
+                    self._settle()
+                    return
+            if self._answer.over:
+                self._settle(self._refused())
         except Exception as exc:  # noqa: BLE001 - it is raised where the answer is waited for
-            self.done.set_exception(exc)
-        else:
-            if over:
-                self.done.set_result(None)
+            self._settle(exc)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer.ends_with_connection and exc is None:
+            self._settle()
+        else:
+            self._settle(exc or EOFError("the answer broke off"))
+
+    def _refused(self) -> ServerRefused | None:
+        if self._answer.status == 200:
+            return None
+        return ServerRefused.parse(self._answer.status, b"".join(self._refusal))
+
+    def _settle(self, error: Exception | None = None) -> None:
+        """Whoever waits may have been cancelled by what was handed on."""
         if self.done.done():
             return
-        if self._answer.ends_with_connection and exc is None:
+        if error is None:
             self.done.set_result(None)
         else:
-            self.done.set_exception(exc or EOFError("the answer broke off"))
-
-    def _hand_on(self, data: bytes) -> bool:
-        for part in self._answer.feed(data):
-            if self._answer.status != 200:
-                self._refusal.append(part)
-            elif self._take(part):
-                return True
-        if self._answer.over and self._answer.status != 200:
-            raise ServerRefused.parse(self._answer.status, b"".join(self._refusal))
-        return self._answer.over
+            self.done.set_exception(error)
 
 
 class _Lines:
@@ -135,12 +177,12 @@ class _Lines:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    text = line.partition(b":")[2].strip()
-    if not text or text == b"[DONE]":
+    text = line.partition(b":")[2].strip().decode()
+    if not text or text == "[DONE]":
         return None
-    event: dict[str, Any] = json.loads(text)
+    event: dict[str, Any] = _JSON.raw_decode(text)[0]  # half the work of `json.loads`
     if line.startswith(b"error:"):
         raise ServerRefused.parse(500, json.dumps({"error": event}).encode())
     if "error" in event:
-        raise ServerRefused.parse(500, text)
+        raise ServerRefused.parse(500, text.encode())
     return event

@@ -18,6 +18,7 @@ from drivetrain.core.errors import (
     MissingExtra,
     OutOfMemory,
 )
+from drivetrain.engines.wording import clean, one_line
 
 
 class ProcessDied(Exception):
@@ -61,8 +62,6 @@ _OUT_OF_MEMORY = re.compile(
 )
 _REASON = re.compile(r"\d[\d.]* E\s+(?:\w+\s+)?[\w:~]+: (?:error loading model: )?(.*)")
 _VAGUE = re.compile(r"failed to (?:load model|initialize the context)|exiting due to|failed to read key-value pairs$")
-_PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.@+-]+){2,}[/\\]?")
-_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 
 REFUSALS: dict[str, type[DrivetrainError]] = {
     "invalid_request_error": InvalidRequest,
@@ -126,17 +125,6 @@ def while_loading(exc: BaseException) -> DrivetrainError:
         error = LoadFailed(f"the model cannot be loaded: {one_line(exc)}")
     error.__cause__ = exc
     return error
-
-
-def one_line(exc: BaseException) -> str:
-    text = clean(str(exc))
-    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
-
-
-def clean(text: str, limit: int = 300) -> str:
-    """One line without paths and addresses, short enough for a log line or a response."""
-    text = _ADDRESS.sub("<address>", _PATH.sub("<path>", " ".join(text.split())))
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _refusal(exc: ServerRefused) -> DrivetrainError:

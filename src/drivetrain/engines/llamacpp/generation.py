@@ -12,13 +12,12 @@ from drivetrain.core.errors import EngineFailed
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.llamacpp.connection import Connection
 from drivetrain.engines.llamacpp.continuing import Continued, behind
-from drivetrain.engines.llamacpp.door import Door
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.idle import until_idle
 from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused, room
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import Slot, SlotPool, common_prefix
+from drivetrain.engines.llamacpp.slots import Slot, SlotPool
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
 OVERSHOOT = 4
@@ -34,7 +33,6 @@ class Served:
     connection: Connection
     vocabulary: Vocabulary
     slots: SlotPool
-    door: Door
     count_step: Callable[[], None]
     alive: Callable[[], bool]
     image_prompts: ImagePrompts | None = None
@@ -111,12 +109,10 @@ class ChoiceRun:
         """Leaving it before llama.cpp's own end closes the connection, and waits until the slot is idle."""
         self._received = 0
         over = enough = False
-        entry = await self._served.door.enter(self._size(leg, slot))
         slot.cached = ()
 
         def hear(event: dict[str, Any]) -> bool:
             nonlocal over, enough
-            entry.leave()
             over = bool(event["stop"])
             self._hear(event, leg)
             enough = over or (self._ended and self._last is None)
@@ -127,19 +123,11 @@ class ChoiceRun:
             if not enough:
                 raise EOFError("the answer broke off")
         finally:
-            entry.leave()
             try:
                 if not over:
                     await until_idle(self._served.connection, slot.id, self._served.alive)
             finally:
                 slot.cached = (*self._key, *self._sampled)
-
-    def _size(self, leg: Leg, slot: Slot) -> int:
-        """Tokens to compute before the first answer. How many an image has is not known: it goes in alone."""
-        if not isinstance(leg.prompt, tuple):
-            return self._request.context_length
-        cached = 0 if self._request.seeded else common_prefix(slot.cached, leg.prompt)
-        return max(1, len(leg.prompt) - cached)
 
     def _hear(self, event: dict[str, Any], leg: Leg) -> None:
         if event["stop"]:
@@ -179,13 +167,13 @@ class ChoiceRun:
     def _take(self, event: dict[str, Any], leg: Leg) -> None:
         """One frame: mostly one id, with those before it that the stream left out."""
         predicted = int(event["tokens_predicted"])
-        ids = tuple(int(i) for i in event["tokens"])
+        ids: tuple[int, ...] = tuple(event["tokens"])
         if self._received < len(leg.forced):
             if predicted > len(leg.forced) or ids[-1] != leg.forced[predicted - 1]:
                 raise EngineFailed("llama.cpp did not come back to where this answer was")
             self._received = predicted
             return
-        entries = self._logprobs(event)
+        entries = None if self._request.logprobs is None else self._logprobs(event, self._request.logprobs)
         lost = predicted - self._received - len(ids)
         if lost > 0:
             ids = (*self._recover(event, ids[-1], lost), *ids)
@@ -201,8 +189,7 @@ class ChoiceRun:
                 break
         step = TokenStep(self.index, ids, None if entries is None else tuple(entries[: len(ids)]), reason)
         self._ended = reason is not None
-        own_end = predicted >= leg.sampled or ids[-1] in self._served.vocabulary.eos_ids
-        if reason is not None and own_end:
+        if reason is not None and (predicted >= leg.sampled or ids[-1] in self._served.vocabulary.eos_ids):
             self._last = step  # until llama.cpp has ended too, which is the next frame
         else:
             self._emit(step)
@@ -226,10 +213,7 @@ class ChoiceRun:
             raise EngineFailed(f"llama.cpp's stream left out {count} tokens that cannot be worked out from its text")
         return found
 
-    def _logprobs(self, event: dict[str, Any]) -> list[IdLogprobs] | None:
-        count = self._request.logprobs
-        if count is None:
-            return None
+    def _logprobs(self, event: dict[str, Any], count: int) -> list[IdLogprobs]:
         made: list[IdLogprobs] = []
         for entry in event["completion_probabilities"]:
             top = tuple((int(t["id"]), min(0.0, float(t["logprob"]))) for t in entry["top_logprobs"][:count])

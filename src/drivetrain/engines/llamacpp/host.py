@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import select
 import signal
 import sys
 from typing import Any
@@ -24,6 +25,7 @@ GPU_BATCH = 512
 
 def main() -> None:
     config = json.loads(sys.stdin.readline())
+    end_with_parent()
     if hasattr(signal, "SIGINT"):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = serve(config)
@@ -33,6 +35,23 @@ def main() -> None:
     sys.stdout.flush()
     sys.stdin.read()  # ends with the parent, however that ends
     os._exit(0)
+
+
+def end_with_parent() -> None:
+    """See that a parent killed during the load ends this process: nothing of Python runs then to see its input end.
+
+    Linux sends SIGIO, which ends the process, as soon as the last writer of the pipe is gone. Elsewhere the end of
+    the input is seen after the load. (Not PR_SET_PDEATHSIG: it is sent when the *thread* ends that started this.)
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    import fcntl
+
+    stdin = sys.stdin.fileno()
+    fcntl.fcntl(stdin, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(stdin, fcntl.F_SETFL, fcntl.fcntl(stdin, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([stdin], [], [], 0)[0]:  # nothing more is ever written to it: it had ended before
+        os._exit(0)
 
 
 def serve(config: dict[str, Any]) -> Any:

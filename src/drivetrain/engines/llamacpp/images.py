@@ -17,6 +17,7 @@ from drivetrain.core.errors import ContextOverflow, DrivetrainError, InvalidRequ
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, literal_spans
+from drivetrain.engines.wording import clean
 from drivetrain.text.spans import find_specials
 
 WEIGHT = 256
@@ -119,7 +120,7 @@ def refused(exc: ServerRefused) -> DrivetrainError:
     if isinstance(error, ContextOverflow):
         return _overflow(exc.prompt_tokens, exc.limit, None)
     if isinstance(error, InvalidRequest):
-        return InvalidRequest(f"llama.cpp cannot take these images: {errors.clean(str(exc))}", param="images")
+        return InvalidRequest(f"llama.cpp cannot take these images: {clean(str(exc))}", param="images")
     return error
 
 

@@ -12,7 +12,6 @@ from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.llamacpp.connection import Connection
-from drivetrain.engines.llamacpp.door import CPU_ROOM, GPU_ROOM, Door
 from drivetrain.engines.llamacpp.generation import Served
 from drivetrain.engines.llamacpp.gguf import as_text, read_metadata
 from drivetrain.engines.llamacpp.image_token import image_token
@@ -107,7 +106,6 @@ class Model:
             connection=Connection(process.host, process.port, process.key),
             vocabulary=self.vocabulary,
             slots=SlotPool(self.options.slots),
-            door=Door(CPU_ROOM if process.device == "cpu" else GPU_ROOM),
             count_step=count_step,
             alive=lambda: process.alive,
             image_prompts=prompts,

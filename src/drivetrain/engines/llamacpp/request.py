@@ -27,12 +27,18 @@ class Generation:
         if self._all_banned:
             raise InvalidRequest("the bans of this request leave no token to sample", param="suppress_tokens")
         images = await self._images()
+        task = asyncio.current_task()
+        assert task is not None
+        wanted = [index for index in range(len(self._request.seeds)) if index not in self._finished]
+        choices = [ChoiceRun(index, self._request, self._served, self.emit, images) for index in wanted]
+        if len(choices) == 1:
+            self._tasks[choices[0].index] = task
+            await choices[0].run()
+            return
         try:
             async with asyncio.TaskGroup() as group:
-                for index in range(len(self._request.seeds)):
-                    if index not in self._finished:
-                        choice = ChoiceRun(index, self._request, self._served, self.emit, images)
-                        self._tasks[index] = group.create_task(choice.run())
+                for choice in choices:
+                    self._tasks[choice.index] = group.create_task(choice.run())
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
 

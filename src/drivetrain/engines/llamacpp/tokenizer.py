@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import json
+import socket
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
@@ -11,6 +12,7 @@ from typing import Protocol
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import Detokenizer
 from drivetrain.engines.llamacpp import errors
+from drivetrain.engines.llamacpp.answer import Answer
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.text.detokenizers import TableDetokenizer
@@ -27,30 +29,52 @@ class Split(Protocol):
 
 
 class ServerSplit:
-    """Asks the server's `/tokenize`, on a connection of its own each time."""
+    """Asks the server's `/tokenize`, on connections that are kept: a new one costs as much as the question."""
 
     def __init__(self, host: str, port: int, key: str) -> None:
-        self._host = host
-        self._port = port
-        self._key = key
+        self._address = (host, port)
+        self._head = (
+            f"POST /tokenize HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {key}\r\n"
+            "Content-Type: application/json\r\nContent-Length: "
+        )
+        self._kept: list[socket.socket] = []
+
+    def __del__(self) -> None:
+        for kept in self._kept:
+            kept.close()
 
     def __call__(self, text: str, *, specials: bool, add_special: bool = False) -> list[int]:
         if not text and not add_special:
             return []
         body = json.dumps({"content": text, "add_special": add_special, "parse_special": specials})
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        request = f"{self._head}{len(body)}\r\n\r\n{body}".encode()
         try:
-            headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
-            connection.request("POST", "/tokenize", body, headers)
-            response = connection.getresponse()
-            data = response.read()
-            if response.status != http.client.OK:
-                raise ServerRefused.parse(response.status, data)
-            return [int(i) for i in json.loads(data)["tokens"]]
+            return [int(i) for i in json.loads(self._ask(request))["tokens"]]
         except Exception as exc:
             raise errors.while_running(exc) from exc
-        finally:
+
+    def _ask(self, request: bytes) -> bytes:
+        if self._kept:
+            with contextlib.suppress(ConnectionError, EOFError, IndexError):  # the server closes what is idle for long
+                return self._exchange(self._kept.pop(), request)
+        return self._exchange(socket.create_connection(self._address, TIMEOUT_S), request)
+
+    def _exchange(self, connection: socket.socket, request: bytes) -> bytes:
+        answer, parts = Answer(), list[bytes]()
+        try:
+            connection.sendall(request)
+            while not answer.over:
+                data = connection.recv(2**16)
+                if not data:
+                    raise EOFError("the answer broke off")
+                parts += answer.feed(data)
+        except BaseException:
             connection.close()
+            raise
+        self._kept.append(connection)
+        if answer.status != 200:
+            raise ServerRefused.parse(answer.status, b"".join(parts))
+        return b"".join(parts)
 
 
 class LlamaCppTokenizer:

@@ -12,10 +12,10 @@ import torch
 from drivetrain.core.engine import EngineRequest, IdLogprobs, Media, PromptStep, Step, TokenStep
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.checkpoint.errors import one_line
 from drivetrain.engines.checkpoint.kinds import Kind
 from drivetrain.engines.transformers.loading import Loaded
 from drivetrain.engines.transformers.sampler import RowSampler, one_by_one
+from drivetrain.engines.wording import one_line
 
 Emit = Callable[[Step], None]
 

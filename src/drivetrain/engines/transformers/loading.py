@@ -60,6 +60,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         use_safetensors=True,
         local_files_only=True,
         output_loading_info=True,
+        ignore_mismatched_sizes=True,
     )
     declared.refuse_holes(
         problems, but="pooler" if kind is Kind.ENCODER else None

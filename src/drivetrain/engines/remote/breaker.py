@@ -1,0 +1,96 @@
+"""Whether an upstream is fit to be asked: a circuit breaker over the outcomes of its requests. No clock of its own."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+
+IN_A_ROW = 3
+"""Failures one after another that open it."""
+
+WINDOW = 20
+MIN_OUTCOMES = 6
+"""An outlier: of the last `WINDOW` outcomes at least half are failures, once there are so many."""
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+
+class State(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Breaker:
+    """Closed: all requests pass. Open: none, until a pause is over and a probe finds the upstream well.
+
+    Then half open: one request passes, and how it fares closes it, or opens it for twice the pause.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.state = State.CLOSED
+        self.openings = 0
+        self._clock = clock
+        self._recent: deque[bool] = deque(maxlen=WINDOW)
+        self._in_a_row = 0
+        self._pause_s = FIRST_PAUSE_S
+        self._until = 0.0
+        self._trying = False
+
+    @property
+    def lets_pass(self) -> bool:
+        return self.state is State.CLOSED or (self.state is State.HALF_OPEN and not self._trying)
+
+    @property
+    def probe_is_due(self) -> bool:
+        return self.state is State.OPEN and self._clock() >= self._until
+
+    def begin(self) -> None:
+        """A request goes out; exactly one of `succeed`, `fail` and `leave` follows."""
+        self._trying = self.state is State.HALF_OPEN
+
+    def succeed(self) -> None:
+        self._note(failed=False)
+        if self.state is State.HALF_OPEN:
+            self.state = State.CLOSED
+            self._pause_s = FIRST_PAUSE_S
+            self._recent.clear()
+
+    def fail(self, *, surely: bool = True) -> None:
+        """Failures that may be their requests' own fault are no row; many of them make an outlier."""
+        self._note(failed=True, in_a_row=surely)
+        if self.state is State.HALF_OPEN:
+            self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+            self.open()
+        elif self.state is State.CLOSED and (self._in_a_row >= IN_A_ROW or self._is_outlier):
+            self.open()
+
+    def leave(self) -> None:
+        """The request ended without a verdict: it was cancelled, or the upstream was merely full."""
+        self._trying = False
+
+    def open(self) -> None:
+        self.state = State.OPEN
+        self.openings += 1
+        self._until = self._clock() + self._pause_s
+
+    def probed(self, *, well: bool) -> None:
+        if self.state is not State.OPEN:
+            return
+        if well:
+            self.state, self._in_a_row = State.HALF_OPEN, 0
+        else:
+            self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+            self._until = self._clock() + self._pause_s
+
+    @property
+    def _is_outlier(self) -> bool:
+        return len(self._recent) >= MIN_OUTCOMES and 2 * sum(self._recent) >= len(self._recent)
+
+    def _note(self, *, failed: bool, in_a_row: bool = True) -> None:
+        self._trying = False
+        self._recent.append(failed)
+        self._in_a_row = self._in_a_row + in_a_row if failed else 0

@@ -1,0 +1,202 @@
+"""What can go wrong between us and an upstream, in the words of the contract. The only place that translates."""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import json
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from drivetrain.core.errors import (
+    ContextOverflow,
+    DeadlineExceeded,
+    DrivetrainError,
+    EngineFailed,
+    InvalidRequest,
+    LoadFailed,
+    ModelNotFound,
+    NotReady,
+    OutOfMemory,
+    Overloaded,
+)
+from drivetrain.engines.remote.address import KEY_VARIABLE, Key
+from drivetrain.engines.wording import clean
+
+MAX_RETRY_AFTER_S = 600.0
+_OVERFLOWS = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_OVERFLOW_WORDS = re.compile(
+    r"maximum context length|context (?:size|length|window) (?:has been |is )?exceeded", re.IGNORECASE
+)
+_OURS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
+
+
+class Broken(Exception):
+    """The upstream ended early, fell silent, or what it sent is not what its API says. The message is our own."""
+
+
+class Refused(Exception):
+    """The upstream answered with an error: its status, and what its body says."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str = "",
+        *,
+        code: str = "",
+        param: str | None = None,
+        retry_after_s: float = 1.0,
+        figures: tuple[int, int] = (0, 0),
+    ) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.figures = figures
+        """Tokens of the prompt and of the context, of an overflow that tells them."""
+
+    @classmethod
+    def parse(cls, status: int, headers: Mapping[str, str], body: bytes, key: Key) -> Refused:
+        found: Any = None
+        with contextlib.suppress(ValueError):
+            found = json.loads(body)
+        return cls.of_json(status, found, key, retry_after_s=_retry_after(headers.get("retry-after", "")))
+
+    @classmethod
+    def of_json(cls, status: int, found: Any, key: Key, *, retry_after_s: float = 1.0) -> Refused:
+        """`found` is a body of any of the shapes that servers use, or nothing that can be read."""
+        error: Any = found
+        for name in ("error", "detail", "message"):
+            if isinstance(error, dict) and error.get(name) and not isinstance(error.get("message"), str):
+                error = error[name]
+        if not isinstance(error, dict):
+            error = {"message": error if isinstance(error, str) else ""}
+        codes = [error.get("code"), error.get("type")]
+        param = error.get("param")
+        return cls(
+            status,
+            clean(key.hide(str(error.get("message") or ""))),
+            code=next((c for c in codes if isinstance(c, str)), ""),
+            param=param if isinstance(param, str) and len(param) <= 100 else None,
+            retry_after_s=retry_after_s,
+            figures=(_whole(error.get("n_prompt_tokens")), _whole(error.get("n_ctx"))),
+        )
+
+
+def may_try_again(exc: BaseException) -> bool:
+    """Before anything of the answer came: whether another upstream, or the same one later, may do better."""
+    if isinstance(exc, Refused):
+        return exc.status in {408, 429} or exc.status >= 500
+    return isinstance(exc, (Broken, OSError, EOFError))
+
+
+def may_be_the_request(exc: BaseException) -> bool:
+    """A plain 500 may be the upstream's fault or that of this very request, which would then bring down one upstream
+    after another: it is not sent to the same one again, and counts less."""
+    return isinstance(exc, Refused) and exc.status == 500
+
+
+def is_fault(exc: BaseException) -> bool:
+    """Whether the upstream is to blame. One that is merely full, or refuses a request, is as good as before."""
+    if isinstance(exc, Refused):
+        return exc.status >= 500 and exc.status not in {503, 504}
+    return isinstance(exc, (Broken, OSError, EOFError))
+
+
+def while_running(exc: BaseException) -> DrivetrainError:
+    if isinstance(exc, DrivetrainError):
+        return exc
+    if isinstance(exc, Refused):
+        error = _refusal(exc)
+    elif isinstance(exc, Broken):
+        error = EngineFailed(f"the upstream broke off: {exc}")
+    elif isinstance(exc, MemoryError):
+        error = OutOfMemory("there is no memory left for this answer")
+    elif isinstance(exc, (OSError, EOFError)):
+        error = EngineFailed(f"the connection to the upstream broke: {reason(exc)}")
+    else:
+        error = EngineFailed(f"the upstream's answer could not be read: {type(exc).__name__}")
+    error.__cause__ = exc
+    return error
+
+
+def while_loading(exc: BaseException) -> DrivetrainError:
+    if isinstance(exc, Refused) and exc.status in {401, 403}:
+        error: DrivetrainError = LoadFailed(f"the upstream refuses the key; put the right one into {KEY_VARIABLE}")
+    elif isinstance(exc, Refused) and exc.status == 404:
+        error = ModelNotFound(f"the upstream knows no such model or path{_said(exc)}", param="model")
+    elif isinstance(exc, DrivetrainError):
+        return exc
+    elif isinstance(exc, Refused):
+        error = LoadFailed(f"the upstream answers {exc.status}{_said(exc)}")
+    elif isinstance(exc, Broken):
+        error = LoadFailed(f"this is no server of OpenAI's API: {exc}")
+    else:
+        error = LoadFailed(f"the upstream cannot be reached: {reason(exc)}")
+    error.__cause__ = exc
+    return error
+
+
+def reason(exc: BaseException) -> str:
+    """Without the address, which Python's own words repeat."""
+    if isinstance(exc, TimeoutError):
+        return "nobody takes the connection in time"
+    if isinstance(exc, ConnectionRefusedError):
+        return "nobody listens there"
+    if isinstance(exc, ssl.SSLError):
+        return f"TLS fails ({exc.reason or type(exc).__name__})"
+    return type(exc).__name__
+
+
+def _refusal(exc: Refused) -> DrivetrainError:
+    if exc.code in _OVERFLOWS or (exc.status == 400 and _OVERFLOW_WORDS.search(exc.message)):
+        prompt, limit = exc.figures
+        return ContextOverflow(
+            exc.message or "prompt and answer do not fit in the upstream's context",
+            prompt_tokens=prompt,
+            limit=limit,
+            param=_OURS.get(exc.param or "", exc.param),
+        )
+    if exc.code == "out_of_memory":
+        return OutOfMemory(f"the upstream ran out of memory{_said(exc)}")
+    if exc.status == 504 or exc.code == "deadline_exceeded":
+        return DeadlineExceeded(f"the upstream's own time for this request was up{_said(exc)}")
+    if exc.status == 429:
+        return Overloaded(f"the upstream is full{_said(exc)}", retry_after_s=exc.retry_after_s)
+    if exc.status == 503:
+        return NotReady(f"the upstream is not ready{_said(exc)}", retry_after_s=exc.retry_after_s)
+    if exc.status == 404:
+        return ModelNotFound(f"the upstream does not know this model any more{_said(exc)}")
+    if exc.status in {400, 413, 422}:
+        return InvalidRequest(
+            f"the upstream refuses this request{_said(exc)}", param=_OURS.get(exc.param or "", exc.param)
+        )
+    if exc.status in {401, 403}:
+        return EngineFailed("the upstream refuses our key")
+    if 300 <= exc.status < 400:
+        return EngineFailed("the upstream redirects, which is not followed: the key would go along")
+    return EngineFailed(f"the upstream failed on this request{_said(exc)}")
+
+
+def _said(exc: Refused) -> str:
+    return f": {exc.message}" if exc.message else ""
+
+
+def _retry_after(value: str) -> float:
+    """Seconds, or a date; bounded, whatever it says."""
+    seconds = 1.0
+    with contextlib.suppress(ValueError, TypeError):
+        if re.fullmatch(r"\d+(\.\d+)?", value.strip()):
+            seconds = float(value)
+        elif value:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0

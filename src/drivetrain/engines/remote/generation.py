@@ -1,0 +1,157 @@
+"""One request: a choice is one answer of one upstream, and is asked for again elsewhere only before it has begun."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
+from drivetrain.core.errors import NotReady
+from drivetrain.engines.remote.address import Key
+from drivetrain.engines.remote.dialect import Dialect, Learn, Reader
+from drivetrain.engines.remote.errors import Broken, may_be_the_request, may_try_again
+from drivetrain.engines.remote.events import events
+from drivetrain.engines.remote.pool import Pool, Upstream
+from drivetrain.engines.remote.wire import Timeouts, asked
+
+MAX_ATTEMPTS = 3
+PAUSE_S = 0.1
+"""Before the same upstream is asked again, and twice as long before the next time."""
+
+Emit = Callable[[Step], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A pool that is open and what is needed to ask it."""
+
+    pool: Pool
+    key: Key
+    timeouts: Timeouts
+    learn: Learn
+    count_step: Callable[[], None]
+
+
+class ChoiceRun:
+    def __init__(self, index: int, request: EngineRequest, served: Served, emit: Emit) -> None:
+        self._index = index
+        self._request = request
+        self._served = served
+        self._emit = emit
+        self._heard = False
+
+    async def run(self) -> None:
+        """Raises what the last attempt raised. Cancelling closes the connection."""
+        tried: list[Upstream] = []
+        while True:
+            upstream = self._served.pool.take(tried)
+            try:
+                await self._attempt(upstream)
+            except Exception as exc:
+                tried.append(upstream)
+                if self._heard or not may_try_again(exc) or len(tried) >= MAX_ATTEMPTS:
+                    raise
+                await self._pause(tried, exc)
+            else:
+                return
+
+    async def _pause(self, tried: list[Upstream], exc: Exception) -> None:
+        """Nobody waits where another upstream is free; what went wrong is raised where none is left."""
+        try:
+            following = self._served.pool.take(tried)
+        except NotReady:
+            raise exc from None
+        if following in tried:
+            if may_be_the_request(exc):
+                raise exc
+            await asyncio.sleep(PAUSE_S * 2 ** (len(tried) - 1))
+
+    async def _attempt(self, upstream: Upstream) -> None:
+        assert upstream.dialect is not None
+        failure: BaseException | None = None
+        upstream.begin()
+        try:
+            await self._ask(upstream, upstream.dialect)
+        except BaseException as exc:
+            failure = exc
+            raise
+        finally:
+            upstream.end(failure)
+
+    async def _ask(self, upstream: Upstream, dialect: Dialect) -> None:
+        served, body = self._served, dialect.body(self._request, self._index)
+        reader = dialect.reader(self._request, self._index, served.learn)
+        async with (
+            asked(
+                upstream.address,
+                "POST",
+                dialect.path,
+                served.key,
+                body,
+                timeouts=served.timeouts,
+                head_s=served.timeouts.first_s,
+            ) as answer,
+            aclosing(events(answer, served.key, served.timeouts)) as heard,
+        ):
+            try:
+                async for event in heard:
+                    if not self._heard:
+                        upstream.answered()
+                    await self._hear(event, reader)
+                    if reader.over:
+                        return
+            except (Broken, OSError):
+                if not reader.settled:
+                    raise
+            for step in reader.close():
+                self._emit(step)
+
+    async def _hear(self, event: Mapping[str, Any], reader: Reader) -> None:
+        self._heard = True
+        self._served.count_step()
+        for step in await reader.hear(event):
+            self._emit(step)
+
+
+class Generation:
+    """`run` ends when every choice has ended; cancelling it closes all connections."""
+
+    def __init__(self, request: EngineRequest, served: Served, emit: Emit) -> None:
+        self._request = request
+        self._served = served
+        self._emit = emit
+        self._prompt_told = False
+        self._told: list[PromptStep] = []
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._finished: set[int] = set()
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(len(self._request.seeds)):
+                    if index not in self._finished:
+                        choice = ChoiceRun(index, self._request, self._served, self.emit)
+                        self._tasks[index] = group.create_task(choice.run())
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    def finish(self, index: int) -> None:
+        self._finished.add(index)
+        if index in self._tasks:
+            self._tasks[index].cancel()
+
+    def emit(self, step: Step) -> None:
+        """The first choice that hears of the prompt tells of it; its tokens are told once all choices did."""
+        if isinstance(step, TokenStep):
+            if step.index not in self._finished:
+                self._emit(step)
+        elif step.num_tokens is not None:
+            self._told.append(step)
+            if len(self._told) == len(self._request.seeds):
+                self._emit(step)
+        elif not self._prompt_told:
+            self._prompt_told = True
+            self._emit(step)

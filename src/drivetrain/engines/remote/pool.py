@@ -1,0 +1,171 @@
+"""The upstreams of one model: who is asked next, who is left out, and who may come back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from drivetrain.core.errors import DrivetrainError, LoadFailed, NotReady
+from drivetrain.engines.remote.address import Address
+from drivetrain.engines.remote.breaker import Breaker, State
+from drivetrain.engines.remote.dialect import Dialect, Facts
+from drivetrain.engines.remote.errors import Broken, Refused, is_fault, may_be_the_request, while_loading
+from drivetrain.engines.remote.probe import Prober
+
+WATCH_S = 0.1
+_log = logging.getLogger(__name__)
+
+
+class Upstream:
+    """`dialect` is None until it has answered once."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.breaker = Breaker()
+        self.dialect: Dialect | None = None
+        self.active = 0
+        self.taken = 0
+
+    @property
+    def load(self) -> tuple[float, int]:
+        """The share of its capacity that is in use; among equals, whoever has had fewer requests."""
+        capacity = self.dialect.facts.max_concurrency if self.dialect else 1
+        return (self.active / max(1, capacity), self.taken)
+
+    def begin(self) -> None:
+        self.active += 1
+        self.taken += 1
+        self.breaker.begin()
+
+    def end(self, failure: BaseException | None) -> None:
+        """One request of it is over. A cancellation, or an error of the request itself, says nothing against it."""
+        self.active -= 1
+        with self._told():
+            if failure is None:
+                self.breaker.succeed()
+            elif is_fault(failure):
+                self.breaker.fail(surely=not may_be_the_request(failure))
+            else:
+                self.breaker.leave()
+
+    def answered(self) -> None:
+        """A first event has come. For one on trial that is enough: an answer may take minutes, and others wait."""
+        with self._told():
+            if self.breaker.state is State.HALF_OPEN:
+                self.breaker.succeed()
+
+    def suspect(self) -> None:
+        """A short question beside the requests has failed."""
+        with self._told():
+            self.breaker.fail()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        before = self.breaker.state
+        yield
+        if self.breaker.state is not before:
+            _log.warning("upstream %s is %s", self.address.authority, self.breaker.state.value)
+
+
+class Pool:
+    """`open` probes all of them; `watch` runs as long as the pool is used and brings back who was left out."""
+
+    def __init__(self, addresses: Sequence[Address], prober: Prober) -> None:
+        self.upstreams = tuple(Upstream(address) for address in addresses)
+        self._prober = prober
+        self._facts: Facts | None = None
+        self._loop = asyncio.get_running_loop()
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def open(self) -> Facts:
+        """What they have in common. Raises what the last one said if none answers, `LoadFailed` if they differ."""
+        found = await asyncio.gather(*(self._prober.probe(u.address) for u in self.upstreams), return_exceptions=True)
+        failed: BaseException | None = None
+        for upstream, dialect in zip(self.upstreams, found, strict=True):
+            if isinstance(dialect, BaseException):
+                if not isinstance(dialect, (OSError, Broken, Refused)) or (
+                    isinstance(dialect, Refused) and dialect.status < 500
+                ):
+                    raise while_loading(dialect) from dialect
+                failed = dialect
+                upstream.breaker.open()
+                _log.warning("upstream %s does not answer; it is left out until it does", upstream.address.authority)
+            else:
+                upstream.dialect = dialect
+        known = [u.dialect.facts for u in self.upstreams if u.dialect is not None]
+        if not known:
+            assert failed is not None
+            raise while_loading(failed) from failed
+        self._facts = in_common(known)
+        self._watcher = asyncio.create_task(self._watch(), name="drivetrain-remote-watch")
+        return self._facts
+
+    def take(self, but: Collection[Upstream] = ()) -> Upstream:
+        """The least loaded of those that may be asked, `but` these if there are others. Raises `NotReady`."""
+        ready = [u for u in self.upstreams if u.dialect is not None and u.breaker.lets_pass]
+        others = [u for u in ready if u not in but]
+        if not ready:
+            raise NotReady("no upstream answers; they are probed until one does", retry_after_s=1.0)
+        return min(others or ready, key=lambda u: u.load)
+
+    @property
+    def alive(self) -> bool:
+        return any(u.dialect is not None and u.breaker.state is not State.OPEN for u in self.upstreams)
+
+    def addresses(self) -> Sequence[Address]:
+        """Those that may be asked short questions, best first. Safe from any thread."""
+        ready = [u for u in self.upstreams if u.dialect is not None and u.breaker.state is not State.OPEN]
+        return [u.address for u in sorted(ready, key=lambda u: u.load)]
+
+    def suspect(self, address: Address) -> None:
+        """From any thread."""
+        upstream = next(u for u in self.upstreams if u.address == address)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(upstream.suspect)
+
+    async def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            due = [u for u in self.upstreams if u.breaker.probe_is_due]
+            await asyncio.gather(*map(self._probe, due))
+
+    async def _probe(self, upstream: Upstream) -> None:
+        """It must be what it was, or at least what the others are: a model may have been exchanged meanwhile."""
+        assert self._facts is not None
+        well = False
+        with suppress(OSError, Broken, Refused, DrivetrainError):
+            dialect = await self._prober.probe(upstream.address)
+            if fits(dialect.facts, self._facts):
+                upstream.dialect, well = dialect, True
+        upstream.breaker.probed(well=well)
+        if well:
+            _log.warning("upstream %s answers again", upstream.address.authority)
+
+
+def in_common(found: Sequence[Facts]) -> Facts:
+    """Raises `LoadFailed` for upstreams that cannot stand for one another."""
+    first = found[0]
+    if any(facts.identity != first.identity for facts in found):
+        raise LoadFailed("the upstreams are not of one kind with one vocabulary, so they cannot stand for one another")
+    return replace(
+        first,
+        parameters=frozenset.intersection(*(facts.parameters for facts in found)),
+        context_length=min(facts.context_length for facts in found),
+        max_concurrency=sum(facts.max_concurrency for facts in found),
+    )
+
+
+def fits(facts: Facts, promised: Facts) -> bool:
+    return (
+        facts.identity == promised.identity
+        and facts.parameters >= promised.parameters
+        and facts.context_length >= promised.context_length
+    )

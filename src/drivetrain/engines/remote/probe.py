@@ -1,0 +1,154 @@
+"""What an upstream is and can do, found out by asking it; where it does not tell, by a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from drivetrain.core.errors import ModelNotFound
+from drivetrain.core.parameters import MAX_INT
+from drivetrain.engines.remote import blocking, drivetrain_ids, llamacpp_ids, text_chat
+from drivetrain.engines.remote.address import Address, Key, Reference
+from drivetrain.engines.remote.dialect import Dialect, Facts, Kind
+from drivetrain.engines.remote.drivetrain_ids import DrivetrainDialect
+from drivetrain.engines.remote.errors import Broken, Refused, while_loading
+from drivetrain.engines.remote.events import events
+from drivetrain.engines.remote.llamacpp_ids import LlamaCppDialect
+from drivetrain.engines.remote.text_chat import Habits, TextDialect
+from drivetrain.engines.remote.wire import Timeouts, ask_json, asked
+
+_LISTED = 10
+_OWNERS = {"drivetrain": Kind.DRIVETRAIN, "llamacpp": Kind.LLAMACPP, "vllm": Kind.VLLM}
+_CONTEXT_NAMES = ("max_model_len", "context_length", "context_window")
+
+
+@dataclass(frozen=True, slots=True)
+class Prober:
+    """Raises `Refused`, `Broken`, `OSError`, and `ModelNotFound` where the model is not listed."""
+
+    key: Key
+    model: str
+    timeouts: Timeouts
+    context_length: int | None = None
+    """What the setting states: no more is used of the upstream's."""
+
+    async def probe(self, address: Address) -> Dialect:
+        card = await self._card(address)
+        kind = _OWNERS.get(str(card.get("owned_by", "")).lower(), Kind.OTHER)
+        if kind is Kind.DRIVETRAIN:
+            return await self._drivetrain(address)
+        if kind is Kind.LLAMACPP:
+            ask = partial(self._ask_root, address)
+            return LlamaCppDialect(address, self._fitted(await llamacpp_ids.facts_of(ask, card)), ask)
+        return await self._text(address, kind, _context_length(card))
+
+    async def _drivetrain(self, address: Address) -> Dialect:
+        path = f"{address.path}/models/{quote(self.model, safe='')}"
+        card = (await ask_json(address, "GET", path, self.key, timeouts=self.timeouts)).get("capabilities")
+        if not isinstance(card, Mapping):
+            raise Broken("its card of the model tells no capabilities")
+        if not card.get("tokens") or not card.get("generation"):
+            return await self._text(address, Kind.DRIVETRAIN, _context_length(card))
+        max_stops = (card.get("limits") or {}).get("max_stops")
+        ask = partial(self._ask_root, address)
+        facts = self._fitted(await drivetrain_ids.with_specials(drivetrain_ids.facts_of(card), ask, self.model))
+        return DrivetrainDialect(address, self.model, facts, max_stops=max_stops if isinstance(max_stops, int) else 0)
+
+    async def _text(self, address: Address, kind: Kind, context_length: int | None) -> Dialect:
+        """One token is asked for as it will be later; what is refused by name is said otherwise or left out."""
+        habits: Habits | None = Habits()
+        while True:
+            assert habits is not None
+            try:
+                await self._try(address, habits)
+            except Refused as exc:
+                habits = habits.after(exc)
+                if habits is None:
+                    raise
+            else:
+                facts = text_chat.facts_of(kind, self.context_length or context_length, habits)
+                return TextDialect(address, self.model, facts, habits)
+
+    async def _try(self, address: Address, habits: Habits) -> None:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": "Hi"}],
+            habits.max_tokens: 1,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "stream": True,
+        }
+        if habits.tells_usage:
+            body["stream_options"] = {"include_usage": True}
+        path, first_s = f"{address.path}/chat/completions", self.timeouts.first_s
+        async with asked(address, "POST", path, self.key, body, timeouts=self.timeouts, head_s=first_s) as answer:
+            heard = [event async for event in events(answer, self.key, self.timeouts)]
+        if not any("choices" in event for event in heard):
+            raise Broken("a trial of one token gave no choice")
+
+    async def _card(self, address: Address) -> Mapping[str, Any]:
+        """The model's entry in the list. A server without a list is taken at the user's word."""
+        try:
+            listed = cards_of(
+                await ask_json(address, "GET", f"{address.path}/models", self.key, timeouts=self.timeouts)
+            )
+        except Refused as exc:
+            if exc.status in {404, 405, 501}:
+                return {}
+            raise
+        for card in listed:
+            if card.get("id") == self.model:
+                return card
+        if len(listed) == 1 and listed[0].get("owned_by") == "llamacpp":
+            return listed[0]  # it has one model, and answers to every name
+        shown = ", ".join(public_name(str(card.get("id"))) for card in listed[:_LISTED]) or "none"
+        raise ModelNotFound(f"the upstream lists no model {self.model!r}; it lists {shown}", param="model")
+
+    async def _ask_root(self, address: Address, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return await ask_json(address, method, address.root + path, self.key, body, timeouts=self.timeouts)
+
+    def _fitted(self, facts: Facts) -> Facts:
+        return replace(facts, context_length=min(facts.context_length, self.context_length or MAX_INT))
+
+
+def only_model(reference: Reference, key: Key, timeouts: Timeouts) -> str:
+    """The name of the one model that the upstreams list, from the first one that answers. Blocks.
+
+    Raises `DrivetrainError`; `ModelNotFound` where there is not exactly one.
+    """
+    failed: Exception | None = None
+    for address in reference.addresses:
+        try:
+            names = [
+                str(card.get("id"))
+                for card in cards_of(blocking.ask(address, "GET", f"{address.path}/models", key, timeouts=timeouts))
+            ]
+        except (OSError, Broken, Refused) as exc:
+            failed = exc
+            continue
+        if len(names) == 1:
+            return names[0]
+        shown = ", ".join(map(public_name, names[:_LISTED])) or "none"
+        raise ModelNotFound(f"the upstream lists {shown}; name one of them with --model", param="model")
+    assert failed is not None
+    raise while_loading(failed) from failed
+
+
+def cards_of(found: Any) -> list[Mapping[str, Any]]:
+    cards = found.get("data") if isinstance(found, dict) else None
+    if not isinstance(cards, list) or not all(isinstance(card, dict) for card in cards):
+        raise Broken("its list of models is none")
+    return cards
+
+
+def public_name(model: str) -> str:
+    """llama.cpp names a model by its path on that machine, which is nobody's business."""
+    return model.replace("\\", "/").rpartition("/")[2] if model.startswith("/") or "\\" in model else model
+
+
+def _context_length(card: Mapping[str, Any]) -> int | None:
+    told = (card.get(name) for name in _CONTEXT_NAMES)
+    return next((n for n in told if type(n) is int and 0 < n < MAX_INT), None)

@@ -1,0 +1,42 @@
+"""Parts of a body, sent from where nothing can wait: in the call that brought a token, without a task to wake."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Generator
+from typing import Any
+
+from starlette.types import Send
+
+
+class Sender:
+    """`give` sends at once; where the transport is full it returns False, and `drained` waits until it is not."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._waits: tuple[Generator[Any, Any, None], Any] | None = None
+
+    def give(self, data: bytes) -> bool:
+        """Whether more can be given. Nothing may be before `drained` otherwise."""
+        sending = self._send({"type": "http.response.body", "body": data, "more_body": True}).__await__()
+        try:
+            self._waits = (sending, next(sending))
+        except StopIteration:
+            return True
+        return False
+
+    async def drained(self) -> None:
+        waits, self._waits = self._waits, None
+        if waits is not None:
+            await _rest_of(*waits)
+
+
+@types.coroutine
+def _rest_of(sending: Generator[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    """Go on with what was begun outside of any task, and stopped where it had to wait for a future."""
+    try:
+        yield waits_for
+    except BaseException:
+        sending.close()
+        raise
+    yield from sending

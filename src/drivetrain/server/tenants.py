@@ -1,0 +1,48 @@
+"""Several API keys are several tenants: beginnings of prompts that one has sent are not shared with another.
+
+Whose beginning is in the cache shows in how soon the first token comes, and in `cached_tokens`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.request import GenerateRequest
+from drivetrain.server.translate import Asked
+
+SCOPE_KEY = "drivetrain.tenant"
+"""Where the guard puts a request's tenant, if there are several."""
+
+
+class Tenants:
+    """By the hashes of their keys. What stands for one is new with each start, and tells nothing of the key."""
+
+    def __init__(self, key_hashes: Sequence[bytes]) -> None:
+        self._several = len(set(key_hashes)) > 1
+        self._secret = secrets.token_bytes(32)
+
+    def of(self, key_hash: bytes) -> bytes | None:
+        return hmac.digest(self._secret, key_hash, "sha256") if self._several else None
+
+
+def apart(asked: Asked, scope: Mapping[str, Any], capabilities: Capabilities) -> Asked:
+    """The same with the tenant in each `cache_salt`, where the engine keeps beginnings by it."""
+    tenant: bytes | None = scope.get(SCOPE_KEY)
+    if tenant is None or "cache_salt" not in capabilities.parameters:
+        return asked
+    return replace(asked, requests=tuple(_salted(request, tenant) for request in asked.requests))
+
+
+def _salted(request: GenerateRequest, tenant: bytes) -> GenerateRequest:
+    """Raises `InvalidRequest`: nobody sees the client's own salt after this."""
+    if request.cache_salt is not None:
+        PARAMETERS["cache_salt"].rule("cache_salt", request.cache_salt)
+    salt = hmac.new(tenant, (request.cache_salt or "").encode(), hashlib.sha256).hexdigest()
+    return replace(request, cache_salt=salt)

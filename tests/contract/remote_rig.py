@@ -1,0 +1,109 @@
+"""The remote engine under the contract: in front of our own server, and of llama.cpp's, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+
+from contract.llamacpp_server import LlamaCppServer, running
+from contract.rigs import narrowed, started
+from drivetrain.core.engine import ModelSpec, WeightsFormat
+from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
+from drivetrain.engines.remote.generation import ChoiceRun
+from drivetrain.store.store import Store
+from drivetrain.worker.worker import Worker
+from server.serving import Served, fake, serving
+
+
+class RemoteRig:
+    """The fake engine behind our own server: token ids over `/v1/completions`."""
+
+    name = "remote"
+    seeded = True
+    exact = True
+
+    @asynccontextmanager
+    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+        unsupported = settings.pop("unsupported", frozenset())
+        engine = narrowed(RemoteEngine, unsupported) if unsupported else RemoteEngine()
+        async with self.upstream() as reference:
+            spec = ModelSpec(name="far", path=Path(), format=WeightsFormat.NONE, options={UPSTREAM: reference})
+            async with started(engine, spec, settings) as worker:
+                yield worker
+            assert not engine.health().alive
+
+    @asynccontextmanager
+    async def upstream(self) -> AsyncIterator[str]:
+        """Started off the event loop; idle before it is stopped."""
+        server = serving(fake(repeat=True, step_delay_s=0.001))
+        served: Served = await asyncio.to_thread(server.__enter__)
+        try:
+            yield f"{served.base}/v1#{served.model}"
+            await asyncio.to_thread(served.settle)
+        finally:
+            await asyncio.to_thread(server.__exit__, None, None, None)
+
+    def idle(self, worker: Worker) -> bool:
+        return not self._engine(worker).busy
+
+    def steps(self, worker: Worker) -> int:
+        return self._engine(worker).steps_run
+
+    @contextlib.contextmanager
+    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+        """Each choice fails as it hears its event number `at_step`, those that tell of the prompt not counted."""
+        heard: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        hear = ChoiceRun._hear
+
+        async def fail(choice: Any, event: Any, reader: Any) -> None:
+            if not _tells_of_the_prompt(event):
+                step = heard[choice] = heard.get(choice, -1) + 1
+                if step == at_step:
+                    raise error
+            await hear(choice, event, reader)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ChoiceRun, "_hear", fail)
+            yield
+
+    def _engine(self, worker: Worker) -> RemoteEngine:
+        engine = worker._engine
+        assert isinstance(engine, RemoteEngine)
+        return engine
+
+
+class RemoteLlamaCppRig(RemoteRig):
+    """The real small model behind llama.cpp's own server: token ids over `/completion`. One server for all workers."""
+
+    name = "remote-llamacpp"
+    exact = False
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._server: LlamaCppServer | None = None
+
+    @asynccontextmanager
+    async def upstream(self) -> AsyncIterator[str]:
+        if self._server is None:
+            self._server = await asyncio.to_thread(self._start)
+        server = self._server
+        yield f"{server.url}#smollm2"
+        await asyncio.to_thread(server.settle)
+
+    def _start(self) -> LlamaCppServer:
+        path = Store().ensure("smollm2-135m", lambda what, share: None).path
+        return self._stack.enter_context(running(path))
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _tells_of_the_prompt(event: Any) -> bool:
+    return "prompt_progress" in event or any("prompt_token_ids" in choice for choice in event.get("choices", ()))

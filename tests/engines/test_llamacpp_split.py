@@ -1,0 +1,69 @@
+"""The question for ids, on connections that are kept and that the server may have closed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from drivetrain.core.errors import EngineFailed
+from drivetrain.engines.llamacpp.tokenizer import ServerSplit
+
+BODY = json.dumps({"tokens": [1, 2]}).encode()
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+
+
+class Server:
+    """Answers so many questions a connection, then closes it."""
+
+    def __init__(self, a_connection: int, answer: bytes = ANSWER) -> None:
+        self.connections = 0
+        self._each, self._answer = a_connection, answer
+        self._sock = socket.create_server(("127.0.0.1", 0))
+        self.port = self._sock.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._sock.accept()
+            with connection:
+                if not connection.recv(1, socket.MSG_PEEK):
+                    return
+                self.connections += 1
+                for _ in range(self._each):
+                    if not connection.recv(2**16):
+                        break
+                    connection.sendall(self._answer)
+
+    def stop(self) -> None:
+        socket.create_connection(("127.0.0.1", self.port)).close()
+        self._thread.join(10)
+        self._sock.close()
+
+
+@pytest.fixture(params=[1, 2, 100])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    made = Server(request.param)
+    yield made
+    made.stop()
+
+
+def test_a_closed_connection_is_replaced(server: Server, request: pytest.FixtureRequest) -> None:
+    split = ServerSplit("127.0.0.1", server.port, "key")
+    for _ in range(4):
+        assert split("text", specials=True) == [1, 2]
+    assert server.connections == {1: 4, 2: 2, 100: 1}[request.node.callspec.params["server"]]
+    del split
+
+
+def test_an_answer_that_breaks_off_is_an_error_once() -> None:
+    server = Server(1, ANSWER[:-3])
+    split = ServerSplit("127.0.0.1", server.port, "key")
+    with pytest.raises(EngineFailed):
+        split("text", specials=True)
+    assert server.connections == 1
+    server.stop()

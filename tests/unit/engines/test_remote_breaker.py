@@ -1,0 +1,206 @@
+"""The circuit breaker and the choice among upstreams, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from drivetrain.core.errors import InvalidSetting, LoadFailed, NotReady
+from drivetrain.engines.remote.address import Address, Key, Reference
+from drivetrain.engines.remote.breaker import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, MIN_OUTCOMES, Breaker, State
+from drivetrain.engines.remote.dialect import Facts, Kind
+from drivetrain.engines.remote.errors import Broken, Refused
+from drivetrain.engines.remote.pool import Pool, Upstream, in_common
+from drivetrain.engines.remote.probe import Prober
+from drivetrain.engines.remote.text_chat import Habits, TextDialect
+from drivetrain.engines.remote.wire import Timeouts
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened() -> tuple[Breaker, Clock]:
+    clock = Clock()
+    breaker = Breaker(clock)
+    for _ in range(IN_A_ROW):
+        breaker.begin()
+        breaker.fail()
+    return breaker, clock
+
+
+def test_failures_in_a_row_open_it() -> None:
+    breaker, _ = opened()
+    assert breaker.state is State.OPEN
+    assert not breaker.lets_pass
+    assert not breaker.probe_is_due
+
+
+def test_a_success_between_them_does_not() -> None:
+    breaker = Breaker(Clock())
+    for _ in range(MIN_OUTCOMES - 2):
+        for end in (breaker.fail, breaker.succeed, breaker.succeed):
+            breaker.begin()
+            end()
+    assert breaker.state is State.CLOSED
+
+
+def test_an_outlier_is_ejected_although_some_succeed() -> None:
+    breaker = Breaker(Clock())
+    for i in range(MIN_OUTCOMES):
+        assert breaker.state is State.CLOSED
+        breaker.begin()
+        (breaker.succeed if i % 2 else breaker.fail)()
+    breaker.begin()
+    breaker.fail()
+    assert breaker.state is State.OPEN
+
+
+def test_a_probe_half_opens_it_and_one_request_closes_it() -> None:
+    breaker, clock = opened()
+    clock.now = FIRST_PAUSE_S
+    assert breaker.probe_is_due
+    breaker.probed(well=True)
+    seen = [(breaker.state, breaker.lets_pass)]
+    for step in (breaker.begin, breaker.succeed):
+        step()
+        seen.append((breaker.state, breaker.lets_pass))
+    assert seen == [(State.HALF_OPEN, True), (State.HALF_OPEN, False), (State.CLOSED, True)], "one request at a time"
+
+
+def test_a_trial_that_is_cancelled_leaves_room_for_another() -> None:
+    breaker, clock = opened()
+    clock.now = FIRST_PAUSE_S
+    breaker.probed(well=True)
+    breaker.begin()
+    breaker.leave()
+    assert breaker.state is State.HALF_OPEN
+    assert breaker.lets_pass
+
+
+def test_a_trial_that_fails_opens_it_for_longer() -> None:
+    breaker, clock = opened()
+    clock.now = FIRST_PAUSE_S
+    breaker.probed(well=True)
+    breaker.begin()
+    breaker.fail()
+    assert breaker.state is State.OPEN
+    clock.now += FIRST_PAUSE_S
+    assert not breaker.probe_is_due
+    clock.now += FIRST_PAUSE_S
+    assert breaker.probe_is_due
+
+
+def test_pauses_between_probes_grow_to_a_limit() -> None:
+    breaker, clock = opened()
+    for _ in range(20):
+        clock.now += LONGEST_PAUSE_S
+        assert breaker.probe_is_due
+        breaker.probed(well=False)
+    assert breaker.state is State.OPEN
+
+
+FACTS = Facts(kind=Kind.OTHER, tokens=False, parameters=frozenset({"n", "top_p"}), max_concurrency=4, context_length=9)
+PROBER = Prober(Key(), "m", Timeouts())
+
+
+def pool_of(*capacities: int) -> Pool:
+    addresses = [Address.parse(f"http://127.0.0.1:{i + 1}") for i in range(len(capacities))]
+    pool = Pool(addresses, PROBER)
+    for upstream, capacity in zip(pool.upstreams, capacities, strict=True):
+        facts = Facts(kind=Kind.OTHER, tokens=False, parameters=frozenset(), max_concurrency=capacity)
+        upstream.dialect = TextDialect(upstream.address, "m", facts, Habits())
+    return pool
+
+
+async def test_the_least_loaded_is_taken_by_its_share() -> None:
+    pool = pool_of(1, 3)
+    taken = []
+    for _ in range(8):
+        upstream = pool.take()
+        upstream.begin()
+        taken.append(upstream)
+    assert [taken.count(upstream) for upstream in pool.upstreams] == [2, 6]
+
+
+async def test_equals_take_turns() -> None:
+    pool = pool_of(4, 4)
+    for _ in range(6):
+        upstream = pool.take()
+        upstream.begin()
+        upstream.end(None)
+    assert [upstream.taken for upstream in pool.upstreams] == [3, 3]
+
+
+async def test_who_failed_this_request_is_asked_last() -> None:
+    pool = pool_of(4, 4)
+    first, second = pool.upstreams
+    assert pool.take([first]) is second
+    assert pool.take([first, second]) in pool.upstreams
+
+
+def fail(upstream: Upstream, error: Exception, times: int = IN_A_ROW) -> None:
+    for _ in range(times):
+        upstream.begin()
+        upstream.end(error)
+
+
+async def test_an_open_one_is_left_out_and_health_follows() -> None:
+    pool = pool_of(4, 4)
+    first, second = pool.upstreams
+    fail(first, Broken("x"))
+    alive = [pool.alive]
+    assert {pool.take() for _ in range(4)} == {second}
+    fail(second, ConnectionRefusedError())
+    assert [*alive, pool.alive] == [True, False]
+    with pytest.raises(NotReady):
+        pool.take()
+
+
+@pytest.mark.parametrize("error", [Refused(400), Refused(429), Refused(503), ValueError()])
+async def test_what_is_not_its_fault_opens_nothing(error: Exception) -> None:
+    pool = pool_of(4)
+    fail(pool.upstreams[0], error, times=20)
+    assert pool.alive
+
+
+def test_what_they_have_in_common_is_declared() -> None:
+    other = Facts(
+        kind=Kind.OTHER, tokens=False, parameters=frozenset({"n", "seed"}), max_concurrency=2, context_length=5
+    )
+    both = in_common([FACTS, other])
+    assert both.parameters == {"n"}
+    assert (both.context_length, both.max_concurrency) == (5, 6)
+    with pytest.raises(LoadFailed):
+        in_common([FACTS, Facts(kind=Kind.LLAMACPP, tokens=True, parameters=frozenset(), vocab_size=7)])
+
+
+def test_references() -> None:
+    made = Reference.parse("http://a/v1/, https://b:8443/x#org/m")
+    assert [str(address) for address in made.addresses] == ["http://a/v1", "https://b:8443/x"]
+    assert made.model == "org/m"
+    assert Address.parse("http://[::1]:80").authority == "[::1]"
+    assert Address.parse("http://a").path == "/v1"
+    for bad in ("http://", "http://a:99999", "http://a/v1?x=1", "http://a/\x00", "http://a/ü"):
+        with pytest.raises(InvalidSetting):
+            Reference.parse(bad)
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    for bad in ("http://me:secret@a/v1", "http://me:secret@a:port/v1"):
+        with pytest.raises(InvalidSetting) as caught:
+            Reference.parse(bad)
+        assert "secret" not in caught.value.message
+
+
+def test_a_key_is_not_shown() -> None:
+    key = Key.of_environment({"DRIVETRAIN_REMOTE_API_KEY": " sk-1 "})
+    assert key.headers == {"authorization": "Bearer sk-1"}
+    assert "sk-1" not in repr(key)
+    assert key.hide("no sk-1 here") == "no … here"
+    assert Key().hide("as it is") == "as it is"
+    assert not Key.of_environment({}).headers
+    with pytest.raises(InvalidSetting):
+        Key.of_environment({"DRIVETRAIN_REMOTE_API_KEY": "a\r\nb: c"})

@@ -1,0 +1,134 @@
+"""`EventStream.follow`: events handed on in the call that brought the step, and everything that may end it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from drivetrain.core.engine import ModelSpec, TokenStep, WeightsFormat
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed
+from drivetrain.core.events import Event, Finished, Started
+from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import Worker
+
+SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
+TEXT = "one two three four"
+
+
+def worker(**script: object) -> Worker:
+    return Worker(FakeEngine(Script(text=TEXT, **script)), SPEC, Settings())  # type: ignore[arg-type] # of the tests
+
+
+def step(token_id: int) -> TokenStep:
+    return TokenStep(0, (token_id,))
+
+
+@pytest.mark.parametrize("stop", [None, ["three"], ["never"]])
+async def test_the_same_events_as_by_iterating(stop: list[str] | None) -> None:
+    async with worker() as made:
+        iterated = [event async for event in made.stream(prompt="x", temperature=0, stop=stop)]
+        followed: list[Event] = []
+
+        def hear(events: Sequence[Event]) -> bool:
+            assert events
+            followed.extend(events)
+            return True
+
+        stream = made.stream(prompt="x", temperature=0, stop=stop)
+        await stream.follow(hear)
+        await asyncio.sleep(0.01)
+        assert made.status.running == 0
+    assert isinstance(followed[0], Started)
+    assert isinstance(followed[-1], Finished)
+    assert followed[1:-1] == iterated[1:-1]
+
+
+async def test_enough_for_now_and_on() -> None:
+    async with worker() as made:
+        stream, heard = made.stream(prompt="x", temperature=0), list[Event]()
+
+        def hear_once(events: Sequence[Event]) -> bool:
+            heard.extend(events)
+            return False
+
+        calls = 0
+        while not heard or not isinstance(heard[-1], Finished):
+            await stream.follow(hear_once)
+            calls += 1
+        await stream.follow(hear_once)  # after the last one there is nothing to hear
+        assert calls > 3
+        assert stream.result().text == TEXT
+        assert sum(isinstance(event, Finished) for event in heard) == 1
+
+
+async def test_what_the_hearer_raises_is_the_readers_and_ends_the_request() -> None:
+    async with worker() as made:
+
+        def hear(events: Sequence[Event]) -> bool:
+            if not isinstance(events[0], Started):
+                raise ZeroDivisionError
+            return True
+
+        with pytest.raises(EngineFailed) as caught:
+            await made.stream(prompt="x", temperature=0).follow(hear)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert (await made.generate(prompt="x", temperature=0)).text == TEXT
+
+
+@pytest.mark.parametrize("ending", ["deadline", "close", "cancel", "fault"])
+async def test_other_endings(ending: str) -> None:
+    script = {"fault": RuntimeError("boom"), "fault_at_step": 2} if ending == "fault" else {"hang_at_step": 2}
+    async with worker(**script) as made:
+        stream = made.stream(prompt="x", temperature=0, timeout_s=0.05 if ending == "deadline" else 10.0)
+        following = asyncio.create_task(stream.follow(lambda events: True))
+        await asyncio.sleep(0.02)
+        if ending == "close":
+            await stream.aclose()
+        elif ending == "cancel":
+            following.cancel()
+        expected = {
+            "deadline": DeadlineExceeded, "close": Cancelled, "cancel": asyncio.CancelledError, "fault": EngineFailed
+        }  # fmt: skip
+        with pytest.raises(expected[ending]):
+            await following
+        await asyncio.sleep(0.02)
+        assert made.status.running == 0
+
+
+async def test_one_reader() -> None:
+    async with worker(hang_at_step=0) as made:
+        stream = made.stream(prompt="x", temperature=0)
+        following = asyncio.create_task(stream.follow(lambda events: True))
+        await asyncio.sleep(0.02)
+        with pytest.raises(RuntimeError, match="one reader"):
+            await stream.follow(lambda events: True)
+        await stream.aclose()
+        with pytest.raises(Cancelled):
+            await following
+
+
+async def test_a_channel_hands_on_in_the_push_and_keeps_what_comes_after_enough() -> None:
+    channel, heard = StepChannel(on_abort=lambda: None, on_finish=lambda index: None), list[object]()
+
+    def hear(given: object) -> bool:
+        heard.append(given)
+        return len(heard) != 2
+
+    channel.push(step(1))
+    following = asyncio.create_task(channel.follow(hear))
+    await asyncio.sleep(0)
+    assert heard == [step(1)]
+    channel.push(step(2))
+    assert heard == [step(1), step(2)]
+    channel.push(step(3))
+    assert channel.unread == 1
+    await following
+    channel.release()
+    with pytest.raises(StopAsyncIteration):
+        await channel.follow(hear)
+    assert heard == [step(1), step(2), step(3)]

@@ -38,7 +38,7 @@ def programs() -> int:
 
 async def said(checkpoint: Callable[[str], Path], model: str, **options: Any) -> tuple[list[Choice], int]:
     """What thirty requests get that come one by one, and how many programs were made while they ran."""
-    chance = random.Random(3)  # noqa: S311 - not for secrets
+    chance = random.Random(3)
     async with NativeRig(checkpoint, model).open(options={"device": "cpu", "prefix_cache": False, **options}) as worker:
         before = programs()
 

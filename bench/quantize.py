@@ -29,9 +29,10 @@ PROMPTS = 17
 """Sentences of the passage that prompts begin with."""
 
 
-async def serve(model: str, quantize: str) -> None:
+async def serve(model: str, quantize: str, *, compiled: bool) -> None:
     """The child: one engine, a line of JSON in for each line out."""
-    async with drivetrain.Worker.open(model, "native", device="cpu", quantize=quantize, prefix_cache=False) as worker:
+    settings: dict[str, Any] = {"device": "cpu", "quantize": quantize, "compile": compiled, "prefix_cache": False}
+    async with drivetrain.Worker.open(model, "native", **settings) as worker:
         loop = asyncio.get_running_loop()
         print(json.dumps({"ready": list(worker.metadata.notes)}), flush=True)
         while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -73,8 +74,8 @@ def resident_mb() -> float:
 
 
 class Side:
-    def __init__(self, model: str, quantize: str) -> None:
-        command = [sys.executable, __file__, model, "--side", quantize]
+    def __init__(self, model: str, quantize: str, *, compiled: bool) -> None:
+        command = [sys.executable, __file__, model, "--side", quantize, *(["--compile"] if compiled else [])]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.notes = self._line()["ready"]
 
@@ -93,11 +94,12 @@ class Side:
         self._child.wait()
 
 
-def compare(model: str, streams: list[int], pairs: int) -> dict[str, Any]:
-    sides = [Side(model, "none"), Side(model, "int8")]
+def compare(model: str, streams: list[int], pairs: int, *, compiled: bool) -> dict[str, Any]:
+    sides = [Side(model, quantize, compiled=compiled) for quantize in ("none", "int8")]
     try:
         return {
             "notes": sides[1].notes,
+            "compile": compiled,
             "decoding": [in_turns(sides, number, pairs) for number in streams],
             "passage": on_the_passage(sides),
         }
@@ -140,12 +142,14 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="smollm2-135m")
     parser.add_argument("--streams", default="1,16")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="both sides with compiled steps")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
-        asyncio.run(serve(args.model, args.side))
+        asyncio.run(serve(args.model, args.side, compiled=args.compile))
         return
-    print(json.dumps(compare(args.model, [int(n) for n in args.streams.split(",")], args.pairs), indent=1))
+    streams = [int(number) for number in args.streams.split(",")]
+    print(json.dumps(compare(args.model, streams, args.pairs, compiled=args.compile), indent=1))
 
 
 if __name__ == "__main__":

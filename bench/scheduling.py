@@ -180,7 +180,11 @@ def _percentile(values: list[float], share: int) -> float:
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     plan = Plan(args.streams, args.long, args.shared, args.context)
     settings = Settings(
-        engine="native", context_length=args.context, kv_cache_gb=args.kv_cache_gb, quantize=args.quantize
+        engine="native",
+        context_length=args.context,
+        kv_cache_gb=args.kv_cache_gb,
+        quantize=args.quantize,
+        compile=args.compile,
     )
     engine, spec = open_parts(args.model, settings)
     info = await engine.load(spec, lambda what, share: None)
@@ -196,6 +200,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         "device": info.device,
         "dtype": info.dtype,
         "quantize": args.quantize or "none",
+        "compile": args.compile,
         "streams": plan.streams,
         "long_prompt": plan.long,
         "shared_prefix": plan.shared,
@@ -213,6 +218,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--kv-cache-gb", type=float, default=4.0)
     parser.add_argument("--quantize", default=None, help="as for the engine")
+    parser.add_argument("--compile", action="store_true", help="as for the engine")
     parser.add_argument("--rounds", type=int, default=1)
     print(json.dumps(asyncio.run(measure(parser.parse_args())), indent=2))
 

@@ -6,8 +6,7 @@ With few rows, which is what decoding has, that is worth two to three times the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -17,7 +16,15 @@ from drivetrain.engines.native.quantizing import Int8Product
 SMALLEST = 64 * 64
 """Weights below this are left alone: the call costs more than the product."""
 
-Product = Callable[[Any], Any]
+
+class Product(Protocol):
+    """The work of a linear layer."""
+
+    def __call__(self, x: Any) -> Any: ...
+
+    def traced(self, x: Any) -> Any:
+        """The same in a trace, which holds tensors and operators only."""
+        ...
 
 
 def pack_linear_layers(model: Any, *, quantize: str = "none") -> int:
@@ -55,6 +62,8 @@ class OneDnnProduct:
 
     def __init__(self, weight: Any, bias: Any) -> None:
         self._bias = bias
+        self._out_features = len(weight)
+        self._handle = operators.handle(self)
         self._laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
 
     def __call__(self, x: Any) -> Any:
@@ -64,6 +73,9 @@ class OneDnnProduct:
             return self._product(x)
         rows = torch.nn.functional.pad(x.reshape(num_rows, -1), (0, 0, 0, missing))
         return self._product(rows)[:num_rows].view(*x.shape[:-1], -1)
+
+    def traced(self, x: Any) -> Any:
+        return operators.linear(x, self._handle, self._out_features)
 
     def _product(self, x: Any) -> Any:
         return torch.ops.mkldnn._linear_pointwise(x, self._laid_out, self._bias, "none", [], "")
@@ -84,9 +96,6 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
         self.weight = linear.weight if keep else torch.nn.Parameter(linear.weight.to("meta"), requires_grad=False)
         self.bias = linear.bias
         self.product = product
-        self._handle = operators.handle(product)
 
     def forward(self, x: Any) -> Any:
-        if operators.traced(x):
-            return operators.linear(x, self._handle, self.out_features)
-        return self.product(x)
+        return self.product.traced(x) if operators.traced(x) else self.product(x)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.engines.native import operators
 
 WEIGHT_STEPS = 127
 BLOCK = 64
@@ -53,11 +54,13 @@ class Int8Product:
 
     def __init__(self, weight: Any, bias: Any) -> None:
         self._bias = bias
+        self._out_features = len(weight)
         self._steps = input_steps()
         self._mixing = hadamard(min(BLOCK, weight.shape[1] & -weight.shape[1]))
         mixed = _mixed(weight.detach(), self._mixing)
         scales = (mixed.abs().amax(1) / WEIGHT_STEPS).clamp_(min=SMALLEST_NORM)
-        self._packed = _pack((mixed / scales[:, None]).round_().to(torch.int8), scales)
+        self._whole = WholeProduct(_pack((mixed / scales[:, None]).round_().to(torch.int8), scales), self._steps)
+        self._handle = operators.handle(self._whole)
 
     def __call__(self, x: Any) -> Any:
         rows = _mixed(x.reshape(-1, x.shape[-1]), self._mixing)
@@ -66,11 +69,35 @@ class Int8Product:
         parts = torch.empty(2, *rows.shape)
         torch.round(rows, out=parts[0])
         torch.sub(rows, parts[0], out=parts[1]).mul_(2 * self._steps)
-        coarse, fine = _product(parts, self._packed, self._steps).unbind()
+        coarse, fine = self._whole(parts).unbind()
         out = coarse.add_(fine, alpha=1 / (2 * self._steps)).mul_(steps)
         if self._bias is not None:
             out += self._bias
         return out.view(*x.shape[:-1], out.shape[-1])
+
+    def traced(self, x: Any) -> Any:
+        """The same as one expression, of which a compiler makes two loops."""
+        rows = _mixed(x.reshape(-1, x.shape[-1]), self._mixing)
+        steps = rows.abs().amax(-1, keepdim=True).clamp(min=SMALLEST_NORM) / self._steps
+        rows = rows / steps
+        whole = rows.round()
+        parts = torch.stack([whole, (rows - whole) * (2 * self._steps)])
+        coarse, fine = operators.linear(parts, self._handle, self._out_features).unbind()
+        out = (coarse + fine / (2 * self._steps)) * steps
+        if self._bias is not None:
+            out = out + self._bias
+        return out.view(*x.shape[:-1], self._out_features)
+
+
+class WholeProduct:
+    """The product with a packed weight, of rows within ± `steps`, rounded to whole numbers."""
+
+    def __init__(self, packed: Any, steps: int) -> None:
+        self._packed = packed
+        self._steps = steps
+
+    def __call__(self, rows: Any) -> Any:
+        return _product(rows, self._packed, self._steps)
 
 
 def hadamard(size: int) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -26,14 +25,12 @@ from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules
 from drivetrain.text.spans import find_specials
+from drivetrain.worker.burst import Burst
 from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.overflow import Fitted, fit
 
 T = TypeVar("T")
-
-GATHER_S = 0.02
-"""How long a prepared request waits for those that are being prepared, while the engine is idle."""
 
 LONGEST_PIECE_BYTES = 1024
 """No vocabulary has longer pieces, so a text of more bytes than this times the context cannot fit."""
@@ -69,31 +66,12 @@ class Preparer:
         self._overflow = overflow
         self._media = media
         self._executor = executor
-        self._preparing = 0
-        self._all_ready = asyncio.Event()
+        self.burst = Burst()
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         images = await self._images(request)
-        self._preparing += 1
-        try:
+        with self.burst.preparing():
             return await self.on_thread(lambda: self._prepare(request, request_id, images))
-        finally:
-            self._preparing -= 1
-            if not self._preparing:
-                self._all_ready.set()
-
-    async def others(self) -> None:
-        """Return when nobody else is being prepared, or after a moment: whoever comes at once starts at once.
-
-        An idle engine would otherwise begin with the first prompt alone, and all others wait for that step.
-        """
-        if self._preparing:
-            self._all_ready.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GATHER_S):
-                    await self._all_ready.wait()
-        else:
-            await asyncio.sleep(0)  # the last one goes on together with those who waited for it
 
     async def tokenize(self, messages: tuple[Message, ...] | None, prompt: str | None) -> list[int]:
         def work() -> list[int]:

@@ -289,7 +289,7 @@ class Run:
     async def _prepare(self) -> Prepared:
         prepared = await self._preparer.prepare(self.request, self.request_id)
         if not self._engine.health().active:
-            await self._preparer.others()
+            await self._preparer.burst.over()
         return prepared
 
     def _engine_stream(self, prepared: Prepared) -> EngineStream:

@@ -9,7 +9,7 @@ from typing import Any
 
 from drivetrain.core.engine import EngineRequest, ModelSpec, WeightsFormat
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.worker import prepare
+from drivetrain.worker import burst
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 
@@ -22,10 +22,12 @@ class Watched(FakeEngine):
     def __init__(self, script: Script) -> None:
         super().__init__(script)
         self.behind: list[int] = []
+        self.come: list[int] = []
         self.preparer: Any = None
 
     def generate(self, request: EngineRequest) -> Any:
-        self.behind.append(self.preparer._preparing)
+        self.behind.append(self.preparer.burst._preparing)
+        self.come.append(self.preparer.burst._num_come)
         return super().generate(request)
 
 
@@ -35,6 +37,35 @@ async def test_nobody_is_handed_over_while_others_are_prepared() -> None:
         engine.preparer = worker._preparer
         await asyncio.gather(*(worker.generate(prompt=f"x{i}") for i in range(20)))
     assert engine.behind == [0] * 20
+
+
+async def test_the_first_of_a_burst_waits_for_those_that_come_right_after_it() -> None:
+    """As requests do whose bytes are read one after another."""
+    engine = Watched(Script(text="ab"))
+
+    async def ask(worker: Worker, number: int) -> None:
+        for _ in range(3 * number):
+            await asyncio.sleep(0)
+        await worker.generate(prompt=f"x{number}")
+
+    async with Worker(engine, SPEC, Settings()) as worker:
+        engine.preparer = worker._preparer
+        await asyncio.gather(*(ask(worker, number) for number in range(8)))
+        assert engine.come == [8] * 8
+        await worker.generate(prompt="later")
+    assert engine.come == [8] * 8 + [9]
+
+
+async def test_one_that_is_cancelled_while_it_waits_holds_up_nobody() -> None:
+    engine = Watched(Script(text="ab"))
+    async with Worker(engine, SPEC, Settings()) as worker:
+        engine.preparer = worker._preparer
+        given_up = asyncio.create_task(worker.generate(prompt="given up"))
+        kept = asyncio.create_task(worker.generate(prompt="kept"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        assert (await kept).choices[0].text
+        assert (await worker.generate(prompt="later")).choices[0].text
 
 
 async def test_a_slow_one_is_not_waited_for(monkeypatch: Any) -> None:
@@ -54,7 +85,7 @@ async def test_a_slow_one_is_not_waited_for(monkeypatch: Any) -> None:
         await asyncio.sleep(0.05)
         begun = time.monotonic()
         await worker.generate(prompt="quick")
-        assert time.monotonic() - begun < 0.3 + prepare.GATHER_S
+        assert time.monotonic() - begun < 0.3 + burst.GATHER_S
         assert not behind.done()
         await behind
     assert engine.behind == [1, 0]

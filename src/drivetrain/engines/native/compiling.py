@@ -19,8 +19,6 @@ import torch
 
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.engines.native.attention import Stage
-from drivetrain.engines.native.batch import PackedBatch
 from drivetrain.engines.native.runner import Forward, plain_pass
 from drivetrain.engines.wording import one_line
 
@@ -42,22 +40,22 @@ def check_machine(device: Any) -> None:
         raise _refused(f"compile needs a C++ compiler, and there is no {compiler}", "install one, or leave compile out")
 
 
-def compiled_pass(model: Any, stage: Stage, progress: Progress) -> Forward:
-    """Takes half a minute for a small model, and a few seconds when it was compiled here before."""
+def compiled_pass(model: Any, progress: Progress) -> Forward:
+    """Takes half a minute for a small model, and two seconds when it was compiled here before."""
     _keep_what_is_compiled()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's compiler loads old parts of torch
             progress("compiling the step of one stream", None)
-            one = _compiled(model, stage, 1, 1)
+            one = _compiled(model, 1, 1)
             progress("compiling the step of several streams", None)
-            return Compiled(one, _compiled(model, stage, *EXAMPLE))
+            return Compiled(one, _compiled(model, *EXAMPLE))
     except Exception as exc:
         raise _refused(f"this model cannot be compiled ({one_line(exc)})", "leave compile out") from exc
 
 
 class Compiled:
-    """A `Forward`. What it has no program for runs operation by operation, and never waits for a compiler."""
+    """A `Forward` of two programs. They are for tensors of any length: nothing is compiled once this is made."""
 
     def __init__(self, one: Callable[..., Any], several: Callable[..., Any]) -> None:
         self._one = one
@@ -69,32 +67,21 @@ class Compiled:
         missing = (1 if alone else FEWEST) - wanted
         if missing > 0:
             keep = torch.cat([keep, keep.new_zeros(missing)])
-        with torch.compiler.set_stance("eager_on_recompile"):
-            logits = (self._one if alone else self._several)(input_ids, position_ids, keep)
+        logits = (self._one if alone else self._several)(input_ids, position_ids, keep)
         return logits[:wanted] if missing > 0 else logits
 
 
-def _compiled(model: Any, stage: Stage, num_ids: int, num_kept: int) -> Callable[..., Any]:
+def _compiled(model: Any, num_ids: int, num_kept: int) -> Callable[..., Any]:
+    from torch._inductor import standalone_compile
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    example = torch.zeros(1, num_ids, dtype=torch.long), torch.arange(num_ids)[None], torch.arange(num_kept)
     trace = make_fx(plain_pass(model), tracing_mode="symbolic", _allow_non_fake_inputs=True)
     with torch.no_grad():
-        operations = trace(*_example(num_ids, num_kept))
-    program: Callable[..., Any] = torch.compile(operations, dynamic=num_ids > 1, fullgraph=True)
-    with torch.inference_mode():
-        example = _example(num_ids, num_kept)
-        stage.batch = PackedBatch([], *example, decodes=[], chunks=[])  # of nothing: attention leaves what it finds
-        try:
-            program(*example)
-        finally:
-            stage.batch = None
+        operations = trace(*example)
+        inputs = [node.meta["val"] for node in operations.graph.nodes if node.op == "placeholder"]
+        program: Callable[..., Any] = standalone_compile(operations, inputs, dynamic_shapes="from_graph")
     return program
-
-
-def _example(num_ids: int, num_kept: int) -> tuple[Any, Any, Any]:
-    """What a pass is given, made as `batch.pack` makes it: a program is for tensors of one kind."""
-    positions = list(range(num_ids))
-    return torch.tensor([[0] * num_ids]), torch.tensor([positions]), torch.tensor(positions[:num_kept])
 
 
 def _keep_what_is_compiled() -> None:

@@ -99,9 +99,13 @@ class Served:
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
 
     def works(self) -> None:
-        """A normal request is answered."""
+        """A normal request is answered. It leaves no connection behind, which the server might close as the next begins."""
         answer = self.client.completions.create(
-            model=self.model, prompt="Hello", max_tokens=2, extra_body={"ignore_eos": True}
+            model=self.model,
+            prompt="Hello",
+            max_tokens=2,
+            extra_body={"ignore_eos": True},
+            extra_headers={"Connection": "close"},
         )
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 2

@@ -99,7 +99,7 @@ class Served:
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
 
     def works(self) -> None:
-        """A normal request is answered. It leaves no connection behind: the server might close it as the next begins."""
+        """A normal request is answered. It leaves no connection: the server might close it as the next begins."""
         answer = self.client.completions.create(
             model=self.model,
             prompt="Hello",

@@ -10,6 +10,9 @@ from typing import Self
 from drivetrain.core.engine import Step
 from drivetrain.core.errors import Cancelled, DrivetrainError
 
+AT_ONCE = 256
+"""Steps of a backlog that a follower gets in one turn of the loop."""
+
 
 class StepChannel:
     """The `EngineStream` of every engine here. All methods run on the event loop.
@@ -71,11 +74,15 @@ class StepChannel:
 
     async def follow(self, hear: Callable[[Step], bool]) -> None:
         while True:
-            if self._aborted:
-                raise Cancelled("the request was cancelled")
-            if self._steps:
+            for _ in range(AT_ONCE):
+                if self._aborted:
+                    raise Cancelled("the request was cancelled")
+                if not self._steps:
+                    break
                 if not hear(self._steps.popleft()):
                     return
+            else:
+                await asyncio.sleep(0)  # others have something to do too
                 continue
             self._hear = hear
             try:

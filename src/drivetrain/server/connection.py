@@ -38,7 +38,7 @@ class _Conversation(h11.Connection):
             said = super().send(event)
         if type(event) is h11.Response:
             self._head = said or b""
-            self._chunked = b"transfer-encoding: chunked" in self._head.lower()
+            self._chunked = b"\r\ntransfer-encoding: chunked\r\n" in self._head.lower()
             return b""
         if self._head and said is not None:
             said, self._head = self._head + said, b""

@@ -100,13 +100,15 @@ class EventSource:
         """
         last = b""
         failures: list[Exception] = []
+        paused = False
 
         def give(prompt: int, events: Sequence[Event]) -> bool:
-            nonlocal last
+            nonlocal last, paused
             try:
                 data = self._spell(prompt, events)
                 if self._running:
-                    return not data or sender.give(data)
+                    paused = bool(data) and not sender.give(data)
+                    return not paused
                 last = data
             except Exception as exc:  # noqa: BLE001 - it is told below
                 failures.append(exc)
@@ -117,11 +119,14 @@ class EventSource:
             held.clear()
             if not self._running:
                 last = data
-            elif data:
-                sender.give(data)
+            else:
+                sender.give(data)  # even nothing: the head goes with it
             while self._running and not failures:
                 await sender.drained()
+                paused = False
                 await answers.follow(give)
+                if self._running and not failures and not paused:
+                    raise EngineFailed("the answer stopped without an ending")
             if failures:
                 raise failures[0]
         except DrivetrainError as exc:

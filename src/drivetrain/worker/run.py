@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -21,6 +22,8 @@ from drivetrain.worker.admission import Admission, Ticket
 from drivetrain.worker.prepare import Prepared, Preparer
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 Hear = Callable[[Sequence[Event]], bool]
 """Takes events that came together; False if that is enough for now."""
@@ -160,29 +163,42 @@ class Run:
         self._begin_reading()
         wanted = True
         failure: BaseException | None = None
+        broken: BaseException | None = None
+
+        def hand_on() -> bool:
+            nonlocal wanted, broken
+            if self._events and wanted:
+                self.last_read = time.monotonic()
+                events = tuple(self._events)
+                self._events.clear()
+                try:
+                    wanted = hear(events)
+                except BaseException as exc:  # noqa: BLE001 - nor of this
+                    wanted, broken = False, exc
+            return wanted
 
         def take(step: Step) -> bool:
-            nonlocal wanted, failure
+            nonlocal failure
             try:
                 self._take_step(step)
-                wanted = self._hand_on(hear)
             except BaseException as exc:  # noqa: BLE001 - the engine must not hear of it: it is raised to the reader
                 failure = exc
-            return wanted and failure is None and not self._ended
+                return False
+            return hand_on() and not self._ended
 
         async def follow_steps(stream: EngineStream) -> None:
             await stream.follow(take)
             if failure is not None:
                 raise failure
 
-        def more_is_wanted() -> bool:
-            return wanted and self._hand_on(hear)
-
         try:
-            while more_is_wanted() and not self._over():
+            while hand_on() and not self._over():
                 await self._advance_or_fail(follow_steps)
         finally:
             self._reading = False
+        if broken is not None:
+            self.interrupt(Cancelled("what reads the answer failed"))
+            raise broken
 
     def _begin_reading(self) -> None:
         if self._reading:
@@ -195,15 +211,6 @@ class Run:
         if self._error is not None:
             raise self._error
         return self._ended
-
-    def _hand_on(self, hear: Hear) -> bool:
-        """Whether more is wanted."""
-        if not self._events:
-            return True
-        self.last_read = time.monotonic()
-        events = tuple(self._events)
-        self._events.clear()
-        return hear(events)
 
     def interrupt(self, error: DrivetrainError) -> None:
         """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
@@ -274,6 +281,7 @@ class Run:
         self._ticket = None
         self.times.admitted = time.monotonic()
         try:
+            self._over()  # it may have ended between the grant of its slot and now
             prepared = await self._unless_interrupted(self._prepare())
             self._stream = self._engine_stream(prepared)
         except BaseException:
@@ -439,8 +447,11 @@ class Run:
         self._ended = True
         self._timer.cancel()
         self.times.ended = time.monotonic()
-        self.metrics = self._observer.ended(self, error)
-        self._span.end(error)
+        try:
+            self.metrics = self._observer.ended(self, error)
+            self._span.end(error)
+        except Exception:  # noqa: BLE001 - whoever looks on must not take an ending away
+            _log.exception("what watches the requests failed")
 
     async def _unless_interrupted(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for `work`, but not past an interruption. What it has begun by then ends by its own limits."""

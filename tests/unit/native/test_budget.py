@@ -111,3 +111,36 @@ def step(made: Scheduler) -> list[int]:
         if piece.samples:
             piece.sequence.ids.append(0)
     return [piece.count for piece in sorted(work, key=lambda piece: piece.sequence.order)]
+
+
+def test_who_can_have_no_row_makes_no_room_for_others() -> None:
+    """Decodes pay for the prompts that are computed, not for those that wait for memory."""
+
+    def chunks(waiting: int) -> int:
+        rows = KvRows(capacities(8192), token_bytes=1, budget_bytes=2 * 8192 + 1024)
+        made = Scheduler(rows, None, max_batch=64, budget=SMOLLM2)
+        made.add(job(0, 4, 8000))
+        step(made)
+        made.add(job(1, 6000, 1))
+        step(made)
+        for number in range(waiting):
+            made.add(job(2 + number, 8000, 1))
+        step(made)  # the first of them is tried
+        return max(sum(step(made)) for _ in range(5))
+
+    assert chunks(20) <= 1.2 * chunks(1)  # whose row there is
+
+
+def test_a_burst_beside_a_decode_is_taken_at_once_and_a_long_prompt_leaves_half() -> None:
+    made = Scheduler(KvRows(capacities(8192), token_bytes=1, budget_bytes=2**20), None, max_batch=64, budget=SMOLLM2)
+    made.add(job(0, 4, 8000))
+    step(made)
+    for number in range(6):
+        made.add(job(1 + number, 20, 100))
+    assert step(made) == [1] + [20] * 6
+    assert step(made) == [1] * 7
+    made.add(job(10, 5000, 1))
+    made.add(job(11, 8, 1))
+    counts = step(made)
+    assert counts[-1] == 8
+    assert counts[-2] > 8

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drivetrain.core.engine import ModelSpec, TokenStep, WeightsFormat
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed
-from drivetrain.core.events import Event, Finished, Started
+from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.telemetry.tracing import NoSpan
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 
@@ -66,18 +68,69 @@ async def test_enough_for_now_and_on() -> None:
         assert sum(isinstance(event, Finished) for event in heard) == 1
 
 
-async def test_what_the_hearer_raises_is_the_readers_and_ends_the_request() -> None:
+@pytest.mark.parametrize("kind", [Started, Delta, Finished])
+async def test_what_the_hearer_raises_is_raised_and_ends_the_request(kind: type[Event]) -> None:
+    """As it is, at the first call, at a later one, and at the last one alike."""
     async with worker() as made:
 
         def hear(events: Sequence[Event]) -> bool:
-            if not isinstance(events[0], Started):
+            if any(isinstance(event, kind) for event in events):
                 raise ZeroDivisionError
             return True
 
-        with pytest.raises(EngineFailed) as caught:
+        with pytest.raises(ZeroDivisionError):
             await made.stream(prompt="x", temperature=0).follow(hear)
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        await asyncio.sleep(0.02)
+        assert made.status.running == 0
         assert (await made.generate(prompt="x", temperature=0)).text == TEXT
+
+
+class BrokenSpan:
+    def set(self, name: str, value: object) -> None:
+        return None
+
+    def end(self, error: BaseException | None = None) -> None:
+        raise OSError("the exporter is gone")
+
+
+class BrokenTracer:
+    def start(self, name: str, *, parent: object = None) -> Any:
+        return BrokenSpan() if name == "drivetrain.request" else NoSpan()
+
+
+async def test_a_broken_tracer_takes_no_ending_away() -> None:
+    async with Worker(FakeEngine(Script(text=TEXT)), SPEC, Settings(), tracer=BrokenTracer()) as made:
+        events = [event async for event in made.stream(prompt="x", temperature=0)]
+        assert isinstance(events[-1], Finished)
+        heard: list[Event] = []
+
+        def hear(some: Sequence[Event]) -> bool:
+            heard.extend(some)
+            return True
+
+        await made.stream(prompt="x", temperature=0).follow(hear)
+        assert isinstance(heard[-1], Finished)
+
+
+async def test_what_ended_as_its_turn_came_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slot; two streams are closed in a row, so that the second is granted the slot and closed at once."""
+    engine = FakeEngine(Script(text=TEXT, repeat=True, step_delay_s=0.01))
+    async with Worker(engine, SPEC, Settings(max_running=1)) as made:
+        streams = [made.stream(prompt="x", max_tokens=3000) for _ in range(2)]
+        following = []
+        for stream in streams:
+            following.append(asyncio.create_task(stream.follow(lambda events: True)))
+            await asyncio.sleep(0.05)
+        assert (made.status.running, made.status.waiting) == (1, 1)
+        prepared: list[object] = []
+        assert made._preparer is not None
+        monkeypatch.setattr(made._preparer, "prepare", lambda *asked: prepared.append(asked))
+        for stream in streams:
+            await stream.aclose()
+        for ended in await asyncio.gather(*following, return_exceptions=True):
+            assert isinstance(ended, Cancelled)
+        assert made.status.running == 0
+        assert not prepared
 
 
 @pytest.mark.parametrize("ending", ["deadline", "close", "cancel", "fault"])

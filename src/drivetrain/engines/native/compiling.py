@@ -42,8 +42,8 @@ def check_machine(device: Any) -> None:
 
 def compiled_pass(model: Any, progress: Progress) -> Forward:
     """Takes half a minute for a small model, and two seconds when it was compiled here before."""
-    _keep_what_is_compiled()
     try:
+        _keep_what_is_compiled()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's compiler loads old parts of torch
             progress("compiling the step of one stream", None)

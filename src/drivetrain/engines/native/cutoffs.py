@@ -19,7 +19,7 @@ BLOCK = 256
 """Ids that the draw sums up at once."""
 
 NEARLY_ONE = 1 - 2**-52
-"""Rounding must not carry the draw past the last id of a block."""
+"""Rounding must not carry the draw past the last id of a block, nor before its first."""
 
 _TOP_H_CANDIDATES = 100
 """As many as the library's top-h looks at."""
@@ -194,8 +194,9 @@ def _invert(weights: Any, units: Any) -> Any:
     block = _passed(sums, target)
     within = blocks[torch.arange(len(blocks), device=blocks.device), block[:, 0]].cumsum(dim=-1, dtype=torch.float64)
     before = sums.gather(1, block) - within[:, -1:]
-    place = _passed(within, torch.minimum(target - before, within[:, -1:] * NEARLY_ONE))
-    return (block * BLOCK + place)[:, 0]
+    left = torch.minimum((target - before).clamp_(min=0), within[:, -1:] * NEARLY_ONE)
+    # A row of no numbers, or of nothing at all, passes nowhere: it gets some id, and its error later.
+    return (block * BLOCK + _passed(within, left))[:, 0].clamp_(max=weights.shape[1] - 1)
 
 
 def _passed(sums: Any, target: Any) -> Any:

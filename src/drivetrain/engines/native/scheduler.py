@@ -41,6 +41,7 @@ class Scheduler:
         self._max_batch = max_batch
         self._budget = budget or TokenBudget()
         self._headroom = headroom
+        self._no_row = False  # for the first that waits, when it was tried last
 
     @property
     def idle(self) -> bool:
@@ -128,9 +129,11 @@ class Scheduler:
         ]
 
     def _num_prompts(self) -> int:
-        """How many have something of their prompt to compute, or might begin."""
-        begun = sum(sequence.pending > 1 for sequence in self.running)
-        return begun + min(len(self.waiting), self._max_batch - len(self.running))
+        """How many have something of their prompt to compute now, or might begin with it."""
+        begun = sum(sequence.pending > 1 and sequence.awaits is None for sequence in self.running)
+        if self._no_row:
+            return begun
+        return begun + sum(sequence.leads for sequence in self.waiting[: self._max_batch - len(self.running)])
 
     def _continue_prompts(self, work: list[Work], room: Room) -> None:
         """Chunks for those that have a row already, oldest first.
@@ -142,7 +145,11 @@ class Scheduler:
                 self._add_chunk(work, sequence, room)
 
     def _admit_waiting(self, work: list[Work], room: Room) -> None:
-        while room and self.waiting and len(self.running) < self._max_batch and self._admit(self.waiting[0]):
+        self._no_row = False
+        while room and self.waiting and len(self.running) < self._max_batch:
+            if not self._admit(self.waiting[0]):
+                self._no_row = True
+                return
             sequence = self.waiting.pop(0)
             sequence.awaits = self._being_computed(sequence)
             insort(self.running, sequence, key=_order)

@@ -41,7 +41,7 @@ class Scheduler:
         self._max_batch = max_batch
         self._budget = budget or TokenBudget()
         self._headroom = headroom
-        self._no_row = False  # for the first that waits, when it was tried last
+        self._no_row = False  # for the first that waits, since it was tried
 
     @property
     def idle(self) -> bool:
@@ -145,7 +145,6 @@ class Scheduler:
                 self._add_chunk(work, sequence, room)
 
     def _admit_waiting(self, work: list[Work], room: Room) -> None:
-        self._no_row = False
         while room and self.waiting and len(self.running) < self._max_batch:
             if not self._admit(self.waiting[0]):
                 self._no_row = True
@@ -248,6 +247,7 @@ class Scheduler:
         """Keep the row for later prompts, or free it."""
         slot = sequence.slot
         sequence.slot = None
+        self._no_row = False
         if slot is None or not slot.alive:
             return
         self._forget(slot)

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from drivetrain.core.engine import EngineRequest, ModelSpec, WeightsFormat
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker import burst
@@ -39,8 +41,10 @@ async def test_nobody_is_handed_over_while_others_are_prepared() -> None:
     assert engine.behind == [0] * 20
 
 
-async def test_the_first_of_a_burst_waits_for_those_that_come_right_after_it() -> None:
-    """As requests do whose bytes are read one after another."""
+async def test_the_first_of_a_burst_waits_for_those_that_come_right_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As requests do whose bytes are read one after another. The times are long, for a machine that is busy."""
+    monkeypatch.setattr(burst, "QUIET_S", 0.3)
+    monkeypatch.setattr(burst, "GATHER_S", 10.0)
     engine = Watched(Script(text="ab"))
 
     async def ask(worker: Worker, number: int) -> None:

@@ -7,10 +7,11 @@ SERVER := $(VENV)/.installed-server
 MODEL  ?= smollm2-135m
 PORT   ?= 8000
 PYTEST := $(BIN)/python -m pytest
-# The browser tests need Chromium: a target of their own.
-QUIET  := --ignore=tests/browser
+# The browser tests need Chromium, those on vLLM an environment of their own: targets of their own.
+QUIET  := --ignore=tests/browser --ignore=tests/on_vllm
+VLLM   := .venv-vllm
 
-.PHONY: help serve test check soak browser chromium shots bench fmt wheel clean model
+.PHONY: help serve test check soak browser chromium shots test-vllm bench fmt wheel clean model
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -50,6 +51,17 @@ test: model compiler ## Every test but the soaks, with real weights
 soak: model ## Thousands of requests that end in every way; counts what is left behind
 	$(PYTEST) -q $(QUIET) -m soak --timeout 900
 
+# vLLM built for CPUs pulls CUDA builds of these three, which break its import. Its pins are not ours: the package itself
+# comes without its dependencies, and constraints-vllm.txt names every one that is needed.
+$(VLLM)/.installed: pyproject.toml constraints-vllm.txt
+	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-vllm.txt
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+test-vllm: model $(VLLM)/.installed ## The contract and more on vLLM itself, in an environment of its own (.venv-vllm)
+	$(VLLM)/bin/python -m pytest -q tests/on_vllm --timeout 600
+
 # Debian's Chromium, or the one that CHROMIUM names; where neither is there and none can be installed, this fails.
 chromium:
 	@test -n "$$CHROMIUM" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
@@ -72,4 +84,4 @@ wheel: $(STAMP) ## The wheel, in dist/
 	$(BIN)/python -m build --wheel
 
 clean: ## Everything that was built here
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis

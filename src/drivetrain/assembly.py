@@ -147,6 +147,24 @@ def _describe_remote(spec: ModelSpec, progress: Progress) -> Description:
     return of_upstream(spec, progress)
 
 
+def _vllm() -> Engine:
+    from drivetrain.engines.vllm.engine import VllmEngine
+
+    return VllmEngine()
+
+
+def _describe_vllm(spec: ModelSpec, progress: Progress) -> Description:
+    from drivetrain.engines.vllm.describe import of_files
+
+    return of_files(spec, progress)
+
+
+def _stated_vllm(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
+    from drivetrain.engines.vllm.capabilities import stated_capabilities
+
+    return stated_capabilities(config, context_length, options)
+
+
 def _fake() -> Engine:
     from drivetrain.engines.fake import FakeEngine
 
@@ -192,6 +210,24 @@ ENGINES = {
             make=_transformers,
             describe=_describe_transformers,
             stated_capabilities=_stated_transformers,
+        ),
+        EngineKind(
+            name="vllm",
+            settings=frozenset(
+                {
+                    "dtype",
+                    "trust_remote_code",
+                    "context_length",
+                    "kv_cache_gb",
+                    "max_batch",
+                    "prefix_cache",
+                    "vllm_args",
+                }
+            ),
+            needs=("vllm",),
+            make=_vllm,
+            describe=_describe_vllm,
+            stated_capabilities=_stated_vllm,
         ),
         EngineKind(
             name="remote",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import types
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,11 +134,22 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return value
+
+
 _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (whole_number, "N"),
     float: (number, "X"),
     str: (str, "NAME"),
     tuple: (comma_list, "A,B"),
+    Mapping: (json_object, "JSON"),
 }
 
 

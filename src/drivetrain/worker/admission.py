@@ -75,7 +75,7 @@ class Admission:
         if self._closed:
             raise NotReady(self._closed, retry_after_s=5.0)
         if not self._alive():
-            raise NotReady("the engine has ended; the worker must be started anew", retry_after_s=5.0)
+            raise NotReady("the engine has ended; if it does not come back, start the worker anew", retry_after_s=5.0)
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         if self._running < self._max_running and not self._waiting:
             self._grant(future)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -31,7 +32,7 @@ _LIMIT = {f.name: f.default for f in fields(Limits)}
 class Settings:
     """None means: decided when the model is loaded, or by what is asked later in the chain of defaults."""
 
-    engine: str = setting("auto", Group.MODEL, "auto, llamacpp, native, transformers, remote or fake")
+    engine: str = setting("auto", Group.MODEL, "auto, llamacpp, native, transformers, vllm, remote or fake")
     name: str | None = setting(None, Group.MODEL, "the model's public name")
     family: str | None = setting(None, Group.MODEL, "the prompt form, in place of the model's own chat template")
 
@@ -50,6 +51,7 @@ class Settings:
     prefix_cache: bool | None = setting(None, Group.ENGINE, "keep beginnings of prompts for later ones (default true)")
     threads: int | None = setting(None, Group.ENGINE, "CPU threads")
     gpu_layers: int | None = setting(None, Group.ENGINE, "layers that go to the accelerator (default: what fits)")
+    vllm_args: Mapping[str, Any] | None = setting(None, Group.ENGINE, "further engine arguments of vLLM, by its names")
     mmproj: str | None = setting(None, Group.ENGINE, "the GGUF file with the vision part (default: the one beside)")
 
     max_running: int | None = setting(None, Group.SERVING, "requests that run at once (default: what the engine can)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
@@ -163,6 +164,8 @@ def parse_setting(name: str, text: str, where: str) -> Any:
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
         if kind is tuple:
             return tuple(part.strip() for part in text.split(",") if part.strip())
+        if kind is Mapping:
+            return _typed(name, json.loads(text), where)
         return _in_range(name, kind(text), where)
     except (ValueError, KeyError):
         raise InvalidSetting(f"{where} is {text!r}; it must be {_WORDS[kind]}", param=name) from None
@@ -174,6 +177,7 @@ _WORDS = {
     float: "a number",
     str: "a text",
     tuple: "a list of texts",
+    Mapping: "a table (as text: a JSON object)",
 }
 
 _AT_LEAST = {

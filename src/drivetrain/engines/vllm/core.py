@@ -1,0 +1,235 @@
+"""The running vLLM: started, watched, started again when its process has died, and shut down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import logging
+import os
+import time
+import warnings
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from drivetrain.core.errors import EngineFailed
+from drivetrain.engines.vllm import errors
+from drivetrain.engines.vllm.backoff import Backoff
+from drivetrain.engines.vllm.guard import Guard
+from drivetrain.engines.vllm.options import refuse_unknown
+from drivetrain.engines.vllm.sampling import built
+
+WATCH_S = 0.2
+FIRST_ANSWER_S = 300.0
+
+_ENVIRONMENT = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout belongs to the application
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would hold our clients' sockets open
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Set before vLLM is imported, unless the caller has set them."""
+
+_log = logging.getLogger(__name__)
+
+
+class Running(Protocol):
+    """What the engine needs of vLLM. `on_death` is called on the event loop, once for each death."""
+
+    on_death: Callable[[], None]
+
+    @property
+    def alive(self) -> bool: ...
+
+    async def start(self) -> Loaded: ...
+
+    def outputs(
+        self, prompt: tuple[int, ...], cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
+    ) -> AsyncGenerator[Any, None]:
+        """vLLM's own outputs. Closing it early aborts the request."""
+        ...
+
+    async def let_go(self, request_ids: Iterable[str]) -> None:
+        """Abort these requests and return once vLLM holds nothing of them."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """What vLLM says of the model and of itself. `parameters` are the sampling parameters that it has."""
+
+    context_length: int
+    vocab_size: int
+    device: str
+    dtype: str
+    parameters: frozenset[str]
+    version: str
+
+
+class Core:
+    """All methods run on one event loop; starting and stopping block, so they happen on a thread of their own."""
+
+    def __init__(self, path: str, arguments: Mapping[str, Any]) -> None:
+        self.on_death: Callable[[], None] = lambda: None
+        self._path = path
+        self._arguments = arguments
+        self._llm: Any = None
+        self._dead = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+        self._starting: asyncio.Future[None] | None = None
+        self._made: list[Any] = []
+        self._guard: Guard | None = None
+        self._closed = False
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self._llm is not None and not self._llm.errored
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes of vLLM's engine."""
+        manager = self._llm.engine_core.resources.engine_manager if self._llm is not None else None
+        return tuple(process.pid for process in manager.processes) if manager is not None else ()
+
+    async def start(self) -> Loaded:
+        await self._start()
+        self._watcher = asyncio.create_task(self._watch(), name="vllm-watch")
+        return _loaded(self._llm)
+
+    def outputs(
+        self, prompt: tuple[int, ...], cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
+    ) -> AsyncGenerator[Any, None]:
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        if not self.alive:
+            raise EngineFailed(errors.DEAD)
+        params = built(parameters, SamplingParams, RequestOutputKind.DELTA)
+        given = tokens_input(list(prompt), cache_salt=cache_salt)
+        outputs: AsyncGenerator[Any, None] = self._llm.generate(given, params, request_id)
+        return outputs
+
+    async def let_go(self, request_ids: Iterable[str]) -> None:
+        """An abort has no answer. What is asked after it has, and vLLM takes its messages in order."""
+        llm, dead = self._llm, self._dead
+        if not self.alive:
+            return
+        asked = asyncio.ensure_future(_aborted(llm, list(request_ids)))
+        died = asyncio.ensure_future(dead.wait())
+        try:
+            await asyncio.wait({asked, died}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            died.cancel()
+            asked.cancel()
+            await asyncio.gather(asked, died, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Also while it starts: what has begun to start is let come up, and stopped then."""
+        self._closed = True
+        self._dead.set()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        if self._starting is not None:
+            with contextlib.suppress(Exception):
+                await self._starting
+                self._llm = self._made.pop()
+        await self._end()
+
+    async def _start(self) -> None:
+        self._starting = asyncio.ensure_future(asyncio.to_thread(_make, self._path, self._arguments, self._made))
+        await asyncio.shield(self._starting)
+        self._llm, self._starting = self._made.pop(), None
+        self._guard = Guard(self.pids)
+        self._dead = asyncio.Event()
+        async with asyncio.timeout(FIRST_ANSWER_S):  # one that dies now never answers
+            await self._llm.get_supported_tasks()  # or the first request asks, and may be cancelled in the middle
+
+    async def _end(self) -> None:
+        """vLLM lies in cycles that hold sockets, and what is left of it when the interpreter ends fails aloud."""
+        if self._llm is None:
+            return
+        await asyncio.to_thread(self._llm.shutdown)
+        self._llm = None
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            await asyncio.to_thread(guard.dismiss)
+        await asyncio.sleep(0)  # its sockets are closed on the loop
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+
+    async def _watch(self) -> None:
+        backoff = Backoff()
+        while True:
+            began = time.monotonic()
+            while self.alive:  # noqa: ASYNC110 - vLLM tells nobody that it has died
+                await asyncio.sleep(WATCH_S)
+            self._dead.set()
+            self.on_death()
+            _log.error("vLLM's engine process has ended")
+            await self._restart(backoff, time.monotonic() - began)
+
+    async def _restart(self, backoff: Backoff, lived_s: float) -> None:
+        await self._end()
+        while self._llm is None:
+            wait_s = backoff.wait_s(lived_s)
+            _log.warning("vLLM is started again in %g s", wait_s)
+            await asyncio.sleep(wait_s)
+            lived_s = 0.0
+            try:
+                await self._start()
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may work
+                self._starting = None
+                _log.error("vLLM did not start: %s", errors.while_loading(exc))
+        _log.warning("vLLM runs again")
+
+
+def _make(path: str, arguments: Mapping[str, Any], made: list[Any]) -> None:
+    """Into a list, not as a result: vLLM keeps frames of its callers, and a future there would keep vLLM."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import vllm
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+        given = refuse_unknown(arguments, known, vllm.__version__)
+        made.append(AsyncLLM.from_engine_args(AsyncEngineArgs(model=path, **given)))
+
+
+def _loaded(llm: Any) -> Loaded:
+    import vllm
+
+    config = llm.vllm_config.model_config
+    return Loaded(
+        context_length=int(config.max_model_len),
+        vocab_size=int(config.get_vocab_size()),
+        device=str(llm.vllm_config.device_config.device_type),
+        dtype=str(config.dtype).removeprefix("torch."),
+        parameters=present_parameters(),
+        version=vllm.__version__,
+    )
+
+
+def present_parameters() -> frozenset[str]:
+    """The sampling parameters of the installed vLLM, and `cache_salt` if its prompts have one."""
+    import inspect
+
+    from vllm import SamplingParams
+    from vllm.inputs import tokens_input
+
+    return frozenset(SamplingParams.__struct_fields__) | (
+        {"cache_salt"} & inspect.signature(tokens_input).parameters.keys()
+    )
+
+
+async def _aborted(llm: Any, request_ids: list[str]) -> None:
+    await llm.abort(request_ids)
+    await llm.engine_core.is_sleeping_async()

@@ -1,0 +1,115 @@
+"""What the engine declares of a model: once it is loaded, and from its files before. No weights are read here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
+from drivetrain.core.errors import LoadFailed
+from drivetrain.engines.checkpoint import declared
+from drivetrain.engines.checkpoint.gguf import safetensors_made
+from drivetrain.engines.checkpoint.kinds import kind_of
+from drivetrain.engines.vllm import errors
+from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS, capabilities_of, refuse_unless_text
+from drivetrain.engines.vllm.core import Loaded
+from drivetrain.engines.vllm.options import batch_size, engine_arguments
+
+_NOT_DONE = tuple(name for name in declared.SAMPLING if name not in NEEDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Configuration, tokenizer and generation_config of a folder, or of a GGUF file that was not converted yet."""
+
+    config: Any
+    tokenizer: Any
+    structure: Any
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        return declared.eos_ids(self.structure, self.config, self.tokenizer)
+
+
+def read(folder: Path, spec: ModelSpec, *, gguf: bool = False) -> Files:
+    import transformers as hf
+
+    from drivetrain.engines.checkpoint.quiet import quiet_library
+
+    where: dict[str, Any] = {
+        "local_files_only": True,
+        "trust_remote_code": bool(spec.options.get("trust_remote_code")),
+    }
+    if gguf:
+        where["gguf_file"] = spec.path.name
+    else:
+        declared.check_generation_config(folder)
+    with quiet_library():
+        config = hf.AutoConfig.from_pretrained(folder, **where)
+        refuse_unless_text(kind_of(config))
+        tokenizer = hf.AutoTokenizer.from_pretrained(folder, **where)
+        tokenizer.model_max_length = min(tokenizer.model_max_length, declared.NO_LIMIT)
+        if (folder / "generation_config.json").is_file() and not gguf:
+            structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
+        else:
+            structure = hf.GenerationConfig.from_model_config(config)
+    return Files(config, tokenizer, structure)
+
+
+def of_loaded(files: Files, loaded: Loaded, max_batch: int) -> EngineInfo:
+    import torch
+    import transformers
+
+    if missing := sorted(ALWAYS - loaded.parameters):
+        raise LoadFailed(
+            f"vLLM {loaded.version} lacks the sampling parameters {', '.join(missing)}; install a newer one"
+        )
+    capabilities = capabilities_of(loaded.context_length, max_batch, loaded.parameters)
+    return EngineInfo(
+        engine="vllm",
+        capabilities=capabilities,
+        tokenizer=_tokenizer(files.tokenizer),
+        eos_ids=files.eos_ids,
+        vocab_size=loaded.vocab_size,
+        architecture=files.config.model_type,
+        device=loaded.device,
+        dtype=loaded.dtype,
+        default_sampling=declared.stated_sampling(files.structure, capabilities.parameters),
+        notes=declared.not_honoured(files.structure, _NOT_DONE),
+        versions={"vllm": loaded.version, "torch": torch.__version__, "transformers": transformers.__version__},
+    )
+
+
+def of_files(spec: ModelSpec, progress: Progress) -> Description:
+    """Reads configuration and tokenizer; no weights. Raises what loading would raise of these."""
+    try:
+        return _of_files(spec, progress)
+    except Exception as exc:
+        raise errors.while_loading(exc) from exc
+
+
+def _of_files(spec: ModelSpec, progress: Progress) -> Description:
+    engine_arguments(spec.options)
+    progress("reading configuration and tokenizer", None)
+    folder = safetensors_made(spec)
+    files = read(folder or spec.path.parent, spec, gguf=folder is None)
+    context_length = declared.context_length(files.config, files.tokenizer, spec.options.get("context_length"))
+    return Description(
+        tokenizer=_tokenizer(files.tokenizer),
+        architecture=files.config.model_type,
+        capabilities=capabilities_of(context_length, batch_size(spec.options)),
+        context_length=context_length,
+        eos_ids=files.eos_ids,
+        default_sampling=declared.stated_sampling(files.structure, NEEDS),
+        missing=(
+            *declared.not_honoured(files.structure, _NOT_DONE),
+            "whether this vLLM has the model's class and every parameter is seen when it is loaded",
+        ),
+    )
+
+
+def _tokenizer(tokenizer: Any) -> Any:
+    from drivetrain.text.hf_tokenizer import HfTokenizer
+
+    return HfTokenizer(tokenizer, chat_template=None)

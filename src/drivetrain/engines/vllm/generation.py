@@ -1,0 +1,93 @@
+"""One request: each choice is a request of vLLM's, with a seed of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from drivetrain.core.engine import EngineRequest, Step, TokenStep
+from drivetrain.core.results import FinishReason
+from drivetrain.engines.vllm.core import Running
+from drivetrain.engines.vllm.reading import prompt_step, token_step
+from drivetrain.engines.vllm.sampling import parameters_of, refuse_if_nothing_is_left, room
+
+
+class Generation:
+    """`run` ends when every choice has. `ids` are vLLM's names of those that were not heard to their end.
+
+    The first choice tells of the prompt; what the others say before it waits.
+    """
+
+    def __init__(
+        self, request: EngineRequest, core: Running, vocab_size: int, name: str, emit: Callable[[Step], None]
+    ) -> None:
+        self._request = request
+        self._core = core
+        self._vocab_size = vocab_size
+        self._names = [f"{name}-{index}" for index in range(len(request.seeds))]
+        self._open = set(range(len(request.seeds)))
+        self._emit = emit
+        self._waiting: list[Step] | None = []
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        return [self._names[index] for index in sorted(self._open & self._tasks.keys())]
+
+    async def run(self) -> None:
+        refuse_if_nothing_is_left(self._request, self._vocab_size)
+        if len(self._names) == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks[0] = task
+            await self._run_choice(0)
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in sorted(self._open):
+                    self._tasks[index] = group.create_task(self._run_choice(index))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+
+    def finish(self, index: int) -> None:
+        if index in self._tasks:
+            self._tasks[index].cancel()
+
+    async def _run_choice(self, index: int) -> None:
+        request = self._request
+        wanted = room(request)
+        if wanted <= 0 and index > 0:
+            self._close(TokenStep(index, (), None, FinishReason.LENGTH))
+            return
+        outputs = self._core.outputs(
+            request.prompt_ids, request.cache_salt, parameters_of(request, index), self._names[index]
+        )
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                self._hear(index, output, wanted)
+
+    def _hear(self, index: int, output: Any, wanted: int) -> None:
+        if index == 0 and self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            for step in (prompt_step(output, self._request.prompt_logprobs), *waiting):
+                self._emit(step)
+        if wanted <= 0:
+            self._close(TokenStep(index, (), None, FinishReason.LENGTH))
+            return
+        step = token_step(index, output.outputs[0], self._request.logprobs)
+        if step.reason is not None:
+            self._close(step)
+        else:
+            self._give(step)
+
+    def _close(self, step: TokenStep) -> None:
+        self._open.discard(step.index)
+        self._give(step)
+
+    def _give(self, step: TokenStep) -> None:
+        if self._waiting is not None:
+            self._waiting.append(step)
+        else:
+            self._emit(step)

@@ -1,0 +1,75 @@
+"""From our settings to vLLM's engine arguments. `vllm_args` passes on whatever has no setting here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from drivetrain.core.errors import InvalidSetting
+
+SETTINGS = frozenset(
+    {"dtype", "trust_remote_code", "context_length", "kv_cache_gb", "max_batch", "prefix_cache", "vllm_args"}
+)
+
+DEFAULT_BATCH = 64
+LARGEST_BATCH = 4096
+
+_HAVE_A_SETTING = {
+    "dtype": "dtype",
+    "trust_remote_code": "trust_remote_code",
+    "max_model_len": "context_length",
+    "kv_cache_memory_bytes": "kv_cache_gb",
+    "max_num_seqs": "max_batch",
+    "enable_prefix_caching": "prefix_cache",
+}
+_FIXED: Mapping[str, Any] = {
+    "skip_tokenizer_init": True,  # the text pipeline is ours
+    "generation_config": "vllm",  # or it adds end tokens of its own
+    "logprobs_mode": "raw_logprobs",
+    "max_logprobs": -1,  # the worker has the limit
+}
+"""What the contract needs. It cannot be set."""
+
+_QUIET: Mapping[str, Any] = {"disable_log_stats": True, "use_tqdm_on_load": False}
+_NAMES = frozenset({"model", "tokenizer", "served_model_name", *_FIXED})
+
+
+def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """All but the model's path. Raises `InvalidSetting` for an argument of `vllm_args` that is not the caller's."""
+    passed = options.get("vllm_args") or {}
+    for name in passed:
+        if name in _HAVE_A_SETTING:
+            raise InvalidSetting(f"vllm_args has {name}; set {_HAVE_A_SETTING[name]} in its place", param="vllm_args")
+        if name in _NAMES:
+            raise InvalidSetting(f"vllm_args has {name}, which is fixed; leave it out", param="vllm_args")
+    ours: dict[str, Any] = {
+        "dtype": options.get("dtype", "auto"),
+        "trust_remote_code": bool(options.get("trust_remote_code", False)),
+        "max_num_seqs": batch_size(options),
+        "enable_prefix_caching": bool(options.get("prefix_cache", True)),
+    }
+    if (context_length := options.get("context_length")) is not None:
+        ours["max_model_len"] = context_length
+    if (kv_cache_gb := options.get("kv_cache_gb")) is not None:
+        if kv_cache_gb <= 0:
+            raise InvalidSetting(f"kv_cache_gb is {kv_cache_gb}; it must be above 0", param="kv_cache_gb")
+        ours["kv_cache_memory_bytes"] = int(kv_cache_gb * 2**30)
+    return {**_QUIET, **passed, **ours, **_FIXED}
+
+
+def batch_size(options: Mapping[str, Any]) -> int:
+    wanted = options.get("max_batch")
+    if wanted is None:
+        return DEFAULT_BATCH
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= LARGEST_BATCH:
+        raise InvalidSetting(f"max_batch is {wanted!r}; it must be from 1 to {LARGEST_BATCH}", param="max_batch")
+    return wanted
+
+
+def refuse_unknown(arguments: Mapping[str, Any], known: Collection[str], version: str) -> dict[str, Any]:
+    """The arguments without those of ours that this vLLM lacks and that only make it quiet."""
+    for name in arguments:
+        if name not in known and name not in _QUIET:
+            setting = _HAVE_A_SETTING.get(name, "vllm_args")
+            raise InvalidSetting(f"vLLM {version} has no engine argument {name}", param=setting)
+    return {name: value for name, value in arguments.items() if name in known}

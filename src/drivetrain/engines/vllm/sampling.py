@@ -1,0 +1,82 @@
+"""One choice of a request as vLLM's sampling parameters. Plain values; vLLM's own class is handed in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from drivetrain.core.engine import EngineRequest
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.sampling import Sampling
+
+LOWEST_TEMPERATURE = 0.01
+"""Below it vLLM's constructor puts this in place of what was asked for."""
+
+
+def parameters_of(request: EngineRequest, index: int) -> dict[str, Any]:
+    """Every sampling parameter by vLLM's name. Our stop ids hold the ends of the model too, so its own are off.
+
+    vLLM gives at least one token: of a choice that wants none, the one that comes is to be dropped.
+    """
+    sampling = request.sampling
+    limit = room(request)
+    return {
+        "temperature": 0.0 if sampling.greedy else sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": 0 if sampling.greedy else sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "logit_bias": _biases(sampling) or None,
+        "_bad_words_token_ids": [list(ids) for ids in sampling.bad_words_ids if len(ids) > 1] or None,
+        "seed": seed_of(request.seeds[index]),
+        "max_tokens": max(1, limit),
+        "min_tokens": min(request.min_tokens, max(1, limit)),
+        "stop_token_ids": sorted(request.stop_ids),
+        "ignore_eos": True,
+        "logprobs": request.logprobs if limit > 0 else None,
+        "prompt_logprobs": request.prompt_logprobs if index == 0 else None,
+        "detokenize": False,
+        "skip_reading_prefix_cache": request.seeded or (index == 0 and request.prompt_logprobs is not None),
+    }
+
+
+def room(request: EngineRequest) -> int:
+    """How many tokens a choice may have."""
+    left = request.context_length - len(request.prompt_ids)
+    return left if request.max_tokens is None else min(request.max_tokens, left)
+
+
+def seed_of(seed: int) -> int:
+    """In the range that every generator of vLLM takes; it reads -1 as «no seed»."""
+    return seed % 2**63
+
+
+def refuse_if_nothing_is_left(request: EngineRequest, vocab_size: int) -> None:
+    """vLLM would sample from a row without a single number."""
+    banned = _banned(request.sampling)
+    if request.min_tokens:
+        banned |= request.stop_ids
+    if len(banned) >= vocab_size:
+        raise InvalidRequest("every token is banned: nothing is left to sample", param="suppress_tokens")
+
+
+def built(parameters: Mapping[str, Any], make: Any, delta: Any) -> Any:
+    """`make` is vLLM's class, `delta` its way of giving each token once."""
+    given = dict(parameters)
+    temperature, bad_words = given.pop("temperature"), given.pop("_bad_words_token_ids")
+    params = make(temperature=max(temperature, LOWEST_TEMPERATURE) if temperature else 0.0, output_kind=delta, **given)
+    params.temperature = temperature
+    if bad_words is not None:
+        params._bad_words_token_ids = bad_words
+    return params
+
+
+def _banned(sampling: Sampling) -> set[int]:
+    return {*sampling.suppress_tokens, *(ids[0] for ids in sampling.bad_words_ids if len(ids) == 1)}
+
+
+def _biases(sampling: Sampling) -> dict[int, float]:
+    return {**sampling.logit_bias, **dict.fromkeys(_banned(sampling), -math.inf)}

@@ -1,0 +1,42 @@
+"""Tests that run vLLM itself: in `.venv-vllm` (`make test-vllm`), with one vLLM for the whole session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from drivetrain.worker.worker import Worker
+from on_vllm.vllm_rig import VllmRig
+
+CASES = ("endings", "hard_cases", "logprobs", "refusals", "sampling", "stops", "streaming")
+pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """vLLM never closes its zmq context: one that died or did not start leaves it to the garbage collector."""
+    config.addinivalue_line("filterwarnings", "ignore:Unclosed context:ResourceWarning")
+
+
+@pytest.fixture(scope="session")
+async def rig(smollm2: str) -> AsyncIterator[VllmRig]:
+    made = VllmRig()
+    yield made
+    await made.close()
+
+
+@pytest.fixture(scope="session")
+async def worker(rig: VllmRig) -> AsyncIterator[Worker]:
+    """One worker for all tests that leave it as they found it; they assert that they did."""
+    async with rig.open() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left_behind(rig: VllmRig, worker: Worker) -> AsyncIterator[None]:
+    yield
+    async with asyncio.timeout(30):
+        while worker.status.running or worker.status.waiting or not rig.idle(worker):
+            await asyncio.sleep(0.005)
+    assert not worker._runs

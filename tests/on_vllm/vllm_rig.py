@@ -1,0 +1,149 @@
+"""The vllm engine under the contract, on the small real model in float32. vLLM is started once for all workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+
+from contract.rigs import narrowed, started
+from drivetrain.assembly import spec_of
+from drivetrain.core.engine import ModelSpec
+from drivetrain.engines.checkpoint.gguf import safetensors_folder
+from drivetrain.engines.vllm.core import Core, Loaded
+from drivetrain.engines.vllm.engine import VllmEngine
+from drivetrain.engines.vllm.generation import Generation
+from drivetrain.engines.vllm.options import engine_arguments
+from drivetrain.store.store import Store
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import Worker
+
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "context_length": 2048,
+    "kv_cache_gb": 1.0,
+    "max_batch": 16,
+    "vllm_args": {"enforce_eager": True},
+}
+
+
+def spec_with(store: Store, **changes: Any) -> ModelSpec:
+    """The small real model with the settings of these tests, some of them changed."""
+    return spec_of(store.resolve("smollm2-135m"), Settings(**{**SETTINGS, **changes}), store)
+
+
+class KeptCore:
+    """One running vLLM for many engines: closing it leaves it running."""
+
+    def __init__(self, core: Core, loaded: Loaded) -> None:
+        self.core = core
+        self._loaded = loaded
+        self._closed = False
+        self.on_death: Callable[[], None] = lambda: None
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self.core.alive
+
+    async def start(self) -> Loaded:
+        self.core.on_death = lambda: self.on_death()
+        return self._loaded
+
+    def outputs(
+        self, prompt: tuple[int, ...], cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
+    ) -> AsyncGenerator[Any, None]:
+        return self.core.outputs(prompt, cache_salt, parameters, request_id)
+
+    async def let_go(self, request_ids: Iterable[str]) -> None:
+        await self.core.let_go(request_ids)
+
+    async def close(self) -> None:
+        self._closed = True
+
+
+class KeptEngine(VllmEngine):
+    """Its vLLM is the one of the rig."""
+
+    rig: VllmRig
+
+    def __init__(self) -> None:
+        super().__init__(self.rig.core_of)
+
+
+class VllmRig:
+    name = "vllm"
+    seeded = True
+    exact = False
+
+    def __init__(self) -> None:
+        self._core: Core | None = None
+        self._loaded: Loaded | None = None
+        KeptEngine.rig = self
+
+    @asynccontextmanager
+    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+        unsupported = settings.pop("unsupported", frozenset())
+        engine = narrowed(KeptEngine, unsupported) if unsupported else KeptEngine()
+        spec = spec_with(Store())
+        if self._loaded is None:
+            await self._start(spec)
+        async with started(engine, spec, settings) as worker:
+            yield worker
+        assert not engine.health().alive
+        assert not engine.busy
+
+    async def _start(self, spec: ModelSpec) -> None:
+        folder = await asyncio.to_thread(safetensors_folder, spec, lambda what, share: None, engine="vllm")
+        self._core = Core(str(folder), engine_arguments(spec.options))
+        self._loaded = await self._core.start()
+
+    def core_of(self, path: str, arguments: Mapping[str, Any]) -> KeptCore:
+        return KeptCore(self.core, self.loaded)
+
+    @property
+    def core(self) -> Core:
+        assert self._core is not None
+        return self._core
+
+    @property
+    def loaded(self) -> Loaded:
+        assert self._loaded is not None
+        return self._loaded
+
+    async def close(self) -> None:
+        if self._core is not None:
+            await self._core.close()
+
+    def idle(self, worker: Worker) -> bool:
+        """Neither we nor vLLM's front know of any request."""
+        return not self._engine(worker).busy and not self.core._llm.output_processor.has_unfinished_requests()
+
+    def steps(self, worker: Worker) -> int:
+        return self._engine(worker).steps_run
+
+    @contextlib.contextmanager
+    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+        """Each choice fails as it hears its output number `at_step`."""
+        heard: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+        hear = Generation._hear
+
+        def fail(generation: Any, index: int, *rest: Any) -> None:
+            counts = heard.setdefault(generation, {})
+            counts[index] = counts.get(index, -1) + 1
+            if counts[index] == at_step:
+                raise error
+            hear(generation, index, *rest)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Generation, "_hear", fail)
+            yield
+
+    def _engine(self, worker: Worker) -> VllmEngine:
+        engine = worker._engine
+        assert isinstance(engine, VllmEngine)
+        return engine

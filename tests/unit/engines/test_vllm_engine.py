@@ -1,0 +1,157 @@
+"""The engine's own part: choices, endings and deaths, with a scripted vLLM in place of the real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
+from drivetrain.core.errors import Cancelled, EngineFailed, InvalidRequest
+from drivetrain.core.results import FinishReason
+from drivetrain.core.sampling import Sampling
+from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.vllm import errors
+from drivetrain.engines.vllm.core import Loaded
+from drivetrain.engines.vllm.engine import VllmEngine
+
+
+class ScriptedCore:
+    """Says the ids 1, 2, 3 … to the limit, one an output. Those named in `held` wait after their first id."""
+
+    def __init__(self) -> None:
+        self.on_death: Callable[[], None] = lambda: None
+        self.alive = True
+        self.asked: list[Mapping[str, Any]] = []
+        self.let_gone: list[str] = []
+        self.held = asyncio.Event()
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def start(self) -> Loaded:
+        return Loaded(100, 50, "cpu", "float32", frozenset(), "0")
+
+    async def outputs(
+        self, prompt: tuple[int, ...], cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
+    ) -> AsyncGenerator[Any, None]:
+        self.asked.append(parameters)
+        limit = parameters["max_tokens"]
+        for i in range(1, limit + 1):
+            if i > 1:
+                await self.held.wait()
+            done = SimpleNamespace(token_ids=[i], logprobs=None, finish_reason="length" if i == limit else None)
+            yield SimpleNamespace(outputs=[done], num_cached_tokens=0, prompt_token_ids=prompt, prompt_logprobs=None)
+
+    async def let_go(self, request_ids: Iterable[str]) -> None:
+        await self.answers.wait()
+        self.let_gone += request_ids
+
+    async def close(self) -> None:
+        self.alive = False
+
+
+@pytest.fixture
+def core() -> ScriptedCore:
+    return ScriptedCore()
+
+
+@pytest.fixture
+def engine(core: ScriptedCore) -> VllmEngine:
+    made = VllmEngine()
+    made._core, made._vocab_size = core, 50
+    core.on_death = made._died
+    return made
+
+
+def request(**changes: Any) -> EngineRequest:
+    base: dict[str, Any] = {
+        "request_id": "r", "prompt_ids": (7, 8), "context_length": 100, "max_tokens": 3, "seeds": (1,),
+    }  # fmt: skip
+    return EngineRequest(**{**base, **changes})
+
+
+async def all_of(stream: StepChannel) -> list[Step]:
+    return [step async for step in stream]
+
+
+async def test_the_prompt_is_told_first_and_once(engine: VllmEngine, core: ScriptedCore) -> None:
+    core.held.set()
+    steps = await all_of(engine.generate(request(seeds=(1, 2))))
+    assert isinstance(steps[0], PromptStep)
+    rest = [step for step in steps[1:] if isinstance(step, TokenStep)]
+    assert len(rest) == len(steps) - 1 == 6
+    for index in range(2):
+        assert [step.token_ids for step in rest if step.index == index] == [(1,), (2,), (3,)]
+    assert [given["seed"] for given in core.asked] == [1, 2]
+    assert not engine.busy
+    assert not core.let_gone
+
+
+async def test_an_abort_is_over_when_vllm_has_answered(engine: VllmEngine, core: ScriptedCore) -> None:
+    core.answers.clear()
+    stream = engine.generate(request())
+    await anext(stream)
+    await anext(stream)
+    closing = asyncio.create_task(stream.aclose())
+    await asyncio.sleep(0.01)
+    assert len(engine._running) == 1
+    assert not closing.done()
+    core.answers.set()
+    await closing
+    assert not engine.busy
+    assert len(core.let_gone) == 1
+    with pytest.raises(Cancelled):
+        await anext(stream)
+
+
+async def test_a_choice_that_is_finished_from_outside_is_let_go(engine: VllmEngine, core: ScriptedCore) -> None:
+    stream = engine.generate(request(seeds=(1, 2)))
+    while engine.steps_run < 3:
+        await asyncio.sleep(0)
+    stream.finish(1)
+    core.held.set()
+    steps = [step for step in await all_of(stream) if isinstance(step, TokenStep)]
+    assert [step.reason for step in steps if step.index == 0][-1] is FinishReason.LENGTH
+    assert [step.token_ids for step in steps if step.index == 1] == [(1,)]
+    assert [name[-2:] for name in core.let_gone] == ["-1"]
+
+
+async def test_a_death_ends_every_request_at_once(engine: VllmEngine, core: ScriptedCore) -> None:
+    streams = [engine.generate(request(seeds=seeds)) for seeds in ((1,), (1, 2))]
+    for stream in streams:
+        await anext(stream)
+    core.alive = False
+    core.on_death()
+    for stream in streams:
+        with pytest.raises(EngineFailed, match="started again"):
+            await all_of(stream)
+    assert not engine.busy
+    assert not engine.health().alive
+    assert engine.health().detail == errors.DEAD
+    with pytest.raises(EngineFailed):
+        await all_of(engine.generate(request()))
+    core.alive = True
+    core.held.set()
+    assert len(await all_of(engine.generate(request()))) == 4
+
+
+async def test_bans_that_leave_nothing_never_reach_vllm(engine: VllmEngine, core: ScriptedCore) -> None:
+    with pytest.raises(InvalidRequest):
+        await all_of(engine.generate(request(sampling=Sampling(suppress_tokens=tuple(range(50))))))
+    assert not core.asked
+    assert not core.let_gone
+
+
+async def test_closing_ends_what_runs_and_then_vllm(engine: VllmEngine, core: ScriptedCore) -> None:
+    stream = engine.generate(request())
+    await anext(stream)
+    await engine.close()
+    assert not core.alive
+    assert len(core.let_gone) == 1
+    with pytest.raises(Cancelled):
+        await anext(stream)
+    with pytest.raises(EngineFailed, match="closed"):
+        await all_of(engine.generate(request()))

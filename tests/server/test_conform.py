@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from drivetrain.address import Address
 from drivetrain.conform.case import Area
 from drivetrain.conform.cases import ALL
-from drivetrain.conform.client import Address, Client
+from drivetrain.conform.client import Client
 from drivetrain.conform.report import Report
 from drivetrain.conform.runner import run
 from drivetrain.conform.verdict import Outcome

@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from drivetrain.address import Address
 from drivetrain.bench.outcome import Failure, Outcome
 from drivetrain.bench.target import Facts
-from drivetrain.bench.wire import Address, BrokenAnswer, Response, connected
+from drivetrain.bench.wire import BrokenAnswer, Response, connected
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
 
 OPTIONAL = ("ignore_eos", "stream_options", "temperature")

@@ -8,9 +8,8 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from drivetrain.core.errors import InvalidSetting
+from drivetrain.address import Address
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 2**20
@@ -19,43 +18,6 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 
 class BrokenAnswer(Exception):
     """The other side ended early, or what it sent is no HTTP."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where requests go; `path` is what stands before `/chat/completions`, without a slash at its end."""
-
-    secure: bool
-    host: str
-    port: int
-    path: str
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """Raises `InvalidSetting`. A URL without a path gets `/v1`."""
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as exc:
-            raise InvalidSetting(f"{_shown(url)} is not a URL: {exc}", param="target") from None
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidSetting(f"{_shown(url)} is not a URL such as http://127.0.0.1:8000/v1", param="target")
-        if parts.username is not None or parts.password is not None:
-            raise InvalidSetting("a URL must not hold a name or a password; give the key by the environment")
-        if parts.query or parts.fragment or not re.fullmatch(r"[!-~]*", parts.path + parts.hostname):
-            raise InvalidSetting(f"{_shown(url)} must end with its path, such as /v1, in ASCII", param="target")
-        secure = parts.scheme == "https"
-        return cls(
-            secure, parts.hostname, port if port is not None else 443 if secure else 80, parts.path.rstrip("/") or "/v1"
-        )
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
-
-    def __str__(self) -> str:
-        return f"http{'s' if self.secure else ''}://{self.authority}{self.path}"
 
 
 class Connection:
@@ -165,8 +127,3 @@ def _broken_reads() -> Iterator[None]:
         raise BrokenAnswer("the connection was closed in the middle of the answer") from exc
     except ValueError as exc:  # a length that is none, a line that does not end
         raise BrokenAnswer("the answer is not HTTP") from exc
-
-
-def _shown(url: str) -> str:
-    """The URL for a message, without what may be secret in it."""
-    return repr(re.sub(r"//[^/@]*@", "//…@", url)[:200])

@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import quote
 
 from drivetrain import assembly
+from drivetrain.address import Address
 from drivetrain.bench.in_process import InProcess
 from drivetrain.bench.remote import Asking, Remote, find_model, get, optional_fields
 from drivetrain.bench.served import serving
 from drivetrain.bench.target import Facts, Target
 from drivetrain.bench.weights import Weights, weigh
-from drivetrain.bench.wire import Address
 from drivetrain.cli import options
 from drivetrain.cli.bench_options import AGAINST_KEY_VARIABLE, KEY_VARIABLES
 from drivetrain.cli.values import plain
@@ -139,7 +139,7 @@ def _url(args: argparse.Namespace, url: str, model: str | None, key: str) -> Url
     if not isinstance(extra, dict):
         raise InvalidSetting("--body must be a JSON object, such as '{\"min_tokens\": 64}'")
     return UrlSide(
-        address=Address.parse(url),
+        address=Address.parse(url, param="target"),
         model=model,
         key=key,
         chat=args.api == "chat",
@@ -212,7 +212,7 @@ async def _open_url(side: UrlSide) -> Remote:
 
 
 async def _open_served(found: Found, url: str, key: str) -> Remote:
-    address = Address.parse(url)
+    address = Address.parse(url, param="target")
     name = await find_model(address, key)
     asking = Asking(address=address, model=name, key=key, chat=found.side.chat)
     known = (await get(asking, f"/models/{quote(name)}"))["capabilities"]

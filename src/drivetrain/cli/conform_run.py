@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from drivetrain import __version__
+from drivetrain.address import Address
 from drivetrain.cli import output
 from drivetrain.cli.boundary import FAILED
 from drivetrain.cli.progress import ProgressLine, progress_line
 from drivetrain.conform import runner
 from drivetrain.conform.case import Area, Case
 from drivetrain.conform.cases import ALL
-from drivetrain.conform.client import Address, Client
+from drivetrain.conform.client import Client
 from drivetrain.conform.page import page
 from drivetrain.conform.report import Report, area_table, case_table, detail_lines, document
 from drivetrain.conform.verdict import Outcome

@@ -61,7 +61,7 @@ class Asking:
 
     @property
     def base(self) -> str:
-        return self.client.address.base
+        return self.client.address.path
 
     @property
     def root(self) -> str:

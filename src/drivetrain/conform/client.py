@@ -11,10 +11,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
+from drivetrain.address import Address
 from drivetrain.conform.exchange import Exchange
-from drivetrain.core.errors import InvalidSetting
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 2**20
@@ -28,52 +27,6 @@ class Broken(Exception):
 
 class Unreachable(Broken):
     """No connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """`root` stands before `/tokenize`, `base` before `/chat/completions`; neither ends with a slash."""
-
-    secure: bool
-    host: str
-    port: int
-    base: str
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        """A URL without a path gets `/v1`. Raises `InvalidSetting`."""
-        shown = repr(re.sub(r"//[^/@]*@", "//…@", url)[:200])
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as exc:
-            raise InvalidSetting(f"{shown} is not a URL: {exc}") from None
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidSetting(f"{shown} is not a URL such as http://127.0.0.1:8000/v1")
-        if parts.username is not None or parts.password is not None:
-            raise InvalidSetting("a URL must not hold a name or a password; give the key by the environment")
-        if parts.query or parts.fragment or not re.fullmatch(r"[!-~]*", parts.path + parts.hostname):
-            raise InvalidSetting(f"{shown} must end with its path, such as /v1, in ASCII")
-        secure = parts.scheme == "https"
-        if port is None:
-            port = 443 if secure else 80
-        return cls(secure, parts.hostname, port, parts.path.rstrip("/") or "/v1")
-
-    @property
-    def root(self) -> str:
-        return self.base.removesuffix("/v1")
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
-
-    @property
-    def local(self) -> bool:
-        return self.host in {"localhost", "::1"} or self.host.startswith("127.")
-
-    def __str__(self) -> str:
-        return f"http{'s' if self.secure else ''}://{self.authority}{self.base}"
 
 
 @dataclass(frozen=True, slots=True)

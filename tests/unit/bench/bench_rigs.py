@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drivetrain.address import Address
 from drivetrain.assembly import Worker
 from drivetrain.bench.outcome import Failure, Outcome, Round
 from drivetrain.bench.remote import Asking, Remote
 from drivetrain.bench.target import Facts
-from drivetrain.bench.wire import Address
 from drivetrain.bench.workload import Closed, Level, Workload
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import scripted

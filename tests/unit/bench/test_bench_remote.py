@@ -23,10 +23,10 @@ from bench_rigs import (
     whole,
 )
 
+from drivetrain.address import Address
 from drivetrain.bench import wire
 from drivetrain.bench.outcome import Failure
 from drivetrain.bench.remote import find_model, get, optional_fields
-from drivetrain.bench.wire import Address
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
 
 STREAM = (text_event(""), text_event("Hel"), text_event("lo"), text_event("", "length"), usage_event(2, 9, 4), DONE)

@@ -11,10 +11,11 @@ from wrong_texts import ANSWERS, MODELS, STOPS, STREAMS
 from wrong_values import LOGPROBS, PARAMETERS, REPAIRS, USAGE
 from wrongs import Wrong
 
+from drivetrain.address import Address
 from drivetrain.conform import runner
 from drivetrain.conform.case import Area
 from drivetrain.conform.cases import ALL, cancel, errors, streaming
-from drivetrain.conform.client import Address, Client
+from drivetrain.conform.client import Client
 from drivetrain.conform.report import Report
 from drivetrain.conform.verdict import Outcome
 

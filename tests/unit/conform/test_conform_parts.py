@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from drivetrain.address import Address
 from drivetrain.conform.answers import CHAT, read_events, read_stream, read_whole
 from drivetrain.conform.case import ALWAYS, Area, Case
 from drivetrain.conform.cases import ALL
 from drivetrain.conform.cases.cancel import _gauge
 from drivetrain.conform.cases.stops import cut_at
-from drivetrain.conform.client import Address, Broken, Client, Unreachable
+from drivetrain.conform.client import Broken, Client, Unreachable
 from drivetrain.conform.exchange import Exchange, Shown, show
 from drivetrain.conform.page import page
 from drivetrain.conform.reading import honoured, names, param_names, refused, take

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from drivetrain.address import Address
 from drivetrain.core.errors import InvalidSetting, LoadFailed, NotReady
-from drivetrain.engines.remote.address import Address, Key, Reference
+from drivetrain.engines.remote.address import Key, Reference
 from drivetrain.engines.remote.breaker import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, MIN_OUTCOMES, Breaker, State
 from drivetrain.engines.remote.dialect import Facts, Kind
 from drivetrain.engines.remote.errors import Broken, Refused

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+from drivetrain.address import Address
 from drivetrain.core.errors import NotReady
 from drivetrain.engines.remote import errors
-from drivetrain.engines.remote.address import Address, Key
+from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.errors import Broken, Refused
 from drivetrain.engines.remote.wire import MAX_BODY_BYTES, Timeouts, parsed
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, IdLogprobs, Step, TokenStep
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
-from drivetrain.engines.remote.address import Address
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialect import AskUpstream, Facts, Kind, Learn, Reader, messages_json
 from drivetrain.engines.remote.errors import Broken

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.remote.address import Address
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialect import AskUpstream, Facts, Kind, Learn, Reader
 from drivetrain.engines.remote.errors import Broken

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from drivetrain.address import Address
 from drivetrain.core.errors import DrivetrainError, LoadFailed, NotReady
-from drivetrain.engines.remote.address import Address
 from drivetrain.engines.remote.breaker import Breaker, State
 from drivetrain.engines.remote.dialect import Dialect, Facts
 from drivetrain.engines.remote.errors import Broken, Refused, is_fault, may_be_the_request, while_loading

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from drivetrain.address import Address
 from drivetrain.core.errors import ModelNotFound
 from drivetrain.core.parameters import MAX_INT
 from drivetrain.engines.remote import blocking, drivetrain_ids, llamacpp_ids, text_chat
-from drivetrain.engines.remote.address import Address, Key, Reference
+from drivetrain.engines.remote.address import Key, Reference
 from drivetrain.engines.remote.dialect import Dialect, Facts, Kind
 from drivetrain.engines.remote.drivetrain_ids import DrivetrainDialect
 from drivetrain.engines.remote.errors import Broken, Refused, while_loading

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.parameters import MAX_INT, WORKER_PARAMETERS
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.remote.address import Address
 from drivetrain.engines.remote.dialect import Facts, Kind, Learn, Reader, messages_json
 from drivetrain.engines.remote.errors import Broken, Refused
 

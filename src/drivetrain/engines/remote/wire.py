@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from drivetrain.engines.remote.address import Address, Key
+from drivetrain.address import Address
+from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.errors import Broken, Refused
 
 MAX_EVENT_BYTES = 2**22

@@ -1,0 +1,58 @@
+"""Where a server of OpenAI's API is: `http://a/v1` taken apart, for all who ask one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from drivetrain.core.errors import InvalidSetting
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`path` stands before `/chat/completions`, `root` before what is no part of OpenAI's API; no slash at the end."""
+
+    secure: bool
+    host: str
+    port: int
+    path: str
+
+    @classmethod
+    def parse(cls, url: str, *, param: str | None = None, key_goes: str = "by the environment") -> Address:
+        """Raises `InvalidSetting` of `param`. A URL without a path gets `/v1`. `key_goes`: how a key is given."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as exc:
+            raise InvalidSetting(f"{_shown(url)} is not a URL: {exc}", param=param) from None
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise InvalidSetting(f"{_shown(url)} is not a URL such as http://127.0.0.1:8000/v1", param=param)
+        if parts.username is not None or parts.password is not None:
+            raise InvalidSetting(f"a URL must not hold a name or a password; give the key {key_goes}", param=param)
+        if parts.query or parts.fragment or not re.fullmatch(r"[!-~]*", parts.path + parts.hostname):
+            raise InvalidSetting(f"{_shown(url)} must end with its path, such as /v1, in ASCII", param=param)
+        secure = parts.scheme == "https"
+        port = port if port is not None else 443 if secure else 80
+        return cls(secure, parts.hostname, port, parts.path.rstrip("/") or "/v1")
+
+    @property
+    def root(self) -> str:
+        return self.path.removesuffix("/v1")
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.secure else 80) else f"{host}:{self.port}"
+
+    @property
+    def local(self) -> bool:
+        return self.host in {"localhost", "::1"} or self.host.startswith("127.")
+
+    def __str__(self) -> str:
+        return f"http{'s' if self.secure else ''}://{self.authority}{self.path}"
+
+
+def _shown(url: str) -> str:
+    """The URL for a message, without what may be secret in it."""
+    return repr(re.sub(r"//[^/@]*@", "//…@", url)[:200])

@@ -6,23 +6,10 @@ A trace holds tensors and numbers only, so an operator names the object that doe
 from __future__ import annotations
 
 import itertools
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-
-
-class Linear(Protocol):
-    """Does the work of `drivetrain::linear`."""
-
-    def __call__(self, x: Any) -> Any: ...
-
-
-class Attending(Protocol):
-    """Does the work of `drivetrain::attend`."""
-
-    def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any: ...
-
 
 _numbers = itertools.count()
 _known: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -33,7 +20,10 @@ _library.define("attend(Tensor query, Tensor key, Tensor value, int handle, int 
 
 
 def handle(of: Any) -> int:
-    """The number under which a trace knows this object, as long as it lives."""
+    """The number under which a trace knows this object, as long as it lives.
+
+    `linear` calls it with `x`, `attend` calls its `attend(layer, query, key, value)`.
+    """
     number = next(_numbers)
     _known[number] = of
     return number

@@ -25,6 +25,7 @@ from drivetrain.engines.llamacpp.loading import describe, open_model
 from drivetrain.engines.llamacpp.options import SETTINGS
 from drivetrain.engines.llamacpp.process import ServerProcess
 from drivetrain.engines.llamacpp.request import Generation
+from drivetrain.engines.tasks import RequestTasks, refused
 from drivetrain.telemetry.memory import host_memory
 
 __all__ = ["SETTINGS", "LlamaCppEngine"]
@@ -37,7 +38,7 @@ class LlamaCppEngine:
         self._process: ServerProcess | None = None
         self._embedder: Embedder | None = None
         self._served: Served | None = None
-        self._running: dict[StepChannel, asyncio.Task[None]] = {}
+        self._running = RequestTasks(self._error, self._note_progress)
         self._closed = False
         self._last_progress = time.monotonic()
         self.steps_run = 0
@@ -72,15 +73,10 @@ class LlamaCppEngine:
         return info
 
     def generate(self, request: EngineRequest) -> StepChannel:
-        channel = StepChannel(on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index))
-        if self._served is None or not self._is_alive():
-            channel.release(EngineFailed("llama.cpp is not running"))
-            return channel
-        generation = Generation(request, self._served, channel.push)
-        task = asyncio.create_task(generation.run(), name=f"llamacpp-{request.request_id}")
-        self._running[channel] = task
-        task.add_done_callback(lambda done: self._settle(channel, done))
-        return channel
+        served = self._served
+        if served is None or not self._is_alive():
+            return refused(EngineFailed("llama.cpp is not running"))
+        return self._running.start(f"llamacpp-{request.request_id}", lambda push: Generation(request, served, push))
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         if self._embedder is None or self._closed:
@@ -106,9 +102,7 @@ class LlamaCppEngine:
     async def close(self) -> None:
         """The process ends first: whatever its slots held is gone with it."""
         self._closed = True
-        tasks = list(self._running.values())
-        for channel in list(self._running):
-            channel.abort()
+        tasks = self._running.abort_all()
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
         if self._embedder is not None:
@@ -121,22 +115,12 @@ class LlamaCppEngine:
 
     def _count_step(self) -> None:
         self.steps_run += 1
+        self._note_progress()
+
+    def _note_progress(self) -> None:
         self._last_progress = time.monotonic()
 
-    def _abort(self, channel: StepChannel) -> None:
-        task = self._running.get(channel)
-        if task is not None:
-            task.cancel()
-
-    def _settle(self, channel: StepChannel, task: asyncio.Task[None]) -> None:
-        """The one end of every request. Its slots are idle: its task ends only then."""
-        self._running.pop(channel, None)
-        self._last_progress = time.monotonic()
-        channel.release(None if task.cancelled() else self._error(task.exception()))
-
-    def _error(self, exc: BaseException | None) -> DrivetrainError | None:
-        if exc is None:
-            return None
+    def _error(self, exc: BaseException) -> DrivetrainError:
         if isinstance(exc, (OSError, EOFError)) and self._process is not None and not self._process.alive:
             died = self._process.death()
             died.__cause__ = exc

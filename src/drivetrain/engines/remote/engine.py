@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress
-from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidSetting, Unsupported
+from drivetrain.core.errors import EngineFailed, InvalidSetting, Unsupported
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.remote import errors
@@ -22,6 +22,7 @@ from drivetrain.engines.remote.pool import Pool
 from drivetrain.engines.remote.probe import Prober
 from drivetrain.engines.remote.tokenizer import NoSplitter, RemoteTokenizer
 from drivetrain.engines.remote.wire import Timeouts
+from drivetrain.engines.tasks import RequestTasks, refused
 
 UPSTREAM = "upstream"
 """The option that names the upstreams and the model: `Reference.parse` reads it."""
@@ -35,7 +36,7 @@ class RemoteEngine:
         self._timeouts = timeouts or Timeouts()
         self._pool: Pool | None = None
         self._served: Served | None = None
-        self._running: dict[StepChannel, asyncio.Task[None]] = {}
+        self._running = RequestTasks(errors.while_running, self._note_progress)
         self._closed = False
         self._last_progress = time.monotonic()
         self.steps_run = 0
@@ -75,15 +76,10 @@ class RemoteEngine:
         return _info(facts, tokenizer)
 
     def generate(self, request: EngineRequest) -> StepChannel:
-        channel = StepChannel(on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index))
-        if self._served is None or self._closed:
-            channel.release(EngineFailed("the engine is closed"))
-            return channel
-        generation = Generation(request, self._served, channel.push)
-        task = asyncio.create_task(generation.run(), name=f"remote-{request.request_id}")
-        self._running[channel] = task
-        task.add_done_callback(lambda done: self._settle(channel, done))
-        return channel
+        served = self._served
+        if served is None or self._closed:
+            return refused(EngineFailed("the engine is closed"))
+        return self._running.start(f"remote-{request.request_id}", lambda push: Generation(request, served, push))
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         raise Unsupported("the remote engine gives no embeddings", param="input")
@@ -98,9 +94,7 @@ class RemoteEngine:
 
     async def close(self) -> None:
         self._closed = True
-        tasks = list(self._running.values())
-        for channel in list(self._running):
-            channel.abort()
+        tasks = self._running.abort_all()
         if self._pool is not None:
             await self._pool.close()
         if tasks:
@@ -108,22 +102,10 @@ class RemoteEngine:
 
     def _count_step(self) -> None:
         self.steps_run += 1
+        self._note_progress()
+
+    def _note_progress(self) -> None:
         self._last_progress = time.monotonic()
-
-    def _abort(self, channel: StepChannel) -> None:
-        task = self._running.get(channel)
-        if task is not None:
-            task.cancel()
-
-    def _settle(self, channel: StepChannel, task: asyncio.Task[None]) -> None:
-        """The one end of every request. Its connections are closed: its task ends only then."""
-        self._running.pop(channel, None)
-        self._last_progress = time.monotonic()
-        channel.release(None if task.cancelled() else _error(task.exception()))
-
-
-def _error(exc: BaseException | None) -> DrivetrainError | None:
-    return None if exc is None else errors.while_running(exc)
 
 
 def _stated_context(spec: ModelSpec) -> int | None:

@@ -69,6 +69,12 @@ def test_an_accelerator_takes_more_beside_decodes() -> None:
     assert Room(there, [100] * 8).take(4000, 8000) > 4 * Room(SMOLLM2, [100] * 8).take(4000, 8000)
 
 
+def test_cheaper_attention_takes_more_late_in_a_prompt_and_the_same_at_its_start() -> None:
+    ours = budget_for(on_cpu=True, weights=106_000_000, attended=30 * 9 * 128, cached=30 * 3 * 128, by_kernel=True)
+    assert Room(ours, [0] * 8).take(7000, 8000) >= 1.5 * Room(SMOLLM2, [0] * 8).take(7000, 8000)
+    assert Room(ours, [0] * 8).take(0, 8000) <= 1.2 * Room(SMOLLM2, [0] * 8).take(0, 8000)
+
+
 def test_chunks_shrink_along_a_long_prompt_beside_decodes_and_it_arrives() -> None:
     rows = KvRows(capacities(8192), token_bytes=1, budget_bytes=4 * 8192)
     made = Scheduler(rows, None, max_batch=4, budget=SMOLLM2)

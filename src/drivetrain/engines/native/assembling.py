@@ -35,7 +35,7 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     pooling = pooling_of(options.get("pooling"), safetensors_made(spec) or spec.path)
     loaded = loading.load(spec, progress)
     model = loaded.model
-    forward = compiled_pass(model, progress) if options.get("compile") else plain_pass(model)
+    forward = compiled_pass(model, loaded.stage, progress) if options.get("compile") else plain_pass(model)
     progress("checking that a batch says what one text says", None)
     selftest.check(loaded, forward)
     cache = KvCache(loaded.layers, dtype=model.dtype, device=model.device)
@@ -55,6 +55,7 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
         weights=loaded.num_weights,
         attended=sum(shape.attended for shape in loaded.layers.values()),
         cached=sum(shape.cached for shape in loaded.layers.values()),
+        by_kernel=loaded.stage.kernel is not None,
     )
     scheduler = Scheduler(rows, prefixes, max_batch=max_batch, budget=step)
     progress("loaded", 1.0)

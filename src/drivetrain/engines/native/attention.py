@@ -15,6 +15,7 @@ from torch.nn import functional
 from drivetrain.engines.native import operators
 from drivetrain.engines.native.batch import Chunk, Decodes, PackedBatch
 from drivetrain.engines.native.cache import LayerShape
+from drivetrain.engines.native.kernel import Kernel, can_attend
 
 NAME = "drivetrain"
 """Under which the library knows this attention."""
@@ -42,6 +43,11 @@ class Manner:
     softcap: float | None
     sinks: Any
 
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing between the scores and their softmax, and nothing beside it."""
+        return self.softcap is None and self.sinks is None
+
 
 class Stage:
     """What the model's attention is to work on. Without a batch it only takes note of the layers: the probe."""
@@ -50,12 +56,17 @@ class Stage:
         self.batch: PackedBatch | None = None
         self.shapes: dict[int, LayerShape] = {}
         self.manners: dict[int, Manner] = {}
+        self.kernel: Kernel | None = None
         self.handle = operators.handle(self)
 
     def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
         """The attention of one layer over the whole batch, in a compiled pass."""
-        assert self.batch is not None
-        return _over_batch(self.batch, layer, query, key, value, self.manners[layer])
+        return _over_batch(self, layer, query, key, value, self.manners[layer])
+
+    def use_kernel(self) -> None:
+        """Our own library for all layers, if it can do what each of them asks. Batches have only chunks then."""
+        if can_attend(self.shapes.values()) and all(manner.plain for manner in self.manners.values()):
+            self.kernel = Kernel()
 
 
 def register() -> None:
@@ -115,10 +126,14 @@ def attention(
         stage.shapes[layer] = LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3])
         stage.manners[layer] = manner
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
-    return _over_batch(stage.batch, layer, query, key, value, manner), None
+    return _over_batch(stage, layer, query, key, value, manner), None
 
 
-def _over_batch(batch: PackedBatch, layer: int, query: Any, key: Any, value: Any, manner: Manner) -> Any:
+def _over_batch(stage: Stage, layer: int, query: Any, key: Any, value: Any, manner: Manner) -> Any:
+    batch = stage.batch
+    assert batch is not None
+    if stage.kernel is not None:
+        return stage.kernel.attend(batch, layer, query, key, value, scale=manner.scale, window=manner.window)
     out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
     for group in batch.decodes:
         _decode(group, layer, query, key, value, manner, out)
@@ -169,7 +184,7 @@ def _extend(chunk: Chunk, layer: int, query: Any, key: Any, value: Any, manner: 
 
 def attend(query: Any, key: Any, value: Any, mask: Any, manner: Manner) -> Any:
     """`query` is `[rows, kv_heads, queries, size]`: the heads that share a kv head are its queries, at one position."""
-    if manner.softcap is not None or manner.sinks is not None:
+    if not manner.plain:
         sinks = None if manner.sinks is None else manner.sinks.reshape(1, key.shape[1], -1, 1)
         return _explicit(query, key, value, mask, manner, sinks)
     return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=manner.scale)
@@ -182,13 +197,12 @@ def attend_chunk(query: Any, key: Any, value: Any, mask: Any, manner: Manner) ->
     """
     kv_heads, count = key.shape[1], query.shape[2]
     groups = query.shape[1] // kv_heads
-    plain = manner.softcap is None and manner.sinks is None
-    if mask is None and plain:
+    if mask is None and manner.plain:
         return functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=manner.scale, enable_gqa=groups > 1
         )
     shared = query.unflatten(1, (kv_heads, groups)).flatten(2, 3)
-    if plain:
+    if manner.plain:
         found = functional.scaled_dot_product_attention(shared, key, value, attn_mask=mask, scale=manner.scale)
     else:
         if mask is None:

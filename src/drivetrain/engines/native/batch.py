@@ -104,9 +104,12 @@ class PackedBatch:
     keep: Any
     decodes: list[Decodes]
     chunks: list[Chunk]
+    listed: Any = None
+    """The chunks as the kernel wants them, once it has asked."""
 
 
-def pack(works: Iterable[Work], cache: KvCache, device: Any) -> PackedBatch:
+def pack(works: Iterable[Work], cache: KvCache, device: Any, *, only_chunks: bool = False) -> PackedBatch:
+    """`only_chunks`: single ids are pieces as others are, and not joined by segment."""
     singles = sorted((work for work in works if work.count == 1), key=_place)
     rest = [work for work in works if work.count > 1]
     ordered = singles + rest
@@ -122,8 +125,8 @@ def pack(works: Iterable[Work], cache: KvCache, device: Any) -> PackedBatch:
         input_ids=torch.tensor([ids], device=device),
         position_ids=torch.tensor([positions], device=device),
         keep=torch.tensor(keep, dtype=torch.long, device=device),
-        decodes=_decodes(singles, cache, device),
-        chunks=_chunks(rest, len(singles), cache),
+        decodes=[] if only_chunks else _decodes(singles, cache, device),
+        chunks=_chunks(ordered, 0, cache) if only_chunks else _chunks(rest, len(singles), cache),
     )
 
 

@@ -78,7 +78,7 @@ class Room:
         return count
 
 
-SHARE = 0.85
+SHARE = 0.8
 """A step with prompts in it may cost so much more than it would without them."""
 
 LEAST = 4
@@ -86,6 +86,12 @@ LEAST = 4
 
 ATTENTION = 1.5
 """Attention does its multiplications so much slower than the linear layers do theirs."""
+
+ATTENTION_BY_KERNEL = 0.7
+"""The same of our own attention, which is there when steps are compiled."""
+
+READING_BY_KERNEL = 0.4
+"""It computes while it reads: so much of the time that the reading takes is left."""
 
 WEIGHTS_ON_CPU = 25.0
 """So many tokens' products take as long as reading all weights once, which is most of a step that only decodes."""
@@ -97,7 +103,7 @@ ALONE_ON_CPU = 512.0
 ALONE_ON_ACCELERATOR = 2048.0
 
 
-def budget_for(*, on_cpu: bool, weights: int, attended: int, cached: int) -> TokenBudget:
+def budget_for(*, on_cpu: bool, weights: int, attended: int, cached: int, by_kernel: bool = False) -> TokenBudget:
     """By the shapes of a model, all of whose weights and rows are of one type.
 
     A token is multiplied with `weights` numbers, and with `attended` more for each position before it; of one position
@@ -108,7 +114,7 @@ def budget_for(*, on_cpu: bool, weights: int, attended: int, cached: int) -> Tok
         alone=ALONE_ON_CPU if on_cpu else ALONE_ON_ACCELERATOR,
         beside=SHARE * reading,
         share=SHARE,
-        attention=ATTENTION * attended / weights,
-        reading=reading * cached / weights,
+        attention=(ATTENTION_BY_KERNEL if by_kernel else ATTENTION) * attended / weights,
+        reading=(READING_BY_KERNEL if by_kernel else 1) * reading * cached / weights,
         least=LEAST,
     )

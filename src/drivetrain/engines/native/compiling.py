@@ -19,6 +19,7 @@ import torch
 
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.engines.native.attention import Stage
 from drivetrain.engines.native.runner import Forward, plain_pass
 from drivetrain.engines.wording import one_line
 
@@ -40,12 +41,15 @@ def check_machine(device: Any) -> None:
         raise _refused(f"compile needs a C++ compiler, and there is no {compiler}", "install one, or leave compile out")
 
 
-def compiled_pass(model: Any, progress: Progress) -> Forward:
+def compiled_pass(model: Any, stage: Stage, progress: Progress) -> Forward:
     """Takes half a minute for a small model, and two seconds when it was compiled here before."""
     try:
         _keep_what_is_compiled()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's compiler loads old parts of torch
+            progress("compiling the attention", None)
+            if model.dtype is torch.float32:
+                stage.use_kernel()
             progress("compiling the step of one stream", None)
             one = _compiled(model, 1, 1)
             progress("compiling the step of several streams", None)

@@ -49,7 +49,9 @@ class Runner:
         Keys and values of the new ids are in the cache afterwards.
         """
         with torch.inference_mode():
-            batch = self._stage.batch = pack(works, self.cache, self.model.device)
+            batch = self._stage.batch = pack(
+                works, self.cache, self.model.device, only_chunks=self._stage.kernel is not None
+            )
             try:
                 return batch.works, self._forward(batch.input_ids, batch.position_ids, batch.keep)
             finally:

@@ -1,0 +1,257 @@
+// Attention of the new ids of a step over the rows of the KV cache, in float32. Built and called by `kernel.py`.
+//
+// The queries that share a kv head, of all its query heads and of neighbouring ids, lie side by side in the lanes of
+// the vectors. So keys and values are read as they lie in the cache, nothing is summed across lanes, and a mask is a
+// comparison in each. The keys of a piece are taken in spans, each by whichever thread is free; what the spans say of a
+// query is joined at the end. All spans are of one length, so that what else is in the step has no part in the result.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#if defined(__AVX512F__)
+typedef float Lanes __attribute__((vector_size(64)));
+typedef int32_t Whole __attribute__((vector_size(64)));
+constexpr int TILE = 8;
+#else
+typedef float Lanes __attribute__((vector_size(32)));
+typedef int32_t Whole __attribute__((vector_size(32)));
+constexpr int TILE = 4;
+#endif
+
+constexpr int WIDTH = sizeof(Lanes) / sizeof(float);
+constexpr int MOST = 3;      // vectors of queries: with TILE keys or values as many sums as there are registers
+constexpr int BLOCK = 64;    // keys whose scores are held at once
+constexpr int SPAN = 1024;   // keys of one task
+constexpr int LARGEST = 256; // numbers in a key or a value
+constexpr float NEVER = -1e30f;
+
+struct Piece { // so many ids of the packed row, from `start` on, at `first` and after in their sequence
+    int64_t start, count, first, segment, row;
+};
+
+struct Segment { // of one layer: `[rows, kv_heads, capacity, size]`
+    float *keys, *values;
+    int64_t capacity;
+};
+
+struct Tensor { // of the new ids: `[heads, ids, size]`
+    const float *data;
+    int64_t by_head, by_id;
+};
+
+struct Step {
+    int64_t num_pieces, heads, kv_heads, key_size, value_size, window; // of 0: none
+    int64_t num_threads;
+    double scale;
+    Tensor query, key, value;
+    float *out; // `[ids, heads, value_size]`
+    const Piece *pieces;
+    const Segment *segments;
+
+    float *keys(const Piece &piece, int64_t head) const {
+        const Segment &in = segments[piece.segment];
+        return in.keys + (piece.row * kv_heads + head) * in.capacity * key_size;
+    }
+    float *values(const Piece &piece, int64_t head) const {
+        const Segment &in = segments[piece.segment];
+        return in.values + (piece.row * kv_heads + head) * in.capacity * value_size;
+    }
+};
+
+struct Task {
+    const Piece *piece;
+    int64_t head, row, rows; // queries, counted through the ids and for each through the heads of the kv head
+    int64_t begin, end; // keys
+    float *found; // `[2 + value_size, rows rounded up]`: largest score, sum of weights, weighted sum of values
+};
+
+static inline int64_t vectors_for(int64_t rows) { return (rows + WIDTH - 1) / WIDTH; }
+
+static inline Lanes exp2_of(Lanes x) { // of what is not above 0
+    x = x < -126.0f ? Lanes{} - 126.0f : x;
+    Whole whole = __builtin_convertvector(x - 0.5f, Whole);
+    Lanes f = x - __builtin_convertvector(whole, Lanes);
+    Lanes y = f * 1.5403530e-4f + 1.3333558e-3f;
+    y = y * f + 9.6181291e-3f;
+    y = y * f + 5.5504109e-2f;
+    y = y * f + 2.4022651e-1f;
+    y = y * f + 6.9314718e-1f;
+    y = y * f + 1.0f;
+    Whole power = (whole + 127) << 23;
+    return y * (Lanes)power;
+}
+
+template <int V, int N>
+static inline void score(const float *keys, int64_t size, const Lanes (*query)[V], Lanes (*out)[V]) {
+    Lanes sum[N][V] = {};
+    for (int64_t i = 0; i < size; i++)
+        for (int n = 0; n < N; n++)
+            for (int v = 0; v < V; v++) sum[n][v] += keys[n * size + i] * query[i][v];
+    for (int n = 0; n < N; n++)
+        for (int v = 0; v < V; v++) out[n][v] = sum[n][v];
+}
+
+template <int V>
+static inline void add_values(const float *values, int64_t size, int64_t count, const Lanes (*weight)[V],
+                              const Lanes *fade, Lanes (*out)[V]) {
+    Lanes sum[TILE][V];
+    for (int n = 0; n < TILE; n++)
+        for (int v = 0; v < V; v++) sum[n][v] = out[n][v] * fade[v];
+    for (int64_t k = 0; k < count; k++)
+        for (int n = 0; n < TILE; n++)
+            for (int v = 0; v < V; v++) sum[n][v] += values[k * size + n] * weight[k][v];
+    for (int n = 0; n < TILE; n++)
+        for (int v = 0; v < V; v++) out[n][v] = sum[n][v];
+}
+
+static inline void fetch(const float *from, int64_t count) { // the processor guesses too late what is read next
+    for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(from + i, 0, 3);
+}
+
+template <int V> static void attend(const Step &step, const Task &task) {
+    const int64_t groups = step.heads / step.kv_heads, key_size = step.key_size, value_size = step.value_size;
+    const float *keys = step.keys(*task.piece, task.head), *values = step.values(*task.piece, task.head);
+    Lanes query[LARGEST][V];
+    Lanes weight[BLOCK][V];
+    Lanes largest[V], sum[V], fade[V];
+    Whole position[V] = {};
+    const float scale = step.scale * 1.4426950408889634; // exp(x) is 2 to the power of so much x
+    for (int64_t i = 0; i < key_size; i++)
+        for (int v = 0; v < V; v++) query[i][v] = Lanes{};
+    for (int64_t r = 0; r < task.rows; r++) {
+        int64_t id = (task.row + r) / groups, head = task.head * groups + (task.row + r) % groups;
+        const float *from = step.query.data + (task.piece->start + id) * step.query.by_id + head * step.query.by_head;
+        position[r / WIDTH][r % WIDTH] = task.piece->first + id;
+        for (int64_t i = 0; i < key_size; i++) ((float *)query[i])[r] = from[i] * scale;
+    }
+    Lanes(*found)[V] = (Lanes(*)[V])task.found;
+    for (int v = 0; v < V; v++) largest[v] = sum[v] = Lanes{};
+    for (int v = 0; v < V; v++) largest[v] += NEVER;
+    for (int64_t i = 0; i < 2 + value_size; i++)
+        for (int v = 0; v < V; v++) found[i][v] = Lanes{};
+    const int64_t share = BLOCK * key_size / (value_size / TILE); // of the next keys, to fetch with a tile of values
+    const int64_t lowest = position[0][0], highest = task.piece->first + (task.row + task.rows - 1) / groups;
+    for (int64_t at = task.begin; at < task.end; at += BLOCK) {
+        const int count = std::min<int64_t>(BLOCK, task.end - at);
+        int k = 0;
+        for (; k + TILE <= count; k += TILE) {
+            fetch(values + (at + k) * value_size, TILE * value_size);
+            score<V, TILE>(keys + (at + k) * key_size, key_size, query, weight + k);
+        }
+        for (; k < count; k++) score<V, 1>(keys + (at + k) * key_size, key_size, query, weight + k);
+        if (at + count - 1 > lowest || (step.window && at + step.window <= highest))
+            for (k = 0; k < count; k++)
+                for (int v = 0; v < V; v++) {
+                    const int32_t key = at + k, out_of_sight = step.window ? key + step.window : INT32_MAX;
+                    weight[k][v] = position[v] < key ? Lanes{} + NEVER : weight[k][v];
+                    weight[k][v] = position[v] >= out_of_sight ? Lanes{} + NEVER : weight[k][v];
+                }
+        for (int v = 0; v < V; v++) {
+            Lanes most = largest[v];
+            for (k = 0; k < count; k++) most = weight[k][v] > most ? weight[k][v] : most;
+            fade[v] = exp2_of(largest[v] - most);
+            largest[v] = most;
+            sum[v] *= fade[v];
+            for (k = 0; k < count; k++) sum[v] += weight[k][v] = exp2_of(weight[k][v] - most);
+        }
+        for (int64_t i = 0; i < value_size; i += TILE) {
+            fetch(keys + (at + BLOCK) * key_size + i / TILE * share, share);
+            add_values<V>(values + at * value_size + i, value_size, count, weight, fade, found + 2 + i);
+        }
+    }
+    for (int v = 0; v < V; v++) found[0][v] = largest[v], found[1][v] = sum[v];
+}
+
+template <int V> static void join(const Step &step, const Task *task, int64_t num_tasks) {
+    const int64_t groups = step.heads / step.kv_heads, size = step.value_size;
+    Lanes largest[V], sum[V];
+    for (int v = 0; v < V; v++) {
+        largest[v] = ((Lanes *)task->found)[v];
+        for (int64_t n = 1; n < num_tasks; n++) {
+            Lanes other = ((Lanes *)task[n].found)[v];
+            largest[v] = other > largest[v] ? other : largest[v];
+        }
+        sum[v] = Lanes{};
+    }
+    Lanes total[LARGEST][V];
+    for (int64_t i = 0; i < size; i++)
+        for (int v = 0; v < V; v++) total[i][v] = Lanes{};
+    for (int64_t n = 0; n < num_tasks; n++) {
+        const Lanes(*found)[V] = (Lanes(*)[V])task[n].found;
+        for (int v = 0; v < V; v++) {
+            Lanes share = exp2_of(found[0][v] - largest[v]);
+            sum[v] += found[1][v] * share;
+            for (int64_t i = 0; i < size; i++) total[i][v] += found[2 + i][v] * share;
+        }
+    }
+    for (int64_t i = 0; i < size; i++)
+        for (int v = 0; v < V; v++) total[i][v] /= sum[v];
+    for (int64_t r = 0; r < task->rows; r++) {
+        int64_t id = task->piece->start + (task->row + r) / groups;
+        int64_t head = task->head * groups + (task->row + r) % groups;
+        float *out = step.out + (id * step.heads + head) * size;
+        for (int64_t i = 0; i < size; i++) out[i] = ((const float *)total[i])[r];
+    }
+}
+
+static void keep(const Step &step, const Piece &piece, int64_t head) { // the keys and values of the new ids
+    float *keys = step.keys(piece, head) + piece.first * step.key_size;
+    float *values = step.values(piece, head) + piece.first * step.value_size;
+    for (int64_t i = 0; i < piece.count; i++) {
+        const float *key = step.key.data + head * step.key.by_head + (piece.start + i) * step.key.by_id;
+        const float *value = step.value.data + head * step.value.by_head + (piece.start + i) * step.value.by_id;
+        std::copy(key, key + step.key_size, keys + i * step.key_size);
+        std::copy(value, value + step.value_size, values + i * step.value_size);
+    }
+}
+
+extern "C" void drivetrain_attend(const Step *given) {
+    const Step step = *given;
+    const int64_t groups = step.heads / step.kv_heads;
+    static thread_local std::vector<Task> tasks;
+    static thread_local std::vector<int64_t> blocks; // the first task of each
+    static thread_local std::vector<float> memory;
+    tasks.clear();
+    blocks.clear();
+    int64_t needed = 0;
+    for (int64_t p = 0; p < step.num_pieces; p++) {
+        const Piece &piece = step.pieces[p];
+        const int64_t rows = piece.count * groups, num_blocks = (rows + MOST * WIDTH - 1) / (MOST * WIDTH);
+        const int64_t height = (rows + num_blocks - 1) / num_blocks;
+        for (int64_t head = 0; head < step.kv_heads; head++)
+            for (int64_t row = 0; row < rows; row += height) {
+                const int64_t mine = std::min(height, rows - row), after = piece.first + row / groups + 1;
+                const int64_t begin = step.window ? std::max<int64_t>(0, after - step.window) : 0;
+                const int64_t end = piece.first + (row + mine - 1) / groups + 1;
+                blocks.push_back(tasks.size());
+                for (int64_t at = begin; at < end; at += SPAN) {
+                    tasks.push_back({&piece, head, row, mine, at, std::min(at + SPAN, end), (float *)needed});
+                    needed += (2 + step.value_size) * vectors_for(mine) * WIDTH;
+                }
+            }
+    }
+    blocks.push_back(tasks.size());
+    if ((int64_t)memory.size() < needed + WIDTH) memory.resize(needed + WIDTH);
+    float *base = (float *)(((uintptr_t)memory.data() + sizeof(Lanes) - 1) / sizeof(Lanes) * sizeof(Lanes));
+    for (Task &task : tasks) task.found = base + (int64_t)task.found;
+    Task *const all = tasks.data();
+    const int64_t *const block = blocks.data(), num_tasks = tasks.size(), num_blocks = blocks.size() - 1;
+    const int64_t num_kept = step.num_pieces * step.kv_heads;
+#pragma omp parallel num_threads(step.num_threads)
+    {
+#pragma omp for
+        for (int64_t n = 0; n < num_kept; n++) keep(step, step.pieces[n / step.kv_heads], n % step.kv_heads);
+#pragma omp for schedule(dynamic)
+        for (int64_t n = 0; n < num_tasks; n++) {
+            const int64_t vectors = vectors_for(all[n].rows);
+            vectors == 1 ? attend<1>(step, all[n]) : vectors == 2 ? attend<2>(step, all[n]) : attend<3>(step, all[n]);
+        }
+#pragma omp for
+        for (int64_t n = 0; n < num_blocks; n++) {
+            const Task *of = all + block[n];
+            const int64_t vectors = vectors_for(of->rows), num = block[n + 1] - block[n];
+            vectors == 1 ? join<1>(step, of, num) : vectors == 2 ? join<2>(step, of, num) : join<3>(step, of, num);
+        }
+    }
+}

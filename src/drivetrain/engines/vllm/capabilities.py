@@ -38,11 +38,14 @@ ALWAYS = frozenset(
 """Sampling parameters without which no request can be put as it is meant."""
 
 
-def capabilities_of(context_length: int, max_batch: int, present: Collection[str] | None = None) -> Capabilities:
+def capabilities_of(
+    context_length: int, max_batch: int, present: Collection[str] | None = None, *, images: bool = False
+) -> Capabilities:
     """`present` are the sampling parameters that the installed vLLM has; None: all that are needed."""
     honoured = {name for name, needed in NEEDS.items() if present is None or needed in present}
     return Capabilities(
-        parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | honoured,
+        parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | honoured | ({"images"} if images else set()),
+        vision=images,
         context_length=context_length,
         max_concurrency=max_batch,
     )
@@ -50,9 +53,10 @@ def capabilities_of(context_length: int, max_batch: int, present: Collection[str
 
 def stated_capabilities(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
     """Of a folder, from the JSON of its configuration: without vLLM."""
-    refuse_unless_text(stated_kind(config))
+    kind = stated_kind(config)
+    refuse_unless_text(kind)
     engine_arguments(options)
-    return capabilities_of(context_length, batch_size(options))
+    return capabilities_of(context_length, batch_size(options), images=kind is Kind.VISION)
 
 
 def refuse_unless_text(kind: Kind) -> None:

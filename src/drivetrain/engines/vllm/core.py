@@ -18,6 +18,7 @@ from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.backoff import Backoff
 from drivetrain.engines.vllm.guard import Guard
 from drivetrain.engines.vllm.options import refuse_unknown
+from drivetrain.engines.vllm.places import refuse_empty_places
 from drivetrain.engines.vllm.sampling import built
 
 WATCH_S = 0.2
@@ -44,8 +45,12 @@ class Running(Protocol):
 
     async def start(self) -> Loaded: ...
 
+    async def widen(self, prompt: tuple[int, ...], images: tuple[Any, ...], cache_salt: str | None) -> Widened:
+        """A prompt with one place for each image, made ready. What vLLM raises of unfit ones comes as it is."""
+        ...
+
     def outputs(
-        self, prompt: tuple[int, ...], cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
+        self, prompt: tuple[int, ...] | Widened, cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
     ) -> AsyncGenerator[Any, None]:
         """vLLM's own outputs. Closing it early aborts the request."""
         ...
@@ -58,6 +63,14 @@ class Running(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Widened:
+    """A prompt in which each image has all its tokens: the ids, and vLLM's own form of it with the images."""
+
+    token_ids: tuple[int, ...]
+    given: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Loaded:
     """What vLLM says of the model and of itself. `parameters` are the sampling parameters that it has."""
 
@@ -67,6 +80,7 @@ class Loaded:
     dtype: str
     parameters: frozenset[str]
     version: str
+    images: bool = False
 
 
 class Core:
@@ -99,8 +113,21 @@ class Core:
         self._watcher = asyncio.create_task(self._watch(), name="vllm-watch")
         return _loaded(self._llm)
 
+    async def widen(self, prompt: tuple[int, ...], images: tuple[Any, ...], cache_salt: str | None) -> Widened:
+        """What is kept of an image, in the cache of prompts and in that of images, is named by its hash: salted too."""
+        if not self.alive:
+            raise EngineFailed(errors.DEAD)
+        asked = {"prompt_token_ids": list(prompt), "multi_modal_data": {"image": list(images)}}
+        (given,) = await self._llm.renderer.render_cmpl_async([asked])
+        if cache_salt is not None:
+            salted = {kind: [f"{cache_salt} {name}" for name in names] for kind, names in given["mm_hashes"].items()}
+            given = {**given, "mm_hashes": salted, "cache_salt": cache_salt}
+        ids = tuple(given["prompt_token_ids"])
+        refuse_empty_places(ids, [place for found in given["mm_placeholders"].values() for place in found])
+        return Widened(ids, given)
+
     def outputs(
-        self, prompt: tuple[int, ...], cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
+        self, prompt: tuple[int, ...] | Widened, cache_salt: str | None, parameters: Mapping[str, Any], request_id: str
     ) -> AsyncGenerator[Any, None]:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
@@ -109,7 +136,7 @@ class Core:
         if not self.alive:
             raise EngineFailed(errors.DEAD)
         params = built(parameters, SamplingParams, RequestOutputKind.DELTA)
-        given = tokens_input(list(prompt), cache_salt=cache_salt)
+        given = prompt.given if isinstance(prompt, Widened) else tokens_input(list(prompt), cache_salt=cache_salt)
         outputs: AsyncGenerator[Any, None] = self._llm.generate(given, params, request_id)
         return outputs
 
@@ -215,7 +242,13 @@ def _loaded(llm: Any) -> Loaded:
         dtype=str(config.dtype).removeprefix("torch."),
         parameters=present_parameters(),
         version=vllm.__version__,
+        images=_sees_images(llm),
     )
+
+
+def _sees_images(llm: Any) -> bool:
+    processor = llm.renderer.mm_processor
+    return processor is not None and processor.info.allowed_mm_limits.get("image", 0) > 0
 
 
 def present_parameters() -> frozenset[str]:

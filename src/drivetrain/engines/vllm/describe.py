@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.gguf import safetensors_made
-from drivetrain.engines.checkpoint.kinds import kind_of
+from drivetrain.engines.checkpoint.kinds import Kind, StatedConfig, kind_of, stated_kind
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS, capabilities_of, refuse_unless_text
 from drivetrain.engines.vllm.core import Loaded
@@ -24,8 +26,10 @@ class Files:
     """Configuration, tokenizer and generation_config of a folder, or of a GGUF file that was not converted yet."""
 
     config: Any
+    kind: Kind
     tokenizer: Any
     structure: Any
+    chat_template: str | None
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -46,15 +50,40 @@ def read(folder: Path, spec: ModelSpec, *, gguf: bool = False) -> Files:
     else:
         declared.check_generation_config(folder)
     with quiet_library():
-        config = hf.AutoConfig.from_pretrained(folder, **where)
-        refuse_unless_text(kind_of(config))
+        config, kind = _config(folder, where)
+        refuse_unless_text(kind)
         tokenizer = hf.AutoTokenizer.from_pretrained(folder, **where)
         tokenizer.model_max_length = min(tokenizer.model_max_length, declared.NO_LIMIT)
         if (folder / "generation_config.json").is_file() and not gguf:
             structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
+        elif isinstance(config, StatedConfig):
+            structure = hf.GenerationConfig()
         else:
             structure = hf.GenerationConfig.from_model_config(config)
-    return Files(config, tokenizer, structure)
+    template = _stated(folder, "chat_template.json").get("chat_template") if kind is Kind.VISION else None
+    return Files(config, kind, tokenizer, structure, template)
+
+
+def _config(folder: Path, where: Mapping[str, Any]) -> tuple[Any, Kind]:
+    """vLLM has classes of which the library knows nothing: of those, what the JSON says."""
+    import transformers as hf
+
+    stated = _stated(folder, "config.json")
+    if "gguf_file" in where or "auto_map" in stated or stated.get("model_type") in hf.CONFIG_MAPPING:
+        config = hf.AutoConfig.from_pretrained(folder, **where)
+        return config, kind_of(config)
+    if "model_type" not in stated:
+        raise LoadFailed("config.json is missing, or names no model_type; pull or copy the model again")
+    seeing = "vision_config" in stated  # also where the class is named like one for text, as DeepSeek-VL2's is
+    return StatedConfig(stated), Kind.VISION if seeing else stated_kind(stated)
+
+
+def _stated(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / name).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def of_loaded(files: Files, loaded: Loaded, max_batch: int) -> EngineInfo:
@@ -65,11 +94,11 @@ def of_loaded(files: Files, loaded: Loaded, max_batch: int) -> EngineInfo:
         raise LoadFailed(
             f"vLLM {loaded.version} lacks the sampling parameters {', '.join(missing)}; install a newer one"
         )
-    capabilities = capabilities_of(loaded.context_length, max_batch, loaded.parameters)
+    capabilities = capabilities_of(loaded.context_length, max_batch, loaded.parameters, images=loaded.images)
     return EngineInfo(
         engine="vllm",
         capabilities=capabilities,
-        tokenizer=_tokenizer(files.tokenizer),
+        tokenizer=_tokenizer(files),
         eos_ids=files.eos_ids,
         vocab_size=loaded.vocab_size,
         architecture=files.config.model_type,
@@ -96,9 +125,9 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     files = read(folder or spec.path.parent, spec, gguf=folder is None)
     context_length = declared.context_length(files.config, files.tokenizer, spec.options.get("context_length"))
     return Description(
-        tokenizer=_tokenizer(files.tokenizer),
+        tokenizer=_tokenizer(files),
         architecture=files.config.model_type,
-        capabilities=capabilities_of(context_length, batch_size(spec.options)),
+        capabilities=capabilities_of(context_length, batch_size(spec.options), images=files.kind is Kind.VISION),
         context_length=context_length,
         eos_ids=files.eos_ids,
         default_sampling=declared.stated_sampling(files.structure, NEEDS),
@@ -109,7 +138,7 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     )
 
 
-def _tokenizer(tokenizer: Any) -> Any:
+def _tokenizer(files: Files) -> Any:
     from drivetrain.text.hf_tokenizer import HfTokenizer
 
-    return HfTokenizer(tokenizer, chat_template=None)
+    return HfTokenizer(files.tokenizer, chat_template=files.chat_template)

@@ -11,13 +11,15 @@ from typing import Any
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.results import DeviceMemory
+from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
+from drivetrain.engines.checkpoint.kinds import Kind
 from drivetrain.engines.thread import post
 from drivetrain.engines.vllm import describe, errors
 from drivetrain.engines.vllm.core import Core, Running
 from drivetrain.engines.vllm.generation import Generation
-from drivetrain.engines.vllm.options import batch_size, engine_arguments
+from drivetrain.engines.vllm.options import batch_size, engine_arguments, with_images
 
 
 class VllmEngine:
@@ -29,6 +31,7 @@ class VllmEngine:
     def __init__(self, make_core: Callable[[str, Mapping[str, Any]], Running] = Core) -> None:
         self._make_core = make_core
         self._core: Running | None = None
+        self._tokenizer: Tokenizer | None = None
         self._vocab_size = 0
         self._running: dict[StepChannel, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -61,17 +64,19 @@ class VllmEngine:
         folder = await asyncio.to_thread(safetensors_folder, spec, report, engine="vllm")
         progress("reading configuration and tokenizer", None)
         files = await asyncio.to_thread(describe.read, folder, spec)
+        if files.kind is Kind.VISION:
+            arguments = with_images(arguments)
         progress("starting vLLM (this takes a minute or more)", None)
         self._core = self._make_core(str(folder), arguments)
         self._core.on_death = self._died
         info = describe.of_loaded(files, await self._core.start(), batch_size(spec.options))
-        self._vocab_size = info.vocab_size
+        self._tokenizer, self._vocab_size = info.tokenizer, info.vocab_size
         progress("loaded", 1.0)
         return info
 
     def generate(self, request: EngineRequest) -> StepChannel:
         channel = StepChannel(on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index))
-        if self._core is None or self._closed or not self._core.alive:
+        if self._core is None or self._tokenizer is None or self._closed or not self._core.alive:
             channel.release(EngineFailed("the engine is closed" if self._closed else errors.DEAD))
             return channel
 
@@ -81,7 +86,9 @@ class VllmEngine:
             channel.push(step)
 
         name = f"{request.request_id}-{next(self._numbers)}"
-        generation = Generation(request, self._core, self._vocab_size, name, emit)
+        generation = Generation(
+            request, self._core, tokenizer=self._tokenizer, vocab_size=self._vocab_size, name=name, emit=emit
+        )
         task = asyncio.create_task(generation.run(), name=f"vllm-{name}")
         self._running[channel] = task
         task.add_done_callback(lambda done: self._done(channel, generation, done))

@@ -64,6 +64,18 @@ def while_running(exc: BaseException) -> DrivetrainError:
     return error
 
 
+def of_images(exc: Exception) -> DrivetrainError:
+    """What vLLM says of a prompt with images before it computes: as a rule that they do not fit together."""
+    if isinstance(exc, DrivetrainError) or _named(exc) is not None or checkpoint.is_out_of_memory(exc):
+        return while_running(exc)
+    error = InvalidRequest(
+        f"vLLM cannot fit these images to this prompt, which needs a place for each ({one_line(exc)})",
+        param="images",
+    )
+    error.__cause__ = exc
+    return error
+
+
 def while_loading(exc: BaseException) -> DrivetrainError:
     """What goes wrong in vLLM's process is told in its log; here comes only that it did."""
     if isinstance(exc, ImportError) and (exc.name or "").partition(".")[0] == "vllm":

@@ -9,7 +9,9 @@ from typing import Any
 
 from drivetrain.core.engine import EngineRequest, Step, TokenStep
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.vllm.core import Running
+from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.engines.vllm.core import Running, Widened
+from drivetrain.engines.vllm.images import widened
 from drivetrain.engines.vllm.reading import prompt_step, token_step
 from drivetrain.engines.vllm.sampling import parameters_of, refuse_if_nothing_is_left, room
 
@@ -21,10 +23,19 @@ class Generation:
     """
 
     def __init__(
-        self, request: EngineRequest, core: Running, vocab_size: int, name: str, emit: Callable[[Step], None]
+        self,
+        request: EngineRequest,
+        core: Running,
+        *,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        name: str,
+        emit: Callable[[Step], None],
     ) -> None:
         self._request = request
+        self._prompt: tuple[int, ...] | Widened = request.prompt_ids
         self._core = core
+        self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._names = [f"{name}-{index}" for index in range(len(request.seeds))]
         self._open = set(range(len(request.seeds)))
@@ -38,6 +49,8 @@ class Generation:
 
     async def run(self) -> None:
         refuse_if_nothing_is_left(self._request, self._vocab_size)
+        if self._request.media is not None:
+            self._request, self._prompt = await widened(self._request, self._request.media, self._tokenizer, self._core)
         if len(self._names) == 1:
             task = asyncio.current_task()
             assert task is not None
@@ -62,7 +75,7 @@ class Generation:
             self._close(TokenStep(index, (), None, FinishReason.LENGTH))
             return
         outputs = self._core.outputs(
-            request.prompt_ids, request.cache_salt, parameters_of(request, index), self._names[index]
+            self._prompt, request.cache_salt, parameters_of(request, index), self._names[index]
         )
         async with contextlib.aclosing(outputs):
             async for output in outputs:
@@ -71,7 +84,8 @@ class Generation:
     def _hear(self, index: int, output: Any, wanted: int) -> None:
         if index == 0 and self._waiting is not None:
             waiting, self._waiting = self._waiting, None
-            for step in (prompt_step(output, self._request.prompt_logprobs), *waiting):
+            with_images = isinstance(self._prompt, Widened)
+            for step in (prompt_step(output, self._request.prompt_logprobs, widened=with_images), *waiting):
                 self._emit(step)
         if wanted <= 0:
             self._close(TokenStep(index, (), None, FinishReason.LENGTH))

@@ -30,8 +30,13 @@ _FIXED: Mapping[str, Any] = {
 }
 """What the contract needs. It cannot be set."""
 
+_FIXED_WITH_IMAGES: Mapping[str, Any] = {
+    "skip_tokenizer_init": False,  # its image processors want one
+    "mm_processor_cache_gb": 0,  # kept in step by messages that a cancelled request never sends
+}
+
 _QUIET: Mapping[str, Any] = {"disable_log_stats": True, "use_tqdm_on_load": False}
-_NAMES = frozenset({"model", "tokenizer", "served_model_name", *_FIXED})
+_NAMES = frozenset({"model", "tokenizer", "served_model_name", *_FIXED, *_FIXED_WITH_IMAGES})
 
 
 def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +60,11 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidSetting(f"kv_cache_gb is {kv_cache_gb}; it must be above 0", param="kv_cache_gb")
         ours["kv_cache_memory_bytes"] = int(kv_cache_gb * 2**30)
     return {**_QUIET, **passed, **ours, **_FIXED}
+
+
+def with_images(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """For a model that sees images: those and nothing else, unless `vllm_args` says more."""
+    return {"limit_mm_per_prompt": {"video": 0, "audio": 0}, **arguments, **_FIXED_WITH_IMAGES}
 
 
 def batch_size(options: Mapping[str, Any]) -> int:

@@ -12,13 +12,17 @@ from drivetrain.core.results import FinishReason
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def prompt_step(output: Any, count: int | None) -> PromptStep:
-    """`count` is how many alternatives were asked for; None: no logprobs of the prompt."""
+def prompt_step(output: Any, count: int | None, *, widened: bool = False) -> PromptStep:
+    """`count` is how many alternatives were asked for; None: no logprobs of the prompt.
+
+    `widened`: images stand in it, so that its ids are told too.
+    """
     logprobs = None
     if count is not None:
         listed = output.prompt_logprobs or ()
         logprobs = tuple(id_logprobs(entry, i, count) for entry, i in zip(listed, output.prompt_token_ids, strict=True))
-    return PromptStep(logprobs=logprobs, cached_tokens=max(0, output.num_cached_tokens or 0))
+    ids = tuple(output.prompt_token_ids) if widened else None
+    return PromptStep(token_ids=ids, logprobs=logprobs, cached_tokens=max(0, output.num_cached_tokens or 0))
 
 
 def token_step(index: int, completion: Any, count: int | None) -> TokenStep:

@@ -231,7 +231,7 @@ ENGINES = {
         ),
         EngineKind(
             name="remote",
-            settings=frozenset({"context_length"}),
+            settings=frozenset({"context_length", "connect_timeout_s", "first_timeout_s", "silence_timeout_s"}),
             needs=(),
             make=_remote,
             describe=_describe_remote,
@@ -308,7 +308,7 @@ def remote_spec(model: str, settings: Settings) -> ModelSpec:
     from drivetrain.engines.remote.wire import Timeouts
 
     reference = Reference.parse(model)
-    name = reference.model or only_model(reference, Key.of_environment(), Timeouts())
+    name = reference.model or only_model(reference, Key.of_environment(), Timeouts.of(settings.engine_options))
     urls = ",".join(map(str, reference.addresses))
     return ModelSpec(
         name=settings.name or public_name(name),

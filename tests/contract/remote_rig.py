@@ -106,4 +106,5 @@ class RemoteLlamaCppRig(RemoteRig):
 
 
 def _tells_of_the_prompt(event: Any) -> bool:
-    return "prompt_progress" in event or any("prompt_token_ids" in choice for choice in event.get("choices", ()))
+    choices = event.get("choices", ())
+    return "prompt_progress" in event or any("prompt_token_ids" in c and not c.get("token_ids") for c in choices)

@@ -147,7 +147,11 @@ async def scripted(*answers: Answer, **more: Any) -> AsyncIterator[Scripted]:
 
 @asynccontextmanager
 async def worker_at(
-    *urls: str, model: str = "m", timeouts: Timeouts = QUICK, options: Sequence[tuple[str, Any]] = (), **settings: Any
+    *urls: str,
+    model: str = "m",
+    timeouts: Timeouts | None = QUICK,
+    options: Sequence[tuple[str, Any]] = (),
+    **settings: Any,
 ) -> AsyncIterator[Worker]:
     reference = f"{','.join(urls)}#{model}"
     spec = ModelSpec(name="far", path=Path(), format=WeightsFormat.NONE, options={UPSTREAM: reference, **dict(options)})

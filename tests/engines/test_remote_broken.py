@@ -42,6 +42,7 @@ from drivetrain.core.errors import (
 from drivetrain.core.events import Delta
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.engine import RemoteEngine
+from drivetrain.engines.remote.wire import Timeouts
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello?"}]}
 SOME = f"data: {says('some')}\n\n".encode()
@@ -79,6 +80,22 @@ BEFORE: dict[str, Answer] = {
     "a bad gateway": body("<html>bad</html>", 502, "text/html"),
 }
 """Each of them has said nothing of an answer."""
+
+
+@pytest.mark.parametrize(
+    ("name", "silent"),
+    [("first_timeout_s", raw(head(), hang=True)), ("silence_timeout_s", BROKEN["silence in mid-stream"])],
+)
+async def test_how_long_a_server_may_be_silent_is_a_setting(name: str, silent: Answer) -> None:
+    options = [("first_timeout_s", 2.0), ("silence_timeout_s", 2.0), (name, 0.2)]
+    async with scripted(silent) as upstream, worker_at(upstream.url, timeouts=None, options=options) as worker:
+        with pytest.raises(EngineFailed, match=r"nothing for 0\.2 seconds"):
+            await worker.generate(**CHAT)
+
+
+def test_what_is_no_setting_stays_as_it_is() -> None:
+    assert Timeouts.of({"connect_timeout_s": 1.5, "context_length": 5}) == Timeouts(connect_s=1.5)
+    assert Timeouts.of({}) == Timeouts()
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -53,6 +53,13 @@ class Settings:
     gpu_layers: int | None = setting(None, Group.ENGINE, "layers that go to the accelerator (default: what fits)")
     vllm_args: Mapping[str, Any] | None = setting(None, Group.ENGINE, "further engine arguments of vLLM, by its names")
     mmproj: str | None = setting(None, Group.ENGINE, "the GGUF file with the vision part (default: the one beside)")
+    connect_timeout_s: float | None = setting(None, Group.ENGINE, "seconds until a server must be reached (default 10)")
+    first_timeout_s: float | None = setting(
+        None, Group.ENGINE, "seconds until a server must begin an answer (default 600)"
+    )
+    silence_timeout_s: float | None = setting(
+        None, Group.ENGINE, "seconds that a server may be silent in mid-answer (default 120)"
+    )
 
     max_running: int | None = setting(None, Group.SERVING, "requests that run at once (default: what the engine can)")
     max_waiting: int = setting(64, Group.SERVING, "requests that may wait; one more is refused as overloaded")

@@ -185,6 +185,7 @@ _AT_LEAST = {
     "timeout_s": 0.001, "drain_s": 0, "max_tokens": 1,
     "reader_timeout_s": 0.001, "max_unread": 1, "stream_interval": 1, "temperature": 0, "top_p": 1e-9, "top_k": 0,
     "min_p": 0, "repetition_penalty": 1e-9, "max_timeout_s": 0.001,
+    "connect_timeout_s": 0.001, "first_timeout_s": 0.001, "silence_timeout_s": 0.001,
 }  # fmt: skip
 _AT_MOST = {"temperature": 2, "top_p": 1, "min_p": 1, "repetition_penalty": 10}
 

@@ -90,7 +90,7 @@ class AskUpstream(Protocol):
 class Learn(Protocol):
     """Takes the spelling of an id that the upstream has told."""
 
-    def __call__(self, token_id: int, spelling: bytes) -> None: ...
+    def __call__(self, token_id: int, spelling: bytes, /) -> None: ...
 
 
 class Dialect(Protocol):

@@ -21,6 +21,7 @@ from drivetrain.engines.remote.llamacpp_ids import LlamaCppSplitter
 from drivetrain.engines.remote.pool import Pool
 from drivetrain.engines.remote.probe import Prober
 from drivetrain.engines.remote.tokenizer import NoSplitter, RemoteTokenizer
+from drivetrain.engines.remote.vllm_words import VllmSplitter
 from drivetrain.engines.remote.wire import Timeouts
 from drivetrain.engines.tasks import RequestTasks, refused
 
@@ -29,11 +30,11 @@ UPSTREAM = "upstream"
 
 
 class RemoteEngine:
-    """`key` None: the one of the environment, read when it loads."""
+    """`key` None: the one of the environment, read when it loads. `timeouts` None: those of the settings."""
 
     def __init__(self, *, key: Key | None = None, timeouts: Timeouts | None = None) -> None:
         self._key = key
-        self._timeouts = timeouts or Timeouts()
+        self._timeouts = timeouts
         self._pool: Pool | None = None
         self._served: Served | None = None
         self._running = RequestTasks(errors.while_running, self._note_progress)
@@ -65,13 +66,14 @@ class RemoteEngine:
         if not reference.addresses or reference.model is None:
             raise InvalidSetting("the remote engine needs a URL and the name of a model there", param="model")
         key = self._key if self._key is not None else Key.of_environment()
+        timeouts = self._timeouts or Timeouts.of(spec.options)
         progress("asking the upstream what it can do", None)
-        prober = Prober(key, reference.model, self._timeouts, _stated_context(spec))
+        prober = Prober(key, reference.model, timeouts, _stated_context(spec))
         self._pool = Pool(reference.addresses, prober)
         facts = await self._pool.open()
-        asker = Asker(self._pool.addresses, self._pool.suspect, key, self._timeouts)
+        asker = Asker(self._pool.addresses, self._pool.suspect, key, timeouts)
         tokenizer = RemoteTokenizer(facts, _splitter(facts, asker, reference.model))
-        self._served = Served(self._pool, key, self._timeouts, tokenizer.learn, self._count_step)
+        self._served = Served(self._pool, key, timeouts, tokenizer.learn, self._count_step)
         progress("ready", 1.0)
         return _info(facts, tokenizer)
 
@@ -116,7 +118,9 @@ def _stated_context(spec: ModelSpec) -> int | None:
 def _splitter(facts: Facts, asker: Asker, model: str) -> Splitter:
     if not facts.tokens:
         return NoSplitter()
-    return LlamaCppSplitter(asker) if facts.kind is Kind.LLAMACPP else DrivetrainSplitter(asker, model)
+    if facts.kind is Kind.LLAMACPP:
+        return LlamaCppSplitter(asker)
+    return VllmSplitter(asker, model, facts) if facts.kind is Kind.VLLM else DrivetrainSplitter(asker, model)
 
 
 def _info(facts: Facts, tokenizer: RemoteTokenizer) -> EngineInfo:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from drivetrain.core.results import FinishReason
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialect import AskUpstream, Facts, Kind, Learn, Reader
 from drivetrain.engines.remote.errors import Broken
+from drivetrain.engines.remote.spellings import ENDS, SPELLED, frame
 
 HONOURED = frozenset({
     "n", "seed", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",
@@ -27,13 +27,6 @@ holds for a part of the answer only, such as `min_tokens`: one request is one se
 OVERSHOOT = 4
 """Ids past a limit that suffice to complete any half character, behind which llama.cpp would hide ids."""
 
-_ENDS = (
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "</s>",
-    "<|eom_id|>", "<EOT>", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<｜end▁of▁sentence｜>",
-)  # fmt: skip
-"""Spellings that llama.cpp takes for an end, where the vocabulary has them."""
-
-_SPELLED_IN_TEMPLATE = re.compile(r"<[|｜]?[\w▁/ -]{1,40}[|｜]?>|\[/?[A-Z_]{2,20}\]")
 _ORDER = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
 _GREEDY_ORDER = ("penalties", "temperature")
 _NO_SEED = 2**32 - 1
@@ -45,9 +38,9 @@ async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> Facts:
     try:
         template = str(props.get("chat_template") or "") or None
         bos, eos = (str(props.get(name) or "") or None for name in ("bos_token", "eos_token"))
-        spelled = [*_ENDS, *filter(None, (bos, eos)), *_SPELLED_IN_TEMPLATE.findall(template or "")]
+        spelled = [*ENDS, *filter(None, (bos, eos)), *SPELLED.findall(template or "")]
         specials = await _specials(ask, sorted(set(spelled)))
-        ends = {*_ENDS, eos}
+        ends = {*ENDS, eos}
         return Facts(
             kind=Kind.LLAMACPP,
             tokens=True,
@@ -227,7 +220,7 @@ class LlamaCppSplitter:
         """What the server begins a text with, by example."""
         if self._server_bos is None:
             plain, framed = self._split("a", specials=False), self._split("a", specials=False, framed=True)
-            self._server_bos = framed[: len(framed) - len(plain)] if framed[-len(plain) :] == plain else framed[:1]
+            self._server_bos = frame(plain, framed)
         return self._server_bos
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from drivetrain.address import Address
 from drivetrain.core.errors import ModelNotFound
 from drivetrain.core.parameters import MAX_INT
-from drivetrain.engines.remote import blocking, drivetrain_ids, llamacpp_ids, text_chat
+from drivetrain.engines.remote import blocking, drivetrain_ids, llamacpp_ids, text_chat, vllm_ids
 from drivetrain.engines.remote.address import Key, Reference
 from drivetrain.engines.remote.dialect import Dialect, Facts, Kind
 from drivetrain.engines.remote.drivetrain_ids import DrivetrainDialect
@@ -19,6 +19,7 @@ from drivetrain.engines.remote.errors import Broken, Refused, while_loading
 from drivetrain.engines.remote.events import events
 from drivetrain.engines.remote.llamacpp_ids import LlamaCppDialect
 from drivetrain.engines.remote.text_chat import Habits, TextDialect
+from drivetrain.engines.remote.vllm_ids import VllmDialect
 from drivetrain.engines.remote.wire import Timeouts, ask_json, asked
 
 _LISTED = 10
@@ -44,6 +45,8 @@ class Prober:
         if kind is Kind.LLAMACPP:
             ask = partial(self._ask_root, address)
             return LlamaCppDialect(address, self._fitted(await llamacpp_ids.facts_of(ask, card)), ask)
+        if kind is Kind.VLLM:
+            return await self._vllm(address, card)
         return await self._text(address, kind, _context_length(card))
 
     async def _drivetrain(self, address: Address) -> Dialect:
@@ -57,6 +60,15 @@ class Prober:
         ask = partial(self._ask_root, address)
         facts = self._fitted(await drivetrain_ids.with_specials(drivetrain_ids.facts_of(card), ask, self.model))
         return DrivetrainDialect(address, self.model, facts, max_stops=max_stops if isinstance(max_stops, int) else 0)
+
+    async def _vllm(self, address: Address, card: Mapping[str, Any]) -> Dialect:
+        ask = partial(self._ask_root, address)
+        path = f"{address.path.removeprefix(address.root)}/completions"
+        length = _context_length(card)
+        facts = None if length is None else await vllm_ids.facts_of(ask, self.model, path, length)
+        if facts is None:
+            return await self._text(address, Kind.VLLM, length)
+        return VllmDialect(address, self.model, self._fitted(facts), ask)
 
     async def _text(self, address: Address, kind: Kind, context_length: int | None) -> Dialect:
         """One token is asked for as it will be later; what is refused by name is said otherwise or left out."""

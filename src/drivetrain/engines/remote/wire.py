@@ -32,6 +32,12 @@ class Timeouts:
     first_s: float = 600.0
     idle_s: float = 120.0
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Timeouts:
+        """Those that are settings; the others as they are."""
+        named = {"connect_timeout_s": "connect_s", "first_timeout_s": "first_s", "silence_timeout_s": "idle_s"}
+        return cls(**{ours: float(options[name]) for name, ours in named.items() if name in options})
+
 
 class Answer:
     """The head has come, the body follows. `headers` have names in small letters."""

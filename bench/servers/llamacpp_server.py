@@ -1,11 +1,12 @@
 """llama.cpp's own HTTP server, with its own defaults but for the number of slots: `llamacpp_server.py GGUF PORT`.
 
-Runs in the peer's environment and imports nothing of ours.
+Runs in the peer's environment and imports nothing of ours. A key in LLAMA_API_KEY locks it, as with its own command.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 
@@ -22,6 +23,7 @@ def main() -> None:
     params.n_parallel = SLOTS
     params.n_ctx = SLOTS * CONTEXT
     params.n_threads_http = 2 * SLOTS
+    params.api_keys = list(filter(None, [os.environ.get("LLAMA_API_KEY")]))
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     signal.pause()

@@ -49,9 +49,15 @@ class Case:
     offered: str
     check: Check
 
+    @property
+    def extra(self) -> bool:
+        """Whether it asks with a field that OpenAI's own API does not have."""
+        return self.offered == BY_EFFECT
+
 
 BY_ENDPOINT = "the endpoint answers"
 BY_FIELD = "the field is not refused by name"
+BY_EFFECT = "the field is not refused by name, nor ignored as every unknown one is"
 ALWAYS = "every server has it"
 
 

@@ -12,12 +12,13 @@ from drivetrain.conform.client import Broken, Client, Unreachable
 from drivetrain.conform.exchange import Exchange, Shown, hide, show
 from drivetrain.conform.reading import brief, message_of
 from drivetrain.conform.report import Report, Result
-from drivetrain.conform.survey import Survey
+from drivetrain.conform.survey import UNKNOWN_FIELD, Survey
 from drivetrain.conform.trial import Trial
 from drivetrain.conform.verdict import Failed, Outcome, Verdict
 from drivetrain.core.errors import InvalidSetting
 
 SHOWN_FIRST, SHOWN_LAST = 1, 4
+IGNORED = "the server takes all unknown fields (parameters.unknown), and this one has no effect"
 GONE = "the server cannot be reached any more"
 
 Progress = Callable[[str, float | None], None]
@@ -99,6 +100,8 @@ async def _run_one(case: Case, trial: Trial) -> tuple[Result, bool]:
         await case.check(trial)
     except Verdict as exc:
         outcome, said = exc.outcome, exc.said
+        if outcome is Outcome.FAIL and case.extra and await _is_ignored(trial):
+            outcome, said = Outcome.NOT_OFFERED, f"{IGNORED}: {said}"
     except Unreachable as exc:
         outcome, said, alive = Outcome.FAIL, f"{GONE}: {exc}", False
     except Broken as exc:
@@ -111,6 +114,14 @@ async def _run_one(case: Case, trial: Trial) -> tuple[Result, bool]:
         exchanges=_kept(trial.exchanges, trial.client.key) if outcome is Outcome.FAIL else (),
     )
     return result, await _is_alive(trial) if alive is None else alive
+
+
+async def _is_ignored(trial: Trial) -> bool:
+    """All was answered, as it is when a field is named that nobody knows: that is one failure, and not one a field."""
+    if any(exchange.status != 200 for exchange in trial.exchanges):
+        return False
+    api = await trial.known.text_api()
+    return await trial.known.takes(api, UNKNOWN_FIELD, 1)
 
 
 def _kept(exchanges: Sequence[Exchange], key: str) -> tuple[Shown, ...]:

@@ -18,6 +18,7 @@ from drivetrain.conform.verdict import Failed, NotOffered, NotRun, Verdict
 T = TypeVar("T")
 
 SAMPLE_TOKENS = 24
+UNKNOWN_FIELD = "drivetrain_conform_no_such_field"
 PROMPTS = (PROMPT, "Write one sentence about the moon.", "The colours of the rainbow are")
 _TELLING = (
     ("{base}/models/{model}", ("engine", "architecture", "device", "dtype")),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
-from toy_server import KEY, Toy, serving
+from toy_rules import CONTEXT
+from toy_server import KEY, Faults, Reply, Toy, serving
 from wrong_rest import ERRORS, EXTRAS, LEAVING, REST
 from wrong_texts import ANSWERS, MODELS, STOPS, STREAMS
 from wrong_values import LOGPROBS, PARAMETERS, REPAIRS, USAGE
-from wrongs import Wrong
+from wrongs import Wrong, ignores
 
 from drivetrain.address import Address
 from drivetrain.conform import runner
@@ -17,6 +19,7 @@ from drivetrain.conform.case import Area
 from drivetrain.conform.cases import ALL, cancel, errors, streaming
 from drivetrain.conform.client import Client
 from drivetrain.conform.report import Report
+from drivetrain.conform.survey import UNKNOWN_FIELD
 from drivetrain.conform.verdict import Outcome
 
 WRONG = (
@@ -61,6 +64,28 @@ async def test_a_wrong_server_is_told_so(wrong: Wrong, hasty: None) -> None:
         assert outcome is Outcome.FAIL, (case, outcome, said)
         assert re.search(words, said), (case, said)
     assert all(result.exchanges for result in report.results)
+
+
+async def test_a_context_that_is_not_read_in_time_is_no_failure() -> None:
+    def slow(path: str, body: Any, made: Reply) -> Reply:
+        made.step_s = 1.0 if isinstance(body, dict) and len(str(body)) > CONTEXT else 0.0
+        return made
+
+    async with serving(Faults(reply=slow)) as toy:
+        report = await conform(toy, "parameters.overflow", timeout_s=0.5)
+    (result,) = report.results
+    assert result.outcome is Outcome.NOT_RUN
+    assert f"{CONTEXT} tokens is not read in time" in result.said
+
+
+async def test_where_unknown_fields_are_ignored_that_is_one_failure() -> None:
+    """Only of fields that OpenAI's API does not have, and only where they were taken without a word."""
+    cases = ("parameters.min_p", "refusals.min_p_above_1", "parameters.top_p", "parameters.unknown")
+    async with serving(ignores("min_p", "top_p", UNKNOWN_FIELD)()) as toy:
+        report = await conform(toy, *cases)
+    found = {result.case.id: result.outcome for result in report.results}
+    assert found == dict.fromkeys(cases[:2], Outcome.NOT_OFFERED) | dict.fromkeys(cases[2:], Outcome.FAIL)
+    assert all("parameters.unknown" in result.said for result in report.of(Outcome.NOT_OFFERED))
 
 
 def test_every_case_can_fail() -> None:

@@ -25,6 +25,11 @@ def _first_part(message: dict[str, Any]) -> None:
         message["content"] = message["content"][:1]
 
 
+def _no_parts(message: dict[str, Any]) -> None:
+    if isinstance(message.get("content"), list):
+        message["content"] = ""
+
+
 def _no_specials(message: dict[str, Any]) -> None:
     if isinstance(message.get("content"), str):
         message["content"] = re.sub(r"<[|/][^>]*>", "", message["content"])
@@ -88,7 +93,8 @@ ANSWERS = (
         {"chat.two_lengths": "was accepted"},
     ),
     Wrong("always length", choices(lambda c, b: c.update(finish_reason="length")), {"chat.eos": "not 'stop'"}),
-    Wrong("the first part", messages(_first_part), {"chat.parts": "prompt tokens"}),
+    Wrong("the first part", messages(_first_part), {"chat.several_parts": "one is lost"}),
+    Wrong("no parts", messages(_no_parts), {"chat.parts": "the part is"}),
     Wrong(
         "developer is user",
         messages(lambda m: m.get("role") == "developer" and m.update(role="user")),

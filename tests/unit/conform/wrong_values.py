@@ -11,6 +11,7 @@ from toy_server import Faults
 from wrongs import Make, Wrong, asked, choices, ignores, reword, says, usage
 
 from drivetrain.conform.cases import refusals
+from drivetrain.conform.survey import UNKNOWN_FIELD
 
 # Parameters
 
@@ -80,12 +81,13 @@ _GOOD: dict[str, Any] = {
 
 
 def _repair(path: str, body: Any) -> Any:
-    """Take out what is wrong, and put in what is missing, without a word."""
+    """Take out what is wrong, but for fields of no API, and put in what is missing, without a word."""
     rules = _RULES.get(path)
     if rules is None or not isinstance(body, dict):
         return body
     kept = {name: value for name, value in body.items() if name in rules and value is not None}
     kept = {name: value for name, value in kept.items() if rules[name](value)}
+    kept |= {name: value for name, value in body.items() if name == UNKNOWN_FIELD}
     if path == "/tokenize":
         return kept if kept.keys() & {"prompt", "messages"} else {"prompt": "Hi"}
     good = {name: value for name, value in _GOOD.items() if name in rules}
@@ -112,14 +114,19 @@ REPAIRS = (
         | says("was accepted", "completions", "prompt_missing", "prompt_empty_list", "prompt_empty_ids")
         | says("was accepted", "completions", "prompt_number", "prompt_mixed", "prompt_negative_id", "prompt_huge_id")
         | says("was accepted", "stops", "refuse_empty", "refuse_empty_in_list", "refuse_number")
-        | says("was accepted", "parameters", "unknown", "unused", "logit_bias_beyond")
+        | says("was accepted", "parameters", "unused", "logit_bias_beyond")
         | says("was accepted", "logprobs", "too_many", "completions_too_many")
         | {"streaming.options_alone": "was accepted", "errors.over_with_answer": "was accepted"}
         | says("was accepted", "embeddings", "refuse_input_missing", "refuse_input_number", "refuse_input_empty_list")
         | says("was accepted", "embeddings", "refuse_input_mixed", "refuse_input_huge_id", "refuse_format")
-        | says("was accepted", "embeddings", "refuse_dimensions_zero", "refuse_unknown")
+        | says("was accepted", "embeddings", "refuse_dimensions_zero")
         | says("was accepted", "tokens", "refuse_nothing", "refuse_number", "refuse_no_tokens", "refuse_negative")
         | says("was accepted", "tokens", "refuse_huge", "refuse_string"),
+    ),
+    Wrong(
+        "takes any field",
+        ignores(UNKNOWN_FIELD),
+        {"parameters.unknown": "was accepted", "embeddings.refuse_unknown": "was accepted"},
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drivetrain.conform.answers import COMPLETIONS, Answer
 from drivetrain.conform.asking import LEFT_OUT, PROMPT
-from drivetrain.conform.case import BY_ENDPOINT, BY_FIELD, Area, Cases
+from drivetrain.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
 from drivetrain.conform.cases.shapes import check_length, check_shape
 from drivetrain.conform.reading import brief, refused
 from drivetrain.conform.survey import answered
@@ -51,7 +51,7 @@ async def _ids(t: Trial) -> None:
     _same(text, by_ids, "the string", "its ids")
 
 
-@case("prompt_token_ids", asks="prompt_token_ids in place of prompt", holds="the same as the string", offered=BY_FIELD)
+@case("prompt_token_ids", asks="prompt_token_ids in place of prompt", holds="the same as the string", offered=BY_EFFECT)
 async def _prompt_token_ids(t: Trial) -> None:
     await t.known.offers(API)
     ids = await t.known.ids(PROMPT)

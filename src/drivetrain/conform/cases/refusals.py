@@ -6,7 +6,7 @@ from typing import Any
 
 from drivetrain.conform.answers import CHAT, COMPLETIONS, Api
 from drivetrain.conform.asking import LEFT_OUT
-from drivetrain.conform.case import BY_ENDPOINT, Area, Cases
+from drivetrain.conform.case import BY_EFFECT, BY_ENDPOINT, Area, Cases
 from drivetrain.conform.reading import brief, refused
 from drivetrain.conform.trial import Trial
 
@@ -38,6 +38,11 @@ _ANY: tuple[tuple[str, str, Any], ...] = (
     ("logit_bias_value", "logit_bias", {"1": 101}),
     ("logit_bias_list", "logit_bias", [1]),
     ("stream_string", "stream", "yes"),
+    ("user_number", "user", 5),
+    ("model_number", "model", 7),
+    ("model_missing", "model", LEFT_OUT),
+)
+_EXTRA: tuple[tuple[str, str, Any], ...] = (
     ("top_k_negative", "top_k", -7),
     ("top_k_string", "top_k", "many"),
     ("min_p_above_1", "min_p", 2),
@@ -47,9 +52,6 @@ _ANY: tuple[tuple[str, str, Any], ...] = (
     ("stop_token_ids_negative", "stop_token_ids", [-1]),
     ("stop_token_ids_string", "stop_token_ids", "x"),
     ("ignore_eos_string", "ignore_eos", "perhaps"),
-    ("user_number", "user", 5),
-    ("model_number", "model", 7),
-    ("model_missing", "model", LEFT_OUT),
 )
 _CHAT: tuple[tuple[str, str, Any], ...] = (
     ("messages_missing", "messages", LEFT_OUT),
@@ -65,11 +67,11 @@ _COMPLETIONS: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-def _row(api: Api | None, name: str, field: str, value: Any) -> None:
+def _row(api: Api | None, name: str, field: str, value: Any, offered: str = BY_ENDPOINT) -> None:
     shown = f"no {field}" if value is LEFT_OUT else f"{field} = {brief(value, 24)}"
     where = f" in {api.name}" if api else ""
 
-    @CASES.case(name, asks=shown + where, holds=f"4xx with an error object that names {field}")
+    @CASES.case(name, asks=shown + where, holds=f"4xx with an error object that names {field}", offered=offered)
     async def _check(t: Trial) -> None:
         at = api or await t.known.text_api()
         await t.known.offers(at)
@@ -78,6 +80,8 @@ def _row(api: Api | None, name: str, field: str, value: Any) -> None:
 
 for _one in _ANY:
     _row(None, *_one)
+for _one in _EXTRA:
+    _row(None, *_one, BY_EFFECT)
 for _one in _CHAT:
     _row(CHAT, *_one)
 for _one in _COMPLETIONS:

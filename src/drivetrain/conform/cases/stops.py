@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from drivetrain.conform.answers import COMPLETIONS, Answer
-from drivetrain.conform.case import BY_ENDPOINT, BY_FIELD, Area, Cases
+from drivetrain.conform.case import BY_EFFECT, BY_ENDPOINT, Area, Cases
 from drivetrain.conform.reading import brief, refused
 from drivetrain.conform.survey import Sample
 from drivetrain.conform.trial import Trial
@@ -127,7 +127,7 @@ async def _completions(t: Trial) -> None:
     "included",
     asks="include_stop_str_in_output",
     holds="the text ends with the stop, and with no more",
-    offered=BY_FIELD,
+    offered=BY_EFFECT,
 )
 async def _included(t: Trial) -> None:
     sample = await t.known.sample()
@@ -137,7 +137,7 @@ async def _included(t: Trial) -> None:
     ensure(answer.text == want, f"the text is {brief(answer.text, 160)}, not {brief(want, 160)}")
 
 
-@case("ids", asks="stop_token_ids with an id of a known answer", holds="the answer ends there", offered=BY_FIELD)
+@case("ids", asks="stop_token_ids with an id of a known answer", holds="the answer ends there", offered=BY_EFFECT)
 async def _ids(t: Trial) -> None:
     sample = await t.known.sample()
     await t.generate(sample.api, stop_token_ids=[0])

@@ -6,7 +6,7 @@ from typing import Any
 
 from drivetrain.conform.answers import CHAT, COMPLETIONS, DONE, Answer, Api, pieces, read_events, read_stream
 from drivetrain.conform.asking import PROMPT
-from drivetrain.conform.case import BY_ENDPOINT, BY_FIELD, Area, Cases
+from drivetrain.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
 from drivetrain.conform.exchange import Exchange
 from drivetrain.conform.reading import brief, error_of, honoured, refused, take
 from drivetrain.conform.trial import Trial
@@ -144,7 +144,7 @@ async def _echoed_characters(t: Trial) -> None:
     "deadline",
     asks="a long answer with a timeout_s that it cannot keep",
     holds="504, or an error event and then [DONE]; never an ending as if all was well, never the error as text",
-    offered=BY_FIELD,
+    offered=BY_EFFECT,
 )
 async def _deadline(t: Trial) -> None:
     await t.known.offers(CHAT)

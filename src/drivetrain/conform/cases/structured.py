@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from drivetrain.conform.answers import CHAT
-from drivetrain.conform.case import BY_FIELD, Area, Cases
+from drivetrain.conform.case import BY_EFFECT, BY_FIELD, Area, Cases
 from drivetrain.conform.reading import brief, honoured, refused, take
 from drivetrain.conform.trial import Trial
 from drivetrain.conform.verdict import Failed, NotRun, ensure
@@ -55,19 +55,19 @@ async def _bad_schema(t: Trial) -> None:
     refused(exchange, "a schema of the type nonsense")
 
 
-@case("choice", asks="choice = alpha or beta", holds="the text is one of them")
+@case("choice", asks="choice = alpha or beta", holds="the text is one of them", offered=BY_EFFECT)
 async def _choice(t: Trial) -> None:
     text = await _said(t, choice=["alpha", "beta"])
     ensure(text in {"alpha", "beta"}, f"choice is accepted, and the text is {brief(text)}: it is ignored")
 
 
-@case("regex", asks="regex = [ab]{3}", holds="the text matches")
+@case("regex", asks="regex = [ab]{3}", holds="the text matches", offered=BY_EFFECT)
 async def _regex(t: Trial) -> None:
     text = await _said(t, regex="[ab]{3}")
     ensure(re.fullmatch("[ab]{3}", text), f"regex is accepted, and the text is {brief(text)}: it is ignored")
 
 
-@case("grammar", asks='grammar = root ::= "yes" | "no"', holds="the text is yes or no")
+@case("grammar", asks='grammar = root ::= "yes" | "no"', holds="the text is yes or no", offered=BY_EFFECT)
 async def _grammar(t: Trial) -> None:
     text = await _said(t, grammar='root ::= "yes" | "no"')
     ensure(text in {"yes", "no"}, f"grammar is accepted, and the text is {brief(text)}: it is ignored")

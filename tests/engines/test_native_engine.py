@@ -54,7 +54,7 @@ PROMPTS = [f"Number {i} of some requests that run together" for i in range(6)]
 
 async def test_a_fault_ends_whose_it_is_and_no_other(rig: NativeRig) -> None:
     """Six requests, two at once: who is in the step with the broken one is computed again, who waits sees nothing."""
-    async with rig.open(options={"max_batch": 2}, max_running=6) as worker:
+    async with rig.open(options={"max_batch": 2, "prefix_cache": False}, max_running=6) as worker:
         well = [await outcome(worker, prompt) for prompt in PROMPTS]
         bad = (await worker.tokenize(PROMPTS[2]))[1:]
         model = stepper_of(worker).runner.model

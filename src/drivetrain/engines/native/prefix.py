@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from drivetrain.engines.native.kv import Slot
 
-BLOCK = 32
+BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)

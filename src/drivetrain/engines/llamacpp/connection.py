@@ -18,6 +18,7 @@ from typing import Any
 
 from drivetrain.engines.llamacpp.answer import Answer
 from drivetrain.engines.llamacpp.errors import ServerRefused
+from drivetrain.engines.llamacpp.together import First, Together
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -34,7 +35,7 @@ class Connection:
         self._host = host
         self._port = port
         self._key = key
-        self._to_write: list[Callable[[], None]] = []
+        self._together = Together(lambda body, heard: self.follow("/completion", body, heard))
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON answer. Raises `ServerRefused` for any status but 200, `OSError` or `EOFError` without one."""
@@ -44,7 +45,7 @@ class Connection:
             parts.append(part)
             return False
 
-        await self._exchange(method, path, body, take)
+        await self._exchange(self._request(method, path, body), take, _Exchange.write)
         return json.loads(b"".join(parts))
 
     async def follow(self, path: str, body: Mapping[str, Any], hear: Hear) -> None:
@@ -52,13 +53,22 @@ class Connection:
 
         Raises what `hear` raises, and `ServerRefused` for an error in the middle of the answer.
         """
-        await self._exchange("POST", path, body, _Lines(hear))
+        await self._exchange(self._request("POST", path, body), _Lines(hear), _Exchange.write)
+
+    async def begin(self, body: Mapping[str, Any], first: First | None, hear: Hear) -> None:
+        """As `follow`, for a completion; those of one moment begin in one step (`Together`)."""
+        with self._together.running():
+            await self._exchange(
+                self._request("POST", "/completion", body),
+                _Lines(hear),
+                lambda exchange: self._together.add(exchange, first),
+            )
 
     async def _exchange(
-        self, method: str, path: str, body: Mapping[str, Any] | None, take: Callable[[bytes], bool]
+        self, request: bytes, take: Callable[[bytes], bool], connected: Callable[[_Exchange], None]
     ) -> None:
         loop = asyncio.get_running_loop()
-        exchange = _Exchange(self._request(method, path, body), Answer(), take, self._write, loop.create_future())
+        exchange = _Exchange(request, Answer(), take, connected, loop.create_future())
         try:
             transport, _ = await loop.create_connection(lambda: exchange, sock=self._connecting())
         except BaseException:
@@ -68,17 +78,6 @@ class Connection:
             await exchange.done
         finally:
             transport.abort()
-
-    def _write(self, write: Callable[[], None]) -> None:
-        """Those who come at once are written in one go: llama.cpp begins a step with whom it has by then."""
-        if not self._to_write:
-            asyncio.get_running_loop().call_soon(self._write_all)
-        self._to_write.append(write)
-
-    def _write_all(self) -> None:
-        for write in self._to_write:
-            write()
-        self._to_write.clear()
 
     def _connecting(self) -> socket.socket:
         """On the way to a server on this machine there is nothing to look up, and nothing to wait for."""
@@ -107,21 +106,29 @@ class _Exchange(asyncio.Protocol):
         request: bytes,
         answer: Answer,
         take: Callable[[bytes], bool],
-        write: Callable[[Callable[[], None]], None],
+        connected: Callable[[_Exchange], None],
         done: asyncio.Future[None],
     ) -> None:
         self._request = request
-        self._write = write
+        self._connected = connected
+        self._transport: asyncio.Transport | None = None
         self._answer = answer
         self._take = take
         self._refusal: list[bytes] = []
         self.done = done
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as of any TCP connection
         raw: socket.socket = transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self._write(lambda: transport.write(self._request))
+        self._transport = transport
+        self._connected(self)
+
+    def write(self, *, but: int = 0) -> None:
+        """All that has not been written yet, but for some bytes at its end. Nothing to one that has been left."""
+        assert self._transport is not None
+        rest = len(self._request) - but
+        self._transport.write(self._request[:rest])
+        self._request = self._request[rest:]
 
     def data_received(self, data: bytes) -> None:
         if self.done.done():

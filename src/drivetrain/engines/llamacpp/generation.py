@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
@@ -17,7 +17,7 @@ from drivetrain.engines.llamacpp.idle import until_idle
 from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused, room
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import Slot, SlotPool
+from drivetrain.engines.llamacpp.slots import Slot, SlotPool, common_prefix
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
 OVERSHOOT = 4
@@ -109,7 +109,7 @@ class ChoiceRun:
         """Leaving it before llama.cpp's own end closes the connection, and waits until the slot is idle."""
         self._received = 0
         over = enough = False
-        slot.cached = ()
+        known, slot.cached = slot.cached, ()
 
         def hear(event: dict[str, Any]) -> bool:
             nonlocal over, enough
@@ -119,7 +119,7 @@ class ChoiceRun:
             return enough
 
         try:
-            await self._served.connection.follow("/completion", completion(self._request, leg), hear)
+            await self._served.connection.begin(completion(self._request, leg), self._first(leg, known), hear)
             if not enough:
                 raise EOFError("the answer broke off")
         finally:
@@ -128,6 +128,13 @@ class ChoiceRun:
                     await until_idle(self._served.connection, slot.id, self._served.alive)
             finally:
                 slot.cached = (*self._key, *self._sampled)
+
+    def _first(self, leg: Leg, known: tuple[int, ...]) -> Callable[[], Mapping[str, Any]] | None:
+        """What the slot knows of this prompt once more: one token to compute, and no other cache after it."""
+        shared = 0 if self._images is not None else common_prefix(known, self._request.prompt_ids)
+        if not shared or self._request.seeded:
+            return None
+        return lambda: completion(self._request, replace(leg, prompt=self._request.prompt_ids[:shared], limit=1))
 
     def _hear(self, event: dict[str, Any], leg: Leg) -> None:
         if event["stop"]:

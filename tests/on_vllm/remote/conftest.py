@@ -1,0 +1,55 @@
+"""The remote engine in front of vLLM's own server, which is started once for the session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from contract.remote_rig import RemoteRig
+from drivetrain.engines.checkpoint.gguf import safetensors_folder
+from drivetrain.store.store import Store
+from drivetrain.worker.worker import Worker
+from on_vllm.remote.vllm_server import MODEL, VllmServer, running
+from on_vllm.vllm_rig import spec_with
+
+
+class RemoteVllmRig(RemoteRig):
+    """Token ids over `/v1/completions`. In company vLLM's kernels may round differently."""
+
+    name = "remote-vllm"
+    exact = False
+
+    def __init__(self, server: VllmServer) -> None:
+        self._server = server
+
+    @asynccontextmanager
+    async def upstream(self) -> AsyncIterator[str]:
+        yield f"{self._server.url}#{MODEL}"
+        await asyncio.to_thread(self._server.settle)
+
+
+@pytest.fixture(scope="session")
+def folder(smollm2: str) -> Path:
+    return safetensors_folder(spec_with(Store()), lambda what, share: None, engine="vllm")
+
+
+@pytest.fixture(scope="session")
+def server(folder: Path) -> Iterator[VllmServer]:
+    with running(folder) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def rig(server: VllmServer) -> RemoteRig:
+    return RemoteVllmRig(server)
+
+
+@pytest.fixture(scope="session")
+async def worker(rig: RemoteRig) -> AsyncIterator[Worker]:
+    """One worker for all tests that leave it as they found it; they assert that they did."""
+    async with rig.open() as made:
+        yield made

@@ -67,6 +67,16 @@ async def test_weights_of_8_bits_are_compiled_too(checkpoint: Callable[[str], Pa
     assert [choice.token_ids for choice in compiled] == [choice.token_ids for choice in plain]
 
 
+async def test_vectors_are_the_same(checkpoint: Callable[[str], Path]) -> None:
+    """They are not compiled, but attend as the steps do."""
+    texts = ["one", "two words", "a longer text than that, " * 12]
+    vectors = []
+    for compile_ in (False, True):
+        async with NativeRig(checkpoint, "llama").open(options={"device": "cpu", "compile": compile_}) as worker:
+            vectors.append([value for vector in (await worker.embed(texts)).vectors for value in vector])
+    assert vectors[1] == pytest.approx(vectors[0], abs=1e-5)
+
+
 async def test_a_class_that_cannot_be_traced_is_refused(checkpoint: Callable[[str], Path]) -> None:
     with pytest.raises(InvalidSetting, match=r"cannot be compiled .*leave compile out") as refused:
         async with NativeRig(checkpoint, "mixtral").open(options={"device": "cpu", "compile": True}):

@@ -115,6 +115,20 @@ def test_the_company_has_no_part_in_it(kernel: Kernel, monkeypatch: pytest.Monke
     assert torch.equal(both.attend(kernel)[0], together[:, ids])
 
 
+def test_a_piece_without_ids_is_nothing(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both(SHAPES[0])
+    wanted = both.attend(kernel)[0]
+    monkeypatch.setattr(f"{__name__}.PIECES", [*PIECES[:4], (0, 3, 2, 0), *PIECES[4:]])
+    assert torch.equal(both.attend(kernel)[0], wanted)
+
+
+def test_another_type_is_refused(kernel: Kernel) -> None:
+    both = Both(SHAPES[0])
+    both.query = both.query.double()
+    with pytest.raises(TypeError, match="float32"):
+        both.attend(kernel)
+
+
 def test_which_layers_it_can_do() -> None:
     assert can_attend(SHAPES)
     assert not can_attend([*SHAPES, LayerShape(4, 4, 20, 24)])

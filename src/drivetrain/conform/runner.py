@@ -120,8 +120,10 @@ async def _is_ignored(trial: Trial) -> bool:
     """All was answered, as it is when a field is named that nobody knows: that is one failure, and not one a field."""
     if any(exchange.status != 200 for exchange in trial.exchanges):
         return False
-    api = await trial.known.text_api()
-    return await trial.known.takes(api, UNKNOWN_FIELD, 1)
+    try:
+        return await trial.known.takes(await trial.known.text_api(), UNKNOWN_FIELD, 1)
+    except (Verdict, Broken):
+        return False
 
 
 def _kept(exchanges: Sequence[Exchange], key: str) -> tuple[Shown, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from drivetrain.engines.llamacpp import together
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.together import Together
 
@@ -30,7 +31,8 @@ class Wire:
 class Opening:
     """llama.cpp, asked for the one token. It says nothing until told to."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, event: dict[str, Any] = EVENT) -> None:
+        self._event = event
         self.asked: list[Any] = []
         self.say = asyncio.Event()
         self.heard: list[bool] = []
@@ -41,16 +43,16 @@ class Opening:
         await self.say.wait()
         if self._error is not None:
             raise self._error
-        self.heard += [heard(EVENT), heard(END)]
+        self.heard += [heard(self._event), heard(END)]
 
 
-async def begun(together: Together, wires: list[Wire], *, running: int, first: Any = lambda: FIRST) -> None:
+async def begun(group: Together, wires: list[Wire], *, running: int, first: Any = lambda: FIRST) -> None:
     """All in one turn of the loop, with so many running in all; then some turns more."""
     with ExitStack() as stack:
         for _ in range(running):
-            stack.enter_context(together.running())
+            stack.enter_context(group.running())
         for wire in wires:
-            together.add(wire, first)
+            group.add(wire, first)
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -97,7 +99,26 @@ async def test_an_opening_that_fails_is_nobody_elses_failure(error: Exception) -
 async def test_the_next_moment_is_another_one() -> None:
     opening, wires = Opening(), [Wire(), Wire()]
     opening.say.set()
-    together = Together(opening.ask)
-    await begun(together, wires, running=2)
-    await begun(together, wires, running=2)
+    group = Together(opening.ask)
+    await begun(group, wires, running=2)
+    await begun(group, wires, running=2)
     assert len(opening.asked) == 2
+
+
+@pytest.mark.parametrize(("cache", "left"), [(499, False), (100, True)])
+async def test_an_opening_that_would_compute_more_is_left(cache: int, left: bool) -> None:
+    event = {"stop": False, "prompt_progress": {"total": 500, "cache": cache}}
+    opening, wires = Opening(event=event), [Wire(), Wire()]
+    opening.say.set()
+    await begun(Together(opening.ask), wires, running=2)
+    assert opening.heard == [left, True]
+    assert [wire.written for wire in wires] == [10, 10]
+
+
+async def test_nobody_waits_long_for_an_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "LONGEST_S", 0.02)
+    opening, wires = Opening(), [Wire(), Wire()]
+    await begun(Together(opening.ask), wires, running=2)
+    assert [wire.written for wire in wires] == [9, 9]
+    await asyncio.sleep(0.1)
+    assert [wire.written for wire in wires] == [10, 10]

@@ -15,8 +15,10 @@ from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
+from drivetrain.engines.remote import vllm_words
 from drivetrain.engines.remote.dialect import Facts, Kind
 from drivetrain.engines.remote.errors import Broken, Refused
+from drivetrain.engines.remote.spellings import SUSPICIOUS
 from drivetrain.engines.remote.vllm_ids import VllmDialect, facts_of
 from drivetrain.engines.remote.vllm_words import MARKS, Speller, VllmSplitter
 from drivetrain.text.pieces import byte_level_bytes
@@ -185,6 +187,34 @@ async def test_ids_are_spelled_once_and_parts_of_a_character_by_the_whole_of_it(
     assert all(learnt[i] == bytes((i,)) for i in "h世界".encode())
     assert await speller.pieces([104, 258, 105], "hi", learnt.__setitem__) == (b"h", b"", b"i")
     assert await speller.pieces([104, 105], "HI", learnt.__setitem__) == (b"", b"HI")
+
+
+async def test_a_text_that_cannot_be_divided_is_not_given_to_the_end() -> None:
+    """A piece of an id that ends the answer is thrown away."""
+    speller = Speller(Toy(), "m", {"<|im_end|>": 258})
+    earth = "🌍".encode()
+    assert await speller.pieces([*earth, 258], "🌍", dict[int, bytes]().__setitem__) == (b"", b"", b"", earth, b"")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<[TOOL_CALLS]>", ["<[TOOL_CALLS]>", "[TOOL_CALLS]"]),
+        ("[|endofturn|]", ["[|endofturn|]"]),
+        (">>ANSWER<<", [">>ANSWER<<"]),
+        ("a < b, c > d\n[", ["< b, c >"]),
+    ],
+)
+def test_what_may_be_a_special_token(text: str, found: list[str]) -> None:
+    assert SUSPICIOUS.findall(text) == found
+
+
+async def test_what_callers_say_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_words, "MOST_KEPT", 10)
+    splitter = await a_splitter(Toy())
+    for number in range(20):
+        splitter.encode(Prompt((), messages=(Message("user", (TextPart(f"<a{number}>"),)),)))
+    assert len(splitter._special) <= 10
 
 
 async def a_dialect() -> VllmDialect:

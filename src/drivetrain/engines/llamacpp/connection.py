@@ -125,6 +125,8 @@ class _Exchange(asyncio.Protocol):
 
     def write(self, *, but: int = 0) -> None:
         """All that has not been written yet, but for some bytes at its end. Nothing to one that has been left."""
+        if self.done.done():
+            return
         assert self._transport is not None
         rest = len(self._request) - but
         self._transport.write(self._request[:rest])

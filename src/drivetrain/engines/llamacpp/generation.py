@@ -127,14 +127,15 @@ class ChoiceRun:
                 if not over:
                     await until_idle(self._served.connection, slot.id, self._served.alive)
             finally:
-                slot.cached = (*self._key, *self._sampled)
+                # The last id was sampled and not computed; without any, who knows how much of the prompt was.
+                slot.cached = (*self._key, *self._sampled[:-1]) if self._sampled else ()
 
     def _first(self, leg: Leg, known: tuple[int, ...]) -> Callable[[], Mapping[str, Any]] | None:
         """What the slot knows of this prompt once more: one token to compute, and no other cache after it."""
-        shared = 0 if self._images is not None else common_prefix(known, self._request.prompt_ids)
-        if not shared or self._request.seeded:
+        if self._request.seeded or not isinstance(leg.prompt, tuple):
             return None
-        return lambda: completion(self._request, replace(leg, prompt=self._request.prompt_ids[:shared], limit=1))
+        prompt = leg.prompt[: common_prefix(known, leg.prompt)]
+        return (lambda: completion(self._request, replace(leg, prompt=prompt, limit=1))) if prompt else None
 
     def _hear(self, event: dict[str, Any], leg: Leg) -> None:
         if event["stop"]:

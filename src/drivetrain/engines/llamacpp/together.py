@@ -13,6 +13,9 @@ from typing import Any, Protocol, cast
 
 from drivetrain.engines.llamacpp.errors import ServerRefused
 
+LONGEST_S = 0.5
+"""For which others wait for an opening at the most; it takes some milliseconds."""
+
 Body = Mapping[str, Any]
 Heard = Callable[[dict[str, Any]], bool]
 First = Callable[[], Body]
@@ -73,11 +76,14 @@ class Together:
 
         def begun(event: dict[str, Any]) -> bool:
             go_on()
-            return bool(event["stop"])
+            progress = event.get("prompt_progress")
+            more = progress is not None and int(progress["cache"]) + 1 < int(progress["total"])
+            return more or bool(event["stop"])  # where less was known than we thought, it is left
 
         try:
-            with suppress(OSError, EOFError, ValueError, ServerRefused):
-                await self._ask(first, begun)
+            with suppress(OSError, EOFError, ValueError, ServerRefused):  # a timeout is an OSError
+                async with asyncio.timeout(LONGEST_S):
+                    await self._ask(first, begun)
         finally:
             go_on()
             self._openings.discard(cast("asyncio.Task[None]", asyncio.current_task()))

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 #if defined(__AVX512F__)
@@ -25,6 +26,7 @@ constexpr int BLOCK = 64;    // keys whose scores are held at once
 constexpr int SPAN = 1024;   // keys of one task
 constexpr int LARGEST = 256; // numbers in a key or a value
 constexpr float NEVER = -1e30f;
+constexpr size_t MOST_KEPT = 16 << 20; // numbers that are not given back after a step
 
 struct Piece { // so many ids of the packed row, from `start` on, at `first` and after in their sequence
     int64_t start, count, first, segment, row;
@@ -206,8 +208,7 @@ static void keep(const Step &step, const Piece &piece, int64_t head) { // the ke
     }
 }
 
-extern "C" void drivetrain_attend(const Step *given) {
-    const Step step = *given;
+static void attend_all(const Step &step) {
     const int64_t groups = step.heads / step.kv_heads;
     static thread_local std::vector<Task> tasks;
     static thread_local std::vector<int64_t> blocks; // the first task of each
@@ -217,6 +218,7 @@ extern "C" void drivetrain_attend(const Step *given) {
     int64_t needed = 0;
     for (int64_t p = 0; p < step.num_pieces; p++) {
         const Piece &piece = step.pieces[p];
+        if (!piece.count) continue;
         const int64_t rows = piece.count * groups, num_blocks = (rows + MOST * WIDTH - 1) / (MOST * WIDTH);
         const int64_t height = (rows + num_blocks - 1) / num_blocks;
         for (int64_t head = 0; head < step.kv_heads; head++)
@@ -254,4 +256,15 @@ extern "C" void drivetrain_attend(const Step *given) {
             vectors == 1 ? join<1>(step, of, num) : vectors == 2 ? join<2>(step, of, num) : join<3>(step, of, num);
         }
     }
+    if (memory.size() > MOST_KEPT) std::vector<float>().swap(memory);
+}
+
+// Not 0: there is no memory for what the spans find.
+extern "C" int drivetrain_attend(const Step *step) {
+    try {
+        attend_all(*step);
+    } catch (const std::bad_alloc &) {
+        return 1;
+    }
+    return 0;
 }

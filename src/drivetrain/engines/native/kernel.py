@@ -67,12 +67,14 @@ class Kernel:
 
         library = CppCodeCache.load(SOURCE.read_text("utf-8"), extra_flags=("-ffp-contract=fast",))
         self._attend = library.drivetrain_attend
-        self._attend.argtypes, self._attend.restype = [c_void_p], None
+        self._attend.argtypes, self._attend.restype = [c_void_p], ctypes.c_int
 
     def attend(
         self, batch: PackedBatch, layer: int, query: Any, key: Any, value: Any, *, scale: float, window: int | None
     ) -> Any:
         """As `attention.attention`, over a batch that has only chunks; keys and values are in the cache afterwards."""
+        if {query.dtype, key.dtype, value.dtype} != {torch.float32}:
+            raise TypeError("this attention is for float32 only")
         if batch.listed is None:
             batch.listed = _listed(batch.chunks)
         pieces, found_in = batch.listed
@@ -97,7 +99,8 @@ class Kernel:
             pieces=ctypes.addressof(pieces),
             segments=ctypes.addressof(segments),
         )
-        self._attend(ctypes.byref(step))
+        if self._attend(ctypes.byref(step)):
+            raise MemoryError("there is no memory for the attention of a step")
         return out
 
 

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "</s>",
     "<|eom_id|>", "<EOT>", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<｜end▁of▁sentence｜>",
+    "[|endofturn|]",
 )  # fmt: skip
 """Those that end an answer in one vocabulary or another."""
 
-SPELLED = re.compile(r"<[|｜]?[\w▁/ -]{1,40}[|｜]?>|\[/?[A-Z_]{2,20}\]")
+SPELLED = re.compile(r"<[|｜]?[\w▁/ -]{1,40}[|｜]?>|\[/?[A-Z_]{2,20}\]|\[\|\w{1,40}\|\]")
 """What may be one, in the template of a chat."""
 
-SUSPICIOUS = re.compile(r"<[^<>\n]{1,60}>|\[/?\w{1,20}\]")
-"""What may be one, in somebody's words. More than it is, so each is asked for."""
+SUSPICIOUS = re.compile(r"(?=(<[^<>\n]{1,60}>|\[[^\[\]\n]{1,60}\]|>>\w{1,40}<<))")
+"""What may be one, in somebody's words, also within another. More than it is, so each is asked for."""
 
 
 def frame(plain: Sequence[int], framed: Sequence[int]) -> list[int]:

@@ -19,6 +19,9 @@ MARKS = tuple(map(chr, range(0xE000, 0xE040)))
 
 REPLACEMENT = "�"
 
+MOST_KEPT = 4096
+"""Words of callers that were asked for; past it only those that are special tokens are remembered."""
+
 
 def split_question(model: str, text: str, *, framed: bool = False, spelled: bool = False) -> dict[str, Any]:
     """A body for `/tokenize`. `framed`: with what the vocabulary begins a text with; `spelled`: with the pieces."""
@@ -67,13 +70,15 @@ class VllmSplitter:
     def _specials_in(self, texts: Sequence[str]) -> list[str]:
         """The longest first. What looks like one is asked for once."""
         found = {match for text in texts for match in SUSPICIOUS.findall(text)}
-        found |= {name for name in list(self._special) if any(name in text for text in texts)}
-        if new := sorted(found - self._special.keys()):
-            strings = set(
-                self._ask("/tokenize", split_question(self._model, "\n".join(new), spelled=True))["token_strs"]
-            )
-            self._special |= {name: name in strings for name in new}
-        return sorted((name for name in found if self._special[name]), key=len, reverse=True)
+        known = self._special
+        found |= {name for name, is_one in known.items() if is_one and any(name in text for text in texts)}
+        if new := sorted(found - known.keys()):
+            asked = self._ask("/tokenize", split_question(self._model, "\n".join(new), spelled=True))
+            strings = set(asked["token_strs"])
+            known = known | {name: name in strings for name in new}
+            few = len(known) <= MOST_KEPT
+            self._special = {name: is_one for name, is_one in known.items() if few or is_one}
+        return sorted((name for name in found if known[name]), key=len, reverse=True)
 
     def _ids_of(self, mark: str) -> list[int]:
         """As it is split in the middle of a special token's name."""
@@ -130,13 +135,14 @@ class Speller:
                 await self._spell_parts(list(run), learn)
 
     async def pieces(self, ids: Sequence[int], text: str, learn: Learn) -> tuple[bytes, ...]:
-        """What each id adds to the text that all of them add. Where that cannot be told, the last one adds it all."""
+        """What each id adds to the text that all of them add. Where that cannot be told, the last word adds it all."""
         if len(ids) > 1:
             await self.spell(ids, learn)
             each = [b"" if i in self._specials else self._known[i] or b"" for i in ids]
             if b"".join(each) == text.encode():
                 return tuple(each)
-        return (*[b""] * (len(ids) - 1), text.encode()) if ids else ()
+        last = max((at for at, i in enumerate(ids) if i not in self._specials), default=len(ids) - 1)
+        return tuple(text.encode() if at == last else b"" for at in range(len(ids)))
 
     async def _spell_parts(self, ids: list[int], learn: Learn) -> None:
         text = await self._decoded(ids)

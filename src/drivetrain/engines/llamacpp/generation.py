@@ -14,11 +14,12 @@ from drivetrain.engines.llamacpp.connection import Connection
 from drivetrain.engines.llamacpp.continuing import Continued, behind
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.idle import until_idle
-from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused, room
+from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
 from drivetrain.engines.llamacpp.slots import Slot, SlotPool, common_prefix
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
+from drivetrain.engines.room import room_after
 
 OVERSHOOT = 4
 """Ids past a limit that suffice to complete any half character."""
@@ -154,7 +155,7 @@ class ChoiceRun:
         if self._images is None:
             self._emit(PromptStep(cached_tokens=cached))
         elif not self._sampled:
-            self._limit = room(total, self._request)
+            self._limit = room_after(total, self._request)
             self._emit(PromptStep(self._images.expanded(total), cached_tokens=cached))
 
     def _leg_over(self, event: dict[str, Any], leg: Leg) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drivetrain.core.engine import EngineRequest, Media
+from drivetrain.core.engine import Media
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, InvalidRequest
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, literal_spans
+from drivetrain.engines.room import overflow
 from drivetrain.engines.wording import clean
 from drivetrain.text.spans import find_specials
 
@@ -106,33 +107,14 @@ class ImagePrompts:
                 )
 
 
-def room(total: int, request: EngineRequest) -> int:
-    """How many ids may follow an expanded prompt of `total`."""
-    left, wanted = request.context_length - total, request.max_tokens
-    if left <= 0 or (wanted is not None and wanted > left):
-        raise _overflow(total, request.context_length, wanted)
-    return left if wanted is None else wanted
-
-
 def refused(exc: ServerRefused) -> DrivetrainError:
     """An error of a request with images, before anything was sampled."""
     error = errors.while_running(exc)
     if isinstance(error, ContextOverflow):
-        return _overflow(exc.prompt_tokens, exc.limit, None)
+        return overflow(exc.prompt_tokens, exc.limit, None)
     if isinstance(error, InvalidRequest):
         return InvalidRequest(f"llama.cpp cannot take these images: {clean(str(exc))}", param="images")
     return error
-
-
-def _overflow(total: int, limit: int, wanted: int | None) -> ContextOverflow:
-    asked = "" if wanted is None else f" and max_tokens is {wanted}"
-    return ContextOverflow(
-        f"prompt and images are {total} tokens{asked}, the context is {limit}; "
-        "send fewer or smaller images, less text, or a smaller max_tokens",
-        prompt_tokens=total,
-        limit=limit,
-        param="messages" if wanted is None or total >= limit else "max_tokens",
-    )
 
 
 def _png(image: Any) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.engines.checkpoint.batch import max_batch
 
 HONOURED = frozenset({
     "min_tokens", "n", "seed", "ignore_eos", "logprobs", "prompt_logprobs",
@@ -19,7 +20,6 @@ HONOURED = frozenset({
 """The request fields that this engine honours."""
 
 QUANTIZE = ("none", "int8")
-DEFAULT_BATCH = 64
 LARGEST_BATCH = 1024
 
 
@@ -46,9 +46,4 @@ def quantize_of(options: Mapping[str, Any]) -> str:
 
 
 def batch_size(options: Mapping[str, Any]) -> int:
-    wanted = options.get("max_batch")
-    if wanted is None:
-        return DEFAULT_BATCH
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= LARGEST_BATCH:
-        raise InvalidSetting(f"max_batch is {wanted!r}; it must be from 1 to {LARGEST_BATCH}", param="max_batch")
-    return wanted
+    return max_batch(options, LARGEST_BATCH)

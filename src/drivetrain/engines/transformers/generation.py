@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs, Media, PromptStep, Step, TokenStep
-from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
+from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.checkpoint.kinds import Kind
+from drivetrain.engines.room import room_after
 from drivetrain.engines.transformers.loading import Loaded
 from drivetrain.engines.transformers.sampler import RowSampler, one_by_one
 from drivetrain.engines.wording import one_line
@@ -64,7 +65,7 @@ class Generation:
                 raise Unsupported("guidance_scale does not go with images", param="guidance_scale")
             inputs = media_inputs(self._loaded, request.media)
             prompt_ids = tuple(int(i) for i in inputs["input_ids"][0])
-            self._limit = _room(len(prompt_ids), request)
+            self._limit = room_after(len(prompt_ids), request)
             self._emit(PromptStep(prompt_ids))
             return inputs
         room = request.context_length if self._loaded.kind is Kind.SEQ2SEQ else None
@@ -163,22 +164,6 @@ def _accepted(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     if not IMAGE_INPUTS & set(inputs) & set(parameters):
         raise Unsupported("this model's forward pass takes no images", param="images")
     return {name: value for name, value in inputs.items() if name in parameters}
-
-
-def _room(prompt_tokens: int, request: EngineRequest) -> int:
-    """How many ids may follow an expanded prompt."""
-    room = request.context_length - prompt_tokens
-    wanted = request.max_tokens
-    if room <= 0 or (wanted is not None and wanted > room):
-        asked = "" if wanted is None else f" and max_tokens is {wanted}"
-        raise ContextOverflow(
-            f"prompt and images are {prompt_tokens} tokens{asked}, the context is {request.context_length}; "
-            "send fewer or smaller images, less text, or a smaller max_tokens",
-            prompt_tokens=prompt_tokens,
-            limit=request.context_length,
-            param="messages" if room <= 0 or wanted is None else "max_tokens",
-        )
-    return room if wanted is None else wanted
 
 
 def _criteria(criterion: Callable[..., Any]) -> Any:

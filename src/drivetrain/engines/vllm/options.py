@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.engines.checkpoint.batch import max_batch
 
 SETTINGS = frozenset(
     {"dtype", "trust_remote_code", "context_length", "kv_cache_gb", "max_batch", "prefix_cache", "vllm_args"}
 )
 
-DEFAULT_BATCH = 64
 LARGEST_BATCH = 4096
 
 _HAVE_A_SETTING = {
@@ -68,12 +68,7 @@ def with_images(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def batch_size(options: Mapping[str, Any]) -> int:
-    wanted = options.get("max_batch")
-    if wanted is None:
-        return DEFAULT_BATCH
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= LARGEST_BATCH:
-        raise InvalidSetting(f"max_batch is {wanted!r}; it must be from 1 to {LARGEST_BATCH}", param="max_batch")
-    return wanted
+    return max_batch(options, LARGEST_BATCH)
 
 
 def refuse_unknown(arguments: Mapping[str, Any], known: Collection[str], version: str) -> dict[str, Any]:

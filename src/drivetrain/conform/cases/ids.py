@@ -34,14 +34,3 @@ async def _header(t: Trial) -> None:
     if not any(found):
         raise NotOffered(f"answers have no header {HEADER}")
     ensure(all(found) and found[0] != found[1], f"two answers have the request ids {found}")
-
-
-@case("kept", asks="a request with an x-request-id", holds="the answer has the same one",
-      offered="answers have the header")  # fmt: skip
-async def _kept(t: Trial) -> None:
-    mine = "conform-4f1c2a"
-    exchange = await t.ask("GET", f"{t.base}/models", headers={HEADER: mine})
-    found = exchange.reply_headers.get(HEADER)
-    if found is None:
-        raise NotOffered(f"answers have no header {HEADER}")
-    ensure(found == mine, f"{mine!r} was sent, {found!r} came back")

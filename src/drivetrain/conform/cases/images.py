@@ -13,7 +13,7 @@ from drivetrain.conform.case import Area, Cases
 from drivetrain.conform.exchange import Exchange
 from drivetrain.conform.reading import honoured, message_of, refused
 from drivetrain.conform.trial import Trial
-from drivetrain.conform.verdict import Failed, NotOffered, ensure
+from drivetrain.conform.verdict import Failed, NotOffered, NotRun, ensure
 
 CASES = Cases(Area.IMAGES, "images are not refused by this model")
 case = CASES.case
@@ -44,30 +44,44 @@ async def _ask(t: Trial, image_url: Any) -> Exchange:
     return await t.post(CHAT.path, t.body(CHAT, messages=[{"role": "user", "content": content}], max_tokens=4))
 
 
-async def _sees(t: Trial) -> int:
-    """The prompt tokens with a picture. Raises `NotOffered` where the model says that it does not see."""
+async def _counts(t: Trial) -> tuple[int, int]:
+    """The prompt tokens with a picture, and without. Raises `NotOffered` where the model says that it does not see.
+
+    With which status it says so is asked once, by `images.png`.
+    """
     await t.known.offers(CHAT)
     exchange = await _ask(t, {"url": data_uri(png(64, 64))})
     if exchange.status != 200:
         said = message_of(exchange)
-        if exchange.status in {400, 422, 501} and any(word in said.lower() for word in _REFUSALS):
+        if any(word in said.lower() for word in _REFUSALS):
             raise NotOffered(f"the server says: {said}"[:300])
         honoured(exchange, {"messages": None, "content": None})
     count = (exchange.json().get("usage") or {}).get("prompt_tokens")
     if not isinstance(count, int):
         raise Failed("the answer to a picture has no usage")
-    return count
+    return count, (await t.generate(CHAT, **CHAT.asking(ASK), max_tokens=4)).counted.prompt
 
 
-@case("png", asks="a PNG as a data URI", holds="it is answered, and counts prompt tokens")
+async def _sees(t: Trial) -> None:
+    """Raises `NotOffered` or `NotRun` where nothing becomes of a picture."""
+    with_picture, alone = await _counts(t)
+    if with_picture <= alone:
+        raise NotRun("pictures are ignored; see images.png")
+
+
+@case("png", asks="a PNG as a data URI", holds="it is answered, and counts prompt tokens; or it is refused with 4xx")
 async def _png(t: Trial) -> None:
-    with_picture = await _sees(t)
-    alone = (await t.generate(CHAT, **CHAT.asking(ASK), max_tokens=4)).counted.prompt
+    try:
+        with_picture, alone = await _counts(t)
+    except NotOffered as exc:
+        status = t.exchanges[-1].status
+        ensure(status < 500 or status == 501, f"a picture is refused with status {status}, not 4xx: {exc.said}")
+        raise
     ensure(with_picture > alone, f"{with_picture} prompt tokens with the picture, {alone} without: it is ignored")
 
 
 def _bad(name: str, what: str, image_url: Any) -> None:
-    @case(name, asks=what, holds="4xx with an error object")
+    @case(name, asks=what, holds="4xx")
     async def _check(t: Trial) -> None:
         await _sees(t)
         refused(await _ask(t, image_url), what)

@@ -9,14 +9,15 @@ from drivetrain.conform.answers import CHAT, COMPLETIONS, Answer, Choice
 from drivetrain.conform.asking import PROMPT
 from drivetrain.conform.case import BY_FIELD, Area, Cases
 from drivetrain.conform.cases.shapes import one_length
-from drivetrain.conform.reading import brief, take
+from drivetrain.conform.reading import brief, refused, take
 from drivetrain.conform.trial import Trial
-from drivetrain.conform.verdict import Failed, ensure
+from drivetrain.conform.verdict import Failed, NotRun, ensure
 
 CASES = Cases(Area.LOGPROBS, BY_FIELD)
 case = CASES.case
 
 TOKENS = 6
+IGNORED = "logprobs were asked for and accepted, and none came: they are ignored"
 TOLERANCE = 0.06
 """Kernels that round by their batch move a logprob by about so much."""
 
@@ -31,7 +32,8 @@ async def _chat(t: Trial, **fields: Any) -> Answer:
 
 
 def _entries(choice: Choice) -> list[dict[str, Any]]:
-    ensure(choice.logprobs is not None, "logprobs were asked for and accepted, and none came: they are ignored")
+    if choice.logprobs is None:
+        raise NotRun("logprobs are ignored; see logprobs.shape")
     entries = take(choice.logprobs, "content", list)
     ensure(entries, "logprobs.content is empty")
     return list(entries)
@@ -43,7 +45,9 @@ def _entries(choice: Choice) -> list[dict[str, Any]]:
     holds="each token has logprob, bytes and five alternatives, all <= 0",
 )
 async def _shape(t: Trial) -> None:
-    for entry in _entries((await _chat(t)).first):
+    answer = await _chat(t)
+    ensure(answer.first.logprobs is not None, IGNORED)
+    for entry in _entries(answer.first):
         top = take(entry, "top_logprobs", list)
         ensure(len(top) == 5, f"a token has {len(top)} alternatives, not 5")
         for one in (entry, *top):
@@ -129,10 +133,11 @@ async def _off(t: Trial) -> None:
         ensure(answer.first.logprobs is None, f"logprobs came without being asked for: {brief(answer.first.logprobs)}")
 
 
-@case("too_many", asks="top_logprobs = 21", holds="4xx that names top_logprobs")
+@case("too_many", asks="top_logprobs = 21", holds="4xx that names top_logprobs, or logprobs")
 async def _too_many(t: Trial) -> None:
     await t.known.offers(CHAT)
-    await t.refuse(CHAT, "top_logprobs", 21, logprobs=True)
+    exchange = await t.post(CHAT.path, t.body(CHAT, logprobs=True, top_logprobs=21))
+    refused(exchange, "top_logprobs = 21", "top_logprobs", "logprobs")
 
 
 # Completions
@@ -144,7 +149,7 @@ async def _completion(t: Trial, logprobs: int, **fields: Any) -> Answer:
 
 
 def _lists(choice: Choice) -> dict[str, list[Any]]:
-    ensure(choice.logprobs is not None, "logprobs were asked for and accepted, and none came: they are ignored")
+    ensure(choice.logprobs is not None, IGNORED)
     return {
         name: take(choice.logprobs, name, list) for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
     }
@@ -175,7 +180,7 @@ async def _completions_zero(t: Trial) -> None:
 
 
 def _lists_but_top(choice: Choice) -> list[Any]:
-    ensure(choice.logprobs is not None, "logprobs were asked for and accepted, and none came: they are ignored")
+    ensure(choice.logprobs is not None, IGNORED)
     return list(take(choice.logprobs, "token_logprobs", list))
 
 
@@ -207,6 +212,8 @@ def _check_offsets(text: str, tokens: list[Any], offsets: list[int]) -> None:
 
 @case("completions_echo", asks="echo with logprobs", holds="those of the prompt too, the first one null")
 async def _completions_echo(t: Trial) -> None:
+    await t.known.offers(COMPLETIONS)
+    await t.known.echoes()
     answer = await _completion(t, 1, echo=True)
     found = _lists_but_top(answer.first)
     usage = answer.counted

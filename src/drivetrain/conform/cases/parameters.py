@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from drivetrain.conform.answers import read_whole
 from drivetrain.conform.case import BY_EFFECT, BY_FIELD, Area, Cases
 from drivetrain.conform.cases.shapes import one_length
 from drivetrain.conform.client import Broken, Unreachable
@@ -196,13 +197,19 @@ async def _overflow(t: Trial) -> None:
     api = await t.known.text_api()
     await t.generate(api, overflow="truncate_left")
     limit = await t.known.context_length()
+    asked = t.body(api, **api.asking("word " * 2 * limit), max_tokens=4, overflow="truncate_left")
     try:
-        answer = await t.generate(api, **api.asking("word " * 2 * limit), max_tokens=4, overflow="truncate_left")
+        exchange = await t.post(api.path, asked)
     except Unreachable:
         raise
     except Broken as exc:
         raise NotRun(f"a context of {limit} tokens is not read in time: {exc}") from None
-    total = answer.counted.total
+    if exchange.status != 200 and await t.known.takes(api, UNKNOWN_FIELD, 1):
+        raise NotOffered(
+            "the server takes all unknown fields (parameters.unknown), and refuses a long prompt all the same"
+        )
+    honoured(exchange, {"overflow": None})
+    total = read_whole(api, exchange).counted.total
     ensure(total <= limit, f"usage counts {total} tokens; the context has {limit}")
 
 
@@ -226,7 +233,7 @@ async def _unknown(t: Trial) -> None:
 
 
 @case("unused", asks="suffix and echo in a chat, messages in a completion", holds="400 that names the field",
-      offered="the endpoint answers")  # fmt: skip
+      offered=BY_EFFECT)  # fmt: skip
 async def _unused(t: Trial) -> None:
     api = await t.known.text_api()
     name, value = ("echo", True) if api.name == "chat" else ("messages", [{"role": "user", "content": "x"}])

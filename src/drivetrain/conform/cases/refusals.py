@@ -1,28 +1,29 @@
-"""Values of wrong types and out of range. Each must be refused by name, never ignored and never repaired."""
+"""Values of wrong types and out of range. Each must be refused by name, never ignored and never repaired.
+
+Two values at the edge, which OpenAI's own description allows, may have their effect instead.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from drivetrain.conform.answers import CHAT, COMPLETIONS, Api
+from drivetrain.conform.answers import CHAT, COMPLETIONS, Answer, Api, read_whole
 from drivetrain.conform.asking import LEFT_OUT
 from drivetrain.conform.case import BY_EFFECT, BY_ENDPOINT, Area, Cases
 from drivetrain.conform.reading import brief, refused
-from drivetrain.conform.trial import Trial
+from drivetrain.conform.trial import REFUSAL_S, Trial
+from drivetrain.conform.verdict import ensure
 
 CASES = Cases(Area.REFUSALS, BY_ENDPOINT)
 
 _ANY: tuple[tuple[str, str, Any], ...] = (
     ("max_tokens_negative", "max_tokens", -1),
-    ("max_tokens_zero", "max_tokens", 0),
     ("max_tokens_fraction", "max_tokens", 1.5),
     ("max_tokens_string", "max_tokens", "5"),
     ("max_tokens_bool", "max_tokens", True),
-    ("max_tokens_huge", "max_tokens", 10**400),
     ("temperature_negative", "temperature", -0.1),
     ("temperature_above_2", "temperature", 2.1),
     ("temperature_string", "temperature", "hot"),
-    ("top_p_zero", "top_p", 0),
     ("top_p_above_1", "top_p", 1.1),
     ("top_p_negative", "top_p", -0.5),
     ("presence_penalty_above_2", "presence_penalty", 2.1),
@@ -55,7 +56,6 @@ _EXTRA: tuple[tuple[str, str, Any], ...] = (
 )
 _CHAT: tuple[tuple[str, str, Any], ...] = (
     ("messages_missing", "messages", LEFT_OUT),
-    ("max_completion_tokens_negative", "max_completion_tokens", -1),
     ("logprobs_number", "logprobs", 3),
     ("top_logprobs_alone", "top_logprobs", 5),
 )
@@ -71,7 +71,7 @@ def _row(api: Api | None, name: str, field: str, value: Any, offered: str = BY_E
     shown = f"no {field}" if value is LEFT_OUT else f"{field} = {brief(value, 24)}"
     where = f" in {api.name}" if api else ""
 
-    @CASES.case(name, asks=shown + where, holds=f"4xx with an error object that names {field}", offered=offered)
+    @CASES.case(name, asks=shown + where, holds=f"4xx that names {field}", offered=offered)
     async def _check(t: Trial) -> None:
         at = api or await t.known.text_api()
         await t.known.offers(at)
@@ -88,7 +88,53 @@ for _one in _COMPLETIONS:
     _row(COMPLETIONS, *_one)
 
 
-@CASES.case("temperature_nan", asks="temperature = NaN, which is no JSON", holds="4xx with an error object")
+@CASES.case("max_completion_tokens_negative", asks="max_completion_tokens = -1 in chat",
+            holds="4xx that names max_completion_tokens, or max_tokens")  # fmt: skip
+async def _max_completion_tokens(t: Trial) -> None:
+    await t.known.offers(CHAT)
+    exchange = await t.post(CHAT.path, t.body(CHAT, max_tokens=LEFT_OUT, max_completion_tokens=-1))
+    refused(exchange, "max_completion_tokens = -1", "max_completion_tokens", "max_tokens")
+
+
+@CASES.case("temperature_nan", asks="temperature = NaN, which is no JSON", holds="4xx")
 async def _nan(t: Trial) -> None:
     api = await t.known.text_api()
     refused(await t.post(api.path, t.body(api, temperature=float("nan"))), "temperature = NaN")
+
+
+@CASES.case("max_tokens_zero", asks="max_tokens = 0", holds="4xx that names max_tokens, or an answer of no token")
+async def _max_tokens_zero(t: Trial) -> None:
+    api = await t.known.text_api()
+    await t.known.offers(api)
+    answer = await _answered(t, api, "max_tokens")
+    if answer is not None:
+        got = answer.counted.completion
+        ensure(got == 0, f"max_tokens = 0 was accepted, and the answer has {got} tokens")
+
+
+@CASES.case("top_p_zero", asks="top_p = 0 at temperature 2", holds="4xx that names top_p, or the greedy text")
+async def _top_p_zero(t: Trial) -> None:
+    api = await t.known.text_api()
+    await t.known.offers(api)
+    await t.known.sample()
+    answer = await _answered(t, api, "top_p", temperature=2)
+    if answer is not None:
+        greedy = (await t.generate(api)).text
+        ensure(answer.text == greedy, f"top_p = 0 was accepted, and gave {brief(answer.text)}; greedy is {greedy!r}")
+
+
+async def _answered(t: Trial, api: Api, name: str, **fields: Any) -> Answer | None:
+    """The answer to this field being 0; None where it was refused by its name."""
+    limit = min(REFUSAL_S, t.client.timeout_s)
+    exchange = await t.ask("POST", t.base + api.path, t.body(api, **{name: 0}, **fields), timeout_s=limit)
+    if exchange.status == 200:
+        return read_whole(api, exchange)
+    refused(exchange, f"{name} = 0", name)
+    return None
+
+
+@CASES.case("max_tokens_huge", asks="max_tokens of 400 digits", holds="4xx")
+async def _huge(t: Trial) -> None:
+    """The last one: who takes it may be busy for good."""
+    api = await t.known.text_api()
+    refused(await t.post(api.path, t.body(api, max_tokens=10**400)), "max_tokens of 400 digits")

@@ -150,19 +150,6 @@ async def _ids(t: Trial) -> None:
     ensure(ended.first.reason == "stop", f"finish_reason is {ended.first.reason!r}, not 'stop'")
 
 
-@case("many", asks=f"{MANY} stops, the last of them in the answer", holds="400 that names stop, or the stop works")
-async def _many(t: Trial) -> None:
-    sample = await t.known.sample()
-    stops = [f"{SNOWMAN}{i}" for i in range(MANY - 1)] + [sample.cut(0.5, 3)]
-    exchange = await t.post(sample.api.path, t.body(sample.api, **sample.fields, stop=stops))
-    if exchange.status != 200:
-        refused(exchange, f"{MANY} stops", "stop")
-        return
-    _ends_at(
-        await t.generate(sample.api, **sample.fields, stop=stops), cut_at(sample.text, stops) or "", stops[-1:], ""
-    )
-
-
 def _bad_stop(name: str, what: str, value: Any) -> None:
     @case(f"refuse_{name}", asks=f"a stop that is {what}", holds="400 that names stop")
     async def _bad(t: Trial) -> None:
@@ -180,3 +167,17 @@ async def _null(t: Trial) -> None:
     sample = await t.known.sample()
     answer = await t.generate(sample.api, **sample.fields, stop=None)
     ensure(answer.text == sample.text, f"with null the text is {brief(answer.text)}, without it {brief(sample.text)}")
+
+
+@case("many", asks=f"{MANY} stops, the last of them in the answer", holds="400 that names stop, or the stop works")
+async def _many(t: Trial) -> None:
+    """The last one: who takes them may be busy for a while."""
+    sample = await t.known.sample()
+    stops = [f"{SNOWMAN}{i}" for i in range(MANY - 1)] + [sample.cut(0.5, 3)]
+    exchange = await t.post(sample.api.path, t.body(sample.api, **sample.fields, stop=stops))
+    if exchange.status != 200:
+        refused(exchange, f"{MANY} stops", "stop")
+        return
+    _ends_at(
+        await t.generate(sample.api, **sample.fields, stop=stops), cut_at(sample.text, stops) or "", stops[-1:], ""
+    )

@@ -29,7 +29,7 @@ _ASK = "Is the door open? Answer in JSON."
 async def _said(t: Trial, **fields: Any) -> str:
     await t.known.offers(CHAT)
     answer = await t.generate(CHAT, **CHAT.asking(_ASK), max_tokens=TOKENS, **fields)
-    if answer.first.reason == "length" and "{" in answer.text:
+    if answer.first.reason == "length" and "response_format" in fields and answer.text.lstrip().startswith("{"):
         raise NotRun(f"the answer was not done within {TOKENS} tokens")
     return answer.text
 
@@ -48,7 +48,7 @@ async def _json_schema(t: Trial) -> None:
     _check_door(_parsed(await _said(t, response_format=_schema_format(_SCHEMA))))
 
 
-@case("bad_schema", asks="response_format with a schema of an unknown type", holds="4xx with an error object")
+@case("bad_schema", asks="response_format with a schema of an unknown type", holds="4xx")
 async def _bad_schema(t: Trial) -> None:
     await t.known.offers(CHAT)
     exchange = await t.post(CHAT.path, t.body(CHAT, response_format=_schema_format({"type": "nonsense"})))

@@ -72,7 +72,7 @@ _BAD: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def _bad(name: str, path: str, body: dict[str, Any]) -> None:
-    @case(f"refuse_{name}", asks=f"{path} with {brief(body)}", holds="4xx with an error object")
+    @case(f"refuse_{name}", asks=f"{path} with {brief(body)}", holds="4xx")
     async def _check(t: Trial) -> None:
         await _tokenize(t, prompt=TEXT)
         refused(await t.ask("POST", t.root + path, body), f"{path} with {brief(body)}")

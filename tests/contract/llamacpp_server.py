@@ -24,6 +24,9 @@ params.port = 0
 params.n_parallel = {SLOTS}
 params.n_ctx = {SLOTS * CONTEXT}
 params.n_threads_http = {2 * SLOTS + 8}
+if sys.argv[2]:
+    params.embedding = True
+    params.pooling_type = getattr(xllamacpp.llama_pooling_type, "LLAMA_POOLING_TYPE_" + sys.argv[2].upper())
 server = xllamacpp.Server(params)
 print(server.listening_address, flush=True)
 sys.stdin.read()
@@ -56,9 +59,10 @@ class LlamaCppServer:
 
 
 @contextmanager
-def running(gguf: Path) -> Iterator[LlamaCppServer]:
+def running(gguf: Path, *, pooling: str = "") -> Iterator[LlamaCppServer]:
+    """`pooling` makes it give embeddings too."""
     with subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, str(gguf)],
+        [sys.executable, "-c", _SCRIPT, str(gguf), pooling],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

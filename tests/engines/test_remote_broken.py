@@ -235,6 +235,33 @@ async def test_the_key_is_in_no_repr_error_log_or_metadata(caplog: pytest.LogCap
     assert SECRET not in caplog.text + "".join(shown)
 
 
+@pytest.mark.parametrize("owner", ["drivetrain", "llamacpp", "vllm"])
+async def test_silence_while_it_is_asked_is_no_lower_tier(owner: str) -> None:
+    """Neither is anything left out that it would have offered: it is not served at all, and that is said."""
+    listed = {"data": [{"id": "m", "owned_by": owner, "max_model_len": 2048, "meta": {"n_vocab": 9}}]}
+    async with scripted(GOOD) as upstream:
+
+        async def busy(asked: Any, writer: Any) -> None:
+            await (body(json.dumps(listed)) if asked.path == "/v1/models" else raw(b"", hang=True))(writer)
+
+        upstream._answer = busy  # type: ignore[method-assign]  # one test's server
+        with pytest.raises(LoadFailed, match="nothing less is taken for granted"):
+            async with worker_at(upstream.url, timeouts=Timeouts(connect_s=1, ask_s=0.2, first_s=0.2, idle_s=0.2)):
+                pass
+        assert len(upstream.asked) == 2
+        assert not any("chat" in asked.path for asked in upstream.asked)
+
+
+async def test_answers_that_are_too_long_are_not_held_against_an_upstream() -> None:
+    async with scripted(BROKEN["an event without end"]) as upstream, worker_at(upstream.url) as worker:
+        for count in range(1, 6):
+            with pytest.raises(EngineFailed, match="does not end"):
+                await worker.generate(**CHAT)
+            assert len(upstream.generations) == count, "nor is it asked for again"
+        upstream.answers = [GOOD]
+        assert (await worker.generate(**CHAT)).text == "good"
+
+
 async def test_nobody_there_is_said_at_the_start() -> None:
     async with scripted(GOOD) as upstream:
         url = upstream.url

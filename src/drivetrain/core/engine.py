@@ -104,7 +104,8 @@ class EngineRequest:
     """Everything settled: the engine fills in no default of its own.
 
     With `media`, `prompt_ids` is empty and the engine's first item reports the expanded prompt.
-    `max_tokens` None means the rest of the context, which then only the engine can know.
+    `max_tokens` None means the rest of the context, which then only the engine can know; one that is a
+    default was not named by the caller, and behind a prompt with media it gives way to the room that is left.
     `stop_ids` end a choice; they are suppressed until `min_tokens` ids were sampled.
     """
 
@@ -113,6 +114,7 @@ class EngineRequest:
     media: Media | None = None
     context_length: int
     max_tokens: int | None
+    max_tokens_is_default: bool = False
     min_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()
     sampling: Sampling = field(default_factory=Sampling)
@@ -216,6 +218,14 @@ class Health:
     active: int
     last_progress: float
     detail: str = ""
+    kv_used: float | None = None
+    """The share of the memory for keys and values that requests hold; None: the engine does not know."""
+    preemptions: int = 0
+    """How often a running request gave its memory back and was computed again."""
+    mends_itself: bool = False
+    """Whether an engine that is not alive comes back without anybody's doing."""
+    upstreams: tuple[bool, ...] = ()
+    """Of an engine that asks other servers: whether each may be asked."""
 
 
 class Engine(Protocol):

@@ -7,14 +7,18 @@ from drivetrain.core.errors import ContextOverflow
 
 
 def room_after(prompt_tokens: int, request: EngineRequest) -> int:
-    """How many ids may follow an expanded prompt. Raises `ContextOverflow`."""
-    left, wanted = request.context_length - prompt_tokens, request.max_tokens
-    if left <= 0 or (wanted is not None and wanted > left):
-        raise overflow(prompt_tokens, request.context_length, wanted)
-    return left if wanted is None else wanted
+    """How many ids may follow an expanded prompt; a default is cut to that, a caller's word is not.
+
+    Raises `ContextOverflow`.
+    """
+    left, named = request.context_length - prompt_tokens, None if request.max_tokens_is_default else request.max_tokens
+    if left <= 0 or (named is not None and named > left):
+        raise overflow(prompt_tokens, request.context_length, named)
+    return left if request.max_tokens is None else min(request.max_tokens, left)
 
 
 def overflow(prompt_tokens: int, limit: int, wanted: int | None) -> ContextOverflow:
+    """`wanted` is the `max_tokens` that the caller named."""
     asked = "" if wanted is None else f" and max_tokens is {wanted}"
     return ContextOverflow(
         f"prompt and images are {prompt_tokens} tokens{asked}, the context is {limit}; "

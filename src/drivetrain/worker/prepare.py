@@ -208,6 +208,7 @@ class Preparer:
             media=media,
             context_length=limit,
             max_tokens=max_tokens,
+            max_tokens_is_default=request.max_tokens is None,
             min_tokens=request.min_tokens or 0,
             stop_ids=frozenset(request.stop_token_ids or ()) | self._eos(request),
             sampling=self._defaults.resolve(request),

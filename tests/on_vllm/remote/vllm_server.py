@@ -43,10 +43,16 @@ class VllmServer:
 
     def complete(self, **body: Any) -> Any:
         """Its own whole answer, greedy."""
-        data = json.dumps({"model": MODEL, "temperature": 0, "return_token_ids": True, **body}).encode()
-        asked = urllib.request.Request(f"{self.url}/completions", data, {"content-type": "application/json"})
+        return self._ask("completions", {"temperature": 0, "return_token_ids": True, **body})["choices"][0]
+
+    def embed(self, texts: list[str]) -> Any:
+        return self._ask("embeddings", {"input": texts, "encoding_format": "float"})
+
+    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        data = json.dumps({"model": MODEL, **body}).encode()
+        asked = urllib.request.Request(f"{self.url}/{path}", data, {"content-type": "application/json"})
         with urllib.request.urlopen(asked, timeout=120) as answer:
-            return json.load(answer)["choices"][0]
+            return json.load(answer)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.remote import vllm_words
 from drivetrain.engines.remote.dialect import Facts, Kind
-from drivetrain.engines.remote.errors import Broken, Refused
+from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.engines.remote.spellings import SUSPICIOUS
 from drivetrain.engines.remote.vllm_ids import VllmDialect, facts_of
 from drivetrain.engines.remote.vllm_words import MARKS, Speller, VllmSplitter
@@ -34,7 +34,7 @@ class Toy:
     """`asked` are the paths in order. `changes` go over a completion, `refusals` stand in place of an answer."""
 
     changes: dict[str, Any] = field(default_factory=dict)
-    refusals: dict[str, Refused] = field(default_factory=dict)
+    refusals: dict[str, Exception] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     async def __call__(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -128,16 +128,18 @@ async def test_logprobs_that_do_not_come_are_not_promised() -> None:
     [
         Toy({"token_ids": None}), Toy({"token_ids": []}), Toy(refusals={"/tokenize": Refused(404)}),
         Toy(refusals={"/detokenize": Refused(404)}), Toy(refusals={"/v1/completions": Refused(400, "no")}),
-        Toy(refusals={"/tokenize": Refused(501)}),
+        Toy(refusals={"/tokenize": Refused(501)}), Toy(refusals={"/tokenize": Unreadable("a page")}),
     ],
 )  # fmt: skip
 async def test_a_version_without_ids_is_left_to_the_text_tier(toy: Toy) -> None:
     assert await facts_of(toy, "m", "/v1/completions", 2048) is None
 
 
-async def test_a_server_that_fails_is_no_version_without_ids() -> None:
-    with pytest.raises(Refused):
-        await facts_of(Toy(refusals={"/tokenize": Refused(503)}), "m", "/v1/completions", 2048)
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/v1/completions"])
+@pytest.mark.parametrize("failure", [Refused(503), Refused(429), Broken("silence"), ConnectionResetError()])
+async def test_a_server_that_fails_or_is_busy_is_no_version_without_ids(path: str, failure: Exception) -> None:
+    with pytest.raises(type(failure)):
+        await facts_of(Toy(refusals={path: failure}), "m", "/v1/completions", 2048)
 
 
 async def a_splitter(toy: Toy) -> VllmSplitter:

@@ -12,7 +12,7 @@ from drivetrain.address import Address
 from drivetrain.core.errors import NotReady
 from drivetrain.engines.remote import errors
 from drivetrain.engines.remote.address import Key
-from drivetrain.engines.remote.errors import Broken, Refused
+from drivetrain.engines.remote.errors import Broken, Refused, TooLong
 from drivetrain.engines.remote.wire import MAX_BODY_BYTES, Timeouts, parsed
 
 Ask = Callable[[str, Mapping[str, Any]], Any]
@@ -67,4 +67,6 @@ def ask(
     if response.status != http.client.OK:
         headers = {name.lower(): value for name, value in response.getheaders()}
         raise Refused.parse(response.status, headers, found, key)
+    if len(found) > MAX_BODY_BYTES:
+        raise TooLong("an answer is far too long")
     return parsed(found)

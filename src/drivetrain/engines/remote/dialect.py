@@ -34,10 +34,18 @@ class Facts:
     vocab_size: int = 1
     eos_ids: frozenset[int] = frozenset()
     specials: Mapping[str, int] = field(default_factory=dict)
+    words: frozenset[str] = frozenset()
+    """Names such as `<think>` that are one token too, and stand in texts like any word."""
     bos_token: str | None = None
     eos_token: str | None = None
     chat_template: str | None = None
     stop: tuple[str, ...] = ()
+    generation: bool = True
+    embedding_size: int = 0
+    """0: the upstream gives no embeddings."""
+    embed_inputs: int = MAX_INT
+    """How many texts one question for embeddings may hold."""
+    pooling: str | None = None
     architecture: str = "unknown"
     dtype: str = "unknown"
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -46,7 +54,7 @@ class Facts:
     @property
     def identity(self) -> tuple[object, ...]:
         """Requests that are prepared for one must be good for the other."""
-        return (self.kind, self.tokens, self.vocab_size, self.eos_ids, self.bos_token, self.stop)
+        return (self.kind, self.tokens, self.generation, self.vocab_size, self.eos_ids, self.bos_token, self.stop)
 
 
 class Reader(Protocol):

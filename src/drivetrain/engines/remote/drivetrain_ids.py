@@ -36,6 +36,10 @@ def facts_of(card: Mapping[str, Any]) -> Facts:
             vocab_size=int(card["vocab_size"]),
             eos_ids=frozenset(int(i) for i in card["eos_ids"]),
             stop=tuple(str(text) for text in card["stop"]),
+            generation=bool(card["generation"]),
+            embedding_size=int(card.get("embedding_size") or 0),
+            embed_inputs=int(card["limits"]["max_embed_inputs"]),
+            pooling=card.get("pooling"),
             architecture=str(card["architecture"]),
             dtype=str(card["dtype"]),
             default_sampling=defaults,
@@ -53,7 +57,8 @@ async def with_specials(facts: Facts, ask: AskUpstream, model: str) -> Facts:
         spelled = {}
         for token_id in sorted(facts.eos_ids | ({bos} if bos is not None else set())):
             told = await ask("POST", "/detokenize", {"model": model, "tokens": [token_id]})
-            spelled[str(told["prompt"])] = int(token_id)
+            if str(told["prompt"]).strip():  # else it is the space that a vocabulary puts before any text
+                spelled[str(told["prompt"])] = int(token_id)
     except (KeyError, TypeError, ValueError, IndexError) as exc:
         raise Broken("its way of splitting texts is not one that this version reads") from exc
     names = {token_id: text for text, token_id in spelled.items()}
@@ -61,8 +66,8 @@ async def with_specials(facts: Facts, ask: AskUpstream, model: str) -> Facts:
     return replace(
         facts,
         specials=spelled,
-        bos_token=None if bos is None else names[bos],
-        eos_token=None if eos is None else names[eos],
+        bos_token=None if bos is None else names.get(bos),
+        eos_token=None if eos is None else names.get(eos),
     )
 
 

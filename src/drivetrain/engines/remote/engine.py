@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress
-from drivetrain.core.errors import EngineFailed, InvalidSetting, Unsupported
+from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidSetting
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
-from drivetrain.engines.remote import errors
+from drivetrain.engines.remote import embedding, errors
 from drivetrain.engines.remote.address import Key, Reference
 from drivetrain.engines.remote.blocking import Asker
 from drivetrain.engines.remote.dialect import Facts, Kind, Splitter
@@ -38,6 +39,7 @@ class RemoteEngine:
         self._pool: Pool | None = None
         self._served: Served | None = None
         self._running = RequestTasks(errors.while_running, self._note_progress)
+        self._embedding = set[asyncio.Task[list[tuple[float, ...]]]]()
         self._closed = False
         self._last_progress = time.monotonic()
         self.steps_run = 0
@@ -45,7 +47,7 @@ class RemoteEngine:
     @property
     def busy(self) -> bool:
         """Whether any request has not been let go yet."""
-        return bool(self._running)
+        return bool(self._running) or bool(self._embedding)
 
     @property
     def pool(self) -> Pool | None:
@@ -73,7 +75,7 @@ class RemoteEngine:
         facts = await self._pool.open()
         asker = Asker(self._pool.addresses, self._pool.suspect, key, timeouts)
         tokenizer = RemoteTokenizer(facts, _splitter(facts, asker, reference.model))
-        self._served = Served(self._pool, key, timeouts, tokenizer.learn, self._count_step)
+        self._served = Served(self._pool, reference.model, key, timeouts, tokenizer.learn, self._count_step)
         progress("ready", 1.0)
         return _info(facts, tokenizer)
 
@@ -84,7 +86,23 @@ class RemoteEngine:
         return self._running.start(f"remote-{request.request_id}", lambda push: Generation(request, served, push))
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
-        raise Unsupported("the remote engine gives no embeddings", param="input")
+        served = self._served
+        if served is None or self._closed:
+            raise EngineFailed("the engine is closed")
+        task = asyncio.create_task(embedding.embedded(served, items), name="drivetrain-remote-embed")
+        self._embedding.add(task)
+        try:
+            return await task  # cancelling this cancels the task, and goes on once that has closed its connection
+        except asyncio.CancelledError:
+            if task.cancelled() and not _is_cancelled():
+                raise EngineFailed("the engine is closed") from None
+            raise
+        except DrivetrainError:
+            raise
+        except Exception as exc:
+            raise errors.while_running(exc) from exc
+        finally:
+            self._embedding.discard(task)
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         return ()
@@ -92,11 +110,18 @@ class RemoteEngine:
     def health(self) -> Health:
         """Alive as long as one upstream may be asked."""
         alive = not self._closed and self._pool is not None and self._pool.alive
-        return Health(alive, len(self._running), self._last_progress, "" if alive else "no upstream answers")
+        return Health(
+            alive,
+            len(self._running) + len(self._embedding),
+            self._last_progress,
+            "" if alive else "no upstream answers",
+        )
 
     async def close(self) -> None:
         self._closed = True
-        tasks = self._running.abort_all()
+        tasks: list[asyncio.Task[Any]] = [*self._running.abort_all(), *self._embedding]
+        for task in self._embedding:
+            task.cancel()
         if self._pool is not None:
             await self._pool.close()
         if tasks:
@@ -108,6 +133,12 @@ class RemoteEngine:
 
     def _note_progress(self) -> None:
         self._last_progress = time.monotonic()
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the caller itself that is to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _stated_context(spec: ModelSpec) -> int | None:
@@ -129,6 +160,8 @@ def _info(facts: Facts, tokenizer: RemoteTokenizer) -> EngineInfo:
         capabilities=Capabilities(
             parameters=facts.parameters,
             tokens=facts.tokens,
+            embeddings=facts.embedding_size > 0,
+            generation=facts.generation,
             context_length=facts.context_length,
             max_concurrency=facts.max_concurrency,
         ),
@@ -138,6 +171,8 @@ def _info(facts: Facts, tokenizer: RemoteTokenizer) -> EngineInfo:
         architecture=facts.architecture,
         device="remote",
         dtype=facts.dtype,
+        embedding_size=facts.embedding_size,
+        pooling=facts.pooling,
         stop=facts.stop,
         default_sampling=facts.default_sampling,
         notes=facts.notes,

@@ -29,13 +29,22 @@ from drivetrain.engines.wording import clean
 MAX_RETRY_AFTER_S = 600.0
 _OVERFLOWS = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _OVERFLOW_WORDS = re.compile(
-    r"maximum context length|context (?:size|length|window) (?:has been |is )?exceeded", re.IGNORECASE
+    r"maximum context length|context (?:size|length|window) (?:has been |is )?exceeded|too large to process",
+    re.IGNORECASE,
 )
 _OURS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
 
 
 class Broken(Exception):
     """The upstream ended early, fell silent, or what it sent is not what its API says. The message is our own."""
+
+
+class Unreadable(Broken):
+    """A whole answer came, and it is not what the API of that kind of server says."""
+
+
+class TooLong(Broken):
+    """More came than this request can need. That says nothing of other requests, and asking again gives as much."""
 
 
 class Refused(Exception):
@@ -91,8 +100,8 @@ class Refused(Exception):
 def may_try_again(exc: BaseException) -> bool:
     """Before anything of the answer came: whether another upstream, or the same one later, may do better."""
     if isinstance(exc, Refused):
-        return exc.status in {408, 429} or exc.status >= 500
-    return isinstance(exc, (Broken, OSError, EOFError))
+        return not _overflows(exc) and (exc.status in {408, 429} or exc.status >= 500)
+    return isinstance(exc, (Broken, OSError, EOFError)) and not isinstance(exc, TooLong)
 
 
 def may_be_the_request(exc: BaseException) -> bool:
@@ -102,10 +111,11 @@ def may_be_the_request(exc: BaseException) -> bool:
 
 
 def is_fault(exc: BaseException) -> bool:
-    """Whether the upstream is to blame. One that is merely full, or refuses a request, is as good as before."""
+    """Whether the upstream is to blame. One that is merely full, or refuses a request, or says too much for us, is as
+    good as before."""
     if isinstance(exc, Refused):
-        return exc.status >= 500 and exc.status not in {503, 504}
-    return isinstance(exc, (Broken, OSError, EOFError))
+        return exc.status >= 500 and exc.status not in {503, 504} and not _overflows(exc)
+    return isinstance(exc, (Broken, OSError, EOFError)) and not isinstance(exc, TooLong)
 
 
 def while_running(exc: BaseException) -> DrivetrainError:
@@ -134,8 +144,10 @@ def while_loading(exc: BaseException) -> DrivetrainError:
         return exc
     elif isinstance(exc, Refused):
         error = LoadFailed(f"the upstream answers {exc.status}{_said(exc)}")
-    elif isinstance(exc, Broken):
+    elif isinstance(exc, Unreadable):
         error = LoadFailed(f"this is no server of OpenAI's API: {exc}")
+    elif isinstance(exc, Broken):
+        error = LoadFailed(f"the upstream did not tell what it can do, and nothing less is taken for granted: {exc}")
     else:
         error = LoadFailed(f"the upstream cannot be reached: {reason(exc)}")
     error.__cause__ = exc
@@ -153,8 +165,13 @@ def reason(exc: BaseException) -> str:
     return type(exc).__name__
 
 
+def _overflows(exc: Refused) -> bool:
+    """llama.cpp says 500 where a text to embed is longer than its batch."""
+    return exc.code in _OVERFLOWS or (exc.status in {400, 500} and _OVERFLOW_WORDS.search(exc.message) is not None)
+
+
 def _refusal(exc: Refused) -> DrivetrainError:
-    if exc.code in _OVERFLOWS or (exc.status == 400 and _OVERFLOW_WORDS.search(exc.message)):
+    if _overflows(exc):
         prompt, limit = exc.figures
         return ContextOverflow(
             exc.message or "prompt and answer do not fit in the upstream's context",

@@ -7,18 +7,35 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+from drivetrain.core.engine import EngineRequest
 from drivetrain.engines.remote.address import Key
-from drivetrain.engines.remote.errors import Broken, Refused
-from drivetrain.engines.remote.wire import MAX_EVENT_BYTES, Answer, Timeouts, parsed
+from drivetrain.engines.remote.errors import Broken, Refused, TooLong
+from drivetrain.engines.remote.wire import Answer, Timeouts, parsed
+
+MAX_EVENT_BYTES = 2**22
+"""Of any event but the one with the logprobs of a prompt."""
+
+_ALTERNATIVE_BYTES = 64
+"""One id with its logprob, as `"token_id:151935": -12.345678901234567, `; and a token in each list beside those."""
 
 
-async def events(answer: Answer, key: Key, timeouts: Timeouts) -> AsyncGenerator[dict[str, Any], None]:
-    """Raises `Refused` for an error event, and `Broken` for silence, garbage and lines without end.
+def most_bytes(request: EngineRequest) -> int:
+    """How long an event of this request may be: the logprobs of a prompt come in one."""
+    if request.prompt_logprobs is None:
+        return MAX_EVENT_BYTES
+    alternatives = max(request.prompt_logprobs, request.logprobs or 0) + 4
+    return MAX_EVENT_BYTES + len(request.prompt_ids) * alternatives * _ALTERNATIVE_BYTES
+
+
+async def events(
+    answer: Answer, key: Key, timeouts: Timeouts, most: int = MAX_EVENT_BYTES
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Raises `Refused` for an error event, `Broken` for silence and garbage, `TooLong` for an event past `most` bytes.
 
     A comment, which servers send to keep a connection open, is a sign of life and no event.
     """
     limit_s = timeouts.first_s
-    async with aclosing(_lines(answer, key)) as lines:
+    async with aclosing(_lines(answer, key, most)) as lines:
         while True:
             try:
                 async with asyncio.timeout(limit_s):
@@ -33,21 +50,24 @@ async def events(answer: Answer, key: Key, timeouts: Timeouts) -> AsyncGenerator
             yield _event(line, data, key)
 
 
-async def _lines(answer: Answer, key: Key) -> AsyncGenerator[bytes, None]:
+async def _lines(answer: Answer, key: Key, most: int) -> AsyncGenerator[bytes, None]:
     if answer.status != 200:
         raise Refused.parse(answer.status, answer.headers, await answer.whole(), key)
     if not answer.is_stream:
         raise Broken("its answer is no event stream")
-    rest = b""
+    begun = bytearray()
     parts: AsyncIterator[bytes] = answer.parts()
     async for part in parts:
-        *whole, rest = (rest + part).split(b"\n")
+        *whole, rest = part.split(b"\n")
         for line in whole:
-            yield line.rstrip(b"\r")
-        if len(rest) > MAX_EVENT_BYTES:
-            raise Broken("an event does not end")
-    if rest:
-        yield rest
+            begun += line
+            yield bytes(begun).rstrip(b"\r")
+            begun.clear()
+        begun += rest
+        if len(begun) > most:
+            raise TooLong("an event does not end")
+    if begun:
+        yield bytes(begun)
 
 
 def _data(line: bytes) -> bytes | None:

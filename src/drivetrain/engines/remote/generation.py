@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
-from drivetrain.core.errors import NotReady
 from drivetrain.engines.remote.address import Key
-from drivetrain.engines.remote.dialect import Dialect, Learn, Reader
-from drivetrain.engines.remote.errors import Broken, may_be_the_request, may_try_again
-from drivetrain.engines.remote.events import events
+from drivetrain.engines.remote.attempts import attempted
+from drivetrain.engines.remote.dialect import Learn, Reader
+from drivetrain.engines.remote.errors import Broken
+from drivetrain.engines.remote.events import events, most_bytes
 from drivetrain.engines.remote.pool import Pool, Upstream
 from drivetrain.engines.remote.wire import Timeouts, asked
-
-MAX_ATTEMPTS = 3
-PAUSE_S = 0.1
-"""Before the same upstream is asked again, and twice as long before the next time."""
 
 Emit = Callable[[Step], None]
 
@@ -29,6 +25,7 @@ class Served:
     """A pool that is open and what is needed to ask it."""
 
     pool: Pool
+    model: str
     key: Key
     timeouts: Timeouts
     learn: Learn
@@ -45,44 +42,12 @@ class ChoiceRun:
 
     async def run(self) -> None:
         """Raises what the last attempt raised. Cancelling closes the connection."""
-        tried: list[Upstream] = []
-        while True:
-            upstream = self._served.pool.take(tried)
-            try:
-                await self._attempt(upstream)
-            except Exception as exc:
-                tried.append(upstream)
-                if self._heard or not may_try_again(exc) or len(tried) >= MAX_ATTEMPTS:
-                    raise
-                await self._pause(tried, exc)
-            else:
-                return
+        await attempted(self._served.pool, self._ask, begun=lambda: self._heard)
 
-    async def _pause(self, tried: list[Upstream], exc: Exception) -> None:
-        """Nobody waits where another upstream is free; what went wrong is raised where none is left."""
-        try:
-            following = self._served.pool.take(tried)
-        except NotReady:
-            raise exc from None
-        if following in tried:
-            if may_be_the_request(exc):
-                raise exc
-            await asyncio.sleep(PAUSE_S * 2 ** (len(tried) - 1))
-
-    async def _attempt(self, upstream: Upstream) -> None:
-        assert upstream.dialect is not None
-        failure: BaseException | None = None
-        upstream.begin()
-        try:
-            await self._ask(upstream, upstream.dialect)
-        except BaseException as exc:
-            failure = exc
-            raise
-        finally:
-            upstream.end(failure)
-
-    async def _ask(self, upstream: Upstream, dialect: Dialect) -> None:
-        served, body = self._served, dialect.body(self._request, self._index)
+    async def _ask(self, upstream: Upstream) -> None:
+        served, dialect = self._served, upstream.dialect
+        assert dialect is not None
+        body = dialect.body(self._request, self._index)
         reader = dialect.reader(self._request, self._index, served.learn)
         async with (
             asked(
@@ -94,7 +59,7 @@ class ChoiceRun:
                 timeouts=served.timeouts,
                 head_s=served.timeouts.first_s,
             ) as answer,
-            aclosing(events(answer, served.key, served.timeouts)) as heard,
+            aclosing(events(answer, served.key, served.timeouts, most_bytes(self._request))) as heard,
         ):
             try:
                 async for event in heard:

@@ -112,6 +112,12 @@ class Pool:
         return min(others or ready, key=lambda u: u.load)
 
     @property
+    def facts(self) -> Facts:
+        """What they have in common, once it is open."""
+        assert self._facts is not None
+        return self._facts
+
+    @property
     def alive(self) -> bool:
         return any(u.dialect is not None and u.breaker.state is not State.OPEN for u in self.upstreams)
 
@@ -139,11 +145,10 @@ class Pool:
 
     async def _probe(self, upstream: Upstream) -> None:
         """It must be what it was, or at least what the others are: a model may have been exchanged meanwhile."""
-        assert self._facts is not None
         well = False
         with suppress(OSError, Broken, Refused, DrivetrainError):
             dialect = await self._prober.probe(upstream.address)
-            if fits(dialect.facts, self._facts):
+            if fits(dialect.facts, self.facts):
                 upstream.dialect, well = dialect, True
         upstream.breaker.probed(well=well)
         if well:
@@ -151,12 +156,17 @@ class Pool:
 
 
 def in_common(found: Sequence[Facts]) -> Facts:
-    """Raises `LoadFailed` for upstreams that cannot stand for one another."""
+    """Raises `LoadFailed` for upstreams that cannot stand for one another. Embeddings are given where all give them."""
     first = found[0]
     if any(facts.identity != first.identity for facts in found):
         raise LoadFailed("the upstreams are not of one kind with one vocabulary, so they cannot stand for one another")
+    alike = len(set(map(_embeds, found))) == 1
+    if not alike and not first.generation:
+        raise LoadFailed("the upstreams do not embed alike, so they cannot stand for one another")
     return replace(
         first,
+        embedding_size=first.embedding_size if alike else 0,
+        embed_inputs=min(facts.embed_inputs for facts in found),
         parameters=frozenset.intersection(*(facts.parameters for facts in found)),
         context_length=min(facts.context_length for facts in found),
         max_concurrency=sum(facts.max_concurrency for facts in found),
@@ -168,4 +178,9 @@ def fits(facts: Facts, promised: Facts) -> bool:
         facts.identity == promised.identity
         and facts.parameters >= promised.parameters
         and facts.context_length >= promised.context_length
+        and (not promised.embedding_size or _embeds(facts) == _embeds(promised))
     )
+
+
+def _embeds(facts: Facts) -> tuple[object, ...]:
+    return (facts.embedding_size, facts.pooling)

@@ -11,11 +11,11 @@ from urllib.parse import quote
 from drivetrain.address import Address
 from drivetrain.core.errors import ModelNotFound
 from drivetrain.core.parameters import MAX_INT
-from drivetrain.engines.remote import blocking, drivetrain_ids, llamacpp_ids, text_chat, vllm_ids
+from drivetrain.engines.remote import blocking, drivetrain_ids, llamacpp_ids, text_chat, vectors, vllm_ids
 from drivetrain.engines.remote.address import Key, Reference
 from drivetrain.engines.remote.dialect import Dialect, Facts, Kind
 from drivetrain.engines.remote.drivetrain_ids import DrivetrainDialect
-from drivetrain.engines.remote.errors import Broken, Refused, while_loading
+from drivetrain.engines.remote.errors import Broken, Refused, Unreadable, while_loading
 from drivetrain.engines.remote.events import events
 from drivetrain.engines.remote.llamacpp_ids import LlamaCppDialect
 from drivetrain.engines.remote.text_chat import Habits, TextDialect
@@ -44,7 +44,11 @@ class Prober:
             return await self._drivetrain(address)
         if kind is Kind.LLAMACPP:
             ask = partial(self._ask_root, address)
-            return LlamaCppDialect(address, self._fitted(await llamacpp_ids.facts_of(ask, card)), ask)
+            facts = await llamacpp_ids.facts_of(ask, card)
+            facts = replace(
+                await self._with_embeddings(address, facts), embed_inputs=1
+            )  # neighbours change its rounding
+            return LlamaCppDialect(address, self._fitted(facts), ask)
         if kind is Kind.VLLM:
             return await self._vllm(address, card)
         return await self._text(address, kind, _context_length(card))
@@ -54,7 +58,7 @@ class Prober:
         card = (await ask_json(address, "GET", path, self.key, timeouts=self.timeouts)).get("capabilities")
         if not isinstance(card, Mapping):
             raise Broken("its card of the model tells no capabilities")
-        if not card.get("tokens") or not card.get("generation"):
+        if not card.get("tokens") or not (card.get("generation") or card.get("embeddings")):
             return await self._text(address, Kind.DRIVETRAIN, _context_length(card))
         max_stops = (card.get("limits") or {}).get("max_stops")
         ask = partial(self._ask_root, address)
@@ -62,13 +66,33 @@ class Prober:
         return DrivetrainDialect(address, self.model, facts, max_stops=max_stops if isinstance(max_stops, int) else 0)
 
     async def _vllm(self, address: Address, card: Mapping[str, Any]) -> Dialect:
+        """One vLLM generates or embeds."""
         ask = partial(self._ask_root, address)
         path = f"{address.path.removeprefix(address.root)}/completions"
         length = _context_length(card)
         facts = None if length is None else await vllm_ids.facts_of(ask, self.model, path, length)
+        if facts is None and length is not None:
+            embeds = await self._with_embeddings(address, vllm_ids.without_generation(length))
+            facts = embeds if embeds.embedding_size else None
         if facts is None:
             return await self._text(address, Kind.VLLM, length)
         return VllmDialect(address, self.model, self._fitted(facts), ask)
+
+    async def _with_embeddings(self, address: Address, facts: Facts) -> Facts:
+        """A vector of one letter tells whether there are any, and of what size. Where that fails, texts are served."""
+        path = f"{address.path.removeprefix(address.root)}/embeddings"
+        try:
+            told = await self._ask_root(address, "POST", path, vectors.body(self.model, ["a"]))
+        except Refused as exc:
+            if exc.status in vectors.NOT_OFFERED:
+                return facts
+            if exc.status == 500:
+                return replace(facts, notes=(*facts.notes, "embeddings: none, the upstream failed when asked for one"))
+            raise
+        except Unreadable:
+            return facts
+        (vector,) = vectors.vectors_of(told, 1)
+        return replace(facts, embedding_size=len(vector))
 
     async def _text(self, address: Address, kind: Kind, context_length: int | None) -> Dialect:
         """One token is asked for as it will be later; what is refused by name is said otherwise or left out."""
@@ -121,7 +145,10 @@ class Prober:
         raise ModelNotFound(f"the upstream lists no model {self.model!r}; it lists {shown}", param="model")
 
     async def _ask_root(self, address: Address, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        return await ask_json(address, method, address.root + path, self.key, body, timeouts=self.timeouts)
+        """What is computed may wait behind the requests of others, as any first event may."""
+        computed = path.endswith(("/completions", "/embeddings"))
+        timeouts = replace(self.timeouts, ask_s=self.timeouts.first_s) if computed else self.timeouts
+        return await ask_json(address, method, address.root + path, self.key, body, timeouts=timeouts)
 
     def _fitted(self, facts: Facts) -> Facts:
         return replace(facts, context_length=min(facts.context_length, self.context_length or MAX_INT))

@@ -12,6 +12,9 @@ ENDS = (
 )  # fmt: skip
 """Those that end an answer in one vocabulary or another."""
 
+WORDS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+"""Those that look like one, and are text in most vocabularies."""
+
 SPELLED = re.compile(r"<[|｜]?[\w▁/ -]{1,40}[|｜]?>|\[/?[A-Z_]{2,20}\]|\[\|\w{1,40}\|\]")
 """What may be one, in the template of a chat."""
 
@@ -20,7 +23,10 @@ SUSPICIOUS = re.compile(r"(?=(<[^<>\n]{1,60}>|\[[^\[\]\n]{1,60}\]|>>\w{1,40}<<))
 
 
 def frame(plain: Sequence[int], framed: Sequence[int]) -> list[int]:
-    """What a server begins a text with, from one text split with and without it."""
-    if plain and list(framed[-len(plain) :]) == list(plain):
-        return list(framed[: len(framed) - len(plain)])
-    return list(framed[:1])
+    """What a server begins a text with, from one text split with and without it.
+
+    Some put something behind a text instead, or as well. Where the text is not found, nothing is taken for its frame.
+    """
+    starts = range(len(framed) - len(plain) + 1)
+    found = (at for at in starts if list(framed[at : at + len(plain)]) == list(plain))
+    return list(framed[: next(found, 0)])

@@ -10,11 +10,11 @@ from typing import Any
 from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed, InvalidRequest
-from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.core.parameters import MAX_INT, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.remote.dialect import AskUpstream, Facts, Kind, Learn, Reader
-from drivetrain.engines.remote.errors import Broken, Refused
-from drivetrain.engines.remote.spellings import ENDS, SPELLED, frame
+from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
+from drivetrain.engines.remote.spellings import ENDS, SPELLED, WORDS, frame
 from drivetrain.engines.remote.vllm_words import Speller, split_question
 
 HONOURED = frozenset({
@@ -38,16 +38,29 @@ _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 async def facts_of(ask: AskUpstream, model: str, completions: str, context_length: int) -> Facts | None:
     """By asking for ids, logprobs and ends, a token each; None where this version gives no ids.
 
-    `completions` is the path below the root. Raises `Refused`, `Broken` and `OSError` for what any request may meet.
+    `completions` is the path below the root. Raises `Refused`, `Broken` and `OSError` for what any request may meet:
+    silence is no answer, and one that has too much to do now is not taken for one that can less.
     """
     try:
         return await _Trial(ask, model, completions).facts(context_length)
     except Refused as exc:
         if exc.status not in _REFUSALS:
             raise
-    except (Broken, KeyError, TypeError, ValueError, IndexError, AttributeError):
+    except (Unreadable, KeyError, TypeError, ValueError, IndexError, AttributeError):
         pass  # a server of another version, or in front of one: what it gives as text is tried next
     return None
+
+
+def without_generation(context_length: int) -> Facts:
+    """Of a server that embeds only: what it says of ids that it does not have tells nothing of how many it has."""
+    return Facts(
+        kind=Kind.VLLM,
+        tokens=True,
+        parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS,
+        context_length=context_length,
+        vocab_size=MAX_INT,
+        generation=False,
+    )
 
 
 class _Trial:
@@ -58,9 +71,12 @@ class _Trial:
 
     async def facts(self, context_length: int) -> Facts:
         plain, framed = [await self._split("a", framed=framed) for framed in (False, True)]
-        specials = await self._specials()
+        named = await self._named()
         logprobs = await self._logprobs(plain)
-        ends = [i for i in sorted(set(specials.values())) if await self._ends(plain, i)]
+        said = {text: await self._said(plain, i) for text, i in named.items()}
+        ends = sorted({i for text, i in named.items() if said[text]["finish_reason"] == "stop"})
+        words = frozenset(text for text, i in named.items() if i not in ends and text in said[text]["text"])
+        specials = {text: i for text, i in named.items() if text not in words}
         names = {i: text for text, i in specials.items()}
         notes = ["chats are rendered by the upstream"]
         if not ends:
@@ -73,14 +89,15 @@ class _Trial:
             vocab_size=await self._vocab_size(plain),
             eos_ids=frozenset(ends),
             specials=specials,
+            words=words,
             bos_token=next((names[i] for i in frame(plain, framed)[:1] if i in names), None),
             eos_token=next((names[i] for i in ends), None),
             notes=tuple(notes),
         )
 
-    async def _specials(self) -> dict[str, int]:
+    async def _named(self) -> dict[str, int]:
         """Of the usual names and those in the frame of a chat, each that is one token here."""
-        names = [*ENDS, *SPELLED.findall(await self._chat())]
+        names = [*ENDS, *WORDS, *SPELLED.findall(await self._chat())]
         body = split_question(self._model, "\n".join(sorted(set(names))), spelled=True)
         told = await self._ask("POST", "/tokenize", body)
         wanted = set(names)
@@ -124,10 +141,9 @@ class _Trial:
             return frozenset({"logprobs", "prompt_logprobs"})
         return frozenset({"logprobs"}) if len(entries) == 1 else frozenset()
 
-    async def _ends(self, ids: Sequence[int], token_id: int) -> bool:
-        """Whether an answer ends where the model says this."""
-        choice = await self._complete(ids, logit_bias={str(token_id): 100.0}, max_tokens=2)
-        return bool(choice["finish_reason"] == "stop")
+    async def _said(self, ids: Sequence[int], token_id: int) -> Mapping[str, Any]:
+        """An answer of this token: it ends there if that is an end, and shows in the text if it is no special one."""
+        return await self._complete(ids, logit_bias={str(token_id): 100.0}, max_tokens=2)
 
     async def _complete(self, ids: Sequence[int], **more: Any) -> Mapping[str, Any]:
         body = {"model": self._model, "prompt": ids, "max_tokens": 1, "temperature": 0.0, **more}

@@ -30,23 +30,26 @@ def split_question(model: str, text: str, *, framed: bool = False, spelled: bool
 
 class VllmSplitter:
     """vLLM renders chats itself and takes each name of a special token for that token. A name in a message is broken
-    up by a character that stands nowhere else, and the ids of that character are taken out again."""
+    up by a character that stands nowhere else, and the ids of that character are taken out again. Names that are known
+    to be words stay whole, as with an engine in this process; templates look for them too."""
 
     def __init__(self, ask: Ask, model: str, facts: Facts) -> None:
         self._ask = ask
         self._model = model
+        self._words = facts.words
         self._special: dict[str, bool] = dict.fromkeys(facts.specials, True)
         self._bos: list[int] | None = None
 
     def encode(self, prompt: Prompt) -> list[int]:
         if prompt.messages is not None:
             return self._chat(prompt.messages)
-        ids = self._split(prompt.text)
+        ids = self._split(prompt.text, framed=prompt.add_bos)
         if not prompt.add_bos:
             return ids
         if self._bos is None:
             self._bos = frame(self._split("a"), self._split("a", framed=True))
-        return ids if ids[: len(self._bos)] == self._bos else self._bos + ids
+        spelled = len(self._bos) > 0 and ids[: 2 * len(self._bos)] == self._bos * 2
+        return ids[len(self._bos) :] if spelled else ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._ask("/detokenize", {"model": self._model, "tokens": list(ids)})["prompt"])
@@ -69,7 +72,7 @@ class VllmSplitter:
 
     def _specials_in(self, texts: Sequence[str]) -> list[str]:
         """The longest first. What looks like one is asked for once."""
-        found = {match for text in texts for match in SUSPICIOUS.findall(text)}
+        found = {match for text in texts for match in SUSPICIOUS.findall(text)} - self._words
         known = self._special
         found |= {name for name, is_one in known.items() if is_one and any(name in text for text in texts)}
         if new := sorted(found - known.keys()):

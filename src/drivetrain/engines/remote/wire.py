@@ -14,9 +14,8 @@ from typing import Any
 
 from drivetrain.address import Address
 from drivetrain.engines.remote.address import Key
-from drivetrain.engines.remote.errors import Broken, Refused
+from drivetrain.engines.remote.errors import Broken, Refused, TooLong, Unreadable
 
-MAX_EVENT_BYTES = 2**22
 MAX_BODY_BYTES = 2**24
 MAX_HEADERS = 200
 _MAX_LINE_BYTES = 2**16
@@ -77,12 +76,12 @@ class Answer:
                     yield data
 
     async def whole(self, limit: int = MAX_BODY_BYTES) -> bytes:
-        """Raises `Broken` for a body of more than `limit` bytes."""
+        """Raises `TooLong` for a body of more than `limit` bytes."""
         data = bytearray()
         async for part in self.parts():
             data += part
             if len(data) > limit:
-                raise Broken("an answer is far too long")
+                raise TooLong("an answer is far too long")
         return bytes(data)
 
 
@@ -126,7 +125,7 @@ async def asked(
 async def ask_json(
     address: Address, method: str, path: str, key: Key, body: Mapping[str, Any] | None = None, *, timeouts: Timeouts
 ) -> Any:
-    """Raises `Refused` for any status but 200, and what `asked` raises."""
+    """Raises `Refused` for any status but 200, `Unreadable` for what is no JSON, and what `asked` raises."""
     try:
         async with (
             asyncio.timeout(timeouts.ask_s),
@@ -144,7 +143,7 @@ def parsed(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as exc:
-        raise Broken("what should be JSON is none") from exc
+        raise Unreadable("what should be JSON is none") from exc
 
 
 def _request(address: Address, method: str, path: str, key: Key, body: Mapping[str, Any] | None) -> bytes:

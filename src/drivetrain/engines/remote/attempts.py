@@ -1,0 +1,56 @@
+"""One question to an upstream that is fit to be asked, and again elsewhere as long as nothing has come of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from drivetrain.core.errors import NotReady
+from drivetrain.engines.remote.errors import may_be_the_request, may_try_again
+from drivetrain.engines.remote.pool import Pool, Upstream
+
+MAX_ATTEMPTS = 3
+PAUSE_S = 0.1
+"""Before the same upstream is asked again, and twice as long before the next time."""
+
+T = TypeVar("T")
+Ask = Callable[[Upstream], Awaitable[T]]
+
+
+async def attempted(pool: Pool, ask: Ask[T], *, begun: Callable[[], bool] = lambda: False) -> T:
+    """What `ask` gives. Raises what its last attempt raised: the first one, once something has `begun` to come."""
+    tried: list[Upstream] = []
+    while True:
+        upstream = pool.take(tried)
+        try:
+            return await _judged(upstream, ask)
+        except Exception as exc:
+            tried.append(upstream)
+            if begun() or not may_try_again(exc) or len(tried) >= MAX_ATTEMPTS:
+                raise
+            await _pause(pool, tried, exc)
+
+
+async def _judged(upstream: Upstream, ask: Ask[T]) -> T:
+    failure: BaseException | None = None
+    upstream.begin()
+    try:
+        return await ask(upstream)
+    except BaseException as exc:
+        failure = exc
+        raise
+    finally:
+        upstream.end(failure)
+
+
+async def _pause(pool: Pool, tried: list[Upstream], exc: Exception) -> None:
+    """Nobody waits where another upstream is free; what went wrong is raised where none is left."""
+    try:
+        following = pool.take(tried)
+    except NotReady:
+        raise exc from None
+    if following in tried:
+        if may_be_the_request(exc):
+            raise exc
+        await asyncio.sleep(PAUSE_S * 2 ** (len(tried) - 1))

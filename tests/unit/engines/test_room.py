@@ -1,0 +1,42 @@
+"""What may follow a prompt with images, and which field is to blame where nothing may."""
+
+from __future__ import annotations
+
+import pytest
+
+from drivetrain.core.engine import EngineRequest
+from drivetrain.core.errors import ContextOverflow
+from drivetrain.engines.room import room_after
+
+
+def request(max_tokens: int | None, *, default: bool) -> EngineRequest:
+    return EngineRequest(
+        request_id="r",
+        prompt_ids=(),
+        context_length=100,
+        max_tokens=max_tokens,
+        max_tokens_is_default=default,
+        seeds=(1,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "default", "room"),
+    [(None, True, 30), (20, False, 20), (30, False, 30), (20, True, 20), (31, True, 30), (500, True, 30)],
+)
+def test_a_default_is_cut_to_the_room(max_tokens: int | None, default: bool, room: int) -> None:
+    assert room_after(70, request(max_tokens, default=default)) == room
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "default", "param"),
+    [
+        (70, 31, False, "max_tokens"), (100, 5, False, "messages"), (100, 500, True, "messages"),
+        (100, None, True, "messages"),
+    ],
+)  # fmt: skip
+def test_who_is_blamed(prompt: int, max_tokens: int | None, default: bool, param: str) -> None:
+    with pytest.raises(ContextOverflow) as caught:
+        room_after(prompt, request(max_tokens, default=default))
+    assert caught.value.param == param
+    assert ("max_tokens is" in caught.value.message) is not default

@@ -8,10 +8,11 @@ MODEL  ?= smollm2-135m
 PORT   ?= 8000
 PYTEST := $(BIN)/python -m pytest
 # The browser tests need Chromium, those on vLLM an environment of their own: targets of their own.
-QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_vision
+QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_vision --ignore=tests/dropin --ignore=tests/on_ray
 VLLM   := .venv-vllm
+RAY    := .venv-ray
 
-.PHONY: help serve test check soak browser chromium shots test-vllm bench fmt wheel clean model
+.PHONY: help serve test check soak browser chromium shots test-vllm test-dropin test-ray bench fmt wheel clean model
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -74,6 +75,29 @@ test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vL
 	$(VLLM)/bin/python -m pytest -q tests/on_vllm --timeout 600
 	PYTHONPATH=$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
 
+# Their controllers and API servers run as they are, each in an environment of its own; the tests run in ours.
+.venv-fastchat/.installed: constraints-fastchat.txt
+	@test -x .venv-fastchat/bin/python || $(PYTHON) -m venv .venv-fastchat
+	.venv-fastchat/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-fastchat.txt
+	@touch $@
+
+.venv-dbgpt/.installed: constraints-dbgpt.txt
+	@test -x .venv-dbgpt/bin/python || $(PYTHON) -m venv .venv-dbgpt
+	.venv-dbgpt/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-dbgpt.txt
+	@touch $@
+
+test-dropin: model .venv-fastchat/.installed .venv-dbgpt/.installed ## FastChat's and DB-GPT's own controllers and API servers with our worker
+	$(PYTEST) -q tests/dropin --timeout 300
+
+$(RAY)/.installed: pyproject.toml constraints-ray.txt
+	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-ray.txt
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+test-ray: model $(RAY)/.installed ## The contract through a deployment handle, and deployments, on a small local Ray (.venv-ray)
+	$(RAY)/bin/python -m pytest -q tests/on_ray --timeout 600
+
 # Debian's Chromium, or the one that CHROMIUM names; where neither is there and none can be installed, this fails.
 chromium:
 	@test -n "$$CHROMIUM" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
@@ -96,4 +120,4 @@ wheel: $(STAMP) ## The wheel, in dist/
 	$(BIN)/python -m build --wheel
 
 clean: ## Everything that was built here
-	rm -rf $(VENV) $(VLLM) dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(RAY) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis

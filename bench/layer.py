@@ -1,7 +1,9 @@
 """What Drivetrain itself costs a token: the fake engine says SmolLM2 ids, two stops set, one event a token.
 
 In process, and over HTTP (the server's CPU only, read from the system while a client in another process reads).
-Prints one JSON object: microseconds of CPU a token, and the memory of the open streams.
+Prints one JSON object: microseconds of CPU a token, and the memory of the open streams. With `--traced`, all requests
+are traced, in process alone, and what a request costs with that is told beside it: its spans are sent to an endpoint
+in another process that takes them and does nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.prompt import Prompt
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.engines.llamacpp.describe import of_file
+from drivetrain.fleet.fleet import Fleet
 from drivetrain.server.app import create_app
-from drivetrain.server.models import Models
 from drivetrain.server.run import Stop, address_of, bind, serve
 from drivetrain.server.settings import ServerSettings
 from drivetrain.store.store import Store
+from drivetrain.telemetry.tracing import Tracer
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 
@@ -38,21 +41,36 @@ TEXT = "The quick brown fox jumps over the lazy dog, then it goes home to have s
 ASKED = {"ignore_eos": True, "stop": ["###", "\n\nUser:"]}
 SHAPES = ((1, 100, 100), (1, 400, 25), (1, 1000, 10), (1, 4000, 3), (16, 1000, 1), (128, 400, 1), (512, 200, 1))
 """Streams side by side, tokens of each, and how often one after the other."""
+SHORT = 2000
+TAKER = """
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Taker(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
 
 
-def make_worker() -> Worker:
+def make_worker(tracer: Tracer | None = None) -> Worker:
     found = Store().ensure("smollm2-135m", lambda what, share: None)
     spec = ModelSpec(name="smollm2-135m", path=found.path, format=found.format)
     tokenizer = of_file(spec, lambda what, share: None).tokenizer
     ids = tuple(tokenizer.encode(Prompt.raw(TEXT * 5)))
     script = Script(token_ids=ids, repeat=True, max_concurrency=600, context_length=100_000)
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-    return Worker(FakeEngine(script, tokenizer=tokenizer), spec, Settings(max_waiting=600))
+    return Worker(FakeEngine(script, tokenizer=tokenizer), spec, Settings(max_waiting=600), tracer=tracer)
 
 
-async def in_process() -> list[dict[str, Any]]:
+async def in_process(tracer: Tracer | None = None) -> list[dict[str, Any]]:
     rows = []
-    async with make_worker() as worker:
+    async with make_worker(tracer) as worker:
 
         async def one(tokens: int) -> None:
             async for _ in worker.stream(prompt="hi", max_tokens=tokens, **ASKED):
@@ -65,7 +83,23 @@ async def in_process() -> list[dict[str, Any]]:
                 await asyncio.gather(*(one(tokens) for _ in range(streams)))
             cost = (time.process_time() - before) / streams / tokens / times
             rows.append({"streams": streams, "tokens": tokens, "us_per_token": round(cost * 1e6, 1)})
+        began = time.process_time()
+        for _ in range(SHORT):
+            await one(1)
+        rows.append({"us_per_request_of_one_token": round((time.process_time() - began) / SHORT * 1e6, 1)})
     return rows
+
+
+def traced() -> list[dict[str, Any]]:
+    from drivetrain.telemetry.otel import open_tracer
+
+    with subprocess.Popen([sys.executable, "-c", TAKER], stdout=subprocess.PIPE, text=True) as taker:
+        try:
+            assert taker.stdout is not None
+            with open_tracer(f"http://127.0.0.1:{taker.stdout.readline().strip()}") as tracer:
+                return asyncio.run(in_process(tracer))
+        finally:
+            taker.terminate()
 
 
 def over_http() -> list[dict[str, Any]]:
@@ -120,7 +154,7 @@ async def run_server() -> None:
     stop = Stop()
     with bind(settings) as sock:
         async with make_worker() as worker:
-            models = Models({"fake": worker})
+            models = Fleet.of({"fake": worker})
 
             async def start() -> None:
                 return None
@@ -144,8 +178,13 @@ def resident(pid: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    if parser.parse_args().serve:
+    parser.add_argument("--traced", action="store_true", help="with traces, in process alone")
+    args = parser.parse_args()
+    if args.serve:
         asyncio.run(run_server())
+        return
+    if args.traced:
+        print(json.dumps({"in_process": asyncio.run(in_process()), "traced": traced()}, indent=1))
         return
     print(json.dumps({"in_process": asyncio.run(in_process()), "http": over_http()}, indent=1))
 

@@ -186,8 +186,9 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         quantize=args.quantize,
         compile=args.compile,
     )
-    engine, spec = open_parts(args.model, settings)
-    info = await engine.load(spec, lambda what, share: None)
+    parts = open_parts(args.model, settings)
+    engine = parts.make()
+    info = await engine.load(parts.spec, lambda what, share: None)
     try:
         bench = Bench(engine, plan)
         await bench.warm()

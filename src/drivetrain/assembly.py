@@ -13,12 +13,14 @@ from typing import Any
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Description, Engine, ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import Cancelled, InvalidSetting, MissingExtra
+from drivetrain.core.stats import Stats
 from drivetrain.engines.checkpoint.kinds import IN_WORDS, Kind, stated_kind
 from drivetrain.engines.first_fit import Candidate, FirstFit
 from drivetrain.engines.remote.address import Key, Reference, is_url
 from drivetrain.store.catalogue import CATALOGUE
 from drivetrain.store.formats import read_config
 from drivetrain.store.models import LocalModel
+from drivetrain.store.references import parse
 from drivetrain.store.store import Store
 from drivetrain.telemetry.tracing import Tracer
 from drivetrain.worker import worker as worker_module
@@ -301,6 +303,19 @@ def is_remote(model: str, settings: Settings) -> bool:
     return remote
 
 
+def name_of(model: str) -> str | None:
+    """What a model is called where nobody says otherwise, without asking anybody; None: only its server knows.
+
+    Raises `ModelNotFound` for what is no model's name, and `InvalidSetting` for an address that is none.
+    """
+    if is_url(model):
+        from drivetrain.engines.remote.probe import public_name
+
+        name = Reference.parse(model).model
+        return None if name is None else public_name(name)
+    return model if model == "fake" else parse(model).name
+
+
 def remote_spec(model: str, settings: Settings) -> ModelSpec:
     """One URL, or several with commas, and `#NAME` behind them where the upstream has more than one model."""
     from drivetrain.engines.remote.engine import UPSTREAM
@@ -322,33 +337,50 @@ def is_fake(model: str, settings: Settings) -> bool:
     return model == "fake" and settings.engine in {"auto", "fake"}
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a worker is made of. `make` gives an engine that is not loaded yet, as often as one is needed."""
+
+    make: Callable[[], Engine]
+    spec: ModelSpec
+    settings: Settings
+
+    def worker(
+        self, *, tracer: Tracer | None = None, progress: Progress | None = None, stats: Stats | None = None
+    ) -> Worker:
+        """`stats` are counts to go on with: those of an earlier worker of the same model."""
+        made = self.make()
+        return Worker(made, self.spec, self.settings, remake=self.make, tracer=tracer, progress=progress, stats=stats)
+
+
 def open_parts(
     model: str, settings: Settings, *, store: Store | None = None, progress: Progress | None = None
-) -> tuple[Engine, ModelSpec]:
-    """An engine that is not loaded yet, and what it should load, fetched if it was not here.
+) -> Parts:
+    """The parts of a worker for a model, which is fetched if it was not here.
 
     What will be refused is refused before anything is fetched.
     """
     check_engine(settings)
     if is_remote(model, settings):
         refuse_unused(settings, ENGINES["remote"])
-        return ENGINES["remote"].make(), remote_spec(model, settings)
+        return Parts(ENGINES["remote"].make, remote_spec(model, settings), settings)
     store = store or Store()
     if is_fake(model, settings):
         refuse_unused(settings, ENGINES["fake"])
-        return ENGINES["fake"].make(), spec_of(None, settings, store)
+        return Parts(ENGINES["fake"].make, spec_of(None, settings, store), settings)
     _refuse_if_none(model, settings)
     found = store.ensure(model, progress or (lambda what, share: None))
     choice = choose_engine(settings, found)
     choice.kind.refuse_if_missing()
     refuse_unused(settings, choice.kind)
-    return _make(choice, settings), spec_of(found, settings, store)
+    return Parts(_maker(choice, settings), spec_of(found, settings, store), settings)
 
 
-def _make(choice: EngineChoice, settings: Settings) -> Engine:
+def _maker(choice: EngineChoice, settings: Settings) -> Callable[[], Engine]:
     if len(choice.kinds) == 1 and not choice.notes:
-        return choice.kind.make()
-    return FirstFit([kind.candidate(settings) for kind in choice.kinds], choice.notes)
+        return choice.kind.make
+    candidates = [kind.candidate(settings) for kind in choice.kinds]
+    return lambda: FirstFit(candidates, choice.notes)
 
 
 def _refuse_if_none(model: str, settings: Settings) -> None:
@@ -469,11 +501,12 @@ class Worker(worker_module.Worker):
         progress: Progress | None = None,
         tracer: Tracer | None = None,
         store: Store | None = None,
+        stats: Stats | None = None,
     ) -> Opening:
-        """The same with settings that were read already."""
+        """The same with settings that were read already, and counts to go on with."""
 
         def make(report: Progress) -> Worker:
-            engine, spec = open_parts(model, settings, store=store, progress=report)
-            return cls(engine, spec, settings, tracer=tracer, progress=progress)
+            parts = open_parts(model, settings, store=store, progress=report)
+            return parts.worker(tracer=tracer, progress=progress, stats=stats)
 
         return Opening(make, progress)

@@ -29,7 +29,8 @@ class Rig(Protocol):
     """Whether an answer does not depend on what else is in its batch. llama.cpp's kernels round by the company."""
 
     def open(self, **settings: Any) -> contextlib.AbstractAsyncContextManager[Worker]:
-        """A started worker with an engine of its own; stopped, and seen to be clean, on leaving."""
+        """A started worker with an engine of its own; stopped, and seen to be clean, on leaving. `tracer` is none of
+        the settings, but the worker's."""
         ...
 
     def idle(self, worker: Worker) -> bool:
@@ -54,7 +55,8 @@ PROMPT = "Once upon a time there was a small engine that kept its word."
 
 @asynccontextmanager
 async def started(engine: Engine, spec: ModelSpec, settings: dict[str, Any]) -> AsyncIterator[Worker]:
-    worker = Worker(engine, spec, Settings(**settings))
+    tracer = settings.pop("tracer", None)
+    worker = Worker(engine, spec, Settings(**settings), tracer=tracer)
     await worker.start()
     try:
         yield worker

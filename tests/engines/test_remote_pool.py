@@ -122,10 +122,12 @@ async def test_one_of_two_is_killed_under_load_and_comes_back(two: tuple[Far, Fa
         two[0].kill()
         await until(State.OPEN, 30)
         assert worker.status.engine_alive
+        assert worker.status.upstreams == (False, True)
         await asyncio.sleep(0.5)
         lost = endings["EngineFailed"]  # not at once: the breaker hears of a break before the reader does
         two[0].start()
         await until(State.CLOSED, 90)
+        assert worker.status.upstreams == (True, True)
         taken = first.taken
         async with asyncio.timeout(30):
             while first.taken < taken + 10:

@@ -10,7 +10,7 @@ import pytest
 from drivetrain.worker.worker import Worker
 from on_vllm.vllm_rig import VllmRig
 
-CASES = ("endings", "hard_cases", "logprobs", "refusals", "sampling", "stops", "streaming")
+CASES = ("endings", "gauges", "hard_cases", "logprobs", "refusals", "sampling", "stops", "streaming")
 pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES))
 
 

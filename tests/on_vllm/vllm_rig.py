@@ -45,6 +45,7 @@ class KeptCore:
         self._loaded = loaded
         self._closed = False
         self.on_death: Callable[[], None] = lambda: None
+        self.seen = core.seen
 
     @property
     def alive(self) -> bool:

@@ -20,6 +20,7 @@ from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS
 from drivetrain.engines.vllm.core import Loaded, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
 from drivetrain.engines.vllm.sampling import parameters_of
+from drivetrain.engines.vllm.seen import Seen
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 
@@ -79,6 +80,7 @@ class Scripted:
 
     def __init__(self, path: str, arguments: Mapping[str, Any]) -> None:
         self.on_death: Callable[[], None] = lambda: None
+        self.seen = Seen()
         self.alive = True
         self.asked: list[tuple[tuple[int, ...], Mapping[str, Any]]] = []
 

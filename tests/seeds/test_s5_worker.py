@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from drivetrain.core.errors import EngineFailed, InvalidRequest, InvalidSetting,
 from drivetrain.core.events import Finished
 from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.telemetry.tracing import Span
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.sources import read_settings
 from drivetrain.worker.worker import Worker
+from recorded_spans import RecordingTracer
 
 ASK = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, "ignore_eos": True}
 
@@ -30,32 +30,6 @@ ASK = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, "ignore
 async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[Worker]:
     async with drivetrain.Worker.open(checkpoint("llama"), engine="transformers") as made:
         yield made
-
-
-class RecordingTracer:
-    """Keeps every span, open or closed."""
-
-    def __init__(self) -> None:
-        self.spans: list[RecordedSpan] = []
-
-    def start(self, name: str, *, parent: Mapping[str, str] | None = None) -> Span:
-        span = RecordedSpan(name, parent)
-        self.spans.append(span)
-        return span
-
-
-class RecordedSpan:
-    def __init__(self, name: str, parent: Mapping[str, str] | None) -> None:
-        self.name = name
-        self.parent = parent
-        self.attributes: dict[str, object] = {}
-        self.ends: list[BaseException | None] = []
-
-    def set(self, key: str, value: object) -> None:
-        self.attributes[key] = value
-
-    def end(self, error: BaseException | None = None) -> None:
-        self.ends.append(error)
 
 
 def state_of(worker: Worker) -> State:
@@ -129,7 +103,7 @@ async def test_context_and_trace_can_be_given_per_request(checkpoint: Callable[[
     request_span = tracer.spans[-1]
     assert request_span.parent == {"traceparent": "00-ab-cd-01"}
     assert tracer.spans[0].name == "drivetrain.load"
-    assert tracer.spans[0].attributes["engine"] == "transformers"
+    assert tracer.spans[0].attributes["drivetrain.engine"] == "transformers"
 
 
 async def test_a_prompt_form_can_be_set_for_a_model(checkpoint: Callable[[str], Path]) -> None:
@@ -243,10 +217,9 @@ async def test_every_span_is_closed_once_whatever_the_ending() -> None:
         with pytest.raises(EngineFailed):
             await fake.generate(**ASK)
         await asyncio.sleep(0.05)
-    requests = [span for span in tracer.spans if span.name == "drivetrain.request"]
-    assert len(requests) == 3
+    assert [span.name for span in tracer.requests] == ["text_completion fake"] * 3
     assert all(len(span.ends) == 1 for span in tracer.spans)
-    assert [type(span.ends[0]).__name__ for span in requests] == ["NoneType", "Cancelled", "EngineFailed"]
+    assert [span.ends[0] for span in tracer.requests] == [None, "cancelled", "engine_error"]
 
 
 async def test_a_failed_load_closes_its_span_and_leaves_a_stopped_worker() -> None:
@@ -256,7 +229,7 @@ async def test_a_failed_load_closes_its_span_and_leaves_a_stopped_worker() -> No
         await fake.start()
     assert fake.state is State.STOPPED
     assert len(tracer.spans) == 1
-    assert len(tracer.spans[0].ends) == 1
+    assert tracer.spans[0].ends == ["load_failed"]
 
 
 async def test_speed_counts_completion_tokens_and_never_divides_by_zero() -> None:

@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +17,11 @@ import openai
 
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.server.app import create_app
-from drivetrain.server.models import Models
+from drivetrain.fleet.fleet import Fleet
+from drivetrain.server.app import Route, create_app
 from drivetrain.server.run import HttpServer, Stop, bind, serve
 from drivetrain.server.settings import ServerSettings
+from drivetrain.telemetry.tracing import Tracer
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 
@@ -112,7 +113,9 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(open_worker: OpenWorker, **settings: Any) -> Iterator[Served]:
+def serving(
+    open_worker: OpenWorker, tracer: Tracer | None = None, more_routes: Sequence[Route] = (), **settings: Any
+) -> Iterator[Served]:
     made = ServerSettings(port=0, **settings)
     sock = bind(made)
     served = Served(sock.getsockname()[1], made.api_keys[0] if made.api_keys else "")
@@ -124,13 +127,13 @@ def serving(open_worker: OpenWorker, **settings: Any) -> Iterator[Served]:
         served.stop = Stop()
         async with open_worker() as worker:
             served.worker, served.model = worker, worker.metadata.name
-            models = Models({worker.metadata.name: worker})
+            models = Fleet.of({worker.metadata.name: worker})
 
             async def started() -> None:
                 return None
 
             await serve(
-                create_app(models, made),
+                create_app(models, made, tracer, more_routes),
                 made,
                 sock,
                 start=started,
@@ -162,13 +165,13 @@ def serving(open_worker: OpenWorker, **settings: Any) -> Iterator[Served]:
         assert not thread.is_alive()
 
 
-def fake(settings: dict[str, Any] | None = None, /, **script: Any) -> OpenWorker:
+def fake(settings: dict[str, Any] | None = None, /, tracer: Tracer | None = None, **script: Any) -> OpenWorker:
     """A worker on the fake engine with this script."""
 
     @contextlib.asynccontextmanager
     async def open_worker() -> Any:
         spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-        worker = Worker(FakeEngine(Script(**script)), spec, Settings(**(settings or {})))
+        worker = Worker(FakeEngine(Script(**script)), spec, Settings(**(settings or {})), tracer=tracer)
         await worker.start()
         try:
             yield worker

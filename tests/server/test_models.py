@@ -72,7 +72,7 @@ def test_live(served: Served) -> None:
     assert status["memory"][0]["total_bytes"] > 0
     text = served.request("GET", "/metrics")[2].decode()
     assert f'drivetrain_requests_running{{model="{served.model}"}} 0' in text
-    assert f'drivetrain_requests_total{{model="{served.model}",ending="finished"}}' in text
+    assert f'drivetrain_requests_total{{ending="finished",model="{served.model}"}}' in text
 
 
 def test_openapi(served: Served) -> None:

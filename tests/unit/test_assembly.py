@@ -140,6 +140,7 @@ def test_a_setting_that_the_engine_does_not_have_is_refused(
 def test_settings_that_only_one_engine_has_go_with_it(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     model_of(tmp_path, CAUSAL)
-    engine, spec = assembly.open_parts(str(tmp_path), Settings(kv_cache_gb=1.0), store=Store(tmp_path / "store"))
-    assert isinstance(engine, FirstFit)
-    assert spec.options == {"kv_cache_gb": 1.0}
+    parts = assembly.open_parts(str(tmp_path), Settings(kv_cache_gb=1.0), store=Store(tmp_path / "store"))
+    assert isinstance(parts.make(), FirstFit)
+    assert parts.make() is not parts.make()
+    assert parts.spec.options == {"kv_cache_gb": 1.0}

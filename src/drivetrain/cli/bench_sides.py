@@ -22,7 +22,7 @@ from drivetrain.bench.weights import Weights, weigh
 from drivetrain.cli import options
 from drivetrain.cli.bench_options import AGAINST_KEY_VARIABLE, KEY_VARIABLES
 from drivetrain.cli.values import plain
-from drivetrain.core.engine import Engine, ModelSpec, Progress, WeightsFormat
+from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker import sources
 from drivetrain.worker.settings import Settings
@@ -164,15 +164,14 @@ class Found:
     """A local side whose weights are on this disk. The engine is not loaded; one behind HTTP has no use for it."""
 
     side: LocalSide
-    engine: Engine
-    spec: ModelSpec
+    parts: assembly.Parts
 
 
 def find(side: PlannedSide, progress: Progress) -> Found | UrlSide:
     """Fetch what is not here, and refuse what will be refused."""
     if isinstance(side, UrlSide):
         return side
-    return Found(side, *assembly.open_parts(side.model, side.resolved.settings, progress=progress))
+    return Found(side, assembly.open_parts(side.model, side.resolved.settings, progress=progress))
 
 
 @contextlib.asynccontextmanager
@@ -185,10 +184,8 @@ async def opened(found: Found | UrlSide, progress: Progress) -> AsyncIterator[Ta
             progress("asking the server what it is", None)
             yield await _open_served(found, served.url, served.key)
     else:
-        settings = found.side.resolved.settings
-        opening = assembly.Opening(
-            lambda report: assembly.Worker(found.engine, found.spec, settings, progress=report), progress
-        )
+        parts = found.parts
+        opening = assembly.Opening(lambda report: parts.worker(progress=report), progress)
         async with opening as worker:
             known = worker.metadata
             facts = Facts(
@@ -198,7 +195,7 @@ async def opened(found: Found | UrlSide, progress: Progress) -> AsyncIterator[Ta
                 device=known.device,
                 dtype=known.dtype,
                 max_concurrency=worker.capabilities.max_concurrency,
-                weights=_weights(found.spec),
+                weights=_weights(found.parts.spec),
                 stated={"settings": plain(found.side.given), "versions": dict(known.versions), "notes": known.notes},
             )
             yield InProcess(worker, label=known.engine, facts=facts, chat=found.side.chat)
@@ -223,7 +220,7 @@ async def _open_served(found: Found, url: str, key: str) -> Remote:
         device=known["device"],
         dtype=known["dtype"],
         max_concurrency=known["max_concurrency"],
-        weights=_weights(found.spec),
+        weights=_weights(found.parts.spec),
         stated={"settings": plain(found.side.given)},
     )
     return Remote(asking, label=known["engine"], facts=facts)

@@ -13,7 +13,6 @@ from drivetrain.cli.boundary import FAILED
 from drivetrain.cli.diff_sides import PlannedSide, read_sides
 from drivetrain.cli.progress import ProgressLine, progress_line
 from drivetrain.cli.values import plain
-from drivetrain.core.engine import Engine, ModelSpec
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.diff.prompts import BUILT_IN, read_prompts
 from drivetrain.diff.record import Questions, record
@@ -50,14 +49,12 @@ def run(args: argparse.Namespace) -> int:
 def _ask(planned: list[PlannedSide], questions: Questions, asked: list[Side], progress: ProgressLine) -> None:
     """All weights are found before the first engine is loaded; no two are loaded at once."""
     parts = [assembly.open_parts(side.model, side.resolved.settings, progress=progress) for side in planned]
-    for side in planned:
-        engine, spec = parts.pop(0)
-        asked.append(_asked(side, engine, spec, questions, progress))
+    for side, found in zip(planned, parts, strict=True):
+        asked.append(_asked(side, found, questions, progress))
 
 
-def _asked(side: PlannedSide, engine: Engine, spec: ModelSpec, questions: Questions, progress: ProgressLine) -> Side:
-    settings = side.resolved.settings
-    opening = assembly.Opening(lambda report: assembly.Worker(engine, spec, settings, progress=report), progress)
+def _asked(side: PlannedSide, parts: assembly.Parts, questions: Questions, progress: ProgressLine) -> Side:
+    opening = assembly.Opening(lambda report: parts.worker(progress=report), progress)
     with sync.Worker(opening) as worker:
         answers = record(worker, questions, side.label, progress)
         known = worker.metadata
@@ -65,7 +62,7 @@ def _asked(side: PlannedSide, engine: Engine, spec: ModelSpec, questions: Questi
             label=side.label,
             engine=known.engine,
             model=side.model,
-            weights=spec.format,
+            weights=parts.spec.format,
             dtype=known.dtype,
             device=known.device,
             settings=plain(side.changed),

@@ -51,6 +51,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         bench,
         chat,
         conform,
+        deploy,
         diff,
         doctor,
         generate,
@@ -69,7 +70,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     parser.add_argument("--version", action="version", version=f"drivetrain {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for module in (serve, generate, chat, bench, conform, diff, inspect, doctor, models):
+    for module in (serve, deploy, generate, chat, bench, conform, diff, inspect, doctor, models):
         module.add(commands)
     for command in commands.choices.values():
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)

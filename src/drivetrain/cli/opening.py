@@ -17,10 +17,7 @@ def opened(model: str, settings: Settings, *, quiet: bool = False) -> Iterator[s
     Weights are fetched here in the main thread, where Ctrl-C is felt at once, and not in a thread of the worker.
     """
     with progress_line(quiet=quiet) as progress:
-        engine, spec = assembly.open_parts(model, settings, progress=progress)
-        worker = sync.Worker(
-            assembly.Opening(lambda report: assembly.Worker(engine, spec, settings, progress=report), progress)
-        )
-        with worker:
+        parts = assembly.open_parts(model, settings, progress=progress)
+        with sync.Worker(assembly.Opening(lambda report: parts.worker(progress=report), progress)) as worker:
             progress.close()
             yield worker

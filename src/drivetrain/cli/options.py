@@ -34,10 +34,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
 
 
-def add_remote(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """For commands whose MODEL may be a URL; `several` lets more URLs of the same model follow it."""
-    if several:
-        parser.add_argument("more_urls", metavar="URL", nargs="*", help="where MODEL is a URL: more servers of it")
+def add_remote(parser: argparse.ArgumentParser) -> None:
+    """For commands whose MODEL may be a URL."""
     parser.add_argument("--model", dest="at_url", metavar="NAME", help="which model, where MODEL is a URL")
 
 
@@ -70,9 +68,6 @@ def read_settings(args: argparse.Namespace) -> Resolved:
 def _reference(model: str, more_urls: Sequence[str], name: str | None) -> str:
     from drivetrain.engines.remote.address import is_url
 
-    for url in (model, *more_urls) if more_urls else ():
-        if not is_url(url):
-            raise InvalidSetting(f"{url!r} is not a URL; several models are only taken as URLs of one", param="model")
     if name is None:
         return ",".join([model, *more_urls])
     if not is_url(model) or "#" in model:

@@ -5,30 +5,33 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
-import json
 import os
-import shlex
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.cli import options, output
+from drivetrain.cli import options, output, serve_fleet
+from drivetrain.cli.serve_dropin import Dropin, add_dropin_flags
+from drivetrain.cli.serve_fleet import add_fleet_flags
+from drivetrain.cli.serve_greeting import KEY_VARIABLE, ways_in
+from drivetrain.cli.serve_logs import add_log_flags, start_log
+from drivetrain.cli.serve_tracing import add_tracing_flags, tracing
 from drivetrain.core.errors import InvalidSetting, MissingExtra
 
 if TYPE_CHECKING:
-    from drivetrain import assembly
-    from drivetrain.core.capabilities import Capabilities
+    from drivetrain.fleet.fleet import Fleet
     from drivetrain.server.settings import ServerSettings
+    from drivetrain.telemetry.tracing import Tracer
     from drivetrain.worker.settings import Settings
 
-KEY_VARIABLE = "DRIVETRAIN_API_KEY"
-_PACKAGES = ("starlette", "uvicorn", "h11", "pydantic")
+_PACKAGES = ("starlette", "uvicorn", "h11", "pydantic", "prometheus_client")
 _EPILOG = """examples:
   drivetrain serve smollm2-135m
   drivetrain serve ./my-model --port 9000 --name my-model
   drivetrain serve http://127.0.0.1:8080/v1 http://127.0.0.1:8081/v1 --model name
   drivetrain serve org/name --host 0.0.0.0 --api-key-file keys.txt
+  drivetrain serve smollm2-135m code=./code.gguf --max-loaded 1 --alias gpt-4o=smollm2-135m
 
 The page is at http://127.0.0.1:8000/, the API at /v1. TLS is a proxy's work. SIGTERM or Ctrl-C lets running
 requests end (see --drain-s); a second one ends at once.
@@ -40,14 +43,25 @@ def add(commands: options.Commands) -> None:
         "serve",
         help="an HTTP server: the OpenAI API and a web page",
         description="Serve a model over HTTP, as the OpenAI API does, with a chat page at /.",
-        usage="%(prog)s MODEL [option ...]",
+        usage="%(prog)s MODEL [MODEL ...] [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    options.add_model(parser)
-    options.add_remote(parser, several=True)
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="*",
+        help="a short name, a folder, a .gguf file, a Hugging Face id or a URL; several URLs are servers of one model, "
+        "anything else are several models, and NAME=MODEL gives one a name",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    options.add_remote(parser)
     _add_server(parser.add_argument_group("server"))
+    add_fleet_flags(parser.add_argument_group("several models"))
+    add_log_flags(parser.add_argument_group("log"))
+    add_tracing_flags(parser.add_argument_group("traces"))
+    add_dropin_flags(parser.add_argument_group("worker of FastChat or DB-GPT"))
     options.add_settings(parser)
     parser.set_defaults(run=run)
 
@@ -58,6 +72,7 @@ def _add_server(group: Any) -> None:
     group.add_argument("--host", metavar="ADDRESS", help="the address to listen on (default: 127.0.0.1)")
     group.add_argument("--port", type=count, metavar="N", help="the port; 0 picks a free one (default: 8000)")
     group.add_argument("--api-key-file", type=Path, metavar="FILE", help=f"keys, one a line (or one in {KEY_VARIABLE})")
+    group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="keys for what is under /admin, one a line")
     group.add_argument(
         "--insecure-no-key",
         action="store_true",
@@ -72,6 +87,11 @@ def _add_server(group: Any) -> None:
         choices=("refuse", "warn"),
         help="what becomes of a field that nobody knows (default: refuse)",
     )
+    group.add_argument(
+        "--metrics-compat",
+        choices=("none", "vllm"),
+        help="names that /metrics gives beside ours, for dashboards that read those (default: none)",
+    )
     group.add_argument("--max-body-bytes", type=count, metavar="N", help="of one request (default: 33554432)")
     group.add_argument("--max-header-bytes", type=count, metavar="N", help="of one request (default: 32768)")
     group.add_argument("--max-connections", type=count, metavar="N", help="open at once (default: 2048)")
@@ -82,33 +102,56 @@ def _add_server(group: Any) -> None:
 
 
 _FLAGS = (
-    "host", "port", "insecure_no_key", "allowed_hosts", "unknown_fields", "max_body_bytes", "max_header_bytes",
+    "host", "port", "insecure_no_key", "allowed_hosts", "unknown_fields", "metrics_compat", "max_body_bytes",
+    "max_header_bytes",
     "max_connections", "max_prompts", "receipt_timeout_s",
 )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    resolved = options.read_settings(args)
+    said = serve_fleet.read(args)
+    chosen = serve_fleet.choose(args, said) if said is not None else []
+    if said is None:
+        args.model, *args.more_urls = args.models
+        resolved = [options.read_settings(args)]
+    else:
+        resolved = [one.resolved for one in chosen]
     if args.explain:
-        return options.explain(args, resolved)
+        return serve_fleet.explain(chosen) if said is not None else options.explain(args, resolved[0])
     if any(importlib.util.find_spec(package) is None for package in _PACKAGES):
         raise MissingExtra("the HTTP server", extra="server")
-    _serve(args, resolved.settings, _server_settings(args, resolved.settings))
+    start_log(args)
+    server = _server_settings(args, [one.settings for one in resolved])
+    dropin = Dropin.read(args, server)
+    with tracing(args) as tracer:
+        if said is None:
+            _serve_one(args, resolved[0].settings, server, dropin, tracer)
+        else:
+            _serve_several(args, chosen, said, server, dropin, tracer)
     return 0
 
 
-def _server_settings(args: argparse.Namespace, worker: Settings) -> ServerSettings:
+def _server_settings(args: argparse.Namespace, workers: Sequence[Settings]) -> ServerSettings:
     from drivetrain.server.settings import ServerSettings
 
     given = {name: value for name in _FLAGS if (value := getattr(args, name)) is not None}
-    return ServerSettings(**given, api_keys=_keys(args.api_key_file), write_timeout_s=worker.reader_timeout_s)
+    return ServerSettings(
+        **given,
+        api_keys=_keys(args.api_key_file) or _key_of_environment(),
+        admin_keys=_keys(args.admin_key_file),
+        write_timeout_s=max(worker.reader_timeout_s for worker in workers),
+    )
+
+
+def _key_of_environment() -> tuple[str, ...]:
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    return (key,) if key else ()
 
 
 def _keys(file: Path | None) -> tuple[str, ...]:
-    """From the file, a key a line; else from the environment."""
+    """A key a line."""
     if file is None:
-        key = os.environ.get(KEY_VARIABLE, "").strip()
-        return (key,) if key else ()
+        return ()
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
@@ -120,7 +163,9 @@ def _keys(file: Path | None) -> tuple[str, ...]:
     return keys
 
 
-def _serve(args: argparse.Namespace, settings: Settings, server: ServerSettings) -> None:
+def _serve_one(
+    args: argparse.Namespace, settings: Settings, server: ServerSettings, dropin: Dropin, tracer: Tracer | None
+) -> None:
     """The address is taken first: a port in use is told before a model is fetched.
 
     Weights are fetched here in the main thread, where Ctrl-C is felt at once.
@@ -129,10 +174,12 @@ def _serve(args: argparse.Namespace, settings: Settings, server: ServerSettings)
 
     from drivetrain import assembly
     from drivetrain.cli.progress import progress_line
+    from drivetrain.fleet.fleet import Fleet
     from drivetrain.server.run import address_of, bind
 
     with bind(server) as sock, progress_line(quiet=args.quiet) as progress:
-        engine, spec = assembly.open_parts(args.model, settings, progress=progress)
+        parts = assembly.open_parts(args.model, settings, progress=progress)
+        name = parts.spec.name
 
         def greet(worker: assembly.Worker) -> None:
             gc.collect()
@@ -140,56 +187,72 @@ def _serve(args: argparse.Namespace, settings: Settings, server: ServerSettings)
             progress.close()
             for note in worker.metadata.notes:
                 output.note(f"note: {note}")
-            output.line(_greeting(address_of(sock), spec.name, worker.capabilities, args.api_key_file, server))
+            output.line(f"{name} is ready.")
+            output.line(ways_in(address_of(sock), name, worker.capabilities, args.api_key_file, server))
 
         async def main() -> None:
-            worker = assembly.Worker(engine, spec, settings, progress=progress)
-            await _run_server(worker, spec.name, server, sock, lambda: greet(worker))
+            worker = parts.worker(progress=progress, tracer=tracer)
+            try:
+                await _run_server(
+                    Fleet.of({name: worker}), server, dropin, tracer, sock, worker.start, lambda: greet(worker)
+                )
+            finally:
+                await worker.stop()
+
+        asyncio.run(main())
+
+
+def _serve_several(
+    args: argparse.Namespace,
+    chosen: Sequence[serve_fleet.Chosen],
+    said: serve_fleet.Said,
+    server: ServerSettings,
+    dropin: Dropin,
+    tracer: Tracer | None,
+) -> None:
+    import asyncio
+
+    from drivetrain.cli.progress import progress_line
+    from drivetrain.cli.serve_offers import make_fleet
+    from drivetrain.server.run import address_of, bind
+
+    with bind(server) as sock, progress_line(quiet=args.quiet) as progress:
+
+        async def main() -> None:
+            fleet = make_fleet(chosen, said, progress, tracer)
+
+            def greet() -> None:
+                progress.close()
+                for _, worker in fleet:
+                    for note in worker.metadata.notes:
+                        output.note(f"note: {worker.metadata.name}: {note}")
+                output.line("\n".join(f"{member.name} is {member.state}." for member in fleet.members))
+                for name, worker in list(fleet)[:1]:
+                    output.line(ways_in(address_of(sock), name, worker.capabilities, args.api_key_file, server))
+
+            try:
+                await _run_server(fleet, server, dropin, tracer, sock, fleet.start, greet)
+            finally:
+                await fleet.stop()
 
         asyncio.run(main())
 
 
 async def _run_server(
-    worker: assembly.Worker, name: str, settings: ServerSettings, sock: socket.socket, ready: Callable[[], None]
+    models: Fleet,
+    settings: ServerSettings,
+    dropin: Dropin,
+    tracer: Tracer | None,
+    sock: socket.socket,
+    start: Callable[[], Awaitable[None]],
+    ready: Callable[[], None],
 ) -> None:
     from drivetrain.server.app import create_app
-    from drivetrain.server.models import Models
     from drivetrain.server.run import Stop, serve
 
-    models, stop = Models({name: worker}), Stop()
-    app = create_app(models, settings)
+    stop = Stop()
+    app = create_app(models, settings, tracer, dropin.routes)
     with stop.on_signals():
-        try:
-            await serve(app, settings, sock, start=worker.start, drain=models.drain, stop=stop, ready=ready)
-        finally:
-            await worker.stop()
-
-
-def _greeting(
-    address: str, model: str, capabilities: Capabilities, key_file: Path | None, server: ServerSettings
-) -> str:
-    """The page, and a curl and a Python line that work when pasted."""
-    key = "none"
-    if server.api_keys:
-        key = f"$(grep -v '^#' {shlex.quote(str(key_file))} | head -n 1)" if key_file else f"${KEY_VARIABLE}"
-    path, body, call = _example(model, capabilities)
-    header = f' -H "authorization: Bearer {key}"' if server.api_keys else ""
-    curl = f"curl {address}/v1/{path}{header} -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
-    code = f'from openai import OpenAI; print(OpenAI(base_url="{address}/v1").{call})'
-    python = f'OPENAI_API_KEY="{key}" python3 -c {shlex.quote(code)}'
-    ways = {"The page": f"{address}/", "In a shell": curl, "In Python (pip install openai)": python}
-    return f"{model} is ready.\n" + "".join(f"\n{way}:\n  {line}\n" for way, line in ways.items())
-
-
-def _example(model: str, capabilities: Capabilities) -> tuple[str, dict[str, Any], str]:
-    """For the curl line the path and the body, for the Python line the call."""
-    name = json.dumps(model)
-    if not capabilities.generation:
-        call = f'embeddings.create(model={name}, input="Hello").data[0].embedding'
-        return "embeddings", {"model": model, "input": "Hello"}, call
-    if not capabilities.chat:
-        call = f'completions.create(model={name}, prompt="Once upon a time").choices[0].text'
-        return "completions", {"model": model, "prompt": "Once upon a time"}, call
-    messages = [{"role": "user", "content": "Say hello in five words."}]
-    call = f"chat.completions.create(model={name}, messages={json.dumps(messages)}).choices[0].message.content"
-    return "chat/completions", {"model": model, "messages": messages}, call
+        async with dropin.registration(models, sock) as told:
+            start, drain = told.after(start), told.before(models.drain)
+            await serve(app, settings, sock, start=start, drain=drain, stop=stop, ready=ready)

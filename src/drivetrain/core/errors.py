@@ -7,6 +7,7 @@
     ├── InvalidSetting            a flag, environment variable, TOML key or file is unusable
     ├── Overloaded                the queue is full; `retry_after_s` says when to come back
     │   └── NotReady              loading, draining or stopped
+    │       └── NotLoaded         its load failed, or there is no room for it; it is tried again
     ├── DeadlineExceeded          `timeout_s` passed
     ├── Cancelled                 the caller went away, stopped reading, or the worker was closed
     ├── EngineFailed              the engine broke; this request is lost, the next may work
@@ -17,8 +18,8 @@
         └── UnfitEngine           nothing is wrong with the model, but this engine cannot run it; another one may
 
 An error that ends a request carries what was done until then in `partial`: the choices, finished or not,
-and the usage so far. Messages say what was wrong and what to do about it, never paths of the server,
-addresses or prompts of other requests.
+and the usage so far. `request_id` is set once a worker has taken note of the request. Messages say what was wrong and
+what to do about it, never paths of the server, addresses or prompts of other requests.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class DrivetrainError(Exception):
         self.message = message
         self.param = param
         self.partial: Partial | None = None
+        self.request_id: str | None = None
 
 
 class InvalidRequest(DrivetrainError):
@@ -72,6 +74,10 @@ class Overloaded(DrivetrainError):
 
 class NotReady(Overloaded):
     code = "not_ready"
+
+
+class NotLoaded(NotReady):
+    code = "not_loaded"
 
 
 class DeadlineExceeded(DrivetrainError):

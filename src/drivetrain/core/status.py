@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from drivetrain.core.results import DeviceMemory
+
 
 class State(StrEnum):
+    """`RESTARTING`: the engine has failed and is loaded again. `FAILED`: it cannot be, from within this process."""
+
     LOADING = "loading"
     READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
     DRAINING = "draining"
     STOPPED = "stopped"
 
@@ -51,3 +57,9 @@ class Status:
     completion_tokens: int
     engine_alive: bool
     last_progress_s: float
+    kv_used: float = 0.0
+    """The share that is held of what requests may hold in keys and values, from 0 to 1."""
+    preemptions: int = 0
+    upstreams: tuple[bool, ...] = ()
+    memory: tuple[DeviceMemory, ...] = ()
+    """Of the host, and of each device that the engine computes on."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.events import Event
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Embeddings, Result
+from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata, State, Status
 
 
@@ -59,6 +60,11 @@ class Worker(Protocol):
     @property
     def status(self) -> Status: ...
 
+    @property
+    def stats(self) -> Stats:
+        """What was counted until now. To be read, not kept: it goes on counting."""
+        ...
+
     def submit(self, request: GenerateRequest) -> EventStream:
         """Raises at once what can be told without work; the work begins with the first event awaited."""
         ...
@@ -68,7 +74,11 @@ class Worker(Protocol):
         ...
 
     async def embed(
-        self, inputs: str | Sequence[str] | Sequence[Sequence[int]], *, timeout_s: float | None = None
+        self,
+        inputs: str | Sequence[str] | Sequence[Sequence[int]],
+        *,
+        timeout_s: float | None = None,
+        trace_context: Mapping[str, str] | None = None,
     ) -> Embeddings: ...
 
     async def tokenize(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> list[int]:

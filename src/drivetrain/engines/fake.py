@@ -172,7 +172,6 @@ class FakeEngine:
                 self._wake.clear()
                 await self._wake.wait()
             self.steps_run += 1
-            self._last_progress = time.monotonic()
             for running in list(self._running):
                 self._advance(running)
             self._running = [r for r in self._running if r.open and not r.channel.aborted]
@@ -200,6 +199,7 @@ class FakeEngine:
             channel.release(error)
             return
         running.steps += 1
+        self._last_progress = time.monotonic()
         if not running.open:
             channel.release()
 

@@ -13,7 +13,6 @@ from drivetrain.core.events import Event, Finished
 from drivetrain.core.results import Result, Usage
 from drivetrain.core.worker import EventStream, Worker
 from drivetrain.server.errors import renamed
-from drivetrain.server.gauges import Gauges
 from drivetrain.server.translate import Asked
 
 MAX_MERGED = 64
@@ -58,13 +57,9 @@ async def _close_when_gone(receive: Receive, streams: Sequence[EventStream]) -> 
         await stream.aclose()
 
 
-async def read_whole(streams: Sequence[EventStream], gauges: Gauges) -> list[Result]:
-    def hear(number: int, events: Sequence[Event]) -> bool:
-        gauges.note(events)
-        return True
-
+async def read_whole(streams: Sequence[EventStream]) -> list[Result]:
     async with Answers(streams) as answers:
-        await answers.follow(hear)
+        await answers.follow(lambda number, events: True)
     return [stream.result() for stream in streams]
 
 

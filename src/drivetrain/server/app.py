@@ -5,7 +5,8 @@ Plain ASGI: all that stands between a connection and an answer is passed again w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -14,19 +15,24 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from drivetrain.core.errors import DrivetrainError
-from drivetrain.server import cards, live, openapi, static, tokens
+from drivetrain.server import admin, cards, live, metrics, openapi, static, tokens
 from drivetrain.server.chat import chat
 from drivetrain.server.completions import completions
 from drivetrain.server.context import Context
+from drivetrain.server.counts import ROUTE_KEY
 from drivetrain.server.embeddings import embeddings
 from drivetrain.server.errors import error_response, refusal
 from drivetrain.server.guard import Guard
 from drivetrain.server.models import Models
+from drivetrain.server.refusals import trace_refusal
 from drivetrain.server.settings import ServerSettings
+from drivetrain.telemetry.tracing import NoTracer, Tracer
 
 Endpoint = Callable[[Request, Context], Awaitable[Any]]
+Route = tuple[str, str, Endpoint]
+"""Method, path, and who answers."""
 
-ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
+ROUTES: tuple[Route, ...] = (
     ("GET", "/v1/models", cards.list_models),
     ("GET", "/v1/models/{name:path}", cards.retrieve_model),
     ("POST", "/v1/chat/completions", chat),
@@ -37,7 +43,12 @@ ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/health", live.health),
     ("GET", "/ready", live.ready),
     ("GET", "/status", live.status),
-    ("GET", "/metrics", live.metrics),
+    ("GET", "/metrics", metrics.metrics),
+    ("GET", "/admin/models", admin.list_models),
+    ("POST", "/admin/models/load", admin.load),
+    ("POST", "/admin/models/unload", admin.unload),
+    ("POST", "/admin/models/pin", admin.pin),
+    ("POST", "/admin/models/unpin", admin.unpin),
     ("GET", "/openapi.json", openapi.document),
     ("GET", "/", static.page),
     ("GET", "/{name}", static.page),
@@ -45,24 +56,33 @@ ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
 """A name at the end of a path is one part of it, or with `:path` all that is left."""
 
 
-def create_app(models: Models, settings: ServerSettings | None = None) -> ASGIApp:
+def create_app(
+    models: Models,
+    settings: ServerSettings | None = None,
+    tracer: Tracer | None = None,
+    more_routes: Sequence[Route] = (),
+) -> ASGIApp:
     settings = settings or ServerSettings()
-    return Guard(App(Context(models, settings)), settings)
+    context = Context(models, settings, tracer=tracer or NoTracer())
+    return Guard(App(context, (*more_routes, *ROUTES)), settings, context.counts)
 
 
 class App:
     """Finds who answers a request, and says as a status and a body what goes wrong before the answer begins."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, routes: Sequence[Route]) -> None:
         self._context = context
-        self._exact = {path: (method, handler) for method, path, handler in ROUTES if "{" not in path}
-        self._named = [(path.partition("{"), method, handler) for method, path, handler in ROUTES if "{" in path]
+        self._exact = {path: (method, handler) for method, path, handler in routes if "{" not in path}
+        self._named = [(path.partition("{"), method, handler) for method, path, handler in routes if "{" in path]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began_ns = time.time_ns()
         try:
             response = await self._answer(Request(scope, receive))
             await response(scope, receive, send)
         except DrivetrainError as exc:
+            self._context.counts.refused(exc)
+            trace_refusal(self._context.tracer, scope, exc, began_ns)
             await error_response(exc)(scope, receive, send)
         except HTTPException as exc:
             await _not_here(exc)(scope, receive, send)
@@ -79,11 +99,13 @@ class App:
     def _find(self, request: Request) -> tuple[str, Endpoint]:
         path = request.scope["path"]
         if path in self._exact:
+            request.scope[ROUTE_KEY] = path
             return self._exact[path]
         for (start, _, kind), method, handler in self._named:
             name = path.removeprefix(start)
             if path.startswith(start) and name and (kind == "name:path}" or "/" not in name):
                 request.scope["path_params"] = {"name": name}
+                request.scope[ROUTE_KEY] = f"{start}{{name}}"
                 return method, handler
         raise HTTPException(404)
 

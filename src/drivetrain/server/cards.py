@@ -28,18 +28,24 @@ _SHOWN = ("type", "minimum", "maximum", "exclusiveMinimum", "enum", "description
 
 
 async def list_models(request: Request, context: Context) -> Response:
-    data = [_card(name, context) for name, _ in context.models]
-    return json_response({"object": "list", "data": data})
+    names = [name for model in context.models.members for name in (model.name, *model.aliases)]
+    return json_response({"object": "list", "data": [_card(name, context) for name in names]})
 
 
 async def retrieve_model(request: Request, context: Context) -> Response:
     name = request.path_params["name"]
-    worker = context.models.find(name)
-    return json_response(_card(name, context) | {"capabilities": capabilities_json(worker)})
+    card, worker = _card(name, context), context.models.member(name).worker
+    if worker is None:  # nobody loads a model for a look at it
+        return json_response(card)
+    return json_response(card | {"capabilities": capabilities_json(worker)})
 
 
 def _card(name: str, context: Context) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": context.models.created, "owned_by": "drivetrain"}
+    """`state` is ready, loading or unloaded among others; one that is not loaded is loaded by the first request."""
+    model = context.models.member(name)
+    alias = {"alias_of": model.name} if name != model.name else {}
+    created = context.models.created
+    return {"id": name, "object": "model", "created": created, "owned_by": "drivetrain", "state": model.state, **alias}
 
 
 def capabilities_json(worker: Worker) -> dict[str, Any]:
@@ -60,6 +66,7 @@ def capabilities_json(worker: Worker) -> dict[str, Any]:
         "vision": capabilities.vision,
         "embeddings": capabilities.embeddings,
         "embedding_size": metadata.embedding_size if capabilities.embeddings else None,
+        "pooling": metadata.pooling if capabilities.embeddings else None,
         "tokens": capabilities.tokens,
         "parameters": parameters_json(capabilities, metadata),
         "limits": asdict(capabilities.limits),

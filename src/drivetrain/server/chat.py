@@ -13,16 +13,16 @@ from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.generate import Answered, answer
 from drivetrain.server.schema import ChatBody
-from drivetrain.server.spelling import Heads, chat_logprobs, compact, matched_stop_json, new_id, quote, usage_json
+from drivetrain.server.spelling import Heads, chat_logprobs, compact, matched_stop_json, quote, usage_json
 from drivetrain.server.translate import Asked, chat_request
 
 
 async def chat(request: Request, context: Context) -> Answered:
     read = read_body(await request.body(), ChatBody, unknown=context.settings.unknown_fields)
-    worker = context.models.find(read.body.model)
+    context.models.member(read.body.model)  # the first thing to be wrong
     asked = chat_request(read.body, request.headers)
     shape = ChatShape(read.body.model, asked)
-    return await answer(request, context, worker, asked, shape, read.headers)
+    return await answer(request, context, read.body.model, asked, shape, read.headers)
 
 
 class ChatShape:
@@ -30,7 +30,7 @@ class ChatShape:
 
     def __init__(self, model: str, asked: Asked) -> None:
         self._asked = asked
-        self._id = new_id("chatcmpl")
+        self._id = asked.id
         self._created = int(time.time())
         self._model = model
         head = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": model}

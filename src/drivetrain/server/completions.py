@@ -13,16 +13,16 @@ from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.generate import Answered, answer
 from drivetrain.server.schema import CompletionBody
-from drivetrain.server.spelling import Heads, compact, completion_logprobs, matched_stop_json, new_id, quote, usage_json
+from drivetrain.server.spelling import Heads, compact, completion_logprobs, matched_stop_json, quote, usage_json
 from drivetrain.server.translate import Asked, completion_request
 
 
 async def completions(request: Request, context: Context) -> Answered:
     read = read_body(await request.body(), CompletionBody, unknown=context.settings.unknown_fields)
-    worker = context.models.find(read.body.model)
+    context.models.member(read.body.model)  # the first thing to be wrong
     asked = completion_request(read.body, request.headers, max_prompts=context.settings.max_prompts)
     shape = CompletionShape(read.body.model, asked)
-    return await answer(request, context, worker, asked, shape, read.headers)
+    return await answer(request, context, read.body.model, asked, shape, read.headers)
 
 
 class CompletionShape:
@@ -30,7 +30,7 @@ class CompletionShape:
 
     def __init__(self, model: str, asked: Asked) -> None:
         self._asked = asked
-        self._id = new_id("cmpl")
+        self._id = asked.id
         self._created = int(time.time())
         self._model = model
         head = {"id": self._id, "object": "text_completion", "created": self._created, "model": model}

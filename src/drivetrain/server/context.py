@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from drivetrain.server.gauges import Gauges
+from drivetrain.server.counts import Counts
 from drivetrain.server.models import Models
+from drivetrain.server.rate import Rate
 from drivetrain.server.settings import ServerSettings
+from drivetrain.telemetry.tracing import NoTracer, Tracer
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     models: Models
     settings: ServerSettings
-    gauges: Gauges = field(default_factory=Gauges)
+    counts: Counts = field(default_factory=Counts)
+    rate: Rate = field(default_factory=Rate)
+    """Of tokens, for whoever looks at `/status`."""
+    tracer: Tracer = field(default_factory=NoTracer)
+    """For what no worker hears of; each worker has it too."""

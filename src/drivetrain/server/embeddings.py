@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import struct
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive
 
-from drivetrain.core.errors import Cancelled, InvalidRequest, Unsupported
+from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import Embeddings
 from drivetrain.core.worker import Worker
-from drivetrain.server.answering import gone
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
+from drivetrain.server.leasing import leased, unless_gone
 from drivetrain.server.schema import EmbeddingBody
-from drivetrain.server.translate import as_list
-
-T = TypeVar("T")
+from drivetrain.server.translate import as_list, trace_headers
 
 
 async def embeddings(request: Request, context: Context) -> Response:
     read = read_body(await request.body(), EmbeddingBody, unknown=context.settings.unknown_fields)
     body = read.body
-    worker = context.models.find(body.model)
-    _check(body, worker)
+    context.models.member(body.model)  # the first thing to be wrong
     inputs: Any = as_list(body.input, "input")
-    found = await unless_gone(worker.embed(inputs, timeout_s=body.timeout_s), request.receive)
+    async with leased(context.models, body.model, request.receive, body.timeout_s) as (worker, left_s):
+        _check(body, worker)
+        timeout_s, trace = left_s or body.timeout_s, trace_headers(request.headers)
+        found = await unless_gone(worker.embed(inputs, timeout_s=timeout_s, trace_context=trace), request.receive)
     return json_response(_document(body, found), headers=read.headers)
 
 
@@ -52,23 +49,8 @@ def _check(body: EmbeddingBody, worker: Worker) -> None:
             raise InvalidRequest(f"timeout_s is {body.timeout_s:g}; the limit is {limit:g}", param="timeout_s")
 
 
-async def unless_gone(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """What `work` gives. When the client leaves first, `work` is cancelled, which frees what it holds."""
-    task = asyncio.create_task(work)
-    listener = asyncio.create_task(gone(receive))
-    try:
-        await asyncio.wait({task, listener}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Cancelled("the client went away")
-        return task.result()
-    finally:
-        for pending in (task, listener):
-            pending.cancel()
-        await asyncio.gather(task, listener, return_exceptions=True)
-
-
 def _document(body: EmbeddingBody, found: Embeddings) -> dict[str, Any]:
-    encode = _base64 if body.encoding_format == "base64" else list
+    encode = as_base64 if body.encoding_format == "base64" else list
     data = [
         {"object": "embedding", "index": index, "embedding": encode(vector)}
         for index, vector in enumerate(found.vectors)
@@ -77,6 +59,6 @@ def _document(body: EmbeddingBody, found: Embeddings) -> dict[str, Any]:
     return {"object": "list", "data": data, "model": body.model, "usage": usage}
 
 
-def _base64(vector: tuple[float, ...]) -> str:
+def as_base64(vector: tuple[float, ...]) -> str:
     """Little-endian 32-bit floats, as the `openai` client unpacks them."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -91,9 +91,12 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     if message.startswith(head):
         message = names[head] + message[len(head) :]
     if isinstance(error, ContextOverflow):
-        return ContextOverflow(message, prompt_tokens=error.prompt_tokens, limit=error.limit, param=param)
-    made = type(error)(message, param=param)
-    made.partial = error.partial
+        made: InvalidRequest = ContextOverflow(
+            message, prompt_tokens=error.prompt_tokens, limit=error.limit, param=param
+        )
+    else:
+        made = type(error)(message, param=param)
+    made.partial, made.request_id = error.partial, error.request_id
     return made
 
 

@@ -13,11 +13,13 @@ import hmac
 import logging
 import re
 import secrets
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from drivetrain.server.counts import ROUTE_KEY, Counts
 from drivetrain.server.errors import refusal
 from drivetrain.server.settings import ServerSettings
 from drivetrain.server.tenants import SCOPE_KEY, Tenants
@@ -46,10 +48,12 @@ class ClientGone(Exception):
 class Guard:
     """Keys are kept as hashes, and every one is compared, so time tells nothing."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, counts: Counts) -> None:
         self._app = app
         self._settings = settings
+        self._responses = counts.responses
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._admin_keys = [hashlib.sha256(key.encode()).digest() for key in settings.admin_keys]
         self._tenants = Tenants(self._keys)
         self._hosts = {"localhost", "127.0.0.1", "::1", settings.host.strip("[]").lower()}
         self._hosts |= {host.lower() for host in settings.allowed_hosts}
@@ -65,6 +69,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                self._responses[scope["method"], scope.get(ROUTE_KEY, ""), message["status"]] += 1
                 message["headers"] = [*message["headers"], *_ALWAYS, (b"x-request-id", request_id)]
             await send(message)
 
@@ -93,19 +98,29 @@ class Guard:
             return refusal(431, message, kind="invalid_request_error", code="headers_too_large")
         if (refused := self._refuse_place(headers)) is not None:
             return refused
-        if not self._keys or scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS:
             return None
-        key_hash = self._known_key(headers.get("authorization", ""))
-        if key_hash is None:
-            return refusal(
-                401,
-                "an API key is needed: authorization: Bearer KEY",
-                kind="authentication_error",
-                code="invalid_api_key",
-                headers={"www-authenticate": _challenge(headers)},
-            )
-        scope[SCOPE_KEY] = self._tenants.of(key_hash)
-        return None
+        administrates = scope["path"].startswith("/admin/") or scope["path"] == "/admin"
+        keys = self._admin_keys if administrates and self._admin_keys else self._keys
+        if keys:
+            key_hash = _known_key(headers.get("authorization", ""), keys)
+            if key_hash is None:
+                return refusal(
+                    401,
+                    "an API key is needed: authorization: Bearer KEY",
+                    kind="authentication_error",
+                    code="invalid_api_key",
+                    headers={"www-authenticate": _challenge(headers)},
+                )
+            scope[SCOPE_KEY] = self._tenants.of(key_hash)
+        return self._refuse_admin() if administrates else None
+
+    def _refuse_admin(self) -> Response | None:
+        """Without a key of its own it is open to the one API key that there is, or without any to this machine."""
+        if self._admin_keys or len(self._keys) == 1 or (not self._keys and self._settings.loopback):
+            return None
+        message = "who may administrate this server is not said; see --admin-key-file"
+        return refusal(403, message, kind="invalid_request_error", code="admin_not_allowed")
 
     def _refuse_place(self, headers: Headers) -> Response | None:
         """Against a name that a stranger's DNS points at this machine, and against pages of other origins.
@@ -122,20 +137,6 @@ class Guard:
             message = "requests from pages of other origins are not answered"
             return refusal(403, message, kind="invalid_request_error", code="origin_not_allowed")
         return None
-
-    def _known_key(self, authorization: str) -> bytes | None:
-        """Its hash. Bearer as the API's clients send it; Basic with the key as password, as browsers can."""
-        scheme, _, value = authorization.partition(" ")
-        key = value.strip().encode("latin-1")
-        if scheme.lower() == "basic":
-            try:
-                key = base64.b64decode(key, validate=True).partition(b":")[2]
-            except binascii.Error:
-                return None
-        elif scheme.lower() != "bearer":
-            return None
-        digest = hashlib.sha256(key).digest()
-        return digest if sum(hmac.compare_digest(digest, known) for known in self._keys) > 0 else None
 
     async def _received(self, scope: Scope, headers: Headers, receive: Receive) -> tuple[Response | None, Receive]:
         """Take the whole body, within its bounds, and hand it on as one piece."""
@@ -159,6 +160,21 @@ class Guard:
             message_text = f"the request did not arrive within {settings.receipt_timeout_s:g} seconds"
             return refusal(408, message_text, kind="timeout_error", code="request_timeout"), receive
         return None, _replay(b"".join(chunks), receive)
+
+
+def _known_key(authorization: str, keys: Sequence[bytes]) -> bytes | None:
+    """Its hash. Bearer as the API's clients send it; Basic with the key as password, as browsers can."""
+    scheme, _, value = authorization.partition(" ")
+    key = value.strip().encode("latin-1")
+    if scheme.lower() == "basic":
+        try:
+            key = base64.b64decode(key, validate=True).partition(b":")[2]
+        except binascii.Error:
+            return None
+    elif scheme.lower() != "bearer":
+        return None
+    digest = hashlib.sha256(key).digest()
+    return digest if sum(hmac.compare_digest(digest, known) for known in keys) > 0 else None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -1,49 +1,111 @@
-"""The models of one server by name. One today; every lookup goes through here, so that more may come."""
+"""The port to the models of one server, by name: loaded or not. `drivetrain.fleet.Fleet` is what stands behind it.
+
+`Fleet.of({name: worker})` makes one of workers that run already.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
-from drivetrain.core.errors import ModelNotFound
-from drivetrain.core.status import State
 from drivetrain.core.worker import Worker
 
 
-class Models:
-    """`created` is when the server took them up, in seconds of the epoch."""
-
-    def __init__(self, workers: Mapping[str, Worker]) -> None:
-        assert workers
-        self._workers = dict(workers)
-        self.created = int(time.time())
-
-    def __iter__(self) -> Iterator[tuple[str, Worker]]:
-        return iter(self._workers.items())
-
-    def find(self, name: str) -> Worker:
-        worker = self._workers.get(name)
-        if worker is None:
-            shown = name if len(name) <= 100 else name[:97] + "..."
-            raise ModelNotFound(f"there is no model {shown!r} here; /v1/models lists what there is", param="model")
-        return worker
-
-    def find_or_only(self, name: str | None) -> tuple[str, Worker]:
-        """The named one; where there is only one, it need not be named."""
-        if name is not None:
-            return name, self.find(name)
-        if len(self._workers) > 1:
-            raise ModelNotFound("model is missing, and there is more than one here", param="model")
-        return next(iter(self))
+class Model(Protocol):
+    """What the server is told of one model. `worker` is None unless it is loaded."""
 
     @property
-    def ready(self) -> bool:
-        """Whether every model takes requests and its engine lives."""
-        return all(w.state is State.READY and w.status.engine_alive for _, w in self)
+    def name(self) -> str: ...
 
-    async def drain(self, grace_s: float | None = None) -> None:
-        """Each one takes no more requests, and returns when its running ones have ended or were ended."""
-        async with asyncio.TaskGroup() as group:
-            for _, worker in self:
-                group.create_task(worker.drain(grace_s))
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+    @property
+    def state(self) -> str:
+        """In one word: that of its worker, or why there is none."""
+        ...
+
+    @property
+    def worker(self) -> Worker | None: ...
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait until it is loaded; those that wait for a slot of its worker are not among them."""
+        ...
+
+
+class Lease(Protocol):
+    """A request's hold on one model, which stays loaded meanwhile. Whoever has one calls `release` at the end."""
+
+    @property
+    def worker(self) -> Worker | None:
+        """There at once where the model is loaded; else `wait` for it."""
+        ...
+
+    @property
+    def left_s(self) -> float | None:
+        """What the wait left of the request's time; None where it did not wait."""
+        ...
+
+    async def wait(self) -> Worker:
+        """Within the request's time. Raises what keeps the model from being loaded. Cancelling it leaves nothing."""
+        ...
+
+    def release(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class Models(Protocol):
+    """`created` is when the server took them up, in seconds of the epoch."""
+
+    @property
+    def created(self) -> int: ...
+
+    @property
+    def members(self) -> Sequence[Model]: ...
+
+    def __iter__(self) -> Iterator[tuple[str, Worker]]:
+        """Those that are loaded."""
+        ...
+
+    def member(self, name: str) -> Model:
+        """By its name or an alias. Raises `ModelNotFound`."""
+        ...
+
+    def name_or_only(self, name: str | None) -> str:
+        """Where there is only one, it need not be named. Raises `ModelNotFound`."""
+        ...
+
+    def find(self, name: str) -> Worker:
+        """One that is loaded now, for a look at it. Raises `ModelNotFound`, and `NotReady` where it is not loaded."""
+        ...
+
+    def find_or_only(self, name: str | None) -> tuple[str, Worker]: ...
+
+    def lease(self, name: str, timeout_s: float | None = None) -> Lease:
+        """For one request with this much time. Raises `ModelNotFound`, and `InvalidRequest` for the time."""
+        ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    def report(self) -> list[dict[str, Any]]:
+        """All of them with all that is known, for administrators: JSON objects, each with the name as `id`."""
+        ...
+
+    def load(self, name: str) -> Model:
+        """Begin to, also shortly after a failure. As the three below: raises `ModelNotFound`."""
+        ...
+
+    def unload(self, name: str) -> Model:
+        """Begin to. Raises `InvalidRequest` where it is pinned or in use."""
+        ...
+
+    def pin(self, name: str) -> Model:
+        """Load it and keep it loaded. Raises `InvalidRequest` where no more may be pinned."""
+        ...
+
+    def unpin(self, name: str) -> Model:
+        """Raises `InvalidRequest` where nothing here could load it again."""
+        ...

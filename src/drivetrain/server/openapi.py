@@ -11,11 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain import __version__
+from drivetrain.server.admin import AdminBody
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
 from drivetrain.server.schema import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 
-_BODIES: tuple[type[BaseModel], ...] = (ChatBody, CompletionBody, EmbeddingBody, TokenizeBody, DetokenizeBody)
+_BODIES: tuple[type[BaseModel], ...] = (
+    ChatBody,
+    CompletionBody,
+    EmbeddingBody,
+    TokenizeBody,
+    DetokenizeBody,
+    AdminBody,
+)
 _REF = "#/components/schemas/"
 _SSE: dict[str, Any] = {"text/event-stream": {}}
 
@@ -25,6 +33,7 @@ _FAILURES = {
     403: "this host name or origin is not answered",
     404: "there is no such model or address",
     405: "this address does not take this method",
+    409: "things do not stand so that this can be done now",
     408: "the request did not arrive in time",
     413: "the body is too large",
     429: "the queue is full; see retry-after",
@@ -43,7 +52,11 @@ async def document(request: Request, context: Context) -> Response:
 def build() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Drivetrain", "version": __version__, "description": "The OpenAI API over one worker."},
+        "info": {
+            "title": "Drivetrain",
+            "version": __version__,
+            "description": "The OpenAI API over one or several workers.",
+        },
         "paths": _paths(),
         "components": {
             "schemas": _schemas(),
@@ -57,9 +70,7 @@ def _paths() -> dict[str, Any]:
     return {
         "/v1/models": {"get": _get("The models of this server", _object("object", "data"))},
         "/v1/models/{name}": {
-            "get": _get(
-                "One model and all it can do", _object("id", "object", "created", "capabilities"), parameter="name"
-            )
+            "get": _get("One model and all it can do", _object("id", "object", "created", "state"), parameter="name")
         },
         "/v1/chat/completions": {"post": _post("An answer in a chat", ChatBody, _ANSWER, streams=True)},
         "/v1/completions": {"post": _post("A text that goes on", CompletionBody, _ANSWER, streams=True)},
@@ -72,6 +83,11 @@ def _paths() -> dict[str, Any]:
         "/ready": {"get": _get("Whether requests are taken now", _object("status"))},
         "/status": {"get": _get("How things stand", _object("state", "running", "waiting", "tokens_per_s"))},
         "/metrics": {"get": _get("For Prometheus", {"type": "string"}, media="text/plain")},
+        "/admin/models": {"get": _get("Every model and how it stands", _object("object", "data"))},
+        "/admin/models/load": {"post": _change("Load a model", 202)},
+        "/admin/models/unload": {"post": _change("Unload a model that nobody uses", 202)},
+        "/admin/models/pin": {"post": _change("Load a model and keep it loaded", 200)},
+        "/admin/models/unpin": {"post": _change("Let a model be unloaded again", 200)},
         "/openapi.json": {"get": _get("This document", _object("openapi", "paths"))},
     }
 
@@ -122,6 +138,12 @@ def _post(summary: str, body: type[BaseModel], schema: dict[str, Any], *, stream
         "requestBody": {"required": True, "content": content},
         "responses": {"200": answer} | _failures(),
     }
+
+
+def _change(summary: str, status: int) -> dict[str, Any]:
+    made = _post(summary, AdminBody, _object("id", "object", "state", "pinned"))
+    made["responses"][str(status)] = made["responses"].pop("200")
+    return made
 
 
 def _answer(summary: str, schema: dict[str, Any], media: str) -> dict[str, Any]:

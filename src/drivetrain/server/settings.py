@@ -17,6 +17,13 @@ class UnknownFields(StrEnum):
     WARN = "warn"
 
 
+class MetricsCompat(StrEnum):
+    """Whose names `/metrics` knows beside ours."""
+
+    NONE = "none"
+    VLLM = "vllm"
+
+
 def setting(default: Any, meaning: str, *, low: float = 0, high: float = 1e15, secret: bool = False) -> Any:
     return field(default=default, repr=not secret, metadata={"meaning": meaning, "low": low, "high": high})
 
@@ -28,11 +35,13 @@ class ServerSettings:
     host: str = setting("127.0.0.1", "the address to listen on")
     port: int = setting(8000, "the port to listen on; 0 picks a free one", high=65535)
     api_keys: tuple[str, ...] = setting((), "a request must carry one of these", secret=True)
+    admin_keys: tuple[str, ...] = setting((), "a request under /admin must carry one of these", secret=True)
     insecure_no_key: bool = setting(False, "listen beyond this machine without an API key (dangerous)")
     allowed_hosts: tuple[str, ...] = setting((), "host names, beside this machine's own, that requests may name")
     unknown_fields: str = setting(
         UnknownFields.REFUSE.value, "refuse, or warn: answer and name them in x-drivetrain-ignored-fields"
     )
+    metrics_compat: str = setting(MetricsCompat.NONE.value, "names that /metrics gives beside ours: none, or vllm")
     max_body_bytes: int = setting(32 * 2**20, "bytes of one request body", low=1)
     max_header_bytes: int = setting(32 * 2**10, "bytes of one request's line and headers", low=1024)
     max_headers: int = setting(100, "header lines of one request", low=1)
@@ -51,6 +60,9 @@ class ServerSettings:
         if self.unknown_fields not in tuple(UnknownFields):
             known = ", ".join(UnknownFields)
             raise InvalidSetting(f"unknown_fields is {self.unknown_fields!r}; it must be one of {known}")
+        if self.metrics_compat not in tuple(MetricsCompat):
+            known = ", ".join(MetricsCompat)
+            raise InvalidSetting(f"metrics_compat is {self.metrics_compat!r}; it must be one of {known}")
         if not self.loopback and not self.api_keys and not self.insecure_no_key:
             raise InvalidSetting(
                 f"listening on {self.host} lets other machines in: set an API key (--api-key-file or "

@@ -7,7 +7,8 @@ worker (or the connection's own write timeout) ends what nobody takes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
@@ -15,12 +16,14 @@ from starlette.types import Receive, Scope, Send
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import Event, Finished, Started
 from drivetrain.core.results import Usage
-from drivetrain.core.worker import Worker
-from drivetrain.server.answering import Answers, answering, total
+from drivetrain.core.worker import EventStream
+from drivetrain.server.answering import Answers, total
 from drivetrain.server.errors import body_of
-from drivetrain.server.gauges import Gauges
 from drivetrain.server.sending import Sender
 from drivetrain.server.translate import Asked
+
+Begin = Callable[[Receive], AbstractAsyncContextManager[list[EventStream]]]
+"""Submits the request; its streams are closed when it is left."""
 
 Batch = tuple[int, Sequence[Event]]
 """Events, and the number of the prompt that they belong to."""
@@ -50,19 +53,16 @@ class Chunks(Protocol):
 class EventSource:
     """An ASGI response. What goes wrong before the first token is raised, so that it gets a status of its own."""
 
-    def __init__(
-        self, worker: Worker, asked: Asked, chunks: Chunks, gauges: Gauges, headers: Mapping[str, str]
-    ) -> None:
-        self._worker = worker
+    def __init__(self, begin: Begin, asked: Asked, chunks: Chunks, headers: Mapping[str, str]) -> None:
+        self._begin = begin
         self._asked = asked
         self._chunks = chunks
-        self._gauges = gauges
         self._headers = headers
         self._usages: list[Usage] = []
         self._running = len(asked.requests)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with answering(self._worker, self._asked, receive) as streams, Answers(streams) as answers:
+        async with self._begin(receive) as streams, Answers(streams) as answers:
             held = await self._until_something_to_say(answers, len(streams))
             await send({"type": "http.response.start", "status": 200, "headers": self._start(held)})
             last = await self._write(held, answers, Sender(send))
@@ -137,7 +137,6 @@ class EventSource:
         return last + (self._chunks.usage(total(self._usages)) if self._asked.include_usage else b"") + DONE
 
     def _spell(self, prompt: int, events: Sequence[Event]) -> bytes:
-        self._gauges.note(events)
         last, spell = events[-1], self._chunks.spell
         if type(last) is Finished:
             self._usages.append(last.usage)

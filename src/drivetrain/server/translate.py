@@ -11,6 +11,7 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.request import GenerateRequest
 from drivetrain.server.errors import renamed
 from drivetrain.server.schema import ChatBody, CompletionBody, GenerateBody, StreamOptions
+from drivetrain.server.spelling import new_id
 
 COMPLETION_MAX_TOKENS = 16
 """What the OpenAI API says for completions; a chat may fill the context."""
@@ -23,7 +24,8 @@ _PASSED_ON = frozenset(field.name for field in fields(GenerateRequest)) & frozen
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`names` are what this endpoint calls the fields of our requests, for the errors."""
+    """`names` are what this endpoint calls the fields of our requests, for the errors. `id` is that of the answer: the
+    request of each prompt has it too, so that logs and traces are found by what the client was given."""
 
     requests: tuple[GenerateRequest, ...]
     n: int
@@ -32,6 +34,7 @@ class Asked:
     logprobs: bool
     token_ids: bool
     names: Mapping[str, str]
+    id: str = ""
 
 
 def chat_request(body: ChatBody, headers: Mapping[str, str]) -> Asked:
@@ -46,7 +49,7 @@ def chat_request(body: ChatBody, headers: Mapping[str, str]) -> Asked:
             )
         values["max_tokens"] = body.max_completion_tokens
         names["max_tokens"] = "max_completion_tokens"
-    return _asked(body, [values], names, logprobs=bool(body.logprobs))
+    return _asked(body, [values], names, new_id("chatcmpl"), logprobs=bool(body.logprobs))
 
 
 def completion_request(body: CompletionBody, headers: Mapping[str, str], *, max_prompts: int) -> Asked:
@@ -66,7 +69,7 @@ def completion_request(body: CompletionBody, headers: Mapping[str, str], *, max_
     if len(prompts) > max_prompts:
         raise InvalidRequest(f"prompt has {len(prompts)} entries; the limit is {max_prompts}", param="prompt")
     inputs = [{"prompt": p} if isinstance(p, str) else {"prompt_token_ids": p} for p in prompts]
-    return _asked(body, [values | i for i in inputs], names, logprobs=body.logprobs is not None)
+    return _asked(body, [values | i for i in inputs], names, new_id("cmpl"), logprobs=body.logprobs is not None)
 
 
 def as_list(given: str | list[str] | list[int] | list[list[int]] | None, name: str) -> list[str | list[int]]:
@@ -86,15 +89,26 @@ def _shared(body: GenerateBody, headers: Mapping[str, str]) -> dict[str, Any]:
     values = {name: value for name in _PASSED_ON if (value := getattr(body, name)) is not None}
     if "logit_bias" in values:
         values["logit_bias"] = {_token_id(key): bias for key, bias in values["logit_bias"].items()}
-    trace = {name: headers[name] for name in ("traceparent", "tracestate") if name in headers}
-    if trace and all(len(value) <= MAX_TRACE_CHARS for value in trace.values()):
+    if (trace := trace_headers(headers)) is not None:
         values["trace_context"] = trace
     return values
 
 
-def _asked(body: GenerateBody, values: list[dict[str, Any]], names: dict[str, str], *, logprobs: bool) -> Asked:
+def trace_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
+    """The caller's place in a trace, if it named one. A state that is too long is left out, as W3C says."""
+    parent, state = headers.get("traceparent"), headers.get("tracestate")
+    if parent is None or len(parent) > MAX_TRACE_CHARS:
+        return None
+    return {"traceparent": parent} | ({"tracestate": state} if state and len(state) <= MAX_TRACE_CHARS else {})
+
+
+def _asked(
+    body: GenerateBody, values: list[dict[str, Any]], names: dict[str, str], answer_id: str, *, logprobs: bool
+) -> Asked:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options goes with stream: true", param="stream_options")
+    for place, value in enumerate(values):
+        value["request_id"] = answer_id if len(values) == 1 else f"{answer_id}-{place}"
     try:
         requests = tuple(map(build_request, values))
     except InvalidRequest as exc:
@@ -107,6 +121,7 @@ def _asked(body: GenerateBody, values: list[dict[str, Any]], names: dict[str, st
         logprobs=logprobs,
         token_ids=bool(body.return_token_ids),
         names=names,
+        id=answer_id,
     )
 
 

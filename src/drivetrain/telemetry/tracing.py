@@ -1,37 +1,100 @@
-"""Spans, by a port: nothing is recorded unless a tracer is given. Every span that is opened is closed."""
+"""Spans and what is measured of them, by a port: nothing is recorded unless a tracer is given.
+
+Every span that is opened is closed. Times are nanoseconds of the epoch; without one, it is now.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Protocol
+
+Value = str | float | int | bool | tuple[str, ...]
+Attributes = Mapping[str, Value]
+
+
+class Kind(Enum):
+    INTERNAL = "internal"
+    SERVER = "server"
+    """Somebody outside waits for it."""
 
 
 class Span(Protocol):
-    def set(self, key: str, value: str | float | int | bool) -> None:
-        """Set an attribute. Prompts and outputs never go in here."""
+    @property
+    def recorded(self) -> bool:
+        """Whether anybody will see it. If not, what only `set` needs does not have to be worked out."""
         ...
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Close the span; with an error, as failed. Called exactly once."""
+    def set(self, attributes: Attributes) -> None:
+        """Add attributes. Prompts and outputs go in only where the tracer's `content` says so."""
+        ...
+
+    def child(self, name: str, began_ns: int, ended_ns: int, *, error_type: str | None = None) -> None:
+        """A part of this span that is over already."""
+        ...
+
+    def measure(self, name: str, seconds: float, attributes: Attributes) -> None:
+        """One more value of a histogram of `genai.HISTOGRAMS`, counted also where the span is not recorded."""
+        ...
+
+    def end(self, *, error_type: str | None = None, message: str = "", at_ns: int | None = None) -> None:
+        """Close the span; with the type of an error, as failed. Called exactly once."""
         ...
 
 
 class Tracer(Protocol):
-    def start(self, name: str, *, parent: Mapping[str, str] | None = None) -> Span:
-        """Open a span. `parent` holds the caller's trace headers, if it sent any."""
+    @property
+    def active(self) -> bool:
+        """Whether spans are worth opening at all."""
+        ...
+
+    @property
+    def content(self) -> bool:
+        """Whether prompts and outputs were asked for."""
+        ...
+
+    def start(
+        self,
+        name: str,
+        *,
+        kind: Kind = Kind.INTERNAL,
+        parent: Mapping[str, str] | None = None,
+        attributes: Attributes | None = None,
+        began_ns: int | None = None,
+    ) -> Span:
+        """Open a span. `parent` holds the caller's trace headers, if it sent any; bad ones are as none."""
         ...
 
 
 class NoSpan:
-    def set(self, key: str, value: str | float | int | bool) -> None:
+    recorded = False
+
+    def set(self, attributes: Attributes) -> None:
         return None
 
-    def end(self, error: BaseException | None = None) -> None:
+    def child(self, name: str, began_ns: int, ended_ns: int, *, error_type: str | None = None) -> None:
+        return None
+
+    def measure(self, name: str, seconds: float, attributes: Attributes) -> None:
+        return None
+
+    def end(self, *, error_type: str | None = None, message: str = "", at_ns: int | None = None) -> None:
         return None
 
 
 class NoTracer:
     """The default: records nothing."""
 
-    def start(self, name: str, *, parent: Mapping[str, str] | None = None) -> Span:
+    active = False
+    content = False
+
+    def start(
+        self,
+        name: str,
+        *,
+        kind: Kind = Kind.INTERNAL,
+        parent: Mapping[str, str] | None = None,
+        attributes: Attributes | None = None,
+        began_ns: int | None = None,
+    ) -> Span:
         return NoSpan()

@@ -1,8 +1,10 @@
-"""The metrics of one ended request, from the times it noted."""
+"""What one ended request comes to: its metrics, from the times it noted, and its part of the worker's counts."""
 
 from __future__ import annotations
 
+from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.results import DeviceMemory, Metrics
+from drivetrain.core.stats import Stats, ending
 from drivetrain.worker.run import Run
 
 
@@ -23,3 +25,20 @@ def measure(run: Run, memory: tuple[DeviceMemory, ...], average: tuple[DeviceMem
         memory=memory,
         average_memory=average,
     )
+
+
+def count(stats: Stats, run: Run, error: DrivetrainError | None) -> None:
+    """What is not counted while it happens."""
+    times, usage = run.times, run.usage
+    assert times.ended is not None
+    stats.endings[ending(error)] += 1
+    stats.prompt_tokens += usage.prompt_tokens
+    stats.cached_tokens += usage.cached_tokens
+    if times.admitted is not None:
+        stats.request_s.observe(times.ended - times.entered)
+    if error is None:
+        if times.first_token is not None and times.last_token is not None and usage.completion_tokens > 1:
+            stats.decode_s.observe(times.last_token - times.first_token)
+        stats.answers.update(choice.finish_reason for choice in run.choices if choice.finish_reason)
+        stats.prompt_length.observe(usage.prompt_tokens)
+        stats.answer_length.observe(usage.completion_tokens)

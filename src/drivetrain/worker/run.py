@@ -16,7 +16,7 @@ from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError,
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, TokenLogprob, Usage
-from drivetrain.telemetry.tracing import Span
+from drivetrain.core.stats import Stats
 from drivetrain.text.choice import ChoiceText, echo_entries
 from drivetrain.worker.admission import Admission, Ticket
 from drivetrain.worker.prepare import Prepared, Preparer
@@ -30,9 +30,18 @@ Hear = Callable[[Sequence[Event]], bool]
 
 
 class Observer(Protocol):
-    """Told once how each request ended."""
+    """Told once how each request ended; `stats` is what its tokens count in."""
+
+    @property
+    def stats(self) -> Stats: ...
 
     def ended(self, run: Run, error: DrivetrainError | None) -> Metrics: ...
+
+
+class Trace(Protocol):
+    """The span of one request."""
+
+    def close(self, run: Run, error: DrivetrainError | None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -43,6 +52,8 @@ class Collected:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finished: ChoiceFinished | None = None
+    last_token: float | None = None
+    """When its last token came."""
 
 
 @dataclass(slots=True)
@@ -106,7 +117,7 @@ class Run:
         admission: Admission,
         preparer: Preparer,
         observer: Observer,
-        span: Span,
+        trace: Trace,
         timeout_s: float,
         stream_interval: int,
     ) -> None:
@@ -126,7 +137,8 @@ class Run:
         self._admission = admission
         self._preparer = preparer
         self._observer = observer
-        self._span = span
+        self._stats = observer.stats
+        self._trace = trace
         self._interval = stream_interval
         self._events: deque[Event] = deque()
         self._choices: list[ChoiceText] = []
@@ -280,6 +292,7 @@ class Run:
         slot = await self._ticket.wait()
         self._ticket = None
         self.times.admitted = time.monotonic()
+        self._stats.queue_s.observe(self.times.admitted - self.times.entered)
         try:
             self._over()  # it may have ended between the grant of its slot and now
             prepared = await self._unless_interrupted(self._prepare())
@@ -357,13 +370,26 @@ class Run:
         if choice.finished:
             return
         self.times.last_token = now = time.monotonic()
-        if self.times.first_token is None and step.token_ids:
-            self.times.first_token = now
+        before = choice.num_tokens
         self._give(choice.feed(step.token_ids, step.logprobs, step.pieces))
+        if choice.num_tokens > before:
+            self._count_tokens(step.index, choice.num_tokens - before, now)
         if choice.finished is None and step.reason is not None:
             self._give(choice.finish(step.reason))
         if choice.finished is not None:
             self._finish_choice(choice, by_engine=step.reason is not None)
+
+    def _count_tokens(self, index: int, number: int, now: float) -> None:
+        stats, collected = self._stats, self._collected[index]
+        stats.completion_tokens += number
+        if collected.last_token is not None:
+            stats.between_tokens_s.observe((now - collected.last_token) / number, number)
+        collected.last_token = now
+        if self.times.first_token is None:
+            self.times.first_token = now
+            stats.first_token_s.observe(now - self.times.entered)
+            stats.prefill_s.observe(now - (self.times.admitted or now))
+            stats.recent_first_token_s.append(now - self.times.entered)
 
     def _finish_choice(self, choice: ChoiceText, *, by_engine: bool) -> None:
         assert choice.finished is not None
@@ -439,7 +465,7 @@ class Run:
         if self._stream is not None:
             self._stream.abort()
         self._settle(error)
-        error.partial = Partial(self.choices, self.usage)
+        error.request_id, error.partial = self.request_id, Partial(self.choices, self.usage)
 
     def _settle(self, error: DrivetrainError | None) -> None:
         """The one place that every request passes exactly once."""
@@ -448,8 +474,10 @@ class Run:
         self._timer.cancel()
         self.times.ended = time.monotonic()
         try:
-            self.metrics = self._observer.ended(self, error)
-            self._span.end(error)
+            try:
+                self.metrics = self._observer.ended(self, error)
+            finally:
+                self._trace.close(self, error)
         except Exception:  # noqa: BLE001 - whoever looks on must not take an ending away
             _log.exception("what watches the requests failed")
 

@@ -123,6 +123,7 @@ def _from_file(model: str, path: Path) -> Layer:
         raise InvalidSetting(f"the settings file {path} cannot be read: {exc.strerror}", param="config") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise InvalidSetting(f"the settings file {path} is not TOML: {exc}", param="config") from exc
+    data.pop("serve", None)  # of the server, not of a worker
     models = data.pop("models", {})
     if not isinstance(models, dict):
         raise InvalidSetting(f"models in {path} must be a table", param="models")

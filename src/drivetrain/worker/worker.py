@@ -7,8 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from drivetrain.core.errors import (
     Cancelled,
     DeadlineExceeded,
     DrivetrainError,
+    EngineFailed,
     InvalidRequest,
     InvalidSetting,
     NotReady,
@@ -29,20 +29,26 @@ from drivetrain.core.messages import parse_messages
 from drivetrain.core.parameters import PARAMETERS, check
 from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.core.results import DeviceMemory, Embeddings, Metrics, Result, Usage
+from drivetrain.core.stats import Stats, ending
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.families.choose import Chosen, choose
+from drivetrain.telemetry.genai import Operation, error_type
 from drivetrain.telemetry.memory import MemoryAverage, host_memory
 from drivetrain.telemetry.tracing import NoTracer, Tracer
+from drivetrain.worker import logbook
 from drivetrain.worker.admission import Admission
 from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.embedding import embed_inputs, tokenize_inputs
-from drivetrain.worker.measure import measure
+from drivetrain.worker.measure import count, measure
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.metadata import describe
 from drivetrain.worker.prepare import Preparer
+from drivetrain.worker.revival import Hung, Reviver
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import EventStream
+from drivetrain.worker.tracing import EmbeddingTrace, Traces, operation_of
+from drivetrain.worker.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -63,13 +69,16 @@ class Worker:
         spec: ModelSpec,
         settings: Settings | None = None,
         *,
+        remake: Callable[[], Engine] | None = None,
         tracer: Tracer | None = None,
         progress: Progress | None = None,
+        stats: Stats | None = None,
     ) -> None:
+        """`remake` gives another engine of the same kind, for when this one has failed. None: it is not replaced."""
         self.settings = settings or Settings()
         self._engine = engine
         self._spec = spec
-        self._tracer: Tracer = tracer or NoTracer()
+        self._traces = Traces(tracer or NoTracer(), spec.name)
         self._progress: Progress = progress or (lambda what, share: None)
         self._state = State.LOADING
         self._info: EngineInfo | None = None
@@ -78,14 +87,18 @@ class Worker:
         self._capabilities: Capabilities | None = None
         self._preparer: Preparer | None = None
         self._admission = Admission(max_running=0, max_waiting=0)
+        self._watchdog = Watchdog(self.settings.stall_s)
+        self._reviver: Reviver | None = None
+        if remake is not None and self.settings.restart:
+            self._reviver = Reviver(remake, spec, self._progress)
+        self._reviving: asyncio.Task[None] | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._runs: set[Run] = set()
         self._all_read = asyncio.Event()
         self._all_read.set()
-        self._endings: Counter[str] = Counter()
-        self._usage = Usage()
+        self._stats = stats or Stats()
         self._memory = MemoryAverage()
 
     # Lifecycle
@@ -94,16 +107,16 @@ class Worker:
         """Load the model. Raises what the engine's `load` raises, and is stopped then."""
         if self._state is not State.LOADING or self._info is not None:
             raise NotReady(f"the worker is {self._state.value}; a worker starts once")
-        span = self._tracer.start("drivetrain.load")
-        span.set("model", self._spec.name)
+        span = self._traces.load()
         try:
             self._info = await self._engine.load(self._spec, self._progress)
             self._make_ready(self._info)
         except BaseException as exc:
-            span.end(exc)
+            span.end(error_type=error_type(exc))
             await self._shut()
             raise
-        span.set("engine", self._info.engine)
+        self._traces.engine = self._info.engine
+        span.set({"drivetrain.engine": self._info.engine})
         span.end()
 
     def _make_ready(self, info: EngineInfo) -> None:
@@ -122,7 +135,8 @@ class Worker:
             ],
             capabilities.parameters,
         )
-        self._executor = ThreadPoolExecutor(2, thread_name_prefix="drivetrain-prepare")
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(2, thread_name_prefix="drivetrain-prepare")
         self._preparer = Preparer(
             info=info,
             family=chosen.family,
@@ -139,7 +153,8 @@ class Worker:
         )
         self._capabilities, self._chosen = capabilities, chosen
         self._metadata = describe(self._spec.name, info, chosen, eos_ids, defaults)
-        self._watcher = asyncio.create_task(self._watch(), name="drivetrain-watch")
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch(), name="drivetrain-watch")
         self._state = State.READY
 
     def _declare(self, info: EngineInfo) -> Capabilities:
@@ -150,8 +165,9 @@ class Worker:
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Take no more requests, let the running ones end, cancel what is left after the grace time."""
-        if self._state is State.READY:
+        if self._state in {State.READY, State.RESTARTING}:
             self._state = State.DRAINING
+        await self._stop_reviving()
         self._admission.close("the worker is shutting down; send this to another one")
         grace = self.settings.drain_s if grace_s is None else grace_s
         deadline = time.monotonic() + grace
@@ -184,6 +200,7 @@ class Worker:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._stop_reviving()
         try:
             await self._engine.close()
         finally:
@@ -223,12 +240,28 @@ class Worker:
             state=self._state,
             running=self._admission.running,
             waiting=self._admission.waiting,
-            endings=dict(self._endings),
-            prompt_tokens=self._usage.prompt_tokens,
-            completion_tokens=self._usage.completion_tokens,
+            endings=dict(self._stats.endings),
+            prompt_tokens=self._stats.prompt_tokens,
+            completion_tokens=self._stats.completion_tokens,
             engine_alive=health.alive,
             last_progress_s=max(0.0, time.monotonic() - health.last_progress),
+            kv_used=self._kv_used() if health.kv_used is None else health.kv_used,
+            preemptions=health.preemptions,
+            upstreams=health.upstreams,
+            memory=self._memory_now(),
         )
+
+    @property
+    def stats(self) -> Stats:
+        return self._stats
+
+    def _kv_used(self) -> float:
+        """What the running requests hold of what so many could hold, as far as can be seen from here."""
+        if self._capabilities is None:
+            return 0.0
+        room = self._capabilities.max_concurrency * self._capabilities.context_length
+        held = sum(run.usage.total_tokens for run in self._runs)
+        return min(1.0, held / room) if room else 0.0
 
     # What it does
 
@@ -239,17 +272,29 @@ class Worker:
 
             async for event in worker.stream(messages=[...], max_tokens=64): ...
         """
-        return self.submit(build_request(request))
+        return self.submit(self._build(request))
+
+    def _build(self, request: Mapping[str, Any]) -> GenerateRequest:
+        try:
+            return build_request(request)
+        except DrivetrainError as exc:
+            operation = Operation.CHAT if "messages" in request else Operation.TEXT_COMPLETION
+            self._traces.refuse(operation, exc, None)
+            self._note_refusal(_new_id(), exc)
+            raise
 
     def submit(self, request: GenerateRequest) -> EventStream:
         """The same for a request that is already built."""
         if self._preparer is None or self._info is None or self._capabilities is None:
             raise self._not_ready()
-        check(request, self._capabilities)
-        request_id = request.request_id or f"req-{secrets.token_hex(12)}"
-        span = self._tracer.start("drivetrain.request", parent=request.trace_context)
-        span.set("model", self._spec.name)
-        span.set("request_id", request_id)
+        request_id = request.request_id or _new_id()
+        try:
+            check(request, self._capabilities)
+        except DrivetrainError as exc:
+            exc.request_id = request_id
+            self._traces.refuse(operation_of(request), exc, request.trace_context)
+            self._note_refusal(request_id, exc)
+            raise
         run = Run(
             request,
             request_id=request_id,
@@ -259,7 +304,7 @@ class Worker:
             admission=self._admission,
             preparer=self._preparer,
             observer=self,
-            span=span,
+            trace=self._traces.request(request),
             timeout_s=request.timeout_s or min(self.settings.timeout_s, self.settings.max_timeout_s),
             stream_interval=self.settings.stream_interval,
         )
@@ -269,7 +314,7 @@ class Worker:
 
     async def generate(self, **request: Any) -> Result:
         """The whole answer at once; the same text as the joined stream."""
-        return await self.complete(build_request(request))
+        return await self.complete(self._build(request))
 
     async def complete(self, request: GenerateRequest) -> Result:
         async with self.submit(request) as stream:
@@ -297,39 +342,60 @@ class Worker:
         return await self._preparer.detokenize(ids)
 
     async def embed(
-        self, inputs: str | Sequence[str] | Sequence[Sequence[int]], *, timeout_s: float | None = None
+        self,
+        inputs: str | Sequence[str] | Sequence[Sequence[int]],
+        *,
+        timeout_s: float | None = None,
+        trace_context: Mapping[str, str] | None = None,
     ) -> Embeddings:
         """A unit vector for each text (or list of token ids). How it is pooled stands in `metadata.pooling`."""
         if self._info is None or self._capabilities is None or self._preparer is None:
             raise self._not_ready()
-        if not self._capabilities.embeddings:
-            raise Unsupported("this model gives no embeddings", param="input")
-        items = embed_inputs(inputs, self._capabilities.limits)
-        if timeout_s is not None:
-            PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
-        limit = min(timeout_s or self.settings.timeout_s, self.settings.max_timeout_s)
-        span = self._tracer.start("drivetrain.embed")
+        trace = self._traces.embedding(trace_context)
+        made: Embeddings | None = None
         error: BaseException | None = None
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(limit):
-                made = await self._embed(items, self._info, self._preparer)
-        except TimeoutError:
-            error = DeadlineExceeded(f"the embeddings were not done within their {limit:g} seconds")
-            raise error from None
+            if not self._capabilities.embeddings:
+                raise Unsupported("this model gives no embeddings", param="input")
+            items = embed_inputs(inputs, self._capabilities.limits)
+            if timeout_s is not None:
+                PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
+            limit = min(timeout_s or self.settings.timeout_s, self.settings.max_timeout_s)
+            made = await self._embed_within(limit, self._embed(items, self._info, self._preparer, trace))
         except BaseException as exc:
             error = exc
+            if isinstance(exc, DrivetrainError):
+                exc.request_id = _new_id()
             raise
         finally:
-            span.end(error)
-            self._count(error)
-        self._add_usage(made.usage)
+            trace.close(made, error)
+            self._stats.endings[ending(error)] += 1
+            logbook.embedded(self._spec.name, error, made, time.monotonic() - began)
+        self._stats.prompt_tokens += made.usage.prompt_tokens
         return made
 
-    async def _embed(self, inputs: Sequence[str | tuple[int, ...]], info: EngineInfo, preparer: Preparer) -> Embeddings:
+    async def _embed_within(self, limit: float, work: Coroutine[Any, Any, Embeddings]) -> Embeddings:
+        try:
+            async with asyncio.timeout(limit):
+                return await work
+        except TimeoutError:
+            raise DeadlineExceeded(f"the embeddings were not done within their {limit:g} seconds") from None
+
+    async def _embed(
+        self,
+        inputs: Sequence[str | tuple[int, ...]],
+        info: EngineInfo,
+        preparer: Preparer,
+        trace: EmbeddingTrace,
+    ) -> Embeddings:
         """A cancelled call (a deadline too) holds its slot until the engine has let go of it."""
+        trace.phase("queue")
         slot = await self._admission.enter().wait()
         try:
+            trace.phase("prepare")
             items = await preparer.on_thread(lambda: tokenize_inputs(inputs, info))
+            trace.phase("embed")
             vectors = await self._engine.embed(items)
         finally:
             slot.release()
@@ -343,21 +409,17 @@ class Worker:
         self._runs.discard(run)
         if not self._runs:
             self._all_read.set()
-        self._count(error)
-        self._add_usage(run.usage)
+        count(self._stats, run, error)
+        self._watchdog.ended(error)
         now = self._memory_now()
-        return measure(run, now, self._memory.add(now))
+        metrics = measure(run, now, self._memory.add(now))
+        logbook.ended(run, error, metrics)
+        return metrics
 
-    def _count(self, error: BaseException | None) -> None:
-        outcome = "finished"
-        if error is not None:
-            outcome = error.code if isinstance(error, DrivetrainError) else Cancelled.code
-        self._endings[outcome] += 1
-
-    def _add_usage(self, usage: Usage) -> None:
-        self._usage = Usage(
-            self._usage.prompt_tokens + usage.prompt_tokens, self._usage.completion_tokens + usage.completion_tokens
-        )
+    def _note_refusal(self, request_id: str, error: DrivetrainError) -> None:
+        """Of a request that has no run."""
+        self._stats.endings[error.code] += 1
+        logbook.refused(request_id, self._spec.name, error)
 
     def _memory_now(self) -> tuple[DeviceMemory, ...]:
         """A device that is broken cannot say what it holds; that must not hide how the request ended."""
@@ -368,7 +430,7 @@ class Worker:
             return ()
 
     async def _watch(self) -> None:
-        """Cancel readers that have stopped reading, so that nobody's slow client holds a slot."""
+        """Cancel readers that have stopped reading, so that nobody's slow client holds a slot; look at the engine."""
         settings = self.settings
         while True:
             await asyncio.sleep(min(WATCH_INTERVAL_S, settings.reader_timeout_s / 4))
@@ -376,9 +438,41 @@ class Worker:
                 idle_s = time.monotonic() - run.last_read
                 if run.unread > settings.max_unread or (run.unread and idle_s > settings.reader_timeout_s):
                     run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
+            if self._state is State.READY and self._reviver is not None:
+                why = self._watchdog.complaint(self._engine.health())
+                if why:
+                    self._state = State.RESTARTING
+                    revival = self._revive(self._reviver, why)
+                    self._reviving = asyncio.create_task(revival, name="drivetrain-revive")
+
+    async def _revive(self, reviver: Reviver, why: str) -> None:
+        """Nothing that runs outlives its engine; what comes meanwhile is told to come back."""
+        _log.error("%s: %s", self._spec.name, why)
+        self._admission.close(f"{why}; it is being started again")
+        for run in list(self._runs):
+            run.interrupt(EngineFailed(why))
+        try:
+            self._engine, self._info = await reviver.revive(self._engine)
+        except Hung as exc:
+            _log.critical("%s: %s", self._spec.name, exc)
+            self._admission.close(exc.message)
+            self._state = State.FAILED
+            return
+        self._stats.restarts += 1
+        self._watchdog = Watchdog(self.settings.stall_s)
+        self._make_ready(self._info)
+
+    async def _stop_reviving(self) -> None:
+        if self._reviving is not None:
+            self._reviving.cancel()
+            await asyncio.gather(self._reviving, return_exceptions=True)
 
     def _not_ready(self) -> NotReady:
         return NotReady(f"the worker is {self._state.value}", retry_after_s=5.0)
+
+
+def _new_id() -> str:
+    return f"req-{secrets.token_hex(12)}"
 
 
 def _stated(**values: Any) -> dict[str, Any]:

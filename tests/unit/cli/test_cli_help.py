@@ -11,7 +11,9 @@ from cli_rigs import run_apart, run_here
 
 from drivetrain import __version__
 
-COMMANDS = ("generate", "chat", "serve", "bench", "conform", "diff", "inspect", "doctor", "pull", "list", "rm")
+COMMANDS = (
+    "generate", "chat", "serve", "deploy", "bench", "conform", "diff", "inspect", "doctor", "pull", "list", "rm",
+)  # fmt: skip
 HEAVY = ("torch", "transformers", "numpy", "jinja2", "PIL", "asyncio", "huggingface_hub", "http", "ssl", "readline")
 LATER = ("drivetrain.assembly", "drivetrain.sync", "drivetrain.store", "drivetrain.engines", "drivetrain.worker.worker")
 

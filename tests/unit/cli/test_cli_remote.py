@@ -88,10 +88,10 @@ def test_contradictions_are_refused(capsys: pytest.CaptureFixture[str], argument
     assert "pw" not in outcome.error
 
 
-def test_more_urls_are_urls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_url_among_several_models_says_which_model(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = run_here(capsys, "serve", "http://127.0.0.1:9", "fake")
     assert outcome.code == 2
-    assert "'fake' is not a URL" in outcome.error
+    assert "'http://127.0.0.1:9' does not say which model" in outcome.error
 
 
 def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.core import Loaded, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
+from drivetrain.engines.vllm.seen import Seen
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 
 
@@ -26,6 +27,7 @@ class ScriptedCore:
 
     def __init__(self) -> None:
         self.on_death: Callable[[], None] = lambda: None
+        self.seen = Seen()
         self.alive = True
         self.asked: list[Mapping[str, Any]] = []
         self.let_gone: list[str] = []
@@ -136,7 +138,7 @@ async def test_a_death_ends_every_request_at_once(engine: VllmEngine, core: Scri
     core.alive = False
     core.on_death()
     for stream in streams:
-        with pytest.raises(EngineFailed, match="started again"):
+        with pytest.raises(EngineFailed, match="once more"):
             await all_of(stream)
     assert not engine.busy
     assert not engine.health().alive

@@ -18,7 +18,6 @@ from drivetrain.core.errors import EngineFailed, InvalidRequest, InvalidSetting,
 from drivetrain.core.parameters import ENGINE_PARAMETERS
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.vllm import errors
-from drivetrain.engines.vllm.backoff import Backoff
 from drivetrain.engines.vllm.capabilities import NEEDS, capabilities_of, stated_capabilities
 from drivetrain.engines.vllm.describe import of_files
 from drivetrain.engines.vllm.options import engine_arguments, refuse_unknown, with_images
@@ -246,10 +245,3 @@ def test_too_little_memory_says_which_setting_to_raise() -> None:
     error = errors.while_loading(ValueError("To serve at least one request, 2 GiB KV cache is needed"))
     assert isinstance(error, LoadFailed)
     assert "kv_cache_gb" in error.message
-
-
-def test_the_waits_double_up_to_a_minute_and_begin_anew_after_a_long_life() -> None:
-    backoff = Backoff()
-    assert [backoff.wait_s(0.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert backoff.wait_s(10.0) == 60
-    assert [backoff.wait_s(61.0), backoff.wait_s(0.0)] == [1, 2]

@@ -25,7 +25,7 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, TokenLogprob, TopLogprob
 from drivetrain.server.bodies import LATER, read_body
 from drivetrain.server.errors import body_of, error_response, renamed
-from drivetrain.server.gauges import Gauges
+from drivetrain.server.rate import Rate
 from drivetrain.server.schema import ChatBody, CompletionBody, GenerateBody
 from drivetrain.server.spelling import LOWEST, chat_logprobs, completion_logprobs, matched_stop_json
 from drivetrain.server.translate import as_list
@@ -127,17 +127,16 @@ def test_matched_stops() -> None:
 
 def test_a_rate_over_the_last_seconds() -> None:
     now = 0.0
-    gauges = Gauges(lambda: now)
-    assert gauges.tokens_per_s() == 0
-    for _ in range(20):
+    rate = Rate(lambda: now)
+    assert rate.look(0) == 0
+    for second in range(1, 21):
         now += 1
-        gauges.tokens += 10
-        assert gauges.tokens_per_s() == pytest.approx(10)
+        assert rate.look(10 * second) == pytest.approx(10)
     for _ in range(10):
         now += 1
-        gauges.tokens_per_s()
-    assert gauges.tokens_per_s() == 0
-    assert len(gauges._looks) < 10
+        rate.look(200)
+    assert rate.look(200) == 0
+    assert len(rate._looks) < 10
 
 
 def test_checked_before_anything_is_made_of_n() -> None:

@@ -14,9 +14,10 @@ from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed
 from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.telemetry.tracing import NoSpan
+from drivetrain.telemetry.tracing import Kind
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
+from recorded_spans import RecordedSpan, RecordingTracer
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 TEXT = "one two three four"
@@ -85,17 +86,14 @@ async def test_what_the_hearer_raises_is_raised_and_ends_the_request(kind: type[
         assert (await made.generate(prompt="x", temperature=0)).text == TEXT
 
 
-class BrokenSpan:
-    def set(self, name: str, value: object) -> None:
-        return None
-
-    def end(self, error: BaseException | None = None) -> None:
+class BrokenSpan(RecordedSpan):
+    def end(self, **how: Any) -> None:
         raise OSError("the exporter is gone")
 
 
-class BrokenTracer:
-    def start(self, name: str, *, parent: object = None) -> Any:
-        return BrokenSpan() if name == "drivetrain.request" else NoSpan()
+class BrokenTracer(RecordingTracer):
+    def start(self, name: str, *, kind: Kind = Kind.INTERNAL, **more: Any) -> RecordedSpan:
+        return (RecordedSpan if kind is Kind.INTERNAL else BrokenSpan)(name, kind, None, None)
 
 
 async def test_a_broken_tracer_takes_no_ending_away() -> None:

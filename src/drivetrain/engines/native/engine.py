@@ -132,7 +132,15 @@ class NativeEngine:
 
     def health(self) -> Health:
         alive = not self._closed and not self._broken and self._thread.alive
-        return Health(alive, len(self._running), self._last_progress, self._broken)
+        stepper = self._stepper
+        return Health(
+            alive,
+            len(self._running),
+            self._last_progress,
+            self._broken,
+            kv_used=stepper.kv_used if stepper is not None else None,
+            preemptions=stepper.preemptions if stepper is not None else 0,
+        )
 
     async def close(self) -> None:
         self._closed = True

@@ -158,6 +158,11 @@ class KvRows:
         return sum(c.rows * c.row_bytes for c in self._classes.values())
 
     @property
+    def bytes_hot(self) -> int:
+        """In the rows of running sequences. Asked from other threads too."""
+        return sum(len(c.hot) * c.row_bytes for c in self._classes.values())
+
+    @property
     def budget_bytes(self) -> int:
         return self._budget_bytes
 

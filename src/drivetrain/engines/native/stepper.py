@@ -61,6 +61,16 @@ class Stepper:
     def idle(self) -> bool:
         return self.scheduler.idle
 
+    @property
+    def kv_used(self) -> float:
+        """Asked from other threads, as the next one."""
+        rows = self.scheduler.rows
+        return rows.bytes_hot / rows.budget_bytes
+
+    @property
+    def preemptions(self) -> int:
+        return self.scheduler.num_preemptions
+
     def add(self, job: Job) -> list[Output]:
         """A request that no row could ever hold ends here: in a plan it would be everybody's fault."""
         if (error := self._refusal(job)) is not None:

@@ -115,6 +115,8 @@ class RemoteEngine:
             len(self._running) + len(self._embedding),
             self._last_progress,
             "" if alive else "no upstream answers",
+            mends_itself=True,
+            upstreams=tuple(u.usable for u in self._pool.upstreams) if self._pool is not None else (),
         )
 
     async def close(self) -> None:

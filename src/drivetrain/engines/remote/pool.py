@@ -35,6 +35,10 @@ class Upstream:
         capacity = self.dialect.facts.max_concurrency if self.dialect else 1
         return (self.active / max(1, capacity), self.taken)
 
+    @property
+    def usable(self) -> bool:
+        return self.dialect is not None and self.breaker.state is not State.OPEN
+
     def begin(self) -> None:
         self.active += 1
         self.taken += 1
@@ -119,11 +123,11 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        return any(u.dialect is not None and u.breaker.state is not State.OPEN for u in self.upstreams)
+        return any(u.usable for u in self.upstreams)
 
     def addresses(self) -> Sequence[Address]:
         """Those that may be asked short questions, best first. Safe from any thread."""
-        ready = [u for u in self.upstreams if u.dialect is not None and u.breaker.state is not State.OPEN]
+        ready = [u for u in self.upstreams if u.usable]
         return [u.address for u in sorted(ready, key=lambda u: u.load)]
 
     def suspect(self, address: Address) -> None:

@@ -55,7 +55,11 @@ class Prober:
 
     async def _drivetrain(self, address: Address) -> Dialect:
         path = f"{address.path}/models/{quote(self.model, safe='')}"
-        card = (await ask_json(address, "GET", path, self.key, timeouts=self.timeouts)).get("capabilities")
+        found = await ask_json(address, "GET", path, self.key, timeouts=self.timeouts)
+        if "capabilities" not in found and found.get("state") not in {None, "ready"}:  # it is loaded when it is used
+            await self._load(address)
+            found = await ask_json(address, "GET", path, self.key, timeouts=self.timeouts)
+        card = found.get("capabilities")
         if not isinstance(card, Mapping):
             raise Broken("its card of the model tells no capabilities")
         if not card.get("tokens") or not (card.get("generation") or card.get("embeddings")):
@@ -64,6 +68,15 @@ class Prober:
         ask = partial(self._ask_root, address)
         facts = self._fitted(await drivetrain_ids.with_specials(drivetrain_ids.facts_of(card), ask, self.model))
         return DrivetrainDialect(address, self.model, facts, max_stops=max_stops if isinstance(max_stops, int) else 0)
+
+    async def _load(self, address: Address) -> None:
+        """By a use of it; what that says is of no interest, but that it failed to load is."""
+        timeouts, body = replace(self.timeouts, ask_s=self.timeouts.first_s), {"model": self.model, "prompt": "x"}
+        try:
+            await ask_json(address, "POST", address.root + "/tokenize", self.key, body, timeouts=timeouts)
+        except Refused as exc:
+            if exc.status >= 500:
+                raise
 
     async def _vllm(self, address: Address, card: Mapping[str, Any]) -> Dialect:
         """One vLLM generates or embeds."""

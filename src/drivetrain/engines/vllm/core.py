@@ -1,4 +1,4 @@
-"""The running vLLM: started, watched, started again when its process has died, and shut down."""
+"""The running vLLM: started, watched, and shut down."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import dataclasses
 import gc
 import logging
 import os
-import time
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from drivetrain.core.errors import EngineFailed
 from drivetrain.engines.vllm import errors
-from drivetrain.engines.vllm.backoff import Backoff
 from drivetrain.engines.vllm.guard import Guard
 from drivetrain.engines.vllm.options import refuse_unknown
 from drivetrain.engines.vllm.places import refuse_empty_places
 from drivetrain.engines.vllm.sampling import built
+from drivetrain.engines.vllm.seen import Seen, listener
 
 WATCH_S = 0.2
 FIRST_ANSWER_S = 300.0
@@ -39,6 +38,7 @@ class Running(Protocol):
     """What the engine needs of vLLM. `on_death` is called on the event loop, once for each death."""
 
     on_death: Callable[[], None]
+    seen: Seen
 
     @property
     def alive(self) -> bool: ...
@@ -88,6 +88,7 @@ class Core:
 
     def __init__(self, path: str, arguments: Mapping[str, Any]) -> None:
         self.on_death: Callable[[], None] = lambda: None
+        self.seen = Seen()
         self._path = path
         self._arguments = arguments
         self._llm: Any = None
@@ -168,7 +169,9 @@ class Core:
         await self._end()
 
     async def _start(self) -> None:
-        self._starting = asyncio.ensure_future(asyncio.to_thread(_make, self._path, self._arguments, self._made))
+        self._starting = asyncio.ensure_future(
+            asyncio.to_thread(_make, self._path, self._arguments, self.seen, self._made)
+        )
         await asyncio.shield(self._starting)
         self._llm, self._starting = self._made.pop(), None
         self._guard = Guard(self.pids)
@@ -191,32 +194,14 @@ class Core:
             gc.collect()
 
     async def _watch(self) -> None:
-        backoff = Backoff()
-        while True:
-            began = time.monotonic()
-            while self.alive:  # noqa: ASYNC110 - vLLM tells nobody that it has died
-                await asyncio.sleep(WATCH_S)
-            self._dead.set()
-            self.on_death()
-            _log.error("vLLM's engine process has ended")
-            await self._restart(backoff, time.monotonic() - began)
-
-    async def _restart(self, backoff: Backoff, lived_s: float) -> None:
-        await self._end()
-        while self._llm is None:
-            wait_s = backoff.wait_s(lived_s)
-            _log.warning("vLLM is started again in %g s", wait_s)
-            await asyncio.sleep(wait_s)
-            lived_s = 0.0
-            try:
-                await self._start()
-            except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may work
-                self._starting = None
-                _log.error("vLLM did not start: %s", errors.while_loading(exc))
-        _log.warning("vLLM runs again")
+        while self.alive:  # noqa: ASYNC110 - vLLM tells nobody that it has died
+            await asyncio.sleep(WATCH_S)
+        self._dead.set()
+        self.on_death()
+        _log.error("vLLM's engine process has ended")
 
 
-def _make(path: str, arguments: Mapping[str, Any], made: list[Any]) -> None:
+def _make(path: str, arguments: Mapping[str, Any], seen: Seen, made: list[Any]) -> None:
     """Into a list, not as a result: vLLM keeps frames of its callers, and a future there would keep vLLM."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -228,7 +213,7 @@ def _make(path: str, arguments: Mapping[str, Any], made: list[Any]) -> None:
 
         known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
         given = refuse_unknown(arguments, known, vllm.__version__)
-        made.append(AsyncLLM.from_engine_args(AsyncEngineArgs(model=path, **given)))
+        made.append(AsyncLLM.from_engine_args(AsyncEngineArgs(model=path, **given), stat_loggers=[listener(seen)]))
 
 
 def _loaded(llm: Any) -> Loaded:

@@ -20,6 +20,7 @@ from drivetrain.engines.vllm import describe, errors
 from drivetrain.engines.vllm.core import Core, Running
 from drivetrain.engines.vllm.generation import Generation
 from drivetrain.engines.vllm.options import batch_size, engine_arguments, with_images
+from drivetrain.engines.vllm.seen import Seen
 
 
 class VllmEngine:
@@ -103,7 +104,15 @@ class VllmEngine:
 
     def health(self) -> Health:
         alive = not self._closed and self._core is not None and self._core.alive
-        return Health(alive, len(self._running), self._last_progress, "" if alive or self._closed else errors.DEAD)
+        seen = self._core.seen if self._core is not None else Seen()
+        return Health(
+            alive,
+            len(self._running),
+            self._last_progress,
+            "" if alive or self._closed else errors.DEAD,
+            kv_used=seen.kv_used if self._running else 0.0,  # an abort is followed by no step that would tell
+            preemptions=seen.preemptions,
+        )
 
     async def close(self) -> None:
         """What is still running ends first, so that vLLM is told of it; then vLLM ends."""

@@ -34,7 +34,7 @@ KINDS: dict[str, type[DrivetrainError]] = {
 }
 """By the name of vLLM's class; a test holds it against all that vLLM has."""
 
-DEAD = "vLLM's engine process has ended; it is started again, try once more in a minute"
+DEAD = "vLLM's engine process has ended; try once more in a minute"
 
 _TOO_LITTLE_CACHE = ("KV cache", "gpu_memory_utilization", "gpu-memory-utilization")
 

@@ -24,6 +24,7 @@ let model = null;
 let models = [];
 let problem = "";
 let told = false;
+let wasBusy = false;
 
 const chat = new Chat({
   thread: byId("thread"),
@@ -67,7 +68,7 @@ async function connect() {
   try {
     models = await listModels();
     if (!models.length) throw new Error("The server has no model.");
-    await use(models.includes(settings.model) ? settings.model : models[0]);
+    await use((models.find(({ id }) => id === settings.model) ?? models[0]).id);
   } catch (error) {
     if (error.status === 401 && (await askForKey())) return connect();
     model = null;
@@ -110,14 +111,28 @@ function modelLine() {
   const select = h(
     "select",
     { "aria-label": "Model" },
-    models.map((id) => h("option", { value: id }, id)),
+    models.map((entry) => h("option", { value: entry.id }, titled(entry))),
   );
   select.value = model.id;
+  select.addEventListener("focus", () => relist(select));
   select.addEventListener("change", () => {
     keep({ model: select.value });
     use(select.value).catch((error) => toast(error.message));
   });
   return [select];
+}
+
+function titled({ id, loaded }) {
+  return loaded ? id : `${id} · not loaded`;
+}
+
+/** Which ones are loaded changes without the page's doing. */
+async function relist(select) {
+  models = await listModels().catch(() => models);
+  for (const option of select.options) {
+    const entry = models.find(({ id }) => id === option.value);
+    if (entry) option.textContent = titled(entry);
+  }
 }
 
 function drawSettings() {
@@ -153,7 +168,7 @@ function greeting() {
   if (model?.chat)
     return welcome(
       "What shall we talk about?",
-      `${model.id} is ready. What you write stays between this browser and this server.`,
+      `${model.known ? `${model.id} is ready` : `${model.id} is loaded by your first message`}. What you write stays between this browser and this server.`,
       SUGGESTIONS,
       (text) => chat.send(text),
     );
@@ -188,6 +203,8 @@ function forget(id) {
 }
 
 function update() {
+  if (wasBusy && !chat.busy && model && !model.known) use(model.id).catch(() => {});
+  wasBusy = chat.busy;
   composer.setBusy(chat.busy);
   sidebar.draw();
   code.draw();

@@ -2,19 +2,26 @@
 
 import { address, getJson } from "./api.js";
 
-/** The names of the models that the server offers. */
+const NOT_LOADED = ["unloaded", "loading", "unloading", "failed"];
+
+/** The models that the server offers, each with whether it is loaded. Other names of the same models are left out. */
 export async function listModels() {
   const { data = [] } = await getJson("v1/models");
-  return data.map((model) => String(model.id));
+  const own = data.filter((model) => !model.alias_of);
+  return own.map((model) => ({ id: String(model.id), loaded: !NOT_LOADED.includes(model.state) }));
 }
 
-/** One model: its name and capabilities, with what the server left out filled in as "cannot". */
+/**
+ * One model: its name and capabilities, with what the server left out filled in as "cannot". One that is not loaded is
+ * not `known`: what it can do is told once its first answer has loaded it.
+ */
 export async function loadModel(id) {
   const found = await getJson(`v1/models/${id.split("/").map(encodeURIComponent).join("/")}`);
   const raw = found.capabilities ?? {};
   const listed = raw.parameters ?? [];
   return {
     id,
+    known: Boolean(found.capabilities) || !found.state,
     base: address("v1"),
     parameters: new Set(Array.isArray(listed) ? listed : Object.keys(listed).filter((name) => forChat(listed[name]))),
     defaults: plainDefaults(raw.defaults ?? found.defaults ?? {}),

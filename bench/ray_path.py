@@ -1,0 +1,128 @@
+"""One replica behind Serve's proxy and our ingress against one worker served directly: same weights, threads and slots.
+
+Run by `.venv-ray/bin/python`. Both stand all the time and are asked in turns. Prints one JSON object, with the CPU time
+of Ray's processes (not the engine's) a token, and its share of a CPU when nobody asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from drivetrain.bench.remote import Asking, Remote
+from drivetrain.bench.report import compare
+from drivetrain.bench.served import serving
+from drivetrain.bench.session import Played, Session, Side
+from drivetrain.bench.target import Facts
+from drivetrain.bench.wire import Address
+from drivetrain.bench.workload import Closed, Workload
+from drivetrain.deploy import cluster
+from drivetrain.deploy.plan import IngressPlan, ModelPlan, arguments_of
+
+MODEL = "smollm2-135m"
+CONTEXT = 1024
+THREADS = 2
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def remote(label: str, url: str, key: str) -> Remote:
+    asking = Asking(address=Address.parse(url), model=MODEL, key=key)
+    return Remote(asking, label=label, facts=Facts(kind="over HTTP", model=MODEL))
+
+
+def cpu_by_part() -> dict[str, float]:
+    """Seconds so far: of Ray's processes for us, and of all its others."""
+    parts = {"replica": 0.0, "ingress": 0.0, "proxy": 0.0, "other": 0.0}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            told = (folder / "stat").read_text().rpartition(") ")[2].split()
+        except OSError:
+            continue
+        seconds = (int(told[11]) + int(told[12])) * TICK_S
+        if name.startswith(("ray::ServeReplica", "ray::ProxyActor")):
+            part = "proxy" if "Proxy" in name else "ingress" if ":ingress" in name else "replica"
+            parts[part] += seconds
+        elif name.startswith("ray::") or "/ray/" in name:
+            parts["other"] += seconds
+    return parts
+
+
+def since(before: dict[str, float], per: float) -> dict[str, float]:
+    return {part: (now - before[part]) / per for part, now in cpu_by_part().items()}
+
+
+def row(played: Played) -> dict[str, Any]:
+    ours, direct = played.rounds
+    found = compare(ours, direct)
+    if found is None or found.first_token_later_s is None or any(r.failures for r in (*ours, *direct)):
+        raise RuntimeError(f"{played.level.label}: requests failed")
+    return {
+        "load": played.level.label,
+        "ratio": round(found.throughput_ratio.median, 4),
+        "first_token_later_ms": round(1000 * found.first_token_later_s.median, 1),
+        "tokens_per_s": [[round(r.tokens_per_s, 1) for r in rounds] for rounds in played.rounds],
+    }
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--pairs", type=int, default=5)
+    args = parser.parse_args()
+    slots = max(args.streams)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    settings = {"slots": slots, "context_length": CONTEXT, "threads": THREADS}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    plan = ModelPlan(model=MODEL, name=MODEL, settings=settings, num_cpus=0.0, max_ongoing=4 * slots)
+    ingress = IngressPlan(server={"host": "127.0.0.1", "port": port})
+    workload = Workload(
+        prompt_tokens=51, max_tokens=args.tokens, shared_prefix=0, seed=0, rounds=args.pairs, timeout_s=600
+    )
+    with cluster.joined(None, num_cpus=2):
+        await asyncio.to_thread(cluster.run, arguments_of([plan], ingress), host="127.0.0.1", port=port)
+        async with serving(MODEL, flags) as served:
+            sides = [
+                Side(remote("on ray", f"http://127.0.0.1:{port}/v1", "none")),
+                Side(remote("direct", served.url, served.key)),
+            ]
+            levels = [Closed(streams) for streams in args.streams]
+            session = Session(sides, levels, workload)
+            await session.prepare()
+            before, began = cpu_by_part(), time.monotonic()
+            await asyncio.sleep(5)
+            idle = since(before, time.monotonic() - began)
+            before, began = cpu_by_part(), time.monotonic()
+            await session.run(lambda doing, share: None)
+            busy_s = time.monotonic() - began
+            tokens = args.pairs * args.tokens * sum(level.num_requests for level in levels)
+            spent = since(before, 1)
+    table = [row(played) for played in session.played]
+    token_us = {part: round(1e6 * (seconds - idle[part] * busy_s) / tokens, 1) for part, seconds in spent.items()}
+    print(
+        json.dumps(
+            {
+                "model": MODEL,
+                "pairs": args.pairs,
+                "table": table,
+                "idle_cpu_share": {part: round(share, 4) for part, share in idle.items()},
+                "cpu_us_per_token_beyond_idle": token_us,
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

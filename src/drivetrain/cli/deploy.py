@@ -1,0 +1,166 @@
+"""`drivetrain deploy MODEL...`: the worker and the server on Ray Serve, with as many replicas as the load asks for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.cli import options, output
+from drivetrain.cli.values import plain
+from drivetrain.core.errors import InvalidSetting, MissingExtra
+
+if TYPE_CHECKING:
+    from drivetrain.deploy.plan import IngressPlan, ModelPlan
+    from drivetrain.worker.sources import Resolved
+
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
+_EPILOG = """examples:
+  drivetrain deploy smollm2-135m
+  drivetrain deploy smollm2-135m --replicas 1:4 --target-ongoing 8 --num-cpus 2
+  drivetrain deploy chat=org/name embed=./my-embedder --address auto
+  drivetrain deploy smollm2-135m --replicas 1:4 --dry-run > serve.yaml; serve deploy serve.yaml
+
+Without --address a Ray of its own runs on this machine until Ctrl-C. With it the models stay on that cluster, and the
+same command with other settings rolls them over to those, replica by replica. Keys come from DRIVETRAIN_API_KEY in the
+environment of the cluster.
+"""
+
+
+def add(commands: options.Commands) -> None:
+    number, count = options.number, options.whole_number
+    parser = commands.add_parser(
+        "deploy",
+        help="models on Ray Serve, scaled with the load",
+        description="Serve models on Ray Serve: replicas of workers behind the server that `drivetrain serve` runs.",
+        usage="%(prog)s [NAME=]MODEL ... [option ...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="+", help="as for serve; NAME=MODEL gives it another public name"
+    )
+    group = parser.add_argument_group("deployment", "Each model gets the same.")
+    group.add_argument("--replicas", metavar="MIN:MAX", default="1:1", help="how many, or one number (default: 1)")
+    group.add_argument("--target-ongoing", type=number, metavar="X", help="requests a replica should have (default: 8)")
+    group.add_argument("--max-ongoing", type=count, metavar="N", help="requests a replica may have (default: 16)")
+    group.add_argument(
+        "--max-queued", type=count, metavar="N", help="requests that may wait for a replica (default: 64)"
+    )
+    group.add_argument("--num-cpus", type=number, metavar="X", help="CPUs of each replica (default: 1)")
+    group.add_argument(
+        "--num-gpus", type=number, metavar="X", help="GPUs of each replica (default: vLLM's tensor_parallel_size, or 0)"
+    )
+    group.add_argument("--upscale-delay-s", type=number, metavar="X", help="of load before more come (default: 5)")
+    group.add_argument("--downscale-delay-s", type=number, metavar="X", help="of quiet before some go (default: 60)")
+    group.add_argument("--ingress-replicas", type=count, metavar="N", default=1, help="HTTP servers (default: 1)")
+    group = parser.add_argument_group("cluster")
+    group.add_argument(
+        "--address", metavar="ADDRESS", help="a running Ray: auto, or HOST:PORT (default: one of its own)"
+    )
+    group.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="to listen on (default: 127.0.0.1)")
+    group.add_argument("--port", type=count, metavar="N", default=8000, help="to listen on (default: 8000)")
+    group.add_argument(
+        "--insecure-no-key", action="store_true", help="listen beyond this machine without a key (dangerous)"
+    )
+    group.add_argument("--allowed-hosts", type=options.comma_list, metavar="A,B", help="further names in requests")
+    group.add_argument("--dry-run", action="store_true", help="print the file for `serve deploy` and KubeRay, and exit")
+    options.add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from drivetrain.deploy.plan import IngressPlan, arguments_of, config_of
+
+    models = [_plan(args, given) for given in args.models]
+    if len({model.deployment for model in models}) < len(models):
+        raise InvalidSetting("two models have the same name; give one as NAME=MODEL", param="models")
+    server: dict[str, Any] = {"host": args.host, "port": args.port}
+    if args.insecure_no_key:
+        server["insecure_no_key"] = True
+    if args.allowed_hosts:
+        server["allowed_hosts"] = list(args.allowed_hosts)
+    ingress = IngressPlan(
+        server=server, num_replicas=args.ingress_replicas, longest_s=max(model.longest_s for model in models)
+    )
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtra("a deployment", extra="ray")
+    if args.dry_run:
+        import yaml
+
+        output.line(
+            yaml.safe_dump(config_of(models, ingress, host=args.host, port=args.port), sort_keys=False).rstrip()
+        )
+        return 0
+    _deploy(args, models, ingress, arguments_of(models, ingress))
+    return 0
+
+
+def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
+    from drivetrain.deploy.plan import ModelPlan
+    from drivetrain.worker import sources
+
+    named = _NAMED.fullmatch(given)
+    name, model = named.groups() if named else (None, given)
+    resolved = sources.read_settings(model, options.given_settings(args), config=args.config)
+    settings = _stated(resolved)
+    lowest, highest = _replicas(args.replicas)
+    chosen = {
+        key: value
+        for key in ("target_ongoing", "max_ongoing", "max_queued", "num_cpus", "upscale_delay_s", "downscale_delay_s")
+        if (value := getattr(args, key)) is not None
+    }
+    parallel = (resolved.settings.vllm_args or {}).get("tensor_parallel_size", 0)
+    return ModelPlan(
+        model=model,
+        name=name or resolved.settings.name or _public_name(model),
+        settings=settings,
+        min_replicas=lowest,
+        max_replicas=highest,
+        num_gpus=args.num_gpus if args.num_gpus is not None else float(parallel),
+        longest_s=min(resolved.settings.max_timeout_s, max(resolved.settings.timeout_s, 0.0)),
+        **chosen,
+    )
+
+
+def _stated(resolved: Resolved) -> dict[str, Any]:
+    """What is not a default: a replica reads no file and no environment of this machine."""
+    return {
+        name: plain(getattr(resolved.settings, name))
+        for name, origin in resolved.origins.items()
+        if origin != "default" and name != "name"
+    }
+
+
+def _public_name(model: str) -> str:
+    from drivetrain.store.references import parse
+
+    return parse(model).name
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    lowest, _, highest = text.partition(":")
+    try:
+        return int(lowest), int(highest or lowest)
+    except ValueError:
+        raise InvalidSetting(f"--replicas is {text!r}; it must be MIN:MAX or one number", param="replicas") from None
+
+
+def _deploy(
+    args: argparse.Namespace, models: list[ModelPlan], ingress: IngressPlan, arguments: Mapping[str, Any]
+) -> None:
+    from drivetrain.deploy import cluster
+
+    key = os.environ.get("DRIVETRAIN_API_KEY", "").strip()
+    cluster.check_server(ingress.server, key)
+    names = ", ".join(model.name for model in models)
+    with cluster.joined(args.address) as own:
+        cluster.run(dict(arguments), host=args.host, port=args.port)
+        output.line(f"{names}: deployed. The page is at http://{args.host}:{args.port}/, the API at /v1.")
+        if own:
+            output.note("Ctrl-C ends it.")
+            cluster.wait_for_signal()

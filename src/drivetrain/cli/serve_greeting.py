@@ -1,0 +1,42 @@
+"""What `serve` prints when it is ready: lines that work when pasted."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from drivetrain.core.capabilities import Capabilities
+    from drivetrain.server.settings import ServerSettings
+
+KEY_VARIABLE = "DRIVETRAIN_API_KEY"
+
+
+def ways_in(address: str, model: str, capabilities: Capabilities, key_file: Path | None, server: ServerSettings) -> str:
+    """The page, and a curl and a Python line that work when pasted."""
+    key = "none"
+    if server.api_keys:
+        key = f"$(grep -v '^#' {shlex.quote(str(key_file))} | head -n 1)" if key_file else f"${KEY_VARIABLE}"
+    path, body, call = _example(model, capabilities)
+    header = f' -H "authorization: Bearer {key}"' if server.api_keys else ""
+    curl = f"curl {address}/v1/{path}{header} -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
+    code = f'from openai import OpenAI; print(OpenAI(base_url="{address}/v1").{call})'
+    python = f'OPENAI_API_KEY="{key}" python3 -c {shlex.quote(code)}'
+    ways = {"The page": f"{address}/", "In a shell": curl, "In Python (pip install openai)": python}
+    return "".join(f"\n{way}:\n  {line}\n" for way, line in ways.items())
+
+
+def _example(model: str, capabilities: Capabilities) -> tuple[str, dict[str, Any], str]:
+    """For the curl line the path and the body, for the Python line the call."""
+    name = json.dumps(model)
+    if not capabilities.generation:
+        call = f'embeddings.create(model={name}, input="Hello").data[0].embedding'
+        return "embeddings", {"model": model, "input": "Hello"}, call
+    if not capabilities.chat:
+        call = f'completions.create(model={name}, prompt="Once upon a time").choices[0].text'
+        return "completions", {"model": model, "prompt": "Once upon a time"}, call
+    messages = [{"role": "user", "content": "Say hello in five words."}]
+    call = f"chat.completions.create(model={name}, messages={json.dumps(messages)}).choices[0].message.content"
+    return "chat/completions", {"model": model, "messages": messages}, call

@@ -1,0 +1,105 @@
+"""What a worker has counted since it was made: the same on every engine, cheap enough for every token.
+
+Plain values that one event loop writes; whoever shows them (`/metrics`) reads them there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from drivetrain.core.errors import (
+    Cancelled,
+    ContextOverflow,
+    DeadlineExceeded,
+    DrivetrainError,
+    EngineFailed,
+    InvalidRequest,
+    NotReady,
+    OutOfMemory,
+    Overloaded,
+    Unsupported,
+)
+
+RECENT = 50
+
+FINISHED = "finished"
+ENDINGS = (
+    FINISHED,
+    *(
+        error.code
+        for error in (
+            InvalidRequest, Unsupported, ContextOverflow, Overloaded, NotReady, DeadlineExceeded, Cancelled,
+            EngineFailed, OutOfMemory,
+        )
+    ),
+)  # fmt: skip
+"""All ways a request can end, as `Stats.endings` names them."""
+
+# Bounds in seconds, fine enough for a rate of 1.5 between two of them where it matters.
+STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+WHOLE_S = (0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
+LENGTH = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+
+
+@dataclass(slots=True)
+class Histogram:
+    """`counts` has one number a bound, of what was at most that and above the bound before, and a last one."""
+
+    bounds: Sequence[float]
+    counts: list[int] = field(default_factory=list)
+    sum: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+@dataclass(slots=True)
+class Stats:
+    """A request counts in `endings` once, by how it ended: finished, or the error's code, refusals included.
+
+    `answers` counts choices by their finish reason. `completion_tokens` grows as tokens come, the other two when
+    their request ends; in the end all are the sums of what the requests' usage said.
+    """
+
+    endings: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    restarts: int = 0
+    """How often the engine had failed and was loaded again."""
+    queue_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
+    """From the request to its slot, of all that got one."""
+    first_token_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
+    """From the request to its first token."""
+    between_tokens_s: Histogram = field(default_factory=lambda: Histogram(STEP_S))
+    """Between two tokens of a choice; of tokens that came together, each its share."""
+    prefill_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
+    """From the slot to the first token."""
+    decode_s: Histogram = field(default_factory=lambda: Histogram(WHOLE_S))
+    """From the first token to the last one, of those that finished with more than one."""
+    request_s: Histogram = field(default_factory=lambda: Histogram(WHOLE_S))
+    """From the request to its ending, of all that got a slot."""
+    prompt_length: Histogram = field(default_factory=lambda: Histogram(LENGTH))
+    answer_length: Histogram = field(default_factory=lambda: Histogram(LENGTH))
+    """Tokens of all choices of a request, of those that finished."""
+    recent_first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+
+def ending(error: BaseException | None) -> str:
+    """Which of `ENDINGS` it is."""
+    if error is None:
+        return FINISHED
+    return error.code if isinstance(error, DrivetrainError) else Cancelled.code

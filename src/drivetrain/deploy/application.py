@@ -1,0 +1,62 @@
+"""The application that Serve runs: a deployment for each model, and the server in front of them all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from drivetrain.deploy.handle import HandleWorker
+from drivetrain.deploy.serving import ServedReplica
+from drivetrain.fleet.fleet import Fleet
+from drivetrain.server.app import create_app
+from drivetrain.server.settings import ServerSettings
+
+KEY_VARIABLE = "DRIVETRAIN_API_KEY"
+
+
+def build(arguments: dict[str, Any]) -> Application:
+    """What `plan.arguments_of` made; a config file names this function as `import_path`."""
+    ingress = arguments["ingress"]
+    handles = {told["settings"]["name"]: _model(told) for told in arguments["models"]}
+    served = serve.deployment(serve.ingress()(Ingress), **ingress["options"])
+    return served.bind(ingress["server"], handles)
+
+
+def _model(told: Mapping[str, Any]) -> Application:
+    return serve.deployment(ServedReplica, **told["options"]).bind(told["model"], told["settings"])
+
+
+class Ingress:
+    """The same server as that of `drivetrain serve`, over handles in place of workers."""
+
+    def __init__(self, server: Mapping[str, Any], handles: Mapping[str, Any]) -> None:
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        self._settings = ServerSettings(**server, api_keys=(key,) if key else ())
+        self._workers = {name: HandleWorker(handle, name) for name, handle in handles.items()}
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        app = create_app(Fleet.of(self._workers), self._settings)
+
+        async def with_lifespan(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "lifespan":
+                await self._live(receive, send)
+            elif scope["type"] == "http":
+                await app(scope, receive, send)
+
+        return with_lifespan
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From the start to the end of this ingress. Serve has let its requests end before the end."""
+        while (message := await receive())["type"] != "lifespan.shutdown":
+            assert message["type"] == "lifespan.startup"
+            for worker in self._workers.values():
+                worker.start()
+            await send({"type": "lifespan.startup.complete"})
+        for worker in self._workers.values():
+            await worker.stop()
+        await send({"type": "lifespan.shutdown.complete"})

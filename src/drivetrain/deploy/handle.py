@@ -1,0 +1,315 @@
+"""The worker port over a deployment handle: one model, however many replicas it has."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from drivetrain.core.build import build_request
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DrivetrainError,
+    InvalidRequest,
+    NotReady,
+    Unsupported,
+)
+from drivetrain.core.messages import parse_messages
+from drivetrain.core.parameters import PARAMETERS, check
+from drivetrain.core.request import GenerateRequest
+from drivetrain.core.results import Embeddings, Result
+from drivetrain.core.stats import Stats, ending
+from drivetrain.core.status import Metadata, State, Status
+from drivetrain.deploy import wire
+from drivetrain.deploy.errors import FOREIGN, LOST, translated
+from drivetrain.deploy.prefix import prefix_of
+from drivetrain.deploy.replica import Description
+from drivetrain.deploy.stream import ATTEMPTS, HandleRun, HandleStream
+from drivetrain.worker.embedding import embed_inputs
+
+T = TypeVar("T")
+
+LOOK_S = 2.0
+"""Between two looks at the replicas."""
+
+SILENCE_S = 15.0
+"""Without a word of any replica for so long there is none. A look waits for a free one, so events are words too."""
+
+WATCH_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Handle(Protocol):
+    """A `ray.serve.handle.DeploymentHandle` of a `Replica`."""
+
+    def options(self, *, stream: bool) -> Any: ...
+
+
+class HandleWorker:
+    """What it counts is what went through this handle: `running` has begun, `waiting` has not, and neither is released.
+
+    All methods belong to the event loop that `start` ran on.
+    """
+
+    def __init__(self, handle: Handle, name: str) -> None:
+        self._name = name
+        self._calls: Any = handle
+        self._streams: Any = handle.options(stream=True)
+        self._state = State.LOADING
+        self._said: Description | None = None
+        self._heard = 0.0
+        self._answered = asyncio.Event()
+        self._runs: set[HandleRun] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stats = Stats()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # Lifecycle
+
+    def start(self) -> None:
+        """Begin to look for replicas; requests are `NotReady` until one has answered."""
+        self._tasks = [asyncio.create_task(self._look_forever()), asyncio.create_task(self._watch_readers())]
+
+    async def ready(self) -> None:
+        """Return once a replica has answered."""
+        await self._answered.wait()
+
+    async def drain(self, grace_s: float | None = None) -> None:
+        """Take no more requests, let the running ones end, cancel what is left after the grace time."""
+        if self._state in {State.LOADING, State.READY}:
+            self._state = State.DRAINING
+        grace = grace_s if grace_s is not None else self._said.terms.drain_s if self._said is not None else 0.0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._idle.wait()
+        runs = list(self._runs)
+        for run in runs:
+            run.interrupt(Cancelled("the worker shut down before this request was done"))
+        for run in runs:
+            await run.released()
+
+    async def stop(self, grace_s: float | None = 0.0) -> None:
+        """Let go of the handle. The replicas stay: they belong to Serve."""
+        await self.drain(grace_s)
+        self._state = State.STOPPED
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _look_forever(self) -> None:
+        while True:
+            await self._look()
+            if self._state is State.READY and time.monotonic() - self._last_word > SILENCE_S:
+                self._state = State.LOADING
+            await asyncio.sleep(LOOK_S if self._state is State.READY else LOOK_S / 10)
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                self._said = wire.loads(Description, await self._answer("describe"))
+        except TimeoutError:
+            return
+        except Exception as exc:  # noqa: BLE001 - whatever another process says or does not say: there is a next look
+            _log.warning("a replica of %s does not say how it is: %s", self._name, type(exc).__name__)
+            return
+        self._heard = time.monotonic()
+        self._answered.set()
+        if self._state is State.LOADING:
+            self._state = State.READY
+
+    @property
+    def _last_word(self) -> float:
+        return max([self._heard, *(run.last_heard for run in self._runs)])
+
+    async def _watch_readers(self) -> None:
+        """Cancel readers that have stopped reading: the events of a replica come whether anybody takes them or not."""
+        while True:
+            await self._answered.wait()
+            terms = self._description.terms
+            await asyncio.sleep(min(WATCH_S, terms.reader_timeout_s / 4))
+            for run in list(self._runs):
+                idle_s = time.monotonic() - run.last_read
+                if run.unread > terms.max_unread or (run.unread and idle_s > terms.reader_timeout_s):
+                    run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
+
+    # What it is
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._description.metadata
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._description.capabilities
+
+    @property
+    def status(self) -> Status:
+        begun = sum(run.collecting.started for run in self._runs)
+        return Status(
+            state=self._state,
+            running=begun,
+            waiting=len(self._runs) - begun,
+            endings=dict(self._stats.endings),
+            prompt_tokens=self._stats.prompt_tokens,
+            completion_tokens=self._stats.completion_tokens,
+            engine_alive=self._state in {State.READY, State.DRAINING},
+            last_progress_s=max(0.0, time.monotonic() - self._last_word),
+            kv_used=self._said.status.kv_used if self._said is not None else 0.0,
+            preemptions=self._said.status.preemptions if self._said is not None else 0,
+            memory=self._said.status.memory if self._said is not None else (),
+        )
+
+    @property
+    def stats(self) -> Stats:
+        return self._stats
+
+    @property
+    def _description(self) -> Description:
+        if self._said is None:
+            raise self._not_ready()
+        return self._said
+
+    def _open(self) -> Description:
+        if self._state is not State.READY:
+            raise self._not_ready()
+        return self._description
+
+    # What it does
+
+    def stream(self, **request: Any) -> HandleStream:
+        return self.submit(build_request(request))
+
+    def submit(self, request: GenerateRequest) -> HandleStream:
+        said = self._description
+        if self._state is State.LOADING:
+            raise self._not_ready()
+        request_id = request.request_id or f"req-{secrets.token_hex(12)}"
+        try:
+            check(request, said.capabilities)
+            _refuse_paths(request)
+        except DrivetrainError as exc:
+            exc.request_id = request_id
+            self._stats.endings[exc.code] += 1
+            raise
+        payload, prefix = wire.dumps(replace(request, request_id=request_id)), prefix_of(request)
+        run = HandleRun(
+            request,
+            request_id=request_id,
+            model=self._name,
+            call=lambda: self._call(payload, prefix),
+            observer=self,
+            timeout_s=request.timeout_s or said.terms.timeout_s,
+        )
+        self._runs.add(run)
+        self._idle.clear()
+        return HandleStream(run)
+
+    def _call(self, payload: bytes, prefix: tuple[int, ...]) -> Any:
+        if self._state is not State.READY:
+            raise self._not_ready()
+        return self._streams.submit.remote(payload, prefix)
+
+    async def generate(self, **request: Any) -> Result:
+        return await self.complete(build_request(request))
+
+    async def complete(self, request: GenerateRequest) -> Result:
+        async with self.submit(request) as stream:
+            async for _ in stream:
+                pass
+            return stream.result()
+
+    async def count_tokens(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> int:
+        return len(await self.tokenize(text, messages=messages))
+
+    async def tokenize(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> list[int]:
+        said = self._open()
+        if (text is None) == (messages is None):
+            raise InvalidRequest("exactly one of a text and messages is needed", param="text")
+        if text is not None and not isinstance(text, str):
+            raise InvalidRequest("text must be a string", param="text")
+        parsed = parse_messages(messages) if messages is not None else None
+        return await self._ask(list[int], "tokenize", (text, parsed), said.terms.timeout_s)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        return await self._ask(str, "detokenize", ids, self._open().terms.timeout_s)
+
+    async def embed(
+        self,
+        inputs: str | Sequence[str] | Sequence[Sequence[int]],
+        *,
+        timeout_s: float | None = None,
+        trace_context: Mapping[str, str] | None = None,
+    ) -> Embeddings:
+        said = self._open()
+        if not said.capabilities.embeddings:
+            raise Unsupported("this model gives no embeddings", param="input")
+        items = embed_inputs(inputs, said.capabilities.limits)
+        if timeout_s is not None:
+            PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
+        error: BaseException | None = None
+        try:
+            made = await self._ask(
+                Embeddings, "embed", (items, timeout_s, trace_context), timeout_s or said.terms.timeout_s
+            )
+        except BaseException as exc:
+            error = exc
+            raise
+        finally:
+            self._stats.endings[ending(error)] += 1
+        self._stats.prompt_tokens += made.usage.prompt_tokens
+        return made
+
+    async def _ask(self, hint: type[T], method: str, arguments: Any, limit_s: float) -> T:
+        """A call with one answer. It goes to another replica when the first one is lost: nobody saw anything of it."""
+        call = wire.dumps(arguments)
+        try:
+            async with asyncio.timeout(limit_s):
+                for _ in range(ATTEMPTS - 1):
+                    with contextlib.suppress(*LOST):
+                        return wire.load_answer(hint, await self._answer(method, call))
+                return wire.load_answer(hint, await self._answer(method, call))
+        except TimeoutError:
+            raise DeadlineExceeded(f"there was no answer within {limit_s:g} seconds") from None
+        except FOREIGN as exc:
+            raise translated(exc) from exc
+
+    async def _answer(self, method: str, *call: bytes) -> bytes:
+        response = getattr(self._calls, method).remote(*call)
+        try:
+            answer: bytes = await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        return answer
+
+    # What it notes
+
+    def released(self, run: HandleRun) -> None:
+        """Called by each run once, when no replica holds anything of it any more."""
+        self._heard = max(self._heard, run.last_heard)
+        self._runs.discard(run)
+        if not self._runs:
+            self._idle.set()
+
+    def _not_ready(self) -> NotReady:
+        what = "no replica answers yet" if self._state is State.LOADING else f"the worker is {self._state.value}"
+        return NotReady(what, retry_after_s=5.0)
+
+
+def _refuse_paths(request: GenerateRequest) -> None:
+    images = [image for message in request.messages or () for image in message.images]
+    if any(image.path is not None for image in (*(request.images or ()), *images)):
+        raise Unsupported("a path names a file of this machine, not of the replica's; send the bytes", param="images")

@@ -1,0 +1,151 @@
+"""One worker in one replica: it starts, says how it is, streams, and drains before it goes. Knows no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from drivetrain import assembly
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import DrivetrainError, EngineFailed
+from drivetrain.core.events import Event
+from drivetrain.core.messages import Message
+from drivetrain.core.request import GenerateRequest
+from drivetrain.core.status import Metadata, State, Status
+from drivetrain.deploy import wire
+from drivetrain.worker.worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a handle has to keep to on the caller's side, where the readers are: settings of the worker."""
+
+    timeout_s: float
+    drain_s: float
+    reader_timeout_s: float
+    max_unread: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a replica says of itself. All replicas of a deployment say the same but for the status."""
+
+    metadata: Metadata
+    capabilities: Capabilities
+    terms: Terms
+    status: Status
+
+
+class Replica:
+    """Bytes in, bytes out, by the rules of `wire`. An error of ours is an answer, never an exception of Ray's."""
+
+    def __init__(self, model: str, settings: Mapping[str, Any]) -> None:
+        self._model = model
+        self._settings = dict(settings)
+        self._worker: Worker | None = None
+
+    async def start(self) -> None:
+        """Called by whoever makes the replica; it takes no request before."""
+        self._worker = await assembly.Worker.open(self._model, **self._settings)
+
+    async def check_health(self) -> None:
+        """Raises where the engine has ended for good, and so has the replica replaced. The worker mends what it can."""
+        if self.worker.state is State.FAILED:
+            raise EngineFailed("the engine has ended")
+
+    async def stop(self) -> None:
+        """Let what runs end within the worker's grace, then free everything."""
+        if self._worker is not None:
+            await self._worker.stop(None)
+
+    @property
+    def worker(self) -> Worker:
+        assert self._worker is not None, "a replica takes calls once it has started"
+        return self._worker
+
+    async def describe(self) -> bytes:
+        worker, settings = self.worker, self.worker.settings
+        terms = Terms(
+            timeout_s=min(settings.timeout_s, settings.max_timeout_s),
+            drain_s=settings.drain_s,
+            reader_timeout_s=settings.reader_timeout_s,
+            max_unread=settings.max_unread,
+        )
+        return wire.dumps(
+            Description(metadata=worker.metadata, capabilities=worker.capabilities, terms=terms, status=worker.status)
+        )
+
+    async def submit(self, request: bytes, prefix: Sequence[int] = ()) -> AsyncIterator[bytes]:
+        """The events of one answer; what came together is one item, and an error is the last one.
+
+        `prefix` is for the router alone. Cancelling the call ends the request; when it has ended, its slot is free.
+        """
+        try:
+            stream = self.worker.submit(wire.loads(GenerateRequest, request))
+        except DrivetrainError as exc:
+            yield wire.dump_ending(exc)
+            return
+        gathered = Gathered()
+        reading = asyncio.create_task(gathered.read(stream.follow(gathered.hear)))
+        try:
+            async for item in gathered:
+                yield item
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await stream.aclose()
+
+    async def embed(self, call: bytes) -> bytes:
+        inputs, timeout_s, trace_context = wire.loads(list[Any], call)
+        return await _answer(self.worker.embed(inputs, timeout_s=timeout_s, trace_context=trace_context))
+
+    async def tokenize(self, call: bytes) -> bytes:
+        text, messages = wire.loads(tuple[str | None, tuple[Message, ...] | None], call)
+        return await _answer(self.worker.tokenize(text, messages=messages))
+
+    async def detokenize(self, call: bytes) -> bytes:
+        return await _answer(self.worker.detokenize(wire.loads(list[Any], call)))
+
+
+class Gathered:
+    """Events between the engine that brings them and the call that sends them: all that wait go as one item."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._there = asyncio.Event()
+        self._ended = False
+        self._error: DrivetrainError | None = None
+
+    def hear(self, events: Sequence[Event]) -> bool:
+        self._events += events
+        self._there.set()
+        return True
+
+    async def read(self, following: Awaitable[None]) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            try:
+                await following
+            except DrivetrainError as exc:
+                self._error = exc
+        self._ended = True
+        self._there.set()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self._events or not self._ended:
+            await self._there.wait()
+            self._there.clear()
+            if self._events:
+                events, self._events = self._events, []
+                yield wire.dump_events(events)
+        if self._error is not None:
+            yield wire.dump_ending(self._error)
+
+
+async def _answer(work: Awaitable[Any]) -> bytes:
+    try:
+        return wire.dump_answer(await work)
+    except DrivetrainError as exc:
+        return wire.dump_answer(exc)

@@ -1,0 +1,19 @@
+"""A replica as Serve makes it, asks for its health and takes it down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from drivetrain.deploy.replica import Replica
+
+
+class ServedReplica(Replica):
+    """Serve waits for the calls that run before it takes a replica down, then for `__del__`."""
+
+    async def __init__(self, model: str, settings: Mapping[str, Any]) -> None:  # type: ignore[misc] # Serve awaits it
+        super().__init__(model, settings)
+        await self.start()
+
+    async def __del__(self) -> None:
+        await self.stop()

@@ -1,0 +1,270 @@
+"""One request over a deployment handle: its events where they arise, its one ending, and its end in the replica."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
+
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
+from drivetrain.core.events import Event
+from drivetrain.core.request import GenerateRequest
+from drivetrain.core.results import Result
+from drivetrain.core.stats import Stats
+from drivetrain.deploy import wire
+from drivetrain.deploy.collecting import Collecting
+from drivetrain.deploy.counting import Counting
+from drivetrain.deploy.errors import FOREIGN, LOST, translated
+
+ATTEMPTS = 3
+"""A replica that is lost before it said anything has done nothing that anybody saw: the request goes to another one."""
+
+ABORT_WAIT_S = 10.0
+
+Hear = Callable[[Sequence[Event]], bool]
+
+
+class Response(Protocol):
+    """What a streaming call of a deployment handle gives."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    def cancel(self) -> None: ...
+
+
+class Observer(Protocol):
+    @property
+    def stats(self) -> Stats:
+        """What the request counts in."""
+        ...
+
+    def released(self, run: HandleRun) -> None:
+        """Told once that no replica holds anything of it any more."""
+        ...
+
+
+class HandleRun:
+    """The request itself. Its task reads the replica from the first event awaited until the replica has let go."""
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        *,
+        request_id: str,
+        model: str,
+        call: Callable[[], Response],
+        observer: Observer,
+        timeout_s: float,
+    ) -> None:
+        self.request_id = request_id
+        self.collecting = Collecting(request, request_id, model)
+        self.last_read = time.monotonic()
+        self.last_heard = 0.0
+        self._call = call
+        self._observer = observer
+        self._counting = Counting(observer.stats)
+        self._events: deque[Event] = deque()
+        self._hear: Hear | None = None
+        self._news = asyncio.Event()
+        self._reading = False
+        self._error: DrivetrainError | None = None
+        self._broken: BaseException | None = None
+        self.ended = False
+        self._response: Response | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(timeout_s, self._expire, timeout_s)
+
+    # What the reader does
+
+    async def next_event(self) -> Event:
+        self._begin_reading()
+        try:
+            while not self._events:
+                if self._over():
+                    raise StopAsyncIteration
+                await self._await_news()
+            return self._events.popleft()
+        finally:
+            self._reading = False
+
+    async def follow(self, hear: Hear) -> None:
+        self._begin_reading()
+        self._hear = hear
+        try:
+            while self._hand_on() and not self._over():
+                await self._await_news()
+        finally:
+            self._hear, self._reading = None, False
+        if self._broken is not None:
+            raise self._broken
+
+    def _begin_reading(self) -> None:
+        if self._reading:
+            raise RuntimeError("one answer has one reader, and it is already waiting for an event")
+        self._reading = True
+        self.last_read = time.monotonic()
+        if self._task is None and not self.ended:
+            self._task = asyncio.create_task(self._run(), name=f"drivetrain-{self.request_id}")
+
+    async def _await_news(self) -> None:
+        self._news.clear()
+        try:
+            await self._news.wait()
+        except asyncio.CancelledError:
+            self.interrupt(Cancelled("the reader was cancelled"))
+            raise
+
+    def _over(self) -> bool:
+        """Whether no event will come any more. Raises the error that ended the request."""
+        if self._error is not None:
+            raise self._error
+        return self.ended
+
+    def _hand_on(self) -> bool:
+        """Whether whoever follows wants more."""
+        if self._events and self._hear is not None:
+            self.last_read = time.monotonic()
+            events = tuple(self._events)
+            self._events.clear()
+            try:
+                wanted = self._hear(events)
+            except BaseException as exc:  # noqa: BLE001 - it is raised to the reader, whose own it is
+                self._broken, wanted = exc, False
+                self.interrupt(Cancelled("what reads the answer failed"))
+            if not wanted:
+                self._hear = None
+        return self._hear is not None
+
+    # The way of the request
+
+    async def _run(self) -> None:
+        try:
+            for attempt in range(ATTEMPTS):
+                try:
+                    await self._attempt()
+                except LOST:
+                    if self.ended or self.collecting.started or attempt == ATTEMPTS - 1:
+                        raise
+                else:
+                    break
+        except FOREIGN as exc:
+            self._end(translated(exc))
+        except DrivetrainError as exc:
+            self._end(exc)
+        except asyncio.CancelledError:  # by Serve too, which ends the calls made for an HTTP request that was left
+            self._end(Cancelled("the caller went away"))
+            raise
+        finally:
+            self._end(EngineFailed("the replica stopped without an ending"))
+            self._observer.released(self)
+
+    async def _attempt(self) -> None:
+        """Read to the end also what was interrupted: the end of the call is the end of the request in the replica."""
+        if self.ended:
+            return
+        self._response = self._call()
+        async for item in self._response:
+            if not self.ended:
+                self._take(item)
+
+    def _take(self, item: bytes) -> None:
+        self.last_heard = time.monotonic()
+        events, ending = wire.load_events(item)
+        self.collecting.take(events)
+        self._counting.take(events)
+        self._events += events
+        if ending is not None:
+            error, usage = ending
+            self.collecting.told(usage)
+            self._end(error)
+        elif self.collecting.finished:
+            self._end(None)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Hand on to who follows, in this very call; wake whoever waits for an event or for the end."""
+        if not self._hand_on() or self.ended:
+            self._news.set()
+
+    # Endings
+
+    def interrupt(self, error: DrivetrainError) -> None:
+        """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
+        if self.ended:
+            return
+        self._end(error)
+        if self._task is None:
+            self._observer.released(self)
+        elif self._response is not None:
+            self._response.cancel()
+
+    def forget(self) -> None:
+        """The reader is gone for good. May be called from any thread, as the garbage collector does."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it everything is over
+            self._loop.call_soon_threadsafe(self.interrupt, Cancelled("the reader went away"))
+
+    async def released(self) -> None:
+        """Wait until the replica has let go of it."""
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=ABORT_WAIT_S)
+
+    @property
+    def unread(self) -> int:
+        return len(self._events)
+
+    def _expire(self, timeout_s: float) -> None:
+        self.interrupt(DeadlineExceeded(f"the request was not done within its {timeout_s:g} seconds"))
+
+    def _end(self, error: DrivetrainError | None) -> None:
+        """The one ending; only the first counts."""
+        if self.ended:
+            return
+        self.ended = True
+        self._timer.cancel()
+        self._counting.end(self.collecting, error)
+        if error is not None:
+            self._error = error
+            error.partial, error.request_id = self.collecting.partial, self.request_id
+        self._news.set()
+
+
+class HandleStream:
+    """The reader's end: letting go of it, in whatever way, ends the request."""
+
+    def __init__(self, run: HandleRun) -> None:
+        self._run = run
+
+    @property
+    def request_id(self) -> str:
+        return self._run.request_id
+
+    def result(self) -> Result:
+        return self._run.collecting.result()
+
+    def __aiter__(self) -> HandleStream:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self._run.next_event()
+
+    async def follow(self, hear: Hear) -> None:
+        await self._run.follow(hear)
+
+    async def aclose(self) -> None:
+        self._run.interrupt(Cancelled("the request was closed by its reader"))
+        await self._run.released()
+
+    async def __aenter__(self) -> HandleStream:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        run: HandleRun | None = getattr(self, "_run", None)
+        if run is not None and not run.ended:
+            run.forget()

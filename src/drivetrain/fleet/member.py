@@ -1,0 +1,157 @@
+"""One model of the fleet: where it stands, who holds it, who waits for it. The fleet alone changes it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from drivetrain.core.errors import InvalidRequest, Overloaded
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.status import State
+from drivetrain.core.worker import Worker
+from drivetrain.fleet.failure import retry_after_s
+from drivetrain.fleet.lease import Lease
+from drivetrain.fleet.offer import Offer, Opened
+from drivetrain.fleet.policy import Seat
+from drivetrain.fleet.stage import Stage
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """Times are of the fleet's clock. `owned` is None for a worker that somebody else opened and will stop."""
+
+    offer: Offer
+    stage: Stage = Stage.UNLOADED
+    worker: Worker | None = None
+    owned: Opened | None = None
+    pinned: bool = False
+    reserved: bool = False
+    leases: int = 0
+    line: deque[Lease] = field(default_factory=deque)
+    asked_at: float | None = None
+    """When an administrator said that it should be loaded, until it is."""
+    size_bytes: int = 0
+    last_used: float = 0.0
+    loaded_at: float = 0.0
+    doing: tuple[str, float | None] | None = None
+    failure: str = ""
+    failures: int = 0
+    retry_at: float = 0.0
+    num_loads: int = 0
+    num_failed_loads: int = 0
+    num_unloads: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.offer.name
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return self.offer.aliases
+
+    @property
+    def state(self) -> str:
+        """In one word, for people and machines."""
+        return self.worker.state.value if self.worker is not None else self.stage.value
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait until it is loaded. Those in the queue of its worker are not among them."""
+        return len(self.line)
+
+    @property
+    def serves(self) -> bool:
+        """Whether requests are taken and its engine lives."""
+        worker = self.worker
+        return worker is not None and worker.state is State.READY and worker.status.engine_alive
+
+    def seat(self, now: float, *, keep_pinned: bool = True) -> Seat:
+        """`keep_pinned`: one that is pinned is wanted by itself."""
+        wishes = [self.line[0].since] if self.line else []
+        if self.asked_at is not None:
+            wishes.append(self.asked_at)
+        if keep_pinned and self.pinned and self.stage in {Stage.UNLOADED, Stage.FAILED} and now >= self.retry_at:
+            wishes.append(0.0)
+        return Seat(
+            name=self.name,
+            stage=self.stage,
+            leases=self.leases,
+            pinned=self.pinned or (self.worker is not None and self.owned is None),
+            size_bytes=self.size_bytes,
+            last_used=self.last_used,
+            loaded_at=self.loaded_at,
+            wanted_since=min(wishes, default=None),
+        )
+
+    def wait_limit_s(self, timeout_s: float | None) -> float:
+        """How long a request may wait that asks for this much time. Raises `InvalidRequest`."""
+        limit = self.offer.max_timeout_s
+        if timeout_s is None:
+            return min(self.offer.timeout_s, limit)
+        PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
+        if timeout_s > limit:
+            raise InvalidRequest(f"timeout_s is {timeout_s:,}; the limit is {limit:,}", param="timeout_s")
+        return timeout_s
+
+    def join(self, lease: Lease) -> None:
+        """Raises `Overloaded` where too many wait already."""
+        if len(self.line) >= self.offer.max_waiting:
+            raise Overloaded(
+                f"{len(self.line)} requests wait for {self.name} to be loaded, which is all it takes; try again shortly"
+            )
+        self.line.append(lease)
+
+    def ask(self, now: float) -> None:
+        """Load it as soon as there is room, whatever went wrong before."""
+        self.asked_at, self.retry_at, self.doing = now, 0.0, ("waiting for room", None)
+
+    def withdraw(self) -> None:
+        self.asked_at = self.doing = None
+
+    def loaded(self, worker: Opened, now: float) -> None:
+        self.stage, self.worker, self.owned = Stage.READY, worker, worker
+        self.loaded_at = self.last_used = now
+        self.failure, self.failures, self.retry_at = "", 0, 0.0
+        self.withdraw()
+        self.num_loads += 1
+
+    def failed(self, why: str, now: float) -> None:
+        self.stage, self.failure = Stage.FAILED, why
+        self.withdraw()
+        self.failures += 1
+        self.num_failed_loads += 1
+        self.retry_at = now + retry_after_s(self.failures)
+
+    def leaves(self) -> Opened:
+        """Its worker, which nobody gets any more."""
+        owned = self.owned
+        assert owned is not None
+        assert not self.leases
+        self.stage, self.worker, self.owned = Stage.UNLOADING, None, None
+        return owned
+
+    def left(self) -> None:
+        self.stage = Stage.UNLOADED
+        self.num_unloads += 1
+
+    def report(self, now: float) -> dict[str, Any]:
+        """All of it, for administrators."""
+        doing, retry_in_s = self.doing, round(max(0.0, self.retry_at - now), 3)
+        return {
+            "id": self.name,
+            "object": "admin.model",
+            "state": self.state,
+            "aliases": list(self.aliases),
+            "pinned": self.pinned,
+            "in_use": self.leases,
+            "waiting": len(self.line),
+            "idle_s": round(now - self.last_used, 3) if self.worker is not None and not self.leases else None,
+            "loaded_s": round(now - self.loaded_at, 3) if self.worker is not None else None,
+            "size_bytes": self.size_bytes or None,
+            "progress": None if doing is None else {"what": doing[0], "share": doing[1]},
+            "failure": {"message": self.failure, "retry_in_s": retry_in_s} if self.failure else None,
+            "loads": self.num_loads,
+            "failed_loads": self.num_failed_loads,
+            "unloads": self.num_unloads,
+        }

@@ -1,0 +1,37 @@
+"""What a fleet is handed for each model: how to open it, and what is known of it before it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from drivetrain.core.engine import Progress
+from drivetrain.core.worker import Worker
+
+
+class Opened(Worker, Protocol):
+    """A worker that the fleet owns."""
+
+    async def stop(self, grace_s: float | None = 0.0) -> None:
+        """Free the model, its memory and its threads. Idempotent; once begun it goes on to the end."""
+        ...
+
+
+Open = Callable[[Progress], Awaitable[Opened]]
+"""A new worker, ready. Raises what kept it from loading, and leaves nothing behind then; nor when it is cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One model that may be loaded. The limits hold for those who wait until it is: its worker's own come after."""
+
+    name: str
+    open: Open
+    aliases: tuple[str, ...] = ()
+    pinned: bool = False
+    max_waiting: int = 64
+    timeout_s: float = 600.0
+    max_timeout_s: float = 3600.0
+    size_bytes: Callable[[], int] = lambda: 0
+    """About the memory that it will need; 0: not known. Asked before each load."""

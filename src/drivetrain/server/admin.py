@@ -1,0 +1,56 @@
+"""`/admin/models`: what is loaded and why, and the words that change it. The guard has looked at the key before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.server.bodies import read_body
+from drivetrain.server.context import Context
+from drivetrain.server.errors import json_response, refusal
+from drivetrain.server.models import Model
+from drivetrain.server.settings import UnknownFields
+
+NO_STORE = {"cache-control": "no-store"}
+
+
+class AdminBody(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str = Field(description="a name or an alias from /v1/models")
+
+
+async def list_models(request: Request, context: Context) -> Response:
+    return json_response({"object": "list", "data": context.models.report()}, headers=NO_STORE)
+
+
+async def load(request: Request, context: Context) -> Response:
+    """Answers at once; the list says how far it is."""
+    return await _done(request, context, context.models.load, 202)
+
+
+async def unload(request: Request, context: Context) -> Response:
+    return await _done(request, context, context.models.unload, 202)
+
+
+async def pin(request: Request, context: Context) -> Response:
+    return await _done(request, context, context.models.pin, 200)
+
+
+async def unpin(request: Request, context: Context) -> Response:
+    return await _done(request, context, context.models.unpin, 200)
+
+
+async def _done(request: Request, context: Context, act: Callable[[str], Model], status: int) -> Response:
+    """The model as it is then, or 409 where things do not stand so that it can be done."""
+    body = read_body(await request.body(), AdminBody, unknown=UnknownFields.REFUSE).body
+    try:
+        name = act(body.model).name
+    except InvalidRequest as exc:
+        return refusal(409, exc.message, kind="invalid_request_error", code="conflict")
+    found = next(report for report in context.models.report() if report["id"] == name)
+    return json_response(found, status, NO_STORE)

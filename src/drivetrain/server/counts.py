@@ -1,0 +1,40 @@
+"""What the server itself counts: answers by address and status, and what was refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from drivetrain.core.errors import DrivetrainError, InvalidRequest, ModelNotFound, Overloaded
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.server.schema import ChatBody, CompletionBody, EmbeddingBody
+
+ROUTE_KEY = "drivetrain.route"
+"""Where a request's scope says which address it found."""
+
+OTHER = "other"
+"""In the place of what a client made up, so that nobody can make series without end."""
+
+_NAMES = frozenset(PARAMETERS).union(*(body.model_fields for body in (ChatBody, CompletionBody, EmbeddingBody)))
+
+
+@dataclass(slots=True)
+class Counts:
+    """`refusals` are of requests that were answered with an error before anything was generated, for a reason that is
+    the caller's or the moment's: by its code and the field it names."""
+
+    responses: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    """By method, path and status."""
+    refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def refused(self, error: DrivetrainError) -> None:
+        if isinstance(error, (InvalidRequest, Overloaded, ModelNotFound)):
+            self.refusals[error.code, _field(error.param)] += 1
+
+
+def _field(param: str | None) -> str:
+    """`messages[0].role` is about `messages`."""
+    if not param:
+        return ""
+    head = param.partition("[")[0].partition(".")[0]
+    return head if head in _NAMES else OTHER

@@ -1,0 +1,211 @@
+"""The model's prompt form as FastChat's conversation template: a style, what stands around the texts, and the stops.
+
+The worker renders three small chats, and what it wrote around their texts is taken apart: so this holds for families
+and for chat templates alike. Its styles cannot say every form; docs/guides/dropin.md tells what becomes of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.worker import Worker
+
+_SYSTEM, _FIRST, _ANSWER, _SECOND = "Bassoon", "Kumquat", "Wombat", "Zeppelin"
+"""Words that stand in no template."""
+
+
+class Style(IntEnum):
+    """Those of FastChat's `SeparatorStyle` that are needed, by their numbers there.
+
+    All write the system text, then each message as its role's name, a joint, the text and a separator, and then the
+    assistant's name. The joint is nothing, or `: ` in the last two. LLAMA2 puts the system text into the first
+    message. It and FALCON_CHAT leave out a system text that is empty, with what stands around it.
+    """
+
+    NO_COLON_SINGLE = 4
+    NO_COLON_TWO = 5
+    LLAMA2 = 7
+    FALCON_CHAT = 15
+    DEEPSEEK_CHAT = 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """`sep` stands after a user's message, `sep2` after the assistant's."""
+
+    style: Style
+    user: str
+    assistant: str
+    sep: str
+    sep2: str
+    system_template: str = "{system_message}"
+    system_message: str = ""
+
+
+PLAIN = Form(style=Style.NO_COLON_SINGLE, user="User: ", assistant="Assistant: ", sep="\n", sep2="\n")
+"""For an engine that gives no token ids, and so does not show how it renders, and a form that takes no such chat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What stands around the texts of a chat. `None`: the form takes no system message."""
+
+    first: str
+    """Before the first message of a chat without a system message."""
+    last: str
+    """Behind the last one, where the answer begins."""
+    answer: str
+    """Between a question and its answer."""
+    question: str
+    """Between an answer and the next question."""
+    system: tuple[str, str] | None
+    """Before a system text, and between it and the first question."""
+
+
+async def conversation(worker: Worker) -> dict[str, Any]:
+    """The fields of FastChat's `Conversation`."""
+    try:
+        form = form_of(await _around(worker))
+    except InvalidRequest:
+        form = PLAIN
+    return {
+        "name": worker.metadata.family,
+        "system_template": form.system_template,
+        "system_message": form.system_message,
+        "roles": [form.user, form.assistant],
+        "messages": [],
+        "offset": 0,
+        "sep_style": int(form.style),
+        "sep": form.sep,
+        "sep2": form.sep2,
+        "stop_str": list(worker.metadata.stop) or None,
+        "stop_token_ids": None,
+    }
+
+
+def form_of(around: Around) -> Form:
+    if around.first == "[INST] " and around.answer == f"{around.last} ":
+        return _llama2(around)
+    spaced = around.last.endswith(":") and around.answer == f"{around.last} "
+    return _colons(around) if spaced and around.first.endswith(": ") else _no_colons(around)
+
+
+def _llama2(around: Around) -> Form:
+    before, after = around.system or ("", "")
+    return Form(
+        style=Style.LLAMA2,
+        user="[INST]",
+        assistant=around.last.strip(),
+        sep=" ",
+        sep2=around.question.removesuffix(around.first),
+        system_template=_framed(before, after),
+    )
+
+
+def _colons(around: Around) -> Form:
+    names = _Names(around, last=around.last.removesuffix(":"), joint=": ")
+    conditional = names.single and (around.system is None or names.after_system == names.sep)
+    style = Style.FALCON_CHAT if conditional else Style.DEEPSEEK_CHAT
+    return names.form(style, behind_system="" if conditional else names.after_system)
+
+
+def _no_colons(around: Around) -> Form:
+    """Where a form begins an answer otherwise than it repeats one, its beginning counts."""
+    names = _Names(around, last=around.last, joint="")
+    style = Style.NO_COLON_SINGLE if names.single else Style.NO_COLON_TWO
+    return names.form(style, behind_system=names.after_system)
+
+
+class _Names:
+    """Where between two texts a separator ends and a name begins.
+
+    `single`: both messages have the same separator, so that it does not matter who speaks after whom.
+    """
+
+    def __init__(self, around: Around, *, last: str, joint: str) -> None:
+        question, first = around.question.removesuffix(joint), around.first.removesuffix(joint)
+        before_system, behind = around.system or ("", "")
+        self._framed = (
+            around.system is not None and behind.endswith(joint) and not before_system.startswith(around.first)
+        )
+        behind = behind.removesuffix(joint)
+        starts = [question, first, behind] if self._framed else [question, first]
+        self.user = _common_end(starts)
+        self.sep = question.removesuffix(self.user)
+        self.single = bool(self.sep and self.user and last.startswith(self.sep) and last != self.sep)
+        if not self.single:
+            shared = _common_start([last, question])
+            rest = question[len(shared) :]
+            self.single = bool(shared and rest and last != shared and all(text.endswith(rest) for text in starts))
+            self.sep, self.user = (shared, rest) if self.single else ("", self.user)
+        self.assistant = last.removeprefix(self.sep)
+        self.sep2 = question.removesuffix(self.user)
+        self.after_system = behind.removesuffix(self.user) if self._framed else ""
+        self._before_system = before_system
+        self._preface = first.removesuffix(self.user)
+
+    def form(self, style: Style, *, behind_system: str) -> Form:
+        before, message = self._preface, ""
+        if self._framed:
+            before, default = self._before_system, self._preface
+            if default.startswith(before) and default.endswith(self.after_system):
+                message = default[len(before) : len(default) - len(self.after_system)]
+        return Form(
+            style=style,
+            user=self.user,
+            assistant=self.assistant,
+            sep=self.sep,
+            sep2=self.sep2,
+            system_template=_framed(before, behind_system),
+            system_message=message,
+        )
+
+
+def _framed(before: str, behind: str) -> str:
+    """FastChat formats it with the system text."""
+    return "{system_message}".join(text.replace("{", "{{").replace("}", "}}") for text in (before, behind))
+
+
+def _common_start(texts: Sequence[str]) -> str:
+    shortest = min(texts, key=len)
+    differs = (i for i, letter in enumerate(shortest) if any(text[i] != letter for text in texts))
+    return shortest[: next(differs, len(shortest))]
+
+
+def _common_end(texts: Sequence[str]) -> str:
+    return _common_start([text[::-1] for text in texts])[::-1]
+
+
+async def _around(worker: Worker) -> Around:
+    """Raises `InvalidRequest` where that cannot be found out."""
+    first, last = _split(await _rendered(worker, ("user", _FIRST)), _FIRST)
+    chat = await _rendered(worker, ("user", _FIRST), ("assistant", _ANSWER), ("user", _SECOND))
+    answer, rest = _split(_split(chat, _FIRST)[1], _ANSWER)
+    question, _ = _split(rest, _SECOND)
+    return Around(first=first, last=last, answer=answer, question=question, system=await _around_system(worker))
+
+
+async def _around_system(worker: Worker) -> tuple[str, str] | None:
+    try:
+        chat = await _rendered(worker, ("system", _SYSTEM), ("user", _FIRST))
+        return _split(_split(chat, _FIRST)[0], _SYSTEM)
+    except InvalidRequest:
+        return None
+
+
+async def _rendered(worker: Worker, *messages: tuple[str, str]) -> str:
+    """Without the token that the tokenizer puts in front by itself: FastChat's prompts get it too."""
+    ids = await worker.tokenize(messages=[{"role": role, "content": text} for role, text in messages])
+    own = await worker.tokenize("")
+    return await worker.detokenize(ids[len(own) :] if ids[: len(own)] == own else ids)
+
+
+def _split(text: str, word: str) -> tuple[str, str]:
+    before, found, after = text.partition(word)
+    if not found:
+        raise Unsupported("the prompt form changes the text of a message")
+    return before, after

@@ -1,0 +1,282 @@
+"""DB-GPT's worker protocol, below `/api/worker`: what its API server and its clients ask of a worker that is elsewhere.
+
+Chats come as messages, so the worker renders them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from drivetrain.core.errors import DrivetrainError, InvalidRequest, Unsupported
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.results import Metrics
+from drivetrain.core.worker import Worker
+from drivetrain.server.bodies import read_body
+from drivetrain.server.context import Context
+from drivetrain.server.dropin.answers import Dialect, SoFar, Stream, whole
+from drivetrain.server.dropin.asked import asked_of, held, sampling
+from drivetrain.server.dropin.codes import code_of
+from drivetrain.server.errors import json_response
+from drivetrain.server.leasing import unless_gone
+from drivetrain.server.translate import Asked, trace_headers
+
+_ROLES = {"human": "user", "ai": "assistant"}
+_UNSEEN = "view"
+"""What only people are shown: no message to the model."""
+
+_NAMES = {"max_tokens": "max_new_tokens", "context_length": "context_len"}
+
+
+class _Generate(BaseModel):
+    """`version`, `context`, `span_id`, `metrics`, `chat_model` and `user` change nothing here."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    prompt: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_new_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    context_len: int | None = None
+    echo: bool | None = None
+    version: str | None = None
+    context: dict[str, Any] | None = None
+    span_id: str | None = None
+    metrics: bool | None = None
+    chat_model: bool | None = None
+    user: str | None = None
+
+
+class _Named(BaseModel):
+    """A client of DB-GPT's own does not say the model when it counts."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str | None = None
+    prompt: str = ""
+    span_id: str | None = None
+
+
+class _Embed(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str | None = None
+    input: list[str]
+    worker_type: str | None = None
+    query: str | None = None
+    span_id: str | None = None
+
+
+class DbGpt(Dialect):
+    """Answers are its `ModelOutput`."""
+
+    async def read(self, request: Request, context: Context) -> tuple[str, Asked]:
+        body = read_body(await request.body(), _Generate, unknown=context.settings.unknown_fields).body
+        return context.models.name_or_only(body.model), _asked(request, body)
+
+    def spell(self, so_far: SoFar) -> dict[str, Any]:
+        usage, metrics = so_far.usage, so_far.metrics
+        counts = {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+        }
+        return _output(
+            so_far.text,
+            finish_reason=so_far.reason,
+            usage=counts,
+            metrics=None if metrics is None else {**counts, **_times(metrics)},
+        )
+
+    def failed(self, error: DrivetrainError) -> dict[str, Any]:
+        return _output(error.message, error_code=code_of(error))
+
+
+DIALECT = DbGpt()
+
+
+async def generate_stream(request: Request, context: Context) -> Any:
+    return Stream(request, context, DIALECT)
+
+
+async def generate(request: Request, context: Context) -> Response:
+    return await whole(request, context, DIALECT)
+
+
+async def embeddings(request: Request, context: Context) -> Response:
+    body = read_body(await request.body(), _Embed, unknown=context.settings.unknown_fields).body
+    if body.worker_type not in {None, "text2vec"} or body.query is not None:
+        raise Unsupported("this worker gives embeddings; it ranks no texts", param="worker_type")
+    async with held(request, context, body.model) as worker:
+        work = worker.embed(body.input, trace_context=trace_headers(request.headers))
+        found = await unless_gone(work, request.receive)
+    return json_response([list(vector) for vector in found.vectors])
+
+
+async def count_token(request: Request, context: Context) -> Response:
+    body = read_body(await request.body(), _Named, unknown=context.settings.unknown_fields).body
+    async with held(request, context, body.model) as worker:
+        return json_response(len(await unless_gone(worker.tokenize(body.prompt), request.receive)))
+
+
+async def model_metadata(request: Request, context: Context) -> Response:
+    body = read_body(await request.body(), _Named, unknown=context.settings.unknown_fields).body
+    async with held(request, context, body.model) as worker:
+        return json_response(_metadata(context.models.name_or_only(body.model), worker))
+
+
+async def parameter_descriptions(request: Request, context: Context) -> Response:
+    """Of what a request may ask of this model."""
+    async with held(request, context, request.query_params.get("model")) as worker:
+        return json_response([_described(name, worker) for name in sorted(worker.capabilities.parameters)])
+
+
+async def supported_models(request: Request, context: Context) -> Response:
+    """Models that could be started from afar: none."""
+    return json_response([])
+
+
+async def refuse(request: Request, context: Context) -> Response:
+    raise Unsupported("models of this worker are started and stopped with drivetrain itself, not by DB-GPT")
+
+
+ROUTES = (
+    ("POST", "/api/worker/generate_stream", generate_stream),
+    ("POST", "/api/worker/generate", generate),
+    ("POST", "/api/worker/embeddings", embeddings),
+    ("POST", "/api/worker/count_token", count_token),
+    ("POST", "/api/worker/model_metadata", model_metadata),
+    ("GET", "/api/worker/parameter/descriptions", parameter_descriptions),
+    ("GET", "/api/worker/models/supports", supported_models),
+    ("POST", "/api/worker/models/startup", refuse),
+    ("POST", "/api/worker/models/shutdown", refuse),
+    ("POST", "/api/worker/apply", refuse),
+)
+
+
+def _asked(request: Request, body: _Generate) -> Asked:
+    values = {
+        **_input(body),
+        **sampling(body.temperature, body.top_p, body.top_k),
+        "repetition_penalty": body.repetition_penalty,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "max_tokens": body.max_new_tokens,
+        "context_length": body.context_len,
+        "stop": body.stop or None,
+        "stop_token_ids": body.stop_token_ids or None,
+    }
+    return asked_of(request, values, _NAMES)
+
+
+def _input(body: _Generate) -> dict[str, Any]:
+    """The text is begun with the prompt unless the request says no; a chat is not repeated."""
+    messages = [message for message in body.messages or () if message.get("role") != _UNSEEN]
+    if messages:
+        return {"messages": [_message(m, f"messages[{i}]") for i, m in enumerate(messages)], "echo": body.echo}
+    return {"prompt": body.prompt, "echo": body.echo is not False}
+
+
+def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
+    role, content = message.get("role"), message.get("content")
+    if isinstance(content, list):
+        content = [_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+    return {"role": _ROLES.get(role, role) if isinstance(role, str) else role, "content": content}
+
+
+def _part(part: object, where: str) -> dict[str, Any]:
+    """One `MediaContent`: a text, or an image by a URL or in base64 (`url`, `base64@image/png`)."""
+    kind, thing = (part.get("type"), part.get("object")) if isinstance(part, dict) else (None, None)
+    data, given = (thing.get("data"), thing.get("format", "text")) if isinstance(thing, dict) else (None, "")
+    if kind == "text" and isinstance(data, str):
+        return {"type": "text", "text": data}
+    form, _, mime = given.partition("@") if isinstance(given, str) else ("", "", "")
+    if kind == "image" and isinstance(data, str) and form in {"url", "base64"}:
+        url = data if form == "url" else f"data:{mime or 'image/png'};base64,{data}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    raise InvalidRequest(f"{where} must be a text, or an image as url or base64", param=where)
+
+
+def _output(
+    text: str,
+    *,
+    error_code: int = 0,
+    finish_reason: str | None = None,
+    usage: dict[str, int] | None = None,
+    metrics: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    return {
+        "content": {"object": {"data": text, "format": "text"}, "type": "text"},
+        "error_code": error_code,
+        "incremental": False,
+        "model_context": None,
+        "finish_reason": finish_reason,
+        "usage": usage,
+        "metrics": metrics,
+    }
+
+
+def _times(metrics: Metrics) -> dict[str, Any]:
+    """Of its `ModelInferenceMetrics`, what is known here."""
+    start, end = metrics.started_at, metrics.started_at + metrics.total_s
+    first = None if metrics.first_token_s is None else start + metrics.first_token_s
+    return {
+        "start_time_ms": round(start * 1000),
+        "end_time_ms": round(end * 1000),
+        "current_time_ms": round(end * 1000),
+        "first_token_time_ms": None if first is None else round(first * 1000),
+        "decode_tokens_per_second": metrics.tokens_per_s,
+    }
+
+
+def _metadata(name: str, worker: Worker) -> dict[str, Any]:
+    """Its `ModelMetadata`."""
+    roles: Sequence[str] = ("system", "human", "ai") if worker.capabilities.chat else ()
+    return {
+        "model": name,
+        "label": None,
+        "context_length": worker.capabilities.context_length,
+        "max_output_length": None,
+        "description": None,
+        "link": None,
+        "chat_model": worker.capabilities.chat,
+        "function_calling": False,
+        "metadata": {},
+        "ext_metadata": {
+            "prompt_roles": list(roles),
+            "prompt_sep": worker.metadata.separator,
+            "prompt_chat_template": None,
+        },
+    }
+
+
+def _described(name: str, worker: Worker) -> dict[str, Any]:
+    """Its `ParameterDescription`."""
+    _, default = worker.metadata.sampling.get(name, (None, None))
+    plain = default if isinstance(default, (int, float, str, bool)) else None
+    return {
+        "required": False,
+        "is_array": False,
+        "param_name": name,
+        "param_class": "drivetrain.GenerateRequest",
+        "param_type": "string" if plain is None else type(plain).__name__,
+        "label": name,
+        "description": PARAMETERS[name].meaning,
+        "default_value": plain,
+        "valid_values": None,
+        "ext_metadata": None,
+        "nested_fields": None,
+        "param_order": None,
+    }

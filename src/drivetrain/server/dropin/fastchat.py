@@ -1,0 +1,199 @@
+"""FastChat's worker protocol: the routes that its controller, its API server and its web server call.
+
+They send prompts that they have rendered themselves, with the conversation template that this worker gives them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from drivetrain.core.errors import DrivetrainError, InvalidRequest, Unsupported
+from drivetrain.server.bodies import read_body
+from drivetrain.server.context import Context
+from drivetrain.server.dropin.answers import Dialect, SoFar, Stream, whole
+from drivetrain.server.dropin.asked import asked_of, held, sampling
+from drivetrain.server.dropin.codes import code_of
+from drivetrain.server.dropin.conversation import conversation
+from drivetrain.server.embeddings import as_base64
+from drivetrain.server.errors import json_response
+from drivetrain.server.leasing import unless_gone
+from drivetrain.server.models import Models
+from drivetrain.server.spelling import completion_logprobs
+from drivetrain.server.translate import Asked, trace_headers
+
+MAX_NEW_TOKENS = 256
+"""What the protocol says where a request does not."""
+
+_NAMES = {"max_tokens": "max_new_tokens", "prompt_logprobs": "logprobs"}
+
+
+class _Named(BaseModel):
+    """What only names a model. Their API server sends a prompt with some of these, and nothing at all with others."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str | None = None
+    prompt: str | None = None
+
+
+class _Generate(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str | None = None
+    prompt: str
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_new_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    seed: int | None = None
+    use_beam_search: bool | None = None
+    images: list[str] | None = None
+
+
+class _Embed(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str | None = None
+    input: str | list[str]
+    encoding_format: str | None = None
+
+
+class FastChat(Dialect):
+    async def read(self, request: Request, context: Context) -> tuple[str, Asked]:
+        body = read_body(await request.body(), _Generate, unknown=context.settings.unknown_fields).body
+        if body.use_beam_search:
+            raise Unsupported("use_beam_search is not supported; leave it out", param="use_beam_search")
+        if body.images:
+            raise Unsupported("images are not taken in this protocol; /v1/chat/completions takes them", param="images")
+        return context.models.name_or_only(body.model), _asked(request, body)
+
+    def spell(self, so_far: SoFar) -> dict[str, Any]:
+        return {
+            "text": so_far.text,
+            "error_code": 0,
+            "usage": {
+                "prompt_tokens": so_far.usage.prompt_tokens,
+                "completion_tokens": so_far.usage.completion_tokens,
+                "total_tokens": so_far.usage.total_tokens,
+            },
+            "finish_reason": so_far.reason,
+            "logprobs": None if so_far.logprobs is None else completion_logprobs(so_far.logprobs),
+        }
+
+    def failed(self, error: DrivetrainError) -> dict[str, Any]:
+        return {"text": error.message, "error_code": code_of(error)}
+
+
+def _asked(request: Request, body: _Generate) -> Asked:
+    echo = body.echo is not False
+    values = {
+        "prompt": body.prompt,
+        **sampling(body.temperature, body.top_p, body.top_k),
+        "repetition_penalty": body.repetition_penalty,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "max_tokens": MAX_NEW_TOKENS if body.max_new_tokens is None else body.max_new_tokens,
+        "stop": body.stop or None,
+        "stop_token_ids": body.stop_token_ids or None,
+        "echo": echo,
+        "logprobs": body.logprobs,
+        "prompt_logprobs": body.logprobs if echo else None,
+        "seed": body.seed,
+    }
+    return asked_of(request, values, _NAMES, logprobs=body.logprobs is not None)
+
+
+DIALECT = FastChat()
+
+
+async def generate_stream(request: Request, context: Context) -> Any:
+    return Stream(request, context, DIALECT)
+
+
+async def generate(request: Request, context: Context) -> Response:
+    return await whole(request, context, DIALECT)
+
+
+async def get_embeddings(request: Request, context: Context) -> Response:
+    try:
+        body = read_body(await request.body(), _Embed, unknown=context.settings.unknown_fields).body
+        if body.encoding_format not in {None, "float", "base64"}:
+            raise InvalidRequest("encoding_format must be float or base64", param="encoding_format")
+        async with held(request, context, body.model) as worker:
+            work = worker.embed(body.input, trace_context=trace_headers(request.headers))
+            found = await unless_gone(work, request.receive)
+    except DrivetrainError as exc:
+        context.counts.refused(exc)
+        return json_response(DIALECT.failed(exc))
+    encode = as_base64 if body.encoding_format == "base64" else list
+    return json_response(
+        {"embedding": [encode(vector) for vector in found.vectors], "token_num": found.usage.prompt_tokens}
+    )
+
+
+async def get_status(request: Request, context: Context) -> Response:
+    """503 while no request is taken: a controller that refreshes its list then takes this worker off it."""
+    return json_response(status_of(context.models), 200 if context.models.ready else 503)
+
+
+def status_of(models: Models) -> dict[str, Any]:
+    """What a controller is told of this worker when it registers, and whenever it asks."""
+    return {
+        "model_names": [name for member in models.members for name in (member.name, *member.aliases)],
+        "speed": 1,
+        "queue_length": queue_length(models),
+    }
+
+
+def queue_length(models: Models) -> int:
+    """Requests that run, wait for a slot, or wait for their model."""
+    statuses = [worker.status for _, worker in models]
+    return sum(s.running + s.waiting for s in statuses) + sum(member.num_waiting for member in models.members)
+
+
+async def count_token(request: Request, context: Context) -> Response:
+    """An engine that gives no ids cannot count; their API server then leaves the limit to the request itself."""
+    try:
+        body = await _named(request, context)
+        async with held(request, context, body.model) as worker:
+            ids = await unless_gone(worker.tokenize(body.prompt or ""), request.receive)
+    except DrivetrainError as exc:
+        return json_response({"count": 0, **DIALECT.failed(exc)})
+    return json_response({"count": len(ids), "error_code": 0})
+
+
+async def model_details(request: Request, context: Context) -> Response:
+    async with held(request, context, (await _named(request, context)).model) as worker:
+        return json_response({"context_length": worker.capabilities.context_length})
+
+
+async def get_conv_template(request: Request, context: Context) -> Response:
+    async with held(request, context, (await _named(request, context)).model) as worker:
+        return json_response({"conv": await conversation(worker)})
+
+
+ROUTES = (
+    ("POST", "/worker_generate_stream", generate_stream),
+    ("POST", "/worker_generate", generate),
+    ("POST", "/worker_get_embeddings", get_embeddings),
+    ("POST", "/worker_get_status", get_status),
+    ("POST", "/count_token", count_token),
+    ("POST", "/model_details", model_details),
+    ("POST", "/worker_get_conv_template", get_conv_template),
+)
+
+
+async def _named(request: Request, context: Context) -> _Named:
+    data = await request.body() or b"{}"
+    return read_body(data, _Named, unknown=context.settings.unknown_fields).body

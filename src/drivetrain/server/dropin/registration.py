@@ -1,0 +1,106 @@
+"""Keeps a server's controllers informed, from when its models are ready until they drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+
+from drivetrain.server.dropin.controllers import Away, Controller
+from drivetrain.server.models import Models
+
+BEAT_S = 15.0
+"""Both kinds of controller miss a worker after 60 s or more; one that forgot it learns of it again within this time."""
+
+AWAY_S = 3.0
+"""Between two tries while a controller is away."""
+
+_log = logging.getLogger("drivetrain.server")
+
+
+class Registration:
+    """One task a controller: one that is away holds up neither another one nor this server, and is tried again.
+
+    While the models are not ready nothing is said, so that in time no request is sent here.
+    """
+
+    def __init__(
+        self, controllers: Sequence[Controller], models: Models, *, beat_s: float = BEAT_S, away_s: float = AWAY_S
+    ) -> None:
+        self._controllers = controllers
+        self._models = models
+        self._beat_s = beat_s
+        self._away_s = away_s
+        self._ending = asyncio.Event()
+        self._told: list[Controller] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def after(self, start: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """The same `start`, with the controllers told once it is done."""
+
+        async def started() -> None:
+            await start()
+            self._tasks = [asyncio.create_task(self._keep(c), name="drivetrain-register") for c in self._controllers]
+
+        return started
+
+    def before(self, drain: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """The same `drain`, with the controllers told while it goes on."""
+
+        async def drained() -> None:
+            self._ending.set()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_until_done(drain))
+                group.create_task(self._leave())
+
+        return drained
+
+    async def __aenter__(self) -> Registration:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self, controller: Controller) -> None:
+        reason = ""
+        while not self._ending.is_set():
+            try:
+                if self._models.ready:
+                    await controller.here()
+                    self._reached(controller)
+                    reason = ""
+            except Away as exc:
+                if reason != str(exc):
+                    _log.warning("the controller %s is away: %s; trying again", controller.address.authority, exc)
+                reason = str(exc)
+                self._told = [known for known in self._told if known is not controller]
+            except Exception:  # noqa: BLE001 - nobody awaits this task: what ended it would be seen by nobody
+                reason = "a fault of our own"
+                _log.exception("the controller %s could not be told", controller.address.authority)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._beat_s if not reason else self._away_s):
+                    await self._ending.wait()
+
+    def _reached(self, controller: Controller) -> None:
+        if all(known is not controller for known in self._told):
+            _log.info("registered at the controller %s", controller.address.authority)
+            self._told.append(controller)
+
+    async def _leave(self) -> None:
+        """What is just being said is said first: a heartbeat that came later would bring this worker back."""
+        await asyncio.gather(*self._tasks)
+        for controller in self._told:
+            try:
+                await controller.gone()
+            except Away as exc:
+                _log.warning("the controller %s was not told of the end: %s", controller.address.authority, exc)
+
+
+async def _until_done(work: Callable[[], Awaitable[None]]) -> None:
+    await work()

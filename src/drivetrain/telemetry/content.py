@@ -1,0 +1,88 @@
+"""Prompts and outputs as the conventions write them: JSON of messages with parts, cut to a bound. Only when asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from drivetrain.core.messages import ImagePart, Message, Part, TextPart
+from drivetrain.core.request import GenerateRequest
+from drivetrain.core.results import Choice
+
+MAX_CHARS = 16_384
+"""Of the texts in one attribute."""
+
+MESSAGE_CHARS = 64
+"""What a message counts beside its texts, so that many empty ones are bounded too."""
+
+CUT = "…"
+
+
+class _Room:
+    def __init__(self) -> None:
+        self.left = MAX_CHARS
+
+    def cut(self, text: str) -> str:
+        room = max(0, self.left)
+        self.left -= len(text)
+        return text if len(text) <= room else text[:room] + CUT
+
+
+def input_messages(request: GenerateRequest) -> str:
+    """The last messages, as many as the bound holds: what is cut is the beginning of the chat."""
+    room = _Room()
+    said: list[dict[str, Any]] = []
+    for message in reversed(_messages(request)):
+        if room.left <= 0:
+            break
+        room.left -= MESSAGE_CHARS
+        said.append({"role": message.role, "parts": [_part(part, room) for part in message.content]})
+    if request.prompt_token_ids is not None:
+        ids = room.cut(" ".join(map(str, request.prompt_token_ids[:MAX_CHARS])))
+        said.append({"role": "user", "parts": [{"type": "token_ids", "content": ids}]})
+    return _json(said[::-1])
+
+
+def output_messages(choices: Sequence[Choice]) -> str:
+    room = _Room()
+    return _json(
+        [
+            {
+                "role": "assistant",
+                "parts": [{"type": "text", "content": room.cut(choice.text)}],
+                "finish_reason": finish_reason(choice),
+            }
+            for choice in choices
+        ]
+    )
+
+
+def finish_reason(choice: Choice) -> str:
+    """Of a choice that something cut short, `error`."""
+    return "error" if choice.finish_reason is None else choice.finish_reason.value
+
+
+def _messages(request: GenerateRequest) -> Sequence[Message]:
+    if request.messages is not None:
+        return request.messages
+    if request.prompt is not None:
+        return [Message("user", (*(request.images or ()), TextPart(request.prompt)))]
+    return []
+
+
+def _part(part: Part, room: _Room) -> dict[str, str]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "content": room.cut(part.text)}
+    return _image(part, room)
+
+
+def _image(image: ImagePart, room: _Room) -> dict[str, str]:
+    """Its address, or only that it was there: bytes and paths say nothing here."""
+    if image.url is not None and not image.url.startswith("data:"):
+        return {"type": "uri", "modality": "image", "uri": room.cut(image.url)}
+    return {"type": "image"}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

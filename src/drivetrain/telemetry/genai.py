@@ -1,0 +1,92 @@
+"""The names and histograms of OpenTelemetry's conventions for generative AI, and what they say of any request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+
+from drivetrain.core.errors import Cancelled, DrivetrainError
+from drivetrain.telemetry.tracing import Kind, Span, Tracer, Value
+
+PROVIDER = "drivetrain"
+
+REQUEST_DURATION = "gen_ai.server.request.duration"
+TIME_TO_FIRST_TOKEN = "gen_ai.server.time_to_first_token"
+TIME_PER_OUTPUT_TOKEN = "gen_ai.server.time_per_output_token"
+
+HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    REQUEST_DURATION: (
+        "From a request to its ending, whatever it was.",
+        (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
+    ),
+    TIME_TO_FIRST_TOKEN: (
+        "From a request to its first token, where it finished.",
+        (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    ),
+    TIME_PER_OUTPUT_TOKEN: (
+        "The time after the first token over the tokens that came in it, where the request finished.",
+        (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
+    ),
+}
+"""What each one measures, in seconds, and the bounds of its buckets."""
+
+
+class Operation(StrEnum):
+    CHAT = "chat"
+    TEXT_COMPLETION = "text_completion"
+    EMBEDDINGS = "embeddings"
+
+
+def identity(operation: Operation, model: str | None) -> dict[str, Value]:
+    """What a span and each of its measurements begin with. `model` is None where none was found."""
+    found: dict[str, Value] = {"gen_ai.operation.name": operation.value, "gen_ai.provider.name": PROVIDER}
+    if model is not None:
+        found["gen_ai.request.model"] = model
+    return found
+
+
+def open_span(
+    tracer: Tracer, operation: Operation, model: str | None, parent: Mapping[str, str] | None, began_ns: int
+) -> Span:
+    return tracer.start(
+        operation.value if model is None else f"{operation.value} {model}",
+        kind=Kind.SERVER,
+        parent=parent,
+        attributes=identity(operation, model),
+        began_ns=began_ns,
+    )
+
+
+def error_type(error: BaseException | None) -> str | None:
+    """The error's code; of another exception than ours, its class."""
+    if error is None:
+        return None
+    if isinstance(error, DrivetrainError):
+        return error.code
+    return Cancelled.code if isinstance(error, asyncio.CancelledError) else type(error).__qualname__
+
+
+def close_span(span: Span, error: BaseException | None, *, content: bool, at_ns: int) -> None:
+    """What an error says may quote the caller, so it goes with the content."""
+    message = str(error) if content and error is not None else ""
+    span.end(error_type=error_type(error), message=message, at_ns=at_ns)
+
+
+def refuse(
+    tracer: Tracer,
+    operation: Operation,
+    error: DrivetrainError,
+    *,
+    model: str | None = None,
+    parent: Mapping[str, str] | None = None,
+    began_ns: int,
+) -> None:
+    """The whole span of a request that was refused before there was anything to do for it."""
+    if not tracer.active:
+        return
+    now = max(began_ns, time.time_ns())
+    span = open_span(tracer, operation, model, parent, began_ns)
+    span.measure(REQUEST_DURATION, (now - began_ns) / 1e9, identity(operation, model) | {"error.type": error.code})
+    close_span(span, error, content=tracer.content, at_ns=now)

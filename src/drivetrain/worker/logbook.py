@@ -1,0 +1,55 @@
+"""One log line an ending: which request, of which model, how it ended, its tokens and its times."""
+
+from __future__ import annotations
+
+import logging
+
+from drivetrain.core.errors import DrivetrainError
+from drivetrain.core.results import Embeddings, Metrics
+from drivetrain.core.stats import ending
+from drivetrain.telemetry.logs import FIELDS
+from drivetrain.worker.run import Run
+
+_log = logging.getLogger("drivetrain.requests")
+
+
+def ended(run: Run, error: DrivetrainError | None, metrics: Metrics) -> None:
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    usage, times = run.usage, [("queue", metrics.queue_s), ("first", metrics.first_token_s), ("total", metrics.total_s)]
+    reasons = [str(choice.finish_reason) for choice in run.choices if choice.finish_reason]
+    fields = {
+        "request_id": run.request_id,
+        "model": run.model,
+        "ending": ending(error),
+        "finish_reasons": reasons,
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens,
+        **{f"{name}_s": None if seconds is None else round(seconds, 6) for name, seconds in times},
+    }
+    shown = " ".join(f"{name} {seconds:.3f}" for name, seconds in times if seconds is not None)
+    how = ending(error) + (f"({','.join(reasons)})" if reasons else "")
+    tokens = f"{usage.prompt_tokens}+{usage.completion_tokens} tokens"
+    _log.info("%s %s %s %s %s", run.request_id, run.model, how, tokens, shown, extra={FIELDS: fields})
+
+
+def embedded(model: str, error: BaseException | None, made: Embeddings | None, seconds: float) -> None:
+    if _log.isEnabledFor(logging.INFO):
+        tokens, vectors = (made.usage.prompt_tokens, len(made.vectors)) if made is not None else (0, 0)
+        fields = {
+            "model": model,
+            "ending": ending(error),
+            "prompt_tokens": tokens,
+            "vectors": vectors,
+            "total_s": round(seconds, 6),
+        }
+        shown = "%s %s %d vectors of %d tokens total %.3f"
+        _log.info(shown, model, ending(error), vectors, tokens, seconds, extra={FIELDS: fields})
+
+
+def refused(request_id: str, model: str, error: DrivetrainError) -> None:
+    """A request that got no further than being read."""
+    if _log.isEnabledFor(logging.INFO):
+        fields = {"request_id": request_id, "model": model, "ending": error.code, "param": error.param}
+        _log.info("%s %s %s %s", request_id, model, error.code, error.param or "", extra={FIELDS: fields})

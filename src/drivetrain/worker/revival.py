@@ -1,0 +1,68 @@
+"""A new engine in the place of one that has failed: the old one is ended, and the model loaded again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
+from drivetrain.core.errors import EngineFailed
+from drivetrain.worker.backoff import Backoff
+
+CLOSE_S = 25.0
+"""An engine that is not ended by then hangs where nothing reaches it."""
+
+_log = logging.getLogger(__name__)
+
+
+class Hung(EngineFailed):
+    """It cannot be ended from within this process, and holds its memory."""
+
+
+class Reviver:
+    """`make` gives an engine that is not loaded yet. Attempts are spaced, over its whole life."""
+
+    def __init__(self, make: Callable[[], Engine], spec: ModelSpec, progress: Progress) -> None:
+        self._make = make
+        self._spec = spec
+        self._progress = progress
+        self._backoff = Backoff()
+        self._since = time.monotonic()
+
+    async def revive(self, old: Engine) -> tuple[Engine, EngineInfo]:
+        """Tries until it loads. Raises `Hung`. Cancelled, it leaves no engine behind."""
+        await _end(old)
+        lived_s = time.monotonic() - self._since
+        while True:
+            wait_s = self._backoff.wait_s(lived_s)
+            _log.warning("the engine of %s is started again in %g s", self._spec.name, wait_s)
+            await asyncio.sleep(wait_s)
+            lived_s = 0.0
+            engine = self._make()
+            try:
+                info = await engine.load(self._spec, self._progress)
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may work
+                _log.error("the engine of %s did not start: %s", self._spec.name, exc)
+                await _end(engine)
+            except BaseException:
+                await engine.close()
+                raise
+            else:
+                self._since = time.monotonic()
+                _log.warning("the engine of %s runs again", self._spec.name)
+                return engine, info
+
+
+async def _end(engine: Engine) -> None:
+    began = time.monotonic()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_S):
+            try:
+                await engine.close()
+            except Exception:  # noqa: BLE001 - it has failed already
+                _log.exception("an engine that failed could not be closed well")
+    if time.monotonic() - began >= CLOSE_S:
+        raise Hung("the engine hangs and cannot be ended; restart this process")

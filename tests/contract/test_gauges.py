@@ -1,0 +1,173 @@
+"""The same gauges on every engine: what the worker counts is what its callers saw, whatever became of each request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from contract.rigs import LONG, PROMPT, Rig
+from contract.test_endings import ENDLESS, read_some, until_idle
+from drivetrain.core.errors import (
+    Cancelled,
+    ContextOverflow,
+    DeadlineExceeded,
+    DrivetrainError,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+)
+from drivetrain.core.events import Delta, Finished, Started
+from drivetrain.core.results import Usage
+from drivetrain.core.stats import ENDINGS, Histogram
+from drivetrain.worker.worker import Worker
+
+SHORT: dict[str, Any] = {"prompt": PROMPT, "ignore_eos": True, "temperature": 0}
+
+
+class Seen:
+    """What the callers of a worker saw."""
+
+    def __init__(self) -> None:
+        self.endings: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
+        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
+        self.begun = 0
+        """Requests that gave a token."""
+
+    def usage(self, usage: Usage) -> None:
+        self.prompt_tokens += usage.prompt_tokens
+        self.completion_tokens += usage.completion_tokens
+        self.cached_tokens += usage.cached_tokens
+
+    async def generate(self, worker: Worker, **request: Any) -> None:
+        try:
+            result = await worker.generate(**request)
+        except DrivetrainError as exc:
+            self.failed(exc)
+            return
+        self.endings["finished"] += 1
+        self.answers.update(str(choice.finish_reason) for choice in result.choices)
+        self.usage(result.usage)
+        self.begun += 1
+
+    def failed(self, error: DrivetrainError) -> None:
+        self.endings[error.code] += 1
+        if error.partial is not None:
+            self.usage(error.partial.usage)
+            self.begun += error.partial.usage.completion_tokens > 0
+
+    async def leave(self, worker: Worker, after: int) -> None:
+        """Read so many events, and go. There may be no place for it."""
+        stream = worker.stream(**ENDLESS)
+        with suppress(Overloaded):
+            await read_some(stream, after)
+        await stream.aclose()
+        with pytest.raises((Cancelled, Overloaded)) as caught:
+            await anext(stream)
+        self.failed(caught.value)
+
+
+async def test_a_mixed_load_is_counted_exactly(rig: Rig) -> None:
+    async with rig.open(max_running=3, max_waiting=3) as worker:
+        seen, stats = Seen(), worker.stats
+        load = [
+            seen.leave(worker, 3),
+            seen.generate(worker, **SHORT, max_tokens=5),
+            seen.generate(worker, **{**SHORT, "temperature": 1}, max_tokens=7, n=2, seed=1),
+            seen.generate(worker, **SHORT, max_tokens=LONG, timeout_s=0.2),
+            seen.generate(worker, **SHORT, max_tokens=1),
+            seen.leave(worker, 4),
+            seen.generate(worker, **SHORT, max_tokens=4),  # all that may run and wait do
+        ]
+        await asyncio.gather(*load)
+        await seen.generate(worker, **{**SHORT, "temperature": -1})
+        await seen.generate(worker, **SHORT, max_tokens=worker.capabilities.context_length + 1)
+        with rig.fault(worker, 0, RuntimeError("broken")):
+            await seen.generate(worker, **ENDLESS)
+        await until_idle(rig, worker)
+
+        assert seen.endings[Overloaded.code] >= 1
+        assert seen.endings[EngineFailed.code] == 1
+        assert seen.endings["cancelled"] >= 1
+        assert seen.endings[InvalidRequest.code] + seen.endings[ContextOverflow.code] == 2
+        assert dict(stats.endings) == dict(seen.endings)
+        assert set(stats.endings) <= set(ENDINGS)
+        assert dict(stats.answers) == dict(seen.answers)
+        assert stats.prompt_tokens == seen.prompt_tokens
+        assert stats.cached_tokens == seen.cached_tokens
+        assert stats.completion_tokens == seen.completion_tokens
+        assert stats.first_token_s.count == stats.prefill_s.count == seen.begun
+        admitted = sum(seen.endings.values()) - seen.endings[Overloaded.code] - seen.endings[InvalidRequest.code]
+        if seen.endings[ContextOverflow.code]:  # judged by the field alone, before the gate, or by the prompt behind it
+            assert stats.queue_s.count in {admitted, admitted - 1}
+        else:
+            assert stats.queue_s.count == admitted
+        assert stats.request_s.count == stats.queue_s.count
+        assert stats.answer_length.count == seen.endings["finished"]
+        assert stats.answer_length.sum <= stats.completion_tokens
+        behind_first = seen.completion_tokens - seen.begun
+        assert behind_first // 2 <= stats.between_tokens_s.count <= behind_first  # first tokens may come together
+
+
+async def test_tokens_are_counted_as_they_come(rig: Rig, worker: Worker) -> None:
+    before = worker.stats.completion_tokens
+    stream = worker.stream(**ENDLESS)
+    tokens = 0
+    async for event in stream:
+        if isinstance(event, Delta):
+            tokens += len(event.token_ids)
+        if tokens >= 5:
+            break
+    assert worker.stats.completion_tokens - before >= 5
+    assert 0 < worker.status.kv_used <= 1
+    await stream.aclose()
+    await until_idle(rig, worker)
+    assert worker.status.kv_used == 0
+
+
+async def test_times_add_up(worker: Worker) -> None:
+    stats = worker.stats
+    before = {name: sum_of(getattr(stats, name)) for name in ("queue_s", "prefill_s", "first_token_s", "request_s")}
+    result = await worker.generate(**SHORT, max_tokens=6)
+    took = {name: sum_of(getattr(stats, name)) - then for name, then in before.items()}
+    assert took["queue_s"] + took["prefill_s"] == pytest.approx(took["first_token_s"], abs=1e-4)
+    assert took["first_token_s"] == pytest.approx(result.metrics.first_token_s, abs=1e-6)
+    assert took["request_s"] == pytest.approx(result.metrics.total_s, abs=1e-6)
+
+
+def sum_of(histogram: Histogram) -> float:
+    return histogram.sum
+
+
+async def test_the_status_tells_what_the_engine_tells(worker: Worker) -> None:
+    status = worker.status
+    assert status.memory
+    assert all(memory.total_bytes >= 0 for memory in status.memory)
+    assert status.preemptions >= 0
+    assert worker.stats.restarts == 0
+
+
+async def test_what_is_echoed_alone_samples_nothing(worker: Worker) -> None:
+    before = replace(worker.stats)
+    with suppress(InvalidRequest):  # not offered everywhere
+        events = [e async for e in worker.stream(prompt=PROMPT, echo=True, max_tokens=0)]
+        assert isinstance(events[0], Started)
+        assert isinstance(events[-1], Finished)
+    assert worker.stats.completion_tokens == before.completion_tokens
+
+
+async def test_a_deadline_in_the_queue_counts_no_place(rig: Rig) -> None:
+    async with rig.open(max_running=1, max_waiting=2) as worker:
+        holding = worker.stream(**ENDLESS)
+        await read_some(holding, 2)
+        with pytest.raises(DeadlineExceeded):
+            await worker.generate(**SHORT, max_tokens=2, timeout_s=0.05)
+        assert worker.stats.queue_s.count == 1
+        assert worker.stats.request_s.count == 0
+        await holding.aclose()
+        assert worker.stats.request_s.count == 1

@@ -1,0 +1,85 @@
+"""Engines that really die under a worker: typed endings, not ready, loaded again, ready."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import drivetrain
+from drivetrain.core.errors import EngineFailed, NotReady
+from drivetrain.core.events import Delta
+from drivetrain.core.status import State
+from drivetrain.engines.llamacpp.engine import LlamaCppEngine
+from drivetrain.worker.worker import Worker
+
+ENDLESS: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True}
+
+
+async def begun(worker: Worker, number: int) -> list[Any]:
+    streams = [worker.stream(**ENDLESS) for _ in range(number)]
+    for stream in streams:
+        async for event in stream:
+            if isinstance(event, Delta):
+                break
+    return streams
+
+
+async def all_end_typed(streams: list[Any]) -> None:
+    for stream in streams:
+        with pytest.raises(EngineFailed) as caught:
+            async with asyncio.timeout(30):
+                async for _ in stream:
+                    pass
+        assert caught.value.partial is not None
+        assert caught.value.partial.usage.completion_tokens > 0
+
+
+async def ready_again(worker: Worker, restarts: int) -> None:
+    async with asyncio.timeout(120):
+        while worker.stats.restarts < restarts or worker.state is not State.READY:
+            await asyncio.sleep(0.05)
+    assert (await worker.generate(**{**ENDLESS, "max_tokens": 5})).usage.completion_tokens == 5
+    assert worker.status.running == worker.status.waiting == 0
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_llamacpp_killed_in_mid_stream_twice() -> None:
+    async with drivetrain.Worker.open("smollm2-135m", engine="llamacpp", context_length=1024, slots=2) as worker:
+        for time in (1, 2):
+            streams = await begun(worker, 2)
+            engine: Any = worker._engine
+            assert isinstance(engine, LlamaCppEngine)
+            assert engine._process is not None
+            pid: int = engine._process.pid or 0
+            os.kill(pid, signal.SIGKILL)
+            await all_end_typed(streams)
+            with pytest.raises((NotReady, EngineFailed)):
+                await worker.generate(**ENDLESS)
+            await ready_again(worker, time)
+            assert worker._engine is not engine
+            assert not is_there(pid)
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+async def test_a_thread_that_has_ended(checkpoint: Callable[[str], Path], engine: str) -> None:
+    async with drivetrain.Worker.open(checkpoint("llama"), engine=engine, dtype="float32") as worker:
+        streams = await begun(worker, 1)
+        old: Any = worker._engine
+        old._thread._jobs.put(None)  # what ends it
+        async with asyncio.timeout(60):
+            while worker.stats.restarts == 0:
+                await asyncio.sleep(0.05)
+        await all_end_typed(streams)
+        await ready_again(worker, 1)
+        assert worker._engine is not old

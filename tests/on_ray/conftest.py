@@ -1,0 +1,49 @@
+"""Tests on a Ray of their own: in `.venv-ray` (`make test-ray`), with one small local Ray for the whole session."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+with warnings.catch_warnings():  # Ray's own, at its import
+    warnings.simplefilter("ignore")
+    from ray import serve
+
+    from drivetrain.deploy import cluster
+    from on_ray.deployed import free_port
+    from on_ray.ray_rig import RIGS, RayRig, RigWorker
+
+CASES = ("endings", "hard_cases", "logprobs", "refusals", "sampling", "stops", "streaming")
+pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What Ray and its libraries do at their end is not ours to mend."""
+    for warning in ("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"):
+        config.addinivalue_line("filterwarnings", warning)
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
+
+
+@pytest.fixture(scope="session")
+def ray_here(smollm2: str) -> Iterator[int]:
+    """The port of its HTTP proxy."""
+    port = free_port()
+    with cluster.joined(None, num_cpus=2):
+        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+        yield port
+        serve.shutdown()
+
+
+@pytest.fixture(params=sorted(RIGS), scope="session")
+def rig(request: pytest.FixtureRequest, ray_here: int) -> RayRig:
+    return RayRig(request.param)
+
+
+@pytest.fixture(scope="session")
+async def worker(rig: RayRig) -> AsyncIterator[RigWorker]:
+    async with rig.open() as made:
+        yield made

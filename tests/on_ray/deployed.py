@@ -1,0 +1,81 @@
+"""Models deployed as `drivetrain deploy` does it, and what their clients and their processes do."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openai
+from ray import serve
+
+from drivetrain.deploy import cluster
+from drivetrain.deploy.plan import APPLICATION, IngressPlan, ModelPlan, arguments_of
+
+MODEL = "smollm2-135m"
+QUESTION: Any = [{"role": "user", "content": "Tell me a long story about a small engine."}]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def plan(**changes: Any) -> ModelPlan:
+    settings = {"context_length": 1024, "slots": 8, "threads": 1, **changes.pop("settings", {})}
+    defaults = {"num_cpus": 0.0, "longest_s": 60.0, "upscale_delay_s": 1.0, "downscale_delay_s": 3.0}
+    return ModelPlan(model=MODEL, name=MODEL, settings=settings, **{**defaults, **changes})
+
+
+def deploy(port: int, *models: ModelPlan) -> None:
+    ingress = IngressPlan(server={"host": "127.0.0.1", "port": port}, longest_s=60.0)
+    cluster.run(arguments_of(models, ingress), host="127.0.0.1", port=port)
+
+
+def client(port: int) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+async def streamed(of: openai.AsyncOpenAI, max_tokens: int, **more: Any) -> tuple[str, str]:
+    """The text and how it ended: the finish reason, or the code of the error."""
+    text, ending = "", ""
+    try:
+        stream: Any = await of.chat.completions.create(
+            model=MODEL, messages=QUESTION, max_tokens=max_tokens, stream=True, extra_body={"ignore_eos": True, **more}
+        )
+        async for chunk in stream:
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                assert not (ending and choice.finish_reason), "one ending"
+                ending = choice.finish_reason or ending
+    except openai.APIError as exc:
+        assert not ending, "one ending"
+        ending = exc.code or type(exc).__name__
+    return text, ending
+
+
+def replica_pids() -> list[int]:
+    return sorted(pid for pid in map(int, filter(str.isdigit, (p.name for p in Path("/proc").iterdir()))) if _is(pid))
+
+
+def _is(pid: int) -> bool:
+    """Ray gives the process of an actor the name of its class and method."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"ray::ServeReplica:{APPLICATION}:model-".encode())
+    except OSError:
+        return False
+
+
+def num_running(deployment: str = plan().deployment) -> int:
+    states = serve.status().applications[APPLICATION].deployments[deployment].replica_states
+    return int(states.get("RUNNING", 0))
+
+
+async def until(condition: Callable[[], bool], within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.2)

@@ -1,0 +1,273 @@
+"""What a handle makes of what Ray does: replicas that are lost, queues that are full, nobody there. Without a Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, RayTaskError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import DeadlineExceeded, DrivetrainError, EngineFailed, NotReady, Overloaded, Unsupported
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.results import FinishReason, Metrics, Usage
+from drivetrain.core.status import Metadata, State, Status
+from drivetrain.deploy import handle, wire
+from drivetrain.deploy.handle import HandleWorker
+from drivetrain.deploy.replica import Description, Terms
+
+DESCRIPTION = Description(
+    metadata=Metadata(
+        name="m", engine="fake", architecture="", device="cpu", dtype="", context_length=99, vocab_size=9, family="",
+        family_why="", roles={}, separator="", stop=(), eos_ids=(), embedding_size=0, pooling=None, sampling={},
+        versions={},
+    ),
+    capabilities=Capabilities(parameters=frozenset(PARAMETERS) - {"top_k"}, vision=True, context_length=99),
+    terms=Terms(timeout_s=5, drain_s=1, reader_timeout_s=5, max_unread=100),
+    status=Status(
+        state=State.READY, running=0, waiting=0, endings={}, prompt_tokens=0, completion_tokens=0, engine_alive=True,
+        last_progress_s=0,
+    ),
+)  # fmt: skip
+BEGUN: list[Event] = [Started("r", "m", 3), Delta(0, "Hel", (1,)), Delta(0, "lo", (2,))]
+ENDED: list[Event] = [ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(3, 2), Metrics())]
+WHOLE = [wire.dump_events(BEGUN), wire.dump_events(ENDED)]
+
+Item = bytes | Exception | float
+"""What a call gives, raises, or waits for in seconds."""
+
+
+class Answer:
+    """A call of a scripted handle: awaited, or iterated."""
+
+    def __init__(self, items: list[Item]) -> None:
+        self._items = items
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def __await__(self) -> Any:
+        return self._one().__await__()
+
+    async def _one(self) -> bytes:
+        return await anext(aiter(self))
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for item in self._items:
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, float):
+                async with asyncio.timeout(item):
+                    while not self.cancelled:
+                        await asyncio.sleep(0.001)
+                return
+            yield item
+
+
+class Method:
+    def __init__(self, answer: Callable[[], Answer]) -> None:
+        self._answer = answer
+
+    def remote(self, *arguments: Any) -> Answer:
+        return self._answer()
+
+
+class Scripted:
+    """A handle whose streaming calls answer by a script, one after the other."""
+
+    def __init__(self, *script: list[Item], describe: Item | None = None) -> None:
+        self._script = list(script)
+        self._describe = describe or wire.dumps(DESCRIPTION)
+        self.calls: list[Answer] = []
+
+    def options(self, *, stream: bool) -> Scripted:
+        return self
+
+    @property
+    def describe(self) -> Method:
+        return Method(lambda: Answer([self._describe]))
+
+    @property
+    def submit(self) -> Method:
+        return Method(self._next)
+
+    tokenize = submit
+
+    def _next(self) -> Answer:
+        self.calls.append(Answer(self._script.pop(0)))
+        return self.calls[-1]
+
+
+@asynccontextmanager
+async def worker_over(scripted: Scripted) -> AsyncIterator[HandleWorker]:
+    worker = HandleWorker(scripted, "m")
+    worker.start()
+    await worker.ready()
+    yield worker
+    assert not worker._runs
+    await worker.stop()
+
+
+async def test_a_whole_answer() -> None:
+    async with worker_over(Scripted([*WHOLE])) as worker:
+        result = await worker.generate(prompt="x")
+        assert result.text == "Hello"
+        assert result.usage == Usage(3, 2)
+        assert worker.stats.endings == {"finished": 1}
+        assert worker.stats.completion_tokens == 2
+        assert worker.stats.first_token_s.count == 1
+
+
+async def test_a_replica_that_is_lost_under_a_stream_ends_it_once_with_what_had_come() -> None:
+    scripted = Scripted([WHOLE[0], ActorDiedError()])
+    async with worker_over(scripted) as worker:
+        events = []
+        with pytest.raises(EngineFailed) as caught:
+            async for event in worker.stream(prompt="x"):
+                events.append(event)
+        assert events == BEGUN
+        assert caught.value.partial is not None
+        assert caught.value.partial.choices[0].text == "Hello"
+        assert caught.value.partial.usage == Usage(3, 2)
+        assert len(scripted.calls) == 1
+        assert worker.stats.endings == {"engine_error": 1}
+
+
+async def test_one_that_is_lost_before_the_first_event_is_asked_again_elsewhere() -> None:
+    scripted = Scripted([ActorDiedError()], [ActorDiedError()], [*WHOLE])
+    async with worker_over(scripted) as worker:
+        assert (await worker.generate(prompt="x")).text == "Hello"
+        assert worker.stats.endings == {"finished": 1}
+
+
+async def test_but_not_for_ever() -> None:
+    scripted = Scripted(*([ActorDiedError()] for _ in range(9)))
+    async with worker_over(scripted) as worker:
+        with pytest.raises(EngineFailed):
+            await worker.generate(prompt="x")
+        assert len(scripted.calls) == 3
+        with pytest.raises(EngineFailed):
+            await worker.tokenize("x")
+        assert len(scripted.calls) == 6
+
+
+@pytest.mark.parametrize(
+    ("raised", "typed"),
+    [
+        (BackPressureError(3, 2), Overloaded),
+        (DeploymentUnavailableError("d"), NotReady),
+        (RayTaskError("f", "", ValueError("ours")), EngineFailed),
+    ],
+)
+async def test_what_ray_raises_has_a_type_of_ours(raised: Exception, typed: type[DrivetrainError]) -> None:
+    async with worker_over(Scripted([raised])) as worker:
+        with pytest.raises(typed) as caught:
+            await worker.generate(prompt="x")
+        assert type(caught.value) is typed
+        assert "ours" not in str(caught.value)
+
+
+async def test_a_stream_without_an_ending_is_a_failure() -> None:
+    async with worker_over(Scripted([WHOLE[0]])) as worker:
+        with pytest.raises(EngineFailed):
+            await worker.generate(prompt="x")
+
+
+async def test_a_deadline_ends_the_call() -> None:
+    scripted = Scripted([WHOLE[0], 5.0])
+    async with worker_over(scripted) as worker:
+        with pytest.raises(DeadlineExceeded) as caught:
+            await worker.generate(prompt="x", timeout_s=0.05)
+        assert scripted.calls[0].cancelled
+        assert caught.value.partial is not None
+        assert caught.value.partial.choices[0].text == "Hello"
+
+
+async def test_a_closed_stream_waits_for_the_end_of_its_call() -> None:
+    scripted = Scripted([WHOLE[0], 5.0])
+    async with worker_over(scripted) as worker:
+        stream = worker.stream(prompt="x")
+        await anext(stream)
+        assert worker.status.running == 1
+        await stream.aclose()
+        assert scripted.calls[0].cancelled
+        assert worker.status.running == 0
+        assert worker.stats.endings == {"cancelled": 1}
+
+
+async def test_what_hears_may_stop_and_go_on() -> None:
+    async with worker_over(Scripted([*WHOLE])) as worker:
+        stream = worker.stream(prompt="x")
+        heard: list[Event] = []
+
+        def hear_once(events: Any) -> bool:
+            heard.extend(events)
+            return False
+
+        await stream.follow(hear_once)
+        assert heard
+        assert len(heard) < len(BEGUN + ENDED)
+
+        def hear_all(events: Any) -> bool:
+            heard.extend(events)
+            return True
+
+        await stream.follow(hear_all)
+        assert heard == BEGUN + ENDED
+
+
+async def test_what_hears_and_breaks_is_told_and_ends_the_request() -> None:
+    async with worker_over(Scripted([WHOLE[0], 5.0])) as worker:
+
+        def hear(events: Any) -> bool:
+            raise ZeroDivisionError
+
+        stream = worker.stream(prompt="x")
+        with pytest.raises(ZeroDivisionError):
+            await stream.follow(hear)
+        await stream.aclose()
+        assert worker.stats.endings == {"cancelled": 1}
+
+
+async def test_nobody_there_is_not_ready() -> None:
+    worker = HandleWorker(Scripted(describe=ActorDiedError()), "m")
+    worker.start()
+    await asyncio.sleep(0.05)
+    assert worker.state is State.LOADING
+    for ask in (lambda: worker.submit(None), lambda: worker.capabilities):  # type: ignore[arg-type] # it is not looked at
+        with pytest.raises(NotReady):
+            ask()
+    with pytest.raises(NotReady):
+        await worker.embed("x")
+    await worker.stop()
+
+
+async def test_replicas_that_fall_silent_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "SILENCE_S", 0.05)
+    monkeypatch.setattr(handle, "LOOK_S", 0.02)
+    scripted = Scripted()
+    async with worker_over(scripted) as worker:
+        scripted._describe = ActorDiedError()
+        async with asyncio.timeout(5):
+            while worker.status.engine_alive:
+                await asyncio.sleep(0.01)
+        with pytest.raises(NotReady):
+            await worker.generate(prompt="x")
+
+
+async def test_what_the_replicas_cannot_do_is_refused_here() -> None:
+    scripted = Scripted()
+    async with worker_over(scripted) as worker:
+        for request, param in (({"top_k": 3}, "top_k"), ({"images": ["/a/b.png"]}, "images")):
+            with pytest.raises(Unsupported) as caught:
+                await worker.generate(prompt="x", **request)
+            assert caught.value.param == param
+        with pytest.raises(Unsupported):
+            await worker.embed("x")
+        assert not scripted.calls

@@ -1,0 +1,184 @@
+"""`/metrics`: what a client saw and what the server counted agree to the last one; the formats; other names."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from drivetrain.core.stats import ENDINGS
+from server.serving import Served, fake, serving
+
+HELLO: list[Any] = [{"role": "user", "content": "Hello there"}]
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana.json"
+
+
+def read(served: Served) -> Samples:
+    text = served.request("GET", "/metrics")[2].decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    """The sum over all series that have these labels."""
+    found = [v for (n, have), v in samples.items() if n == name and labels.items() <= dict(have).items()]
+    assert found, (name, labels)
+    return sum(found)
+
+
+def chat(served: Served, **fields: Any) -> dict[str, Any]:
+    return {"model": served.model, "messages": HELLO, "max_tokens": 6, "temperature": 0, "ignore_eos": True, **fields}
+
+
+def test_a_mixed_load_adds_up(served: Served) -> None:
+    before = read(served)
+    statuses: Counter[int] = Counter()
+    usage: Counter[str] = Counter()
+
+    def ask(path: str, body: Any, **headers: str) -> None:
+        status, _, data = served.request("POST", path, body, headers)
+        statuses[status] += 1
+        if status == 200 and not body.get("stream"):
+            usage.update({k: v for k, v in json.loads(data)["usage"].items() if isinstance(v, int)})
+
+    ask(CHAT, chat(served))
+    ask(CHAT, chat(served, n=2, seed=1, temperature=1))
+    ask(COMPLETIONS, {"model": served.model, "prompt": ["a", "b"], "max_tokens": 3, "ignore_eos": True})
+    ask(CHAT, chat(served, temperature=9))
+    ask(CHAT, chat(served, no_such_field=1))
+    ask(CHAT, chat(served, max_tokens=10**7))
+    ask(CHAT, {**chat(served), "model": "no-such-model"})
+    assert dict(statuses) == {200: 3, 400: 3, 404: 1}
+    served.settle()
+    after = read(served)
+
+    def grown(name: str, **labels: str) -> float:
+        return value(after, name, **labels) - (value(before, name, **labels) if labels_in(before, name, labels) else 0)
+
+    assert grown("drivetrain_http_responses_total", path=CHAT, status="200") == 2
+    assert grown("drivetrain_http_responses_total", path=CHAT, status="400") == 3
+    assert grown("drivetrain_http_responses_total", path=CHAT, status="404") == 1
+    assert grown("drivetrain_http_responses_total", path=COMPLETIONS, status="200") == 1
+    assert grown("drivetrain_refusals_total", reason="unsupported", param="other") == 1
+    assert grown("drivetrain_refusals_total", param="temperature") == 1
+    assert grown("drivetrain_refusals_total", reason="model_not_found", param="model") == 1
+    assert grown("drivetrain_requests_total", ending="finished") == 4  # a list of prompts is as many requests
+    assert grown("drivetrain_answers_total", reason="length") == 5
+    assert grown("drivetrain_prompt_tokens_total") == usage["prompt_tokens"]
+    assert grown("drivetrain_completion_tokens_total") == usage["completion_tokens"]
+    assert grown("drivetrain_request_seconds_count") == grown("drivetrain_queue_seconds_count")
+    assert grown("drivetrain_first_token_seconds_count") == 4
+
+
+def labels_in(samples: Samples, name: str, labels: dict[str, str]) -> bool:
+    return any(n == name and labels.items() <= dict(have).items() for n, have in samples)
+
+
+def test_every_series_is_there_before_anything_happens() -> None:
+    with serving(fake()) as served:
+        samples = read(served)
+        for ending in ENDINGS:
+            assert value(samples, "drivetrain_requests_total", ending=ending) == 0
+        assert value(samples, "drivetrain_answers_total", reason="stop") == 0
+        assert value(samples, "drivetrain_ready") == 1
+        assert value(samples, "drivetrain_build_info") == 1
+        assert value(samples, "process_resident_memory_bytes") > 0
+        assert value(samples, "drivetrain_request_seconds_bucket", le="+Inf") == 0
+
+
+def test_histograms_are_cumulative(served: Served) -> None:
+    served.works()
+    samples = read(served)
+    for name in ("queue", "first_token", "inter_token", "prefill", "decode", "request"):
+        rows = [(dict(k)["le"], v) for (n, k), v in samples.items() if n == f"drivetrain_{name}_seconds_bucket"]
+        rows.sort(key=lambda row: float(row[0]))
+        numbers = [number for _, number in rows]
+        assert numbers == sorted(numbers)
+        assert numbers[-1] == value(samples, f"drivetrain_{name}_seconds_count")
+
+
+def test_openmetrics_for_those_who_ask() -> None:
+    with serving(fake()) as served:
+        served.works()
+        asked = {"accept": "application/openmetrics-text; version=1.0.0"}
+        _, headers, data = served.request("GET", "/metrics", headers=asked)
+        assert headers["content-type"].startswith("application/openmetrics-text")
+        families = openmetrics.text_string_to_metric_families(data.decode())  # type: ignore[no-untyped-call]
+        names = {family.name for family in families}
+        assert "drivetrain_requests" in names
+
+
+def test_the_names_of_vllm() -> None:
+    with serving(fake(), metrics_compat="vllm") as served:
+        assert served.post(CHAT, chat(served, max_tokens=4))[0] == 200
+        served.settle()
+        samples, model = read(served), served.model
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "gpu_cache_usage_perc"):
+            assert value(samples, f"vllm:{name}", model_name=model, engine="0") == 0
+        assert value(samples, "vllm:generation_tokens_total") == 4
+        assert value(samples, "vllm:request_success_total", finished_reason="length") == 1
+        assert value(samples, "vllm:request_success_total", finished_reason="abort") == 0
+        assert value(samples, "vllm:time_to_first_token_seconds_count") == 1
+        assert value(samples, "vllm:inter_token_latency_seconds_count") == 3
+        assert value(samples, "vllm:e2e_request_latency_seconds_count") == 1
+    with serving(fake()) as served:
+        assert not any(name.startswith("vllm:") for name, _ in read(served))
+
+
+def test_what_clients_make_up_makes_no_series() -> None:
+    with serving(fake()) as served:
+        for number in range(20):
+            served.request("POST", CHAT, chat(served, **{f"field_{number}": 1}))
+            served.request("GET", f"/nothing/{number}")
+            served.request("POST", CHAT, {**chat(served), "model": f"model-{number}"})
+        samples = read(served)
+        assert value(samples, "drivetrain_refusals_total", param="other") == 20
+        assert value(samples, "drivetrain_http_responses_total", path="", status="404") == 20
+        assert len([key for key in samples if key[0] == "drivetrain_http_responses_total"]) <= 4
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    document = json.loads(DASHBOARD.read_text("utf-8"))
+    asked = [target["expr"] for panel in document["panels"] for target in panel.get("targets", ())]
+    assert len(asked) >= 10
+    with serving(fake()) as served:
+        served.refused(CHAT, chat(served, temperature=9))
+        there = {name for name, _ in read(served)}
+    for expression in asked:
+        names = set(re.findall(r"\b(?:drivetrain|process)_\w+", expression))
+        assert names, expression
+        assert names <= there | {"drivetrain_upstream_up"}, expression
+
+
+def test_one_line_an_ending_without_a_word_of_the_prompt(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "a very secret prompt"
+    with serving(fake()) as served, caplog.at_level(logging.INFO, logger="drivetrain.requests"):
+        asked = {**chat(served), "messages": [{"role": "user", "content": secret}]}
+        status, answer = served.post(CHAT, asked)
+        assert status == 200
+        served.post(CHAT, {**asked, "temperature": 9})
+        served.settle()
+    records = [r for r in caplog.records if r.name == "drivetrain.requests"]
+    assert len(records) == 2
+    finished, refused = (record.drivetrain for record in records)  # type: ignore[attr-defined]
+    assert finished["ending"] == "finished"
+    assert finished["finish_reasons"] == ["length"]
+    assert finished["completion_tokens"] == 6
+    assert finished["prompt_tokens"] == answer["usage"]["prompt_tokens"]
+    assert finished["total_s"] >= finished["first_s"] >= finished["queue_s"] >= 0
+    assert refused["ending"] == "invalid_request"
+    said = " ".join(f"{r.getMessage()} {r.drivetrain}" for r in records)  # type: ignore[attr-defined]
+    assert secret not in said
+    assert answer["choices"][0]["message"]["content"] not in said

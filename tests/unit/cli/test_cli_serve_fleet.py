@@ -1,0 +1,178 @@
+"""`serve` with several models: which they are, what they are called, and where what is said of them comes from."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_rigs import run_here, without_settings
+
+from drivetrain.cli import main, serve_fleet
+from drivetrain.cli.serve_fleet import Said
+from drivetrain.cli.serve_offers import make_fleet, size_bytes
+from drivetrain.core.build import build_request
+from drivetrain.core.errors import InvalidSetting
+
+ROOT = Path(__file__).parent.parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without_settings(monkeypatch, tmp_path)
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    return main._parsers()[0].parse_args(["serve", *arguments])
+
+
+def said(*arguments: str) -> Said:
+    found = serve_fleet.read(parsed(*arguments))
+    assert found is not None
+    return found
+
+
+def chosen(*arguments: str) -> dict[str, tuple[str, Any]]:
+    args = parsed(*arguments)
+    return {one.name: (one.reference, one.resolved.settings) for one in serve_fleet.choose(args, said(*arguments))}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fake"], ["smollm2-135m", "--max-waiting", "3"], ["http://127.0.0.1:9/v1", "http://127.0.0.1:8/v1"]]
+)
+def test_one_model_is_served_as_ever(arguments: list[str]) -> None:
+    assert serve_fleet.read(parsed(*arguments)) is None
+
+
+@pytest.mark.parametrize("more", [["--idle-s", "0"], ["--max-loaded", "1"], ["--alias", "gpt=fake"], ["--pin", "fake"]])
+def test_one_model_that_may_come_and_go(more: list[str]) -> None:
+    assert said("fake", *more).models == ("fake",)
+
+
+def test_names() -> None:
+    found = chosen("fake", "two=fake", "http://127.0.0.1:9/v1#org/far", "near=http://127.0.0.1:8/v1", "smollm2-135m")
+    assert list(found) == ["fake", "two", "org/far", "near", "smollm2-135m"]
+    assert [settings.name for _, settings in found.values()] == list(found)
+    assert found["two"][0] == "fake"
+
+
+def test_a_file_with_an_equals_sign_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a=b").mkdir()
+    assert list(chosen("a=b", "fake")) == ["a=b", "fake"]
+
+
+def test_settings_are_each_models_own(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text("timeout_s = 9\n[models.two]\ntimeout_s = 7\n[models.fake]\nmax_waiting = 1\n")
+    found = chosen("fake", "two=fake", "--config", str(file), "--max-n", "2")
+    assert [(s.timeout_s, s.max_waiting, s.max_n) for _, s in found.values()] == [(9, 1, 2), (7, 64, 2)]
+
+
+def test_flags_beat_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        '[serve]\nmodels = ["fake", "b=fake"]\nmax_loaded = 1\nidle_s = 5\n[serve.aliases]\nx = "b"\ny = "b"\n'
+    )
+    found = said("--config", str(file), "--max-loaded", "2", "--alias", "x=fake")
+    assert (found.models, found.max_loaded, found.idle_s) == (("fake", "b=fake"), 2, 5)
+    assert found.aliases == {"x": "fake", "y": "b"}
+    assert said("other=fake", "--config", str(file)).models == ("other=fake",)
+
+
+def test_the_example() -> None:
+    found = said("--config", str(ROOT / "deploy" / "several-models.toml"))
+    assert (found.max_loaded, found.idle_s, dict(found.aliases)) == (1, 900, {"gpt-4o-mini": "chat"})
+    models = chosen("--config", str(ROOT / "deploy" / "several-models.toml"))
+    assert {name: (s.context_length, s.slots, s.timeout_s) for name, (_, s) in models.items()} == {
+        "chat": (2048, 4, 120),
+        "long": (8192, 1, 120),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[serve]\nmax_load = 1", "there is no max_load under [serve]"),
+        ("[serve]\nmax_loaded = 0", "it must be a whole number from 1"),
+        ("[serve]\nmax_loaded = true", "it must be a whole number from 1"),
+        ('[serve]\nmodels = "fake"', "it must be a list of texts"),
+        ("[serve]\nidle_s = -1", "it must be a number from 0"),
+        ("[serve.aliases]\na = 1", "it must be a table of texts"),
+        ("serve = 1", "must be a table"),
+        ("[serve", "is not TOML"),
+    ],
+)
+def test_a_wrong_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    outcome = run_here(capsys, "serve", "fake", "--config", str(file))
+    assert outcome.code == 2
+    assert words in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name a MODEL"),
+        (["fake", "--max-loaded", "0"], "--max-loaded is 0"),
+        (["fake", "--alias", "x"], "not of the form NAME=MODEL"),
+        (["fake", "b=fake", "--name", "x"], "write NAME=MODEL"),
+        (["fake", "b=fake", "--engine", "nonsense"], "engine is 'nonsense'"),
+        (["fake", "http://127.0.0.1:9/v1"], "does not say which model"),
+    ],
+)
+def test_wrong_words(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    outcome = run_here(capsys, "serve", *arguments)
+    assert outcome.code == 2
+    assert words in outcome.error
+
+
+def test_a_model_that_is_none_is_told_before_any_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_here(capsys, "serve", "fake", "two=./nowhere.gguf", "--port", "0")
+    assert outcome.code == 1
+    assert "no such folder or file" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fake", "fake"], "'fake' would be the name of two models"),
+        (["fake", "b=fake", "--alias", "b=fake"], "'b' would be the name of two models"),
+        (["fake", "b=fake", "--alias", "x=c"], "there is no model 'c' here; there are b, fake"),
+        (["fake", "b=fake", "--pin", "c"], "there is no model 'c' here"),
+        (["fake", "b=fake", "--pin", "b", "--pin", "fake", "--max-loaded", "1"], "more models are pinned"),
+    ],
+)
+def test_names_that_do_not_fit_together(arguments: list[str], words: str) -> None:
+    models = serve_fleet.choose(parsed(*arguments), said(*arguments))
+    with pytest.raises(InvalidSetting) as caught:
+        make_fleet(models, said(*arguments), lambda what, share: None)
+    assert words in caught.value.message
+
+
+async def test_counts_go_on_when_a_model_is_loaded_again() -> None:
+    arguments = ("fake", "two=fake", "--max-loaded", "1")
+    fleet = make_fleet(serve_fleet.choose(parsed(*arguments), said(*arguments)), said(*arguments), lambda *_: None)
+    await fleet.start()
+    counted = []
+    for name in ("fake", "two", "fake"):
+        async with fleet.lease(name) as worker:
+            await worker.complete(build_request({"prompt": "x", "max_tokens": 3}))
+            counted.append((worker.metadata.name, worker.stats.completion_tokens))
+    assert counted == [("fake", 3), ("two", 3), ("fake", 6)]
+    await fleet.stop()
+
+
+def test_explain_tells_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_here(capsys, "serve", "fake", "two=fake", "--explain", "--max-n", "3")
+    assert outcome.code == 0
+    assert outcome.out.startswith("fake: fake\n")
+    assert "\n\ntwo: fake\n" in outcome.out
+    assert outcome.out.count("3  (flag or keyword)") == 2
+
+
+def test_the_size_is_that_of_the_weights(tmp_path: Path) -> None:
+    assert size_bytes("fake") == size_bytes("http://127.0.0.1:9/v1#x") == size_bytes(str(tmp_path)) == 0
+    assert size_bytes("org/is-not-here") == 0

@@ -1,0 +1,74 @@
+"""Prompts and outputs in the form of the conventions, cut to a bound, and JSON whatever is cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivetrain.core.messages import ImagePart, Message, TextPart
+from drivetrain.core.request import GenerateRequest
+from drivetrain.core.results import Choice, FinishReason
+from drivetrain.telemetry.content import CUT, MAX_CHARS, MESSAGE_CHARS, input_messages, output_messages
+
+
+def read(**request: Any) -> Any:
+    return json.loads(input_messages(GenerateRequest(**request)))
+
+
+def test_a_prompt_is_what_a_user_said() -> None:
+    assert read(prompt="Once") == [{"role": "user", "parts": [{"type": "text", "content": "Once"}]}]
+    assert read(prompt_token_ids=(1, 2)) == [{"role": "user", "parts": [{"type": "token_ids", "content": "1 2"}]}]
+
+
+def test_images_are_named_by_their_address_and_never_by_their_bytes_or_place() -> None:
+    images = (
+        ImagePart(url="https://example.com/cat.png"),
+        ImagePart(url="data:image/png;base64,AAAA"),
+        ImagePart(path="/home/someone/cat.png"),
+        ImagePart(data=b"bytes"),
+    )
+    parts = [{"type": "uri", "modality": "image", "uri": "https://example.com/cat.png"}, *[{"type": "image"}] * 3]
+    assert read(messages=(Message("user", images),)) == [{"role": "user", "parts": parts}]
+    said = read(prompt="What is it?", images=images[:1])
+    assert said == [{"role": "user", "parts": [parts[0], {"type": "text", "content": "What is it?"}]}]
+
+
+def test_the_last_messages_stay() -> None:
+    messages = tuple(Message("user", (TextPart(f"{i} " + "x" * 1000),)) for i in range(100))
+    said = read(messages=messages)
+    assert 10 < len(said) < 20
+    assert said[-1]["parts"][0]["content"] == messages[-1].text
+    assert said[0]["parts"][0]["content"].endswith(CUT)
+    assert said[1]["parts"][0]["content"] == messages[-len(said) + 1].text
+
+
+def test_many_empty_messages_are_bounded_too() -> None:
+    said = read(messages=tuple(Message("user", (TextPart(""),)) for _ in range(10_000)))
+    assert len(said) == MAX_CHARS // MESSAGE_CHARS
+
+
+@given(st.lists(st.lists(st.text(max_size=30), max_size=4), max_size=8), st.integers(1, 2000))
+def test_never_more_than_the_bound(texts: list[list[str]], times: int) -> None:
+    messages = tuple(Message("user", tuple(TextPart(text * times) for text in parts)) for parts in texts)
+    said = read(messages=messages)
+    contents = [part["content"] for message in said for part in message["parts"]]
+    assert sum(len(text.removesuffix(CUT)) for text in contents) <= MAX_CHARS
+    whole = [text for parts in texts for text in parts]
+    if sum(len(text * times) + MESSAGE_CHARS for text in [*whole, *("" for _ in texts)]) < MAX_CHARS:
+        assert contents == [text * times for text in whole]
+
+
+def test_outputs_have_the_reason_of_each_choice() -> None:
+    said = json.loads(
+        output_messages([Choice(0, "done", finish_reason=FinishReason.LENGTH), Choice(1, "x" * MAX_CHARS)])
+    )
+    assert said[0] == {
+        "role": "assistant",
+        "parts": [{"type": "text", "content": "done"}],
+        "finish_reason": "length",
+    }
+    assert said[1]["finish_reason"] == "error"
+    assert said[1]["parts"][0]["content"] == "x" * (MAX_CHARS - 4) + CUT

@@ -1,0 +1,203 @@
+"""The tracer port on the real SDK and exporter, against an endpoint that decodes what it is sent."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from drivetrain import __version__
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.telemetry.genai import HISTOGRAMS, REQUEST_DURATION
+from drivetrain.telemetry.otel import OtelTracer, open_tracer
+from drivetrain.telemetry.tracing import Kind
+from otlp_collector import ERROR, SERVER, Collector, SentSpan, collecting
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "OTEL_TRACES_SAMPLER", "OTEL_METRICS_EXPORTER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def sent(collector: Collector, headers: dict[str, str] | None, sample: float | None = None) -> list[SentSpan]:
+    collector.spans.clear()
+    with open_tracer(collector.base, sample=sample) as tracer:
+        tracer.start("x", parent=headers).end()
+    return collector.spans
+
+
+def test_a_span_with_its_children_and_measurements(collector: Collector) -> None:
+    now = time.time_ns()
+    with open_tracer(collector.base + "/") as tracer:
+        span = tracer.start("chat toy", kind=Kind.SERVER, attributes={"a": "b"}, began_ns=now)
+        recorded = span.recorded
+        span.set({"reasons": ("stop", "length"), "share": 0.5, "number": 3, "sure": True, "torn": "\ud800!"})
+        span.child("queue", now, now + 1000)
+        span.child("decode", now + 1000, now + 2000, error_type="engine_error")
+        span.measure(REQUEST_DURATION, 0.03, {"a": "b"})
+        span.end(error_type="engine_error", message="it broke", at_ns=now + 3000)
+        assert (recorded, span.recorded) == (True, False)
+    (root,) = collector.requests
+    assert (root.name, root.kind, root.parent_id) == ("chat toy", SERVER, "")
+    assert (root.began_ns, root.ended_ns) == (now, now + 3000)
+    assert (root.status, root.message) == (ERROR, "it broke")
+    assert root.attributes == {
+        "a": "b", "reasons": ["stop", "length"], "share": 0.5, "number": 3, "sure": True, "torn": "?!",
+        "error.type": "engine_error",
+    }  # fmt: skip
+    assert root.resource["service.name"] == "drivetrain"
+    assert root.resource["service.version"] == __version__
+    queue, decode = collector.children(root)
+    assert (queue.name, queue.began_ns, queue.ended_ns, queue.status) == ("queue", now, now + 1000, 0)
+    assert (decode.name, decode.status, decode.attributes) == ("decode", ERROR, {"error.type": "engine_error"})
+    (histogram,) = collector.histograms[REQUEST_DURATION]
+    assert (histogram.count, histogram.sum, histogram.attributes) == (1, 0.03, {"a": "b"})
+    assert histogram.bounds == HISTOGRAMS[REQUEST_DURATION][1]
+    assert histogram.num_exemplars == 1
+
+
+def test_the_callers_headers_place_it(collector: Collector) -> None:
+    (span,) = sent(collector, {"TraceParent": PARENT, "tracestate": "vendor=x,other@v=y"})
+    assert span.trace_id == PARENT.split("-")[1]
+    assert span.parent_id == PARENT.split("-")[2]
+    assert span.state == "vendor=x,other@v=y"
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "nonsense", "00-0-0-01", PARENT.upper(), "ff" + PARENT[2:], PARENT + "-more", PARENT.replace("0af7", "zzzz"),
+     f"00-{'0' * 32}-b7ad6b7169203331-01"],
+)  # fmt: skip
+def test_a_bad_header_is_as_none(collector: Collector, header: str) -> None:
+    (span,) = sent(collector, {"traceparent": header, "tracestate": "vendor=x"})
+    assert span.parent_id == ""
+    assert span.state == ""
+
+
+def test_a_bad_state_leaves_the_parent_and_nobody_is_warned(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    for state in ("", "no equals", "UPPER=x", "a=" + "\x7f", "=x", ",,", "a=b,,c=d"):
+        (span,) = sent(collector, {"traceparent": PARENT, "tracestate": state})
+        assert span.parent_id == PARENT.split("-")[2]
+        assert span.state == ("a=b,c=d" if state == "a=b,,c=d" else "")
+    assert not caplog.records
+
+
+def test_who_decides_what_is_recorded(collector: Collector) -> None:
+    unsampled = PARENT.removesuffix("01") + "00"
+    assert sent(collector, None)
+    assert sent(collector, None, sample=1.0)
+    assert not sent(collector, None, sample=0.0)
+    assert sent(collector, {"traceparent": PARENT}, sample=0.0)
+    assert not sent(collector, {"traceparent": unsampled}, sample=1.0)
+
+
+def test_the_sampler_of_the_environment(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    assert not sent(collector, None)
+    assert sent(collector, None, sample=1.0)
+
+
+def test_what_is_not_recorded_is_counted_and_has_no_children(collector: Collector) -> None:
+    with open_tracer(collector.base, sample=0.0) as tracer:
+        span = tracer.start("x")
+        assert not span.recorded
+        span.child("queue", 1, 2)
+        span.measure(REQUEST_DURATION, 0.03, {})
+        span.end()
+    assert not collector.spans
+    assert collector.histograms[REQUEST_DURATION][0].count == 1
+
+
+def test_the_environment_says_where_and_who(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.base)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    with open_tracer() as tracer:
+        span = tracer.start("x")
+        span.measure(REQUEST_DURATION, 0.03, {})
+        span.end()
+    assert collector.spans[0].resource["service.name"] == "mine"
+    assert not collector.histograms
+
+
+@pytest.mark.parametrize("endpoint", ["", "127.0.0.1:4318", "ftp://x", "http://", "http://x/?y"])
+def test_an_endpoint_that_is_none(endpoint: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        open_tracer(endpoint)
+    assert caught.value.param == "otlp_endpoint"
+
+
+@pytest.mark.parametrize("sample", [-0.1, 1.1, float("nan")])
+def test_a_share_that_is_none(sample: float) -> None:
+    with pytest.raises(InvalidSetting):
+        open_tracer("http://127.0.0.1:1", sample=sample)
+
+
+def test_a_setting_of_the_sdk_that_it_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "-1")
+    with pytest.raises(InvalidSetting, match="must be positive"):
+        open_tracer("http://127.0.0.1:1")
+
+
+def many(tracer: OtelTracer, number: int) -> float:
+    """The longest that one span took."""
+    slowest = 0.0
+    for _ in range(number):
+        began = time.perf_counter()
+        span = tracer.start("x")
+        span.child("queue", 1, 2)
+        span.end()
+        slowest = max(slowest, time.perf_counter() - began)
+    return slowest
+
+
+def test_a_collector_that_is_down_costs_nobody_anything(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # its thread shall not warn during other tests
+    caplog.set_level(logging.CRITICAL)
+    tracer = open_tracer("http://127.0.0.1:1", flush_s=0.3)
+    assert many(tracer, 10_000) < 1.0
+    began = time.monotonic()
+    tracer.close()
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_collector_that_hangs_holds_up_the_end_for_a_limited_time(
+    collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    collector.hold.clear()
+    tracer = open_tracer(collector.base, flush_s=0.5)
+    many(tracer, 10)
+    began = time.monotonic()
+    tracer.close()
+    assert 0.4 < time.monotonic() - began < 3.0
+    collector.hold.set()
+    assert many(tracer, 10) < 1.0
+
+
+def test_without_the_package_the_remedy_is_told() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "from drivetrain.core.errors import MissingExtra\n"
+        "try:\n    import drivetrain.telemetry.otel\n"
+        "except MissingExtra as exc:\n    print(exc)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'drivetrain[otel]'" in done.stdout

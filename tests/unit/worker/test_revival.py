@@ -1,0 +1,214 @@
+"""An engine that dies, stalls or has no memory left: typed endings, not ready, loaded again, ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivetrain.core.engine import Engine, Health, ModelSpec, WeightsFormat
+from drivetrain.core.errors import Cancelled, EngineFailed, InvalidRequest, NotReady, OutOfMemory
+from drivetrain.core.events import Delta
+from drivetrain.core.status import State
+from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.worker import revival, watchdog
+from drivetrain.worker import worker as worker_module
+from drivetrain.worker.backoff import Backoff
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.watchdog import Watchdog
+from drivetrain.worker.worker import Worker
+
+SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
+ENDLESS = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr("drivetrain.worker.backoff.FIRST_S", 0.1)
+
+
+class Garage:
+    """Makes engines, and remembers them."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self._scripts = list(scripts)
+        self.made: list[FakeEngine] = []
+
+    def __call__(self) -> Engine:
+        script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+        self.made.append(FakeEngine(script))
+        return self.made[-1]
+
+    def worker(self, **settings: Any) -> Worker:
+        return Worker(self(), SPEC, Settings(**settings), remake=self)
+
+
+STEADY = Script(repeat=True, step_delay_s=0.005)
+
+
+async def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def read_until_delta(stream: object) -> None:
+    async for event in stream:  # type: ignore[attr-defined] # an EventStream
+        if isinstance(event, Delta):
+            return
+
+
+async def test_a_dead_engine_is_replaced() -> None:
+    garage = Garage(STEADY)
+    async with garage.worker(max_running=2) as worker:
+        running = [worker.stream(**ENDLESS) for _ in range(2)]
+        for stream in running:
+            await read_until_delta(stream)
+        waiting = asyncio.ensure_future(worker.generate(**ENDLESS))
+        await until(lambda: worker.status.waiting == 1)
+        garage.made[0].die("it was killed")
+        for stream in running:
+            with pytest.raises(EngineFailed, match="it was killed"):
+                await read_to_the_end(stream)
+        await until(lambda: worker.state is State.RESTARTING)
+        with pytest.raises(NotReady, match="started again") as caught:
+            await worker.generate(prompt="x")
+        assert caught.value.retry_after_s > 0
+        with pytest.raises((NotReady, EngineFailed)):
+            await waiting
+        await until(lambda: worker.state is State.READY)
+        assert (await worker.generate(prompt="x", max_tokens=3)).usage.completion_tokens == 3
+        assert worker.stats.restarts == 1
+        assert worker.status.running == worker.status.waiting == 0
+        assert len(garage.made) == 2
+    assert not garage.made[1].health().alive
+
+
+async def read_to_the_end(stream: object) -> None:
+    async for _ in stream:  # type: ignore[attr-defined] # an EventStream
+        pass
+
+
+async def test_an_engine_that_does_not_move_is_replaced() -> None:
+    garage = Garage(Script(repeat=True, hang_at_step=2), STEADY)
+    async with garage.worker(stall_s=0.3) as worker:
+        stream = worker.stream(**ENDLESS)
+        with pytest.raises(EngineFailed, match="has not moved"):
+            await read_to_the_end(stream)
+        await until(lambda: worker.state is State.READY and worker.stats.restarts == 1)
+        assert (await worker.generate(prompt="x", max_tokens=3)).usage.completion_tokens == 3
+
+
+async def test_one_that_is_idle_for_long_is_well() -> None:
+    async with Garage(STEADY).worker(stall_s=0.1) as worker:
+        await asyncio.sleep(0.4)
+        result = await worker.generate(prompt="x", max_tokens=3)
+        assert result.usage.completion_tokens == 3
+        assert worker.stats.restarts == 0
+
+
+async def test_out_of_memory_again_and_again() -> None:
+    garage = Garage(Script(repeat=True, fault=OutOfMemory("no more"), fault_at_step=0), STEADY)
+    async with garage.worker() as worker:
+        for _ in range(watchdog.TIMES_OUT_OF_MEMORY):
+            with pytest.raises(OutOfMemory):
+                await worker.generate(prompt="x")
+        await until(lambda: worker.stats.restarts == 1)
+        assert (await worker.generate(prompt="x", max_tokens=3)).usage.completion_tokens == 3
+
+
+async def test_it_tries_until_it_loads() -> None:
+    broken = Script(load_error=RuntimeError("not yet"))
+    garage = Garage(STEADY, broken, broken, STEADY)
+    async with garage.worker() as worker:
+        garage.made[0].die()
+        await until(lambda: worker.stats.restarts == 1)
+        assert len(garage.made) == 4
+        assert worker.state is State.READY
+    assert not any(engine.health().alive for engine in garage.made)
+
+
+async def test_a_stop_in_the_middle_of_it_leaves_nothing() -> None:
+    before = asyncio.all_tasks()
+    garage = Garage(STEADY, Script(load_error=RuntimeError("never")))
+    worker = garage.worker()
+    await worker.start()
+    garage.made[0].die()
+    await until(lambda: len(garage.made) > 1)
+    await worker.stop()
+    assert worker.state is State.STOPPED
+    assert not any(engine.health().alive for engine in garage.made)
+    assert asyncio.all_tasks() <= before
+
+
+async def test_one_that_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revival, "CLOSE_S", 0.1)
+    hanging = asyncio.Event()
+
+    class Stuck(FakeEngine):
+        async def close(self) -> None:
+            await hanging.wait()
+            await super().close()
+
+    stuck = Stuck(STEADY)
+    worker = Worker(stuck, SPEC, Settings(), remake=Garage(STEADY))
+    await worker.start()
+    stuck.die()
+    await until(lambda: worker.state is State.FAILED)
+    with pytest.raises(NotReady, match="restart this process"):
+        await worker.generate(prompt="x")
+    hanging.set()
+    await worker.stop()
+
+
+@pytest.mark.parametrize("settings", [{"restart": False}, {}])
+async def test_who_is_not_to_be_replaced_is_not(settings: dict[str, Any]) -> None:
+    engine = FakeEngine(STEADY)
+    remake = None if not settings else Garage(STEADY)
+    async with Worker(engine, SPEC, Settings(**settings), remake=remake) as worker:
+        engine.die()
+        await asyncio.sleep(0.1)
+        assert worker.state is State.READY
+        assert not worker.status.engine_alive
+        with pytest.raises(NotReady):
+            await worker.generate(prompt="x")
+
+
+def health(*, alive: bool = True, active: int = 1, last: float = 0.0, mends_itself: bool = False) -> Health:
+    return Health(alive, active, last, mends_itself=mends_itself)
+
+
+def test_what_the_watchdog_says() -> None:
+    now = 100.0
+    dog = Watchdog(10.0, lambda: now)
+    assert dog.complaint(health(last=0.0)) == ""  # it was idle until a moment ago
+    now = 111.0
+    assert "not moved for 11 seconds" in dog.complaint(health(last=0.0))
+    assert dog.complaint(health(last=105.0)) == ""
+    assert dog.complaint(health(active=0)) == ""
+    assert dog.complaint(health(last=0.0)) == ""
+    assert dog.complaint(health(alive=False)) == "the engine has ended"
+    assert dog.complaint(health(alive=False, mends_itself=True)) == ""
+
+
+def test_the_watchdog_counts_what_ran_out_of_memory_in_a_row() -> None:
+    dog = Watchdog(10.0)
+    for error in (OutOfMemory("x"), OutOfMemory("x"), None, OutOfMemory("x"), InvalidRequest("x"), OutOfMemory("x")):
+        dog.ended(error)
+        assert dog.complaint(health(active=0)) == ""
+    dog.ended(OutOfMemory("x"))
+    assert "3 requests in a row" in dog.complaint(health(active=0))
+    dog.ended(Cancelled("x"))
+    assert dog.complaint(health(active=0)) == ""
+
+
+def test_waits_before_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drivetrain.worker.backoff.FIRST_S", 1.0)
+    backoff = Backoff()
+    assert [backoff.wait_s(0.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert backoff.wait_s(10.0) == 60
+    assert [backoff.wait_s(61.0), backoff.wait_s(0.0)] == [1, 2]

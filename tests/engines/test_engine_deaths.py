@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import drivetrain
-from drivetrain.core.errors import EngineFailed, NotReady
+from drivetrain.core.errors import Cancelled, EngineFailed, NotReady
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
@@ -83,3 +84,32 @@ async def test_a_thread_that_has_ended(checkpoint: Callable[[str], Path], engine
         await all_end_typed(streams)
         await ready_again(worker, 1)
         assert worker._engine is not old
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+async def test_a_thread_that_hangs_lets_its_requests_go(
+    checkpoint: Callable[[str], Path], engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be ended from here; but nobody waits for it any longer, whole answers and vectors neither."""
+    monkeypatch.setattr("drivetrain.engines.thread.JOIN_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("drivetrain.worker.revival.CLOSE_S", 0.5)
+    let_go = threading.Event()
+    opening = drivetrain.Worker.open(checkpoint("llama"), engine=engine, dtype="float32", stall_s=1.0)
+    try:
+        async with opening as worker:
+            held: Any = worker._engine
+            held._thread.submit(let_go.wait)
+            waiting = [asyncio.ensure_future(worker.generate(**ENDLESS)), asyncio.ensure_future(worker.embed("x"))]
+            async with asyncio.timeout(60):
+                while worker.state is not State.FAILED:
+                    await asyncio.sleep(0.05)
+                for task in waiting:
+                    with pytest.raises((EngineFailed, Cancelled, NotReady)):
+                        await task
+                while worker.status.running:
+                    await asyncio.sleep(0.05)
+            with pytest.raises(NotReady, match="restart this process"):
+                await worker.generate(**ENDLESS)
+            let_go.set()
+    finally:
+        let_go.set()

@@ -73,6 +73,10 @@ def add(commands: options.Commands) -> None:
     parser.set_defaults(run=run)
 
 
+def _key() -> str:
+    return os.environ.get("DRIVETRAIN_API_KEY", "").strip()
+
+
 def run(args: argparse.Namespace) -> int:
     from drivetrain.deploy.plan import IngressPlan, arguments_of, config_of
 
@@ -87,6 +91,12 @@ def run(args: argparse.Namespace) -> int:
     ingress = IngressPlan(
         server=server, num_replicas=args.ingress_replicas, longest_s=max(model.longest_s for model in models)
     )
+    if args.address is not None and not args.dry_run and not _key() and not args.insecure_no_key:
+        raise InvalidSetting(
+            "a Ray that runs already may listen for other machines, whatever --host says: set DRIVETRAIN_API_KEY, here"
+            " and on its nodes, or say --insecure-no-key",
+            param="address",
+        )
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("a deployment", extra="ray")
     if args.dry_run:
@@ -122,7 +132,7 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
         min_replicas=lowest,
         max_replicas=highest,
         num_gpus=args.num_gpus if args.num_gpus is not None else float(parallel),
-        longest_s=min(resolved.settings.max_timeout_s, max(resolved.settings.timeout_s, 0.0)),
+        longest_s=resolved.settings.max_timeout_s,
         **chosen,
     )
 
@@ -155,8 +165,7 @@ def _deploy(
 ) -> None:
     from drivetrain.deploy import cluster
 
-    key = os.environ.get("DRIVETRAIN_API_KEY", "").strip()
-    cluster.check_server(ingress.server, key)
+    cluster.check_server(ingress.server, _key())
     names = ", ".join(model.name for model in models)
     with cluster.joined(args.address) as own:
         cluster.run(dict(arguments), host=args.host, port=args.port)

@@ -42,7 +42,11 @@ def joined(address: str | None, *, num_cpus: int | None = None) -> Iterator[bool
     else:
         os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
         ray.init(
-            num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False, log_to_driver=False
+            address="local",
+            num_cpus=num_cpus,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
         )
     try:
         yield address is None

@@ -8,7 +8,9 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from drivetrain.core.errors import EngineFailed
 
 T = TypeVar("T")
 
@@ -25,6 +27,7 @@ class EngineThread:
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._pending = 0
+        self._given_up = asyncio.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=_run, args=(self._jobs,), name=name, daemon=True)
         self._thread.start()
@@ -69,19 +72,30 @@ class EngineThread:
                 post(loop, lambda: settle(result, None))
 
         self.submit(job)
+        ended: asyncio.Future[Any] = asyncio.ensure_future(self._given_up.wait())
+        either: set[asyncio.Future[Any]] = {future, ended}
         try:
-            return await asyncio.shield(future)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                raise EngineFailed("the engine's thread has ended, or hangs")
+            return future.result()
         except asyncio.CancelledError:
             on_cancel()
-            await asyncio.wait([future])
-            if not future.cancelled():
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if future.done() and not future.cancelled():
                 future.exception()
             raise
+        finally:
+            ended.cancel()
+            future.cancel()
 
     async def close(self) -> None:
-        """Finish the running job and end the thread. Idempotent."""
+        """Finish the running job and end the thread. Idempotent. What has no answer by then will have none."""
         self._stop()
-        await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S)
+        try:
+            await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S)
+        finally:
+            self._given_up.set()
 
     def _count(self, job: Callable[[], None], then: Callable[[], None] | None) -> None:
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, ModelNotFound, Overloaded
 from drivetrain.core.parameters import PARAMETERS
@@ -18,6 +20,9 @@ OTHER = "other"
 _NAMES = frozenset(PARAMETERS).union(*(body.model_fields for body in (ChatBody, CompletionBody, EmbeddingBody)))
 
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
 @dataclass(slots=True)
 class Counts:
     """`refusals` are of requests that were answered with an error before anything was generated, for a reason that is
@@ -26,6 +31,10 @@ class Counts:
     responses: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """By method, path and status."""
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def answered(self, scope: Mapping[str, Any], status: int) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else OTHER
+        self.responses[method, scope.get(ROUTE_KEY, ""), status] += 1
 
     def refused(self, error: DrivetrainError) -> None:
         if isinstance(error, (InvalidRequest, Overloaded, ModelNotFound)):

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from drivetrain.server.counts import ROUTE_KEY, Counts
+from drivetrain.server.counts import Counts
 from drivetrain.server.errors import refusal
 from drivetrain.server.settings import ServerSettings
 from drivetrain.server.tenants import SCOPE_KEY, Tenants
@@ -51,7 +51,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServerSettings, counts: Counts) -> None:
         self._app = app
         self._settings = settings
-        self._responses = counts.responses
+        self._counts = counts
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
         self._admin_keys = [hashlib.sha256(key.encode()).digest() for key in settings.admin_keys]
         self._tenants = Tenants(self._keys)
@@ -69,7 +69,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                self._responses[scope["method"], scope.get(ROUTE_KEY, ""), message["status"]] += 1
+                self._counts.answered(scope, message["status"])
                 message["headers"] = [*message["headers"], *_ALWAYS, (b"x-request-id", request_id)]
             await send(message)
 

@@ -38,8 +38,8 @@ async def status(request: Request, context: Context) -> Response:
     models = context.models.members
     statuses = [(name, worker.status) for name, worker in context.models]
     loading = sum(model.num_waiting for model in models)
-    stats = [worker.stats for _, worker in context.models]
-    tokens = sum(s.completion_tokens for s in stats)
+    stats = {name: worker.stats for name, worker in context.models}
+    tokens = {name: s.completion_tokens for name, s in stats.items()}
     memory = {m.device: m for _, s in statuses for m in s.memory}
     document = {
         "state": "ready"
@@ -48,8 +48,8 @@ async def status(request: Request, context: Context) -> Response:
         "running": sum(s.running for _, s in statuses),
         "waiting": loading + sum(s.waiting for _, s in statuses),
         "tokens_per_s": round(context.rate.look(tokens), 3),
-        "first_token_s": [round(seconds, 4) for s in stats for seconds in s.recent_first_token_s],
-        "completion_tokens": tokens,
+        "first_token_s": [round(seconds, 4) for s in stats.values() for seconds in s.recent_first_token_s],
+        "completion_tokens": sum(tokens.values()),
         "memory": [asdict(m) for m in memory.values()],
         "models": {model.name: _model_status(model) for model in models},
         "version": __version__,

@@ -26,7 +26,10 @@ async def metrics(request: Request, context: Context) -> Response:
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(_Series(context))
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    try:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    except (TypeError, ValueError):  # a version that is none
+        encode, content_type = choose_encoder("")
     return Response(encode(registry), headers={"cache-control": "no-store", "content-type": content_type})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 WINDOW_S = 5.0
 
@@ -14,14 +14,18 @@ class Rate:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._known: Mapping[str, int] = {}
+        self._total = 0
         self._looks: deque[tuple[float, int]] = deque([(clock(), 0)])
 
-    def look(self, number: int) -> float:
-        """The rate at which a count has come to `number`."""
-        now = self._clock()
+    def look(self, counts: Mapping[str, int]) -> float:
+        """The rate of all counts together. One that was not there at the last look begins with this one."""
+        now, known = self._clock(), self._known
+        self._total += sum(max(0, number - known.get(name, number)) for name, number in counts.items())
+        self._known = dict(counts)
         while len(self._looks) > 1 and self._looks[1][0] <= now - WINDOW_S:
             self._looks.popleft()
         then, before = self._looks[0]
         if now - self._looks[-1][0] >= WINDOW_S / 20:
-            self._looks.append((now, number))
-        return max(0.0, (number - before) / (now - then)) if now > then else 0.0
+            self._looks.append((now, self._total))
+        return (self._total - before) / (now - then) if now > then else 0.0

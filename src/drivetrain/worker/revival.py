@@ -41,19 +41,22 @@ class Reviver:
             _log.warning("the engine of %s is started again in %g s", self._spec.name, wait_s)
             await asyncio.sleep(wait_s)
             lived_s = 0.0
-            engine = self._make()
             try:
-                info = await engine.load(self._spec, self._progress)
+                made = await self._load()
             except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may work
                 _log.error("the engine of %s did not start: %s", self._spec.name, exc)
-                await _end(engine)
-            except BaseException:
-                await engine.close()
-                raise
             else:
                 self._since = time.monotonic()
                 _log.warning("the engine of %s runs again", self._spec.name)
-                return engine, info
+                return made
+
+    async def _load(self) -> tuple[Engine, EngineInfo]:
+        engine = self._make()
+        try:
+            return engine, await engine.load(self._spec, self._progress)
+        except BaseException:
+            await engine.close()
+            raise
 
 
 async def _end(engine: Engine) -> None:

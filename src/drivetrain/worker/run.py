@@ -292,9 +292,9 @@ class Run:
         slot = await self._ticket.wait()
         self._ticket = None
         self.times.admitted = time.monotonic()
-        self._stats.queue_s.observe(self.times.admitted - self.times.entered)
         try:
             self._over()  # it may have ended between the grant of its slot and now
+            self._stats.queue_s.observe(self.times.admitted - self.times.entered)
             prepared = await self._unless_interrupted(self._prepare())
             self._stream = self._engine_stream(prepared)
         except BaseException:

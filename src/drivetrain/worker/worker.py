@@ -371,6 +371,7 @@ class Worker:
         finally:
             trace.close(made, error)
             self._stats.endings[ending(error)] += 1
+            self._watchdog.ended(error if isinstance(error, DrivetrainError) else None, self._stats.completion_tokens)
             logbook.embedded(self._spec.name, error, made, time.monotonic() - began)
         self._stats.prompt_tokens += made.usage.prompt_tokens
         return made
@@ -391,7 +392,9 @@ class Worker:
     ) -> Embeddings:
         """A cancelled call (a deadline too) holds its slot until the engine has let go of it."""
         trace.phase("queue")
+        entered = time.monotonic()
         slot = await self._admission.enter().wait()
+        self._stats.queue_s.observe(time.monotonic() - entered)
         try:
             trace.phase("prepare")
             items = await preparer.on_thread(lambda: tokenize_inputs(inputs, info))
@@ -399,6 +402,7 @@ class Worker:
             vectors = await self._engine.embed(items)
         finally:
             slot.release()
+            self._stats.request_s.observe(time.monotonic() - entered)
         usage = Usage(prompt_tokens=sum(len(item.token_ids) for item in items))
         return Embeddings(self._spec.name, tuple(vectors), usage)
 
@@ -410,7 +414,7 @@ class Worker:
         if not self._runs:
             self._all_read.set()
         count(self._stats, run, error)
-        self._watchdog.ended(error)
+        self._watchdog.ended(error, self._stats.completion_tokens)
         now = self._memory_now()
         metrics = measure(run, now, self._memory.add(now))
         logbook.ended(run, error, metrics)
@@ -438,19 +442,25 @@ class Worker:
                 idle_s = time.monotonic() - run.last_read
                 if run.unread > settings.max_unread or (run.unread and idle_s > settings.reader_timeout_s):
                     run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
-            if self._state is State.READY and self._reviver is not None:
-                why = self._watchdog.complaint(self._engine.health())
+            if self._state is State.READY:
+                why = self._watchdog.complaint(self._engine.health(), self._stats.completion_tokens)
                 if why:
-                    self._state = State.RESTARTING
-                    revival = self._revive(self._reviver, why)
-                    self._reviving = asyncio.create_task(revival, name="drivetrain-revive")
+                    self._give_up_engine(why)
 
-    async def _revive(self, reviver: Reviver, why: str) -> None:
+    def _give_up_engine(self, why: str) -> None:
         """Nothing that runs outlives its engine; what comes meanwhile is told to come back."""
         _log.error("%s: %s", self._spec.name, why)
-        self._admission.close(f"{why}; it is being started again")
+        if self._reviver is None:
+            self._state = State.FAILED
+            self._admission.close(f"{why}; it is not started again: restart the process")
+        else:
+            self._state = State.RESTARTING
+            self._admission.close(f"{why}; it is being started again")
+            self._reviving = asyncio.create_task(self._revive(self._reviver), name="drivetrain-revive")
         for run in list(self._runs):
             run.interrupt(EngineFailed(why))
+
+    async def _revive(self, reviver: Reviver) -> None:
         try:
             self._engine, self._info = await reviver.revive(self._engine)
         except Hung as exc:

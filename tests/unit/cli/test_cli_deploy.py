@@ -21,3 +21,9 @@ def test_without_ray_it_says_what_to_install(
 def test_the_settings_are_looked_at_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["deploy", "smollm2-135m", "--replicas", "2:1"]) == 2
     assert "2:1" in capsys.readouterr().err
+
+
+def test_a_ray_of_others_needs_a_key(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRIVETRAIN_API_KEY", raising=False)
+    assert main(["deploy", "smollm2-135m", "--address", "auto"]) == 2
+    assert "DRIVETRAIN_API_KEY" in capsys.readouterr().err

@@ -214,3 +214,24 @@ async def test_what_is_wrong_with_images_is_typed(
     assert not core.asked
     assert not core.let_gone
     assert not engine.busy
+
+
+async def test_one_that_does_not_answer_is_closed_all_the_same(
+    engine: VllmEngine, core: ScriptedCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drivetrain.engines.vllm.engine.TOLD_S", 0.05)
+
+    async def close() -> None:
+        core.alive = False
+        core.answers.set()  # as the real one: whoever waits for vLLM is freed by its end
+
+    monkeypatch.setattr(core, "close", close)
+    core.answers.clear()
+    stream = engine.generate(request())
+    await anext(stream)
+    released = asyncio.Event()
+    stream.on_released(released.set)
+    await asyncio.wait_for(engine.close(), 5)
+    assert not core.alive
+    assert released.is_set()
+    assert not engine.busy

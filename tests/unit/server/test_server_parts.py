@@ -128,14 +128,18 @@ def test_matched_stops() -> None:
 def test_a_rate_over_the_last_seconds() -> None:
     now = 0.0
     rate = Rate(lambda: now)
-    assert rate.look(0) == 0
+    assert rate.look({"a": 0}) == 0
     for second in range(1, 21):
         now += 1
-        assert rate.look(10 * second) == pytest.approx(10)
+        assert rate.look({"a": 10 * second}) == pytest.approx(10)
     for _ in range(10):
         now += 1
-        rate.look(200)
-    assert rate.look(200) == 0
+        rate.look({"a": 200})
+    assert rate.look({"a": 200}) == 0
+    now += 1
+    assert rate.look({"b": 1_000_000}) == 0  # loaded again, with what it had counted before
+    now += 1
+    assert rate.look({"b": 1_000_010}) == pytest.approx(2)
     assert len(rate._looks) < 10
 
 

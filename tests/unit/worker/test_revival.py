@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drivetrain.core.engine import Engine, Health, ModelSpec, WeightsFormat
+from drivetrain.core.engine import Engine, EngineRequest, Health, ModelSpec, WeightsFormat
 from drivetrain.core.errors import Cancelled, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
@@ -170,12 +170,56 @@ async def test_who_is_not_to_be_replaced_is_not(settings: dict[str, Any]) -> Non
     engine = FakeEngine(STEADY)
     remake = None if not settings else Garage(STEADY)
     async with Worker(engine, SPEC, Settings(**settings), remake=remake) as worker:
-        engine.die()
-        await asyncio.sleep(0.1)
-        assert worker.state is State.READY
+        engine.die("it was killed")
+        await until(lambda: worker.state is State.FAILED)
         assert not worker.status.engine_alive
-        with pytest.raises(NotReady):
+        with pytest.raises(NotReady, match=r"it was killed; it is not started again: restart the process"):
             await worker.generate(prompt="x")
+
+
+async def test_who_is_not_to_be_replaced_is_not_ready_when_it_stalls() -> None:
+    engine = FakeEngine(Script(repeat=True, hang_at_step=2))
+    async with Worker(engine, SPEC, Settings(restart=False, stall_s=0.2)) as worker:
+        with pytest.raises(EngineFailed, match="has not moved"):
+            await read_to_the_end(worker.stream(**ENDLESS))
+        assert worker.state is State.FAILED
+
+
+async def test_an_engine_that_cannot_even_be_made_is_tried_again() -> None:
+    garage = Garage(STEADY)
+    failures = [RuntimeError("can't start new thread"), RuntimeError("can't start new thread")]
+
+    def make() -> Engine:
+        if failures:
+            raise failures.pop()
+        return garage()
+
+    async with Worker(garage(), SPEC, Settings(), remake=make) as worker:
+        garage.made[0].die()
+        await until(lambda: worker.stats.restarts == 1)
+        assert not failures
+        assert worker.state is State.READY
+
+
+async def test_one_request_too_large_for_the_memory_does_not_end_those_of_others() -> None:
+    def reply(request: EngineRequest) -> tuple[int, ...]:
+        if request.max_tokens == 1:
+            raise OutOfMemory("no more")
+        return (65,)
+
+    garage = Garage(Script(repeat=True, step_delay_s=0.005, reply=reply))
+    async with garage.worker() as worker:
+        stream = worker.stream(**ENDLESS)
+        reading = asyncio.ensure_future(read_to_the_end(stream))
+        for _ in range(2 * watchdog.TIMES_OUT_OF_MEMORY):
+            with pytest.raises(OutOfMemory):
+                await worker.generate(prompt="x", max_tokens=1)
+            tokens = worker.stats.completion_tokens
+            await until(lambda before=tokens: worker.stats.completion_tokens > before + 1)  # type: ignore[misc]
+        assert worker.state is State.READY
+        assert worker.stats.restarts == 0
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 def health(*, alive: bool = True, active: int = 1, last: float = 0.0, mends_itself: bool = False) -> Health:

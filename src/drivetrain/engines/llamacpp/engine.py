@@ -39,6 +39,7 @@ class LlamaCppEngine:
         self._embedder: Embedder | None = None
         self._served: Served | None = None
         self._running = RequestTasks(self._error, self._note_progress)
+        self._embedding = 0
         self._closed = False
         self._last_progress = time.monotonic()
         self.steps_run = 0
@@ -81,10 +82,13 @@ class LlamaCppEngine:
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         if self._embedder is None or self._closed:
             raise EngineFailed("llama.cpp is not running")
+        self._embedding += 1
         try:
             vectors = await self._embedder.embed([item.token_ids for item in items])
         except Exception as exc:
             raise errors.while_running(exc) from exc
+        finally:
+            self._embedding -= 1
         self._last_progress = time.monotonic()
         return vectors
 
@@ -97,7 +101,7 @@ class LlamaCppEngine:
 
     def health(self) -> Health:
         detail = "" if self._closed or self._is_alive() else "llama.cpp's process has ended"
-        return Health(self._is_alive(), len(self._running), self._last_progress, detail)
+        return Health(self._is_alive(), len(self._running) + self._embedding, self._last_progress, detail)
 
     async def close(self) -> None:
         """The process ends first: whatever its slots held is gone with it."""

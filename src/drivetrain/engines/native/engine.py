@@ -146,11 +146,13 @@ class NativeEngine:
         self._closed = True
         for channel in list(self._running.values()):
             channel.abort()
-        await self._thread.close()
-        self._stepper = self._embedder = None
-        for channel in list(self._running.values()):
-            channel.release()
-        self._running.clear()
+        try:
+            await self._thread.close()
+        finally:  # also of a thread that hangs, for which nobody waits any longer
+            self._stepper = self._embedder = None
+            for channel in list(self._running.values()):
+                channel.release()
+            self._running.clear()
 
     def _order(self, order: Order) -> None:
         """Have this done on the thread before its next step."""

@@ -27,6 +27,7 @@ class TransformersEngine:
         self._thread = EngineThread("drivetrain-transformers")
         self._loaded: Any = None
         self._running: dict[StepChannel, Any] = {}
+        self._embedding = 0
         self._closed = False
         self._last_progress = time.monotonic()
         self.steps_run = 0
@@ -97,7 +98,11 @@ class TransformersEngine:
             except BaseException as exc:
                 raise errors.while_running(exc) from exc
 
-        return await self._thread.call(work, on_cancel=given_up.set)
+        self._embedding += 1
+        try:
+            return await self._thread.call(work, on_cancel=given_up.set)
+        finally:
+            self._embedding -= 1
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         from drivetrain.engines.checkpoint.devices import device_memory
@@ -105,16 +110,19 @@ class TransformersEngine:
         return device_memory(self._loaded.model.device) if self._loaded is not None else ()
 
     def health(self) -> Health:
-        return Health(not self._closed and self._thread.alive, len(self._running), self._last_progress)
+        active = len(self._running) + self._embedding
+        return Health(not self._closed and self._thread.alive, active, self._last_progress)
 
     async def close(self) -> None:
         self._closed = True
         for channel in list(self._running):
             channel.abort()
-        await self._thread.close()
-        self._loaded = None
-        for channel in list(self._running):
-            channel.release()
+        try:
+            await self._thread.close()
+        finally:  # also of a thread that hangs, for which nobody waits any longer
+            self._loaded = None
+            for channel in list(self._running):
+                channel.release()
 
     def _count_step(self) -> None:
         self.steps_run += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,9 @@ from drivetrain.engines.vllm.core import Core, Running
 from drivetrain.engines.vllm.generation import Generation
 from drivetrain.engines.vllm.options import batch_size, engine_arguments, with_images
 from drivetrain.engines.vllm.seen import Seen
+
+TOLD_S = 5.0
+"""For which vLLM may take to answer that it has let go of what was running. It is shut down then all the same."""
 
 
 class VllmEngine:
@@ -115,15 +119,21 @@ class VllmEngine:
         )
 
     async def close(self) -> None:
-        """What is still running ends first, so that vLLM is told of it; then vLLM ends."""
+        """What is still running ends first, so that vLLM is told of it; then vLLM ends, also if it does not answer."""
         self._closed = True
         for channel in list(self._running):
             channel.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_S):
+                await self._all_ended()
+        if self._core is not None:
+            await self._core.close()
+        await self._all_ended()
+
+    async def _all_ended(self) -> None:
         while tasks := [*self._running.values(), *self._leaving]:
             await asyncio.wait(tasks)
             await asyncio.sleep(0)  # for their callbacks
-        if self._core is not None:
-            await self._core.close()
 
     def _abort(self, channel: StepChannel) -> None:
         task = self._running.get(channel)

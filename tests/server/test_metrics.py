@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +185,24 @@ def test_one_line_an_ending_without_a_word_of_the_prompt(caplog: pytest.LogCaptu
     said = " ".join(f"{r.getMessage()} {r.drivetrain}" for r in records)  # type: ignore[attr-defined]
     assert secret not in said
     assert answer["choices"][0]["message"]["content"] not in said
+
+
+def test_clients_that_leave_are_no_server_errors() -> None:
+    with serving(fake({}, repeat=True, step_delay_s=0.02)) as served:
+        body = json.dumps(chat(served, max_tokens=500)).encode()
+        for _ in range(5):
+            with served.raw() as sock:
+                head = f"POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1:{served.port}\r\ncontent-length: {len(body)}\r\n\r\n"
+                sock.sendall(head.encode() + body)
+                until(lambda: served.worker.status.running == 1)
+            until(lambda: served.worker.status.running == 0)
+        samples = read(served)
+        assert value(samples, "drivetrain_requests_total", ending="cancelled") == 5
+        assert not labels_in(samples, "drivetrain_http_responses_total", {"path": CHAT})
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)

@@ -14,6 +14,9 @@ from drivetrain.server.schema import ChatBody, CompletionBody, EmbeddingBody
 ROUTE_KEY = "drivetrain.route"
 """Where a request's scope says which address it found."""
 
+GONE_KEY = "drivetrain.gone"
+"""Is in a request's scope once its client has left."""
+
 OTHER = "other"
 """In the place of what a client made up, so that nobody can make series without end."""
 
@@ -33,6 +36,9 @@ class Counts:
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def answered(self, scope: Mapping[str, Any], status: int) -> None:
+        """Only what somebody was there to get."""
+        if GONE_KEY in scope:
+            return
         method = scope["method"] if scope["method"] in _METHODS else OTHER
         self.responses[method, scope.get(ROUTE_KEY, ""), status] += 1
 

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from drivetrain.server.counts import Counts
+from drivetrain.server.counts import GONE_KEY, Counts
 from drivetrain.server.errors import refusal
 from drivetrain.server.settings import ServerSettings
 from drivetrain.server.tenants import SCOPE_KEY, Tenants
@@ -159,7 +159,7 @@ class Guard:
         except TimeoutError:
             message_text = f"the request did not arrive within {settings.receipt_timeout_s:g} seconds"
             return refusal(408, message_text, kind="timeout_error", code="request_timeout"), receive
-        return None, _replay(b"".join(chunks), receive)
+        return None, _replay(b"".join(chunks), receive, scope)
 
 
 def _known_key(authorization: str, keys: Sequence[bytes]) -> bytes | None:
@@ -177,13 +177,17 @@ def _known_key(authorization: str, keys: Sequence[bytes]) -> bytes | None:
     return digest if sum(hmac.compare_digest(digest, known) for known in keys) > 0 else None
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive, scope: Scope) -> Receive:
+    """The body in one piece, and then what else comes; that the client has left is noted in the scope."""
     given = False
 
     async def replayed() -> Message:
         nonlocal given
         if given:
-            return await receive()
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                scope[GONE_KEY] = True
+            return message
         given = True
         return {"type": "http.request", "body": body, "more_body": False}
 

@@ -93,6 +93,19 @@ async def test_how_long_a_server_may_be_silent_is_a_setting(name: str, silent: A
             await worker.generate(**CHAT)
 
 
+async def test_a_head_and_a_first_event_have_one_time_together() -> None:
+    async def slow(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.3)
+        await raw(head())(writer)
+        await asyncio.sleep(0.3)
+        await raw(SOME)(writer)
+
+    quick = Timeouts(connect_s=1, ask_s=1, first_s=0.5, idle_s=1)
+    async with scripted(slow) as upstream, worker_at(upstream.url, timeouts=quick) as worker:
+        with pytest.raises(EngineFailed, match=r"nothing for 0\.5 seconds|not answer within 0\.5 seconds"):
+            await worker.generate(**CHAT)
+
+
 def test_what_is_no_setting_stays_as_it_is() -> None:
     assert Timeouts.of({"connect_timeout_s": 1.5, "context_length": 5}) == Timeouts(connect_s=1.5)
     assert Timeouts.of({}) == Timeouts()
@@ -151,6 +164,7 @@ REFUSALS: list[tuple[Answer, type[DrivetrainError], str | None]] = [
     (body(json.dumps({"detail": "plain words"}), 400), InvalidRequest, None),
     (body(json.dumps({"object": "error", "message": "old vLLM", "param": None}), 400), InvalidRequest, None),
     (body("[]", 400), InvalidRequest, None),
+    (body("[" * 100_000, 400), InvalidRequest, None),
     (body('{"error": "words"}', 400), InvalidRequest, None),
     (body('{"error": {"message": 5, "param": [], "code": {}}}', 400), InvalidRequest, None),
 ]
@@ -250,6 +264,23 @@ async def test_silence_while_it_is_asked_is_no_lower_tier(owner: str) -> None:
                 pass
         assert len(upstream.asked) == 2
         assert not any("chat" in asked.path for asked in upstream.asked)
+
+
+CARDS = [[], ["capabilities"], None, 5, {}, {"capabilities": {"tokens": True, "generation": True, "limits": [1]}}]
+
+
+@pytest.mark.parametrize("card", CARDS)
+async def test_a_card_that_is_none_is_said(card: Any) -> None:
+    async with scripted(GOOD, models={"data": [{"id": "m", "owned_by": "drivetrain"}]}) as upstream:
+        listed = upstream._answer
+
+        async def odd(asked: Any, writer: Any) -> None:
+            await (listed(asked, writer) if asked.path == "/v1/models" else body(json.dumps(card))(writer))
+
+        upstream._answer = odd  # type: ignore[method-assign]  # one test's server
+        with pytest.raises(LoadFailed, match="its card of the model"):
+            async with worker_at(upstream.url):
+                pass
 
 
 async def test_answers_that_are_too_long_are_not_held_against_an_upstream() -> None:

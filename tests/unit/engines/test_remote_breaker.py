@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
 import pytest
 
 from drivetrain.address import Address
-from drivetrain.core.errors import InvalidSetting, LoadFailed, NotReady
+from drivetrain.core.errors import EngineFailed, InvalidSetting, LoadFailed, NotReady
+from drivetrain.engines.remote import blocking
 from drivetrain.engines.remote.address import Key, Reference
-from drivetrain.engines.remote.breaker import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, MIN_OUTCOMES, Breaker, State
-from drivetrain.engines.remote.dialect import Facts, Kind
+from drivetrain.engines.remote.breaker import (
+    FIRST_PAUSE_S,
+    IN_A_ROW,
+    LONGEST_PAUSE_S,
+    MIN_OUTCOMES,
+    WINDOW,
+    Breaker,
+    State,
+)
+from drivetrain.engines.remote.dialect import Dialect, Facts, Kind
 from drivetrain.engines.remote.errors import Broken, Refused
 from drivetrain.engines.remote.pool import Pool, Upstream, in_common
 from drivetrain.engines.remote.probe import Prober
@@ -27,9 +41,15 @@ def opened() -> tuple[Breaker, Clock]:
     clock = Clock()
     breaker = Breaker(clock)
     for _ in range(IN_A_ROW):
-        breaker.begin()
-        breaker.fail()
+        breaker.fail(breaker.begin())
     return breaker, clock
+
+
+def half_open() -> Breaker:
+    breaker, clock = opened()
+    clock.now = FIRST_PAUSE_S
+    breaker.probed(well=True)
+    return breaker
 
 
 def test_failures_in_a_row_open_it() -> None:
@@ -43,8 +63,7 @@ def test_a_success_between_them_does_not() -> None:
     breaker = Breaker(Clock())
     for _ in range(MIN_OUTCOMES - 2):
         for end in (breaker.fail, breaker.succeed, breaker.succeed):
-            breaker.begin()
-            end()
+            end(breaker.begin())
     assert breaker.state is State.CLOSED
 
 
@@ -52,10 +71,8 @@ def test_an_outlier_is_ejected_although_some_succeed() -> None:
     breaker = Breaker(Clock())
     for i in range(MIN_OUTCOMES):
         assert breaker.state is State.CLOSED
-        breaker.begin()
-        (breaker.succeed if i % 2 else breaker.fail)()
-    breaker.begin()
-    breaker.fail()
+        (breaker.succeed if i % 2 else breaker.fail)(breaker.begin())
+    breaker.fail(breaker.begin())
     assert breaker.state is State.OPEN
 
 
@@ -65,28 +82,53 @@ def test_a_probe_half_opens_it_and_one_request_closes_it() -> None:
     assert breaker.probe_is_due
     breaker.probed(well=True)
     seen = [(breaker.state, breaker.lets_pass)]
-    for step in (breaker.begin, breaker.succeed):
-        step()
-        seen.append((breaker.state, breaker.lets_pass))
+    began = breaker.begin()
+    seen.append((breaker.state, breaker.lets_pass))
+    breaker.succeed(began)
+    seen.append((breaker.state, breaker.lets_pass))
     assert seen == [(State.HALF_OPEN, True), (State.HALF_OPEN, False), (State.CLOSED, True)], "one request at a time"
 
 
 def test_a_trial_that_is_cancelled_leaves_room_for_another() -> None:
-    breaker, clock = opened()
-    clock.now = FIRST_PAUSE_S
-    breaker.probed(well=True)
-    breaker.begin()
-    breaker.leave()
+    breaker = half_open()
+    breaker.leave(breaker.begin())
     assert breaker.state is State.HALF_OPEN
     assert breaker.lets_pass
+
+
+@pytest.mark.parametrize("end", [Breaker.succeed, Breaker.fail, Breaker.leave])
+def test_how_old_requests_end_counts_for_nothing(end: Callable[[Breaker, int], None]) -> None:
+    """They began before the opening, and end while it is open, on trial, and closed again."""
+    clock = Clock()
+    breaker = Breaker(clock)
+    old = [breaker.begin() for _ in range(WINDOW)]
+    for _ in range(IN_A_ROW):
+        breaker.fail(old.pop())
+    end(breaker, old.pop())
+    assert not breaker.lets_pass
+    clock.now = FIRST_PAUSE_S
+    assert breaker.probe_is_due
+    breaker.probed(well=True)
+    trial = breaker.begin()
+    for _ in range(IN_A_ROW):
+        end(breaker, old.pop())
+        assert (breaker.state, breaker.lets_pass) == (State.HALF_OPEN, False), "the trial is still under way"
+    breaker.succeed(trial)
+    for began in old:
+        end(breaker, began)
+    assert (breaker.state, breaker.openings) == (State.CLOSED, 1)
+    passes = []
+    for _ in range(IN_A_ROW):
+        breaker.fail(breaker.begin())
+        passes.append(breaker.lets_pass)
+    assert passes == [True] * (IN_A_ROW - 1) + [False], "nor were they counted for later"
 
 
 def test_a_trial_that_fails_opens_it_for_longer() -> None:
     breaker, clock = opened()
     clock.now = FIRST_PAUSE_S
     breaker.probed(well=True)
-    breaker.begin()
-    breaker.fail()
+    breaker.fail(breaker.begin())
     assert breaker.state is State.OPEN
     clock.now += FIRST_PAUSE_S
     assert not breaker.probe_is_due
@@ -130,8 +172,7 @@ async def test_equals_take_turns() -> None:
     pool = pool_of(4, 4)
     for _ in range(6):
         upstream = pool.take()
-        upstream.begin()
-        upstream.end(None)
+        upstream.end(upstream.begin(), None)
     assert [upstream.taken for upstream in pool.upstreams] == [3, 3]
 
 
@@ -144,8 +185,7 @@ async def test_who_failed_this_request_is_asked_last() -> None:
 
 def fail(upstream: Upstream, error: Exception, times: int = IN_A_ROW) -> None:
     for _ in range(times):
-        upstream.begin()
-        upstream.end(error)
+        upstream.end(upstream.begin(), error)
 
 
 async def test_an_open_one_is_left_out_and_health_follows() -> None:
@@ -165,6 +205,133 @@ async def test_what_is_not_its_fault_opens_nothing(error: Exception) -> None:
     pool = pool_of(4)
     fail(pool.upstreams[0], error, times=20)
     assert pool.alive
+
+
+@pytest.mark.parametrize(("status", "state"), [(500, State.CLOSED), (502, State.OPEN)])
+async def test_short_questions_that_may_fail_by_their_own_fault_are_no_row(
+    status: int, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **more: object) -> None:
+        raise Refused(status)
+
+    monkeypatch.setattr(blocking, "ask", refuse)
+    pool = pool_of(4, 4)
+    for _ in range(IN_A_ROW):
+        with pytest.raises(EngineFailed):
+            blocking.Asker(pool.askable, Key(), Timeouts())("/tokenize", {})
+    await asyncio.sleep(0)
+    assert [upstream.breaker.state for upstream in pool.upstreams] == [state, state]
+
+
+async def test_a_short_question_is_of_the_time_when_it_was_asked() -> None:
+    pool = pool_of(4)
+    (upstream,) = pool.upstreams
+    asked = [suspect for _ in range(IN_A_ROW) for _, suspect in pool.askable()]
+    fail(upstream, Broken("x"))
+    upstream.breaker.probed(well=True)
+    for suspect in asked:
+        suspect(Broken("x"))
+    await asyncio.sleep(0)
+    assert (upstream.breaker.state, upstream.breaker.openings) == (State.HALF_OPEN, 1)
+    ((_, suspect),) = pool.askable()
+    suspect(Broken("x"))
+    await asyncio.sleep(0)
+    assert (upstream.breaker.state, upstream.breaker.openings) == (State.OPEN, 2)
+
+
+async def test_the_first_event_of_an_old_request_ends_no_trial() -> None:
+    (upstream,) = pool_of(4).upstreams
+    old = upstream.begin()
+    fail(upstream, Broken("x"))
+    upstream.breaker.probed(well=True)
+    trial = upstream.begin()
+    states = []
+    for began in (old, trial):
+        upstream.answered(began)
+        states.append(upstream.breaker.state)
+    assert states == [State.HALF_OPEN, State.CLOSED]
+
+
+@dataclass(frozen=True, slots=True)
+class Odd(Prober):
+    """Knows no network: a port is well, or in `hangs`, or in `raises`."""
+
+    hangs: set[int] = field(default_factory=set)
+    raises: dict[int, Exception] = field(default_factory=dict)
+    asked: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+
+    async def probe(self, address: Address) -> Dialect:
+        self.asked.append(address.port)
+        try:
+            if address.port in self.hangs:
+                await asyncio.Event().wait()
+        finally:
+            self.left.append(address.port)
+        if address.port in self.raises:
+            raise self.raises[address.port]
+        return TextDialect(address, "m", FACTS, Habits())
+
+
+@asynccontextmanager
+async def left_out(prober: Odd) -> AsyncIterator[tuple[Pool, Clock]]:
+    """Two upstreams, both out, and a clock that says when they are probed."""
+    pool, clock = Pool([Address.parse(f"http://127.0.0.1:{i}") for i in (1, 2)], prober), Clock()
+    await pool.open()
+    for upstream in pool.upstreams:
+        upstream.breaker = Breaker(clock)
+        fail(upstream, Broken("x"))
+    prober.asked.clear()
+    prober.left.clear()
+    try:
+        yield pool, clock
+    finally:
+        await pool.close()
+
+
+async def until(state: State, upstream: Upstream) -> None:
+    async with asyncio.timeout(5):
+        while upstream.breaker.state is not state:
+            await asyncio.sleep(0.01)
+
+
+async def test_one_that_hangs_keeps_no_other_out() -> None:
+    prober = Odd(Key(), "m", Timeouts())
+    async with left_out(prober) as (pool, clock):
+        hung, other = pool.upstreams
+        prober.hangs.add(1)
+        prober.raises[2] = ConnectionRefusedError()
+        clock.now += FIRST_PAUSE_S
+        async with asyncio.timeout(5):
+            while sorted(prober.asked) != [1, 2]:
+                await asyncio.sleep(0.01)
+        del prober.raises[2]
+        clock.now += 2 * FIRST_PAUSE_S
+        await until(State.HALF_OPEN, other)
+        assert hung.breaker.state is State.OPEN
+        assert sorted(prober.asked) == [1, 2, 2], "nor is it asked twice at a time"
+        assert prober.left == [2, 2]
+        async with asyncio.timeout(5):
+            await pool.close()
+        assert prober.left == [2, 2, 1], "no probe outlives its pool"
+
+
+async def test_a_probe_that_fails_oddly_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    prober = Odd(Key(), "m", Timeouts())
+    async with left_out(prober) as (pool, clock):
+        odd, other = pool.upstreams
+        prober.raises[1] = AttributeError("'list' object has no attribute 'get'")
+        clock.now += FIRST_PAUSE_S
+        await until(State.HALF_OPEN, other)
+        async with asyncio.timeout(5):
+            while "said what is not understood" not in caplog.text:
+                await asyncio.sleep(0.01)
+        assert "127.0.0.1:1 was probed" in caplog.text
+        assert odd.breaker.state is State.OPEN
+        assert not odd.breaker.probe_is_due, "as after any other failure, the pause is longer"
+        prober.raises.clear()
+        clock.now += 2 * FIRST_PAUSE_S
+        await until(State.HALF_OPEN, odd)
 
 
 def test_what_they_have_in_common_is_declared() -> None:

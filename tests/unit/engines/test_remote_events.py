@@ -11,7 +11,7 @@ import pytest
 
 from drivetrain.core.engine import EngineRequest
 from drivetrain.engines.remote.address import Key
-from drivetrain.engines.remote.errors import TooLong, is_fault, may_try_again
+from drivetrain.engines.remote.errors import Broken, TooLong, is_fault, may_try_again
 from drivetrain.engines.remote.events import MAX_EVENT_BYTES, events, most_bytes
 from drivetrain.engines.remote.wire import Answer, Timeouts
 
@@ -21,14 +21,20 @@ def request(prompt: int, **changes: Any) -> EngineRequest:
     return EngineRequest(request_id="r", prompt_ids=ids, context_length=10**6, max_tokens=1, seeds=(1,), **changes)
 
 
-async def heard(*parts: bytes, most: int = MAX_EVENT_BYTES) -> list[dict[str, Any]]:
+async def heard(
+    *parts: bytes, most: int = MAX_EVENT_BYTES, asked_s_ago: float = 0.0, pause_s: float = 0.0, hang: bool = False
+) -> list[dict[str, Any]]:
     class Given(Answer):
         async def parts(self) -> AsyncIterator[bytes]:
             for part in parts:
+                await asyncio.sleep(pause_s)
                 yield part
+            if hang:
+                await asyncio.Event().wait()
 
-    answer = Given(200, {"content-type": "text/event-stream"}, asyncio.StreamReader())
-    return [event async for event in events(answer, Key(), Timeouts(), most)]
+    asked_at = asyncio.get_running_loop().time() - asked_s_ago
+    answer = Given(200, {"content-type": "text/event-stream"}, asyncio.StreamReader(), asked_at)
+    return [event async for event in events(answer, Key(), Timeouts(first_s=60.0, idle_s=0.1), most)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
@@ -37,6 +43,37 @@ async def test_events_do_not_depend_on_how_they_come(size: int) -> None:
     parts = [data[at : at + size] for at in range(0, len(data), size)]
     assert await heard(*parts) == [{"a": 1}, {"b": "ä"}, {"c": 3}]
     assert await heard(*parts, b"\n\ndata: [DONE]\n\ndata: 5") == [{"a": 1}, {"b": "ä"}, {"c": 3}]
+
+
+@pytest.mark.parametrize("asked_s_ago", [61.0, 59.9])
+async def test_what_the_head_took_is_taken_from_the_first_event(asked_s_ago: float) -> None:
+    async with asyncio.timeout(10):
+        with pytest.raises(Broken, match="nothing for 60 seconds"):
+            await heard(hang=True, asked_s_ago=asked_s_ago)
+
+
+async def test_a_comment_is_a_sign_of_life() -> None:
+    assert await heard(b": hello\n", b'data: {"a": 1}', asked_s_ago=59.0, pause_s=0.6) == [{"a": 1}]
+
+
+async def test_behind_an_event_there_is_another_limit() -> None:
+    with pytest.raises(Broken, match=r"nothing for 0\.1 seconds"):
+        await heard(b'data: {"a": 1}\n\n', hang=True, asked_s_ago=50.0)
+
+
+async def test_a_reader_that_takes_its_time_is_no_silence() -> None:
+    class Given(Answer):
+        async def parts(self) -> AsyncIterator[bytes]:
+            for name in (b"a", b"b"):
+                await asyncio.sleep(0)
+                yield b'data: {"%s": 1}\n\n' % name
+
+    asked_at = asyncio.get_running_loop().time()
+    answer, seen = Given(200, {"content-type": "text/event-stream"}, asyncio.StreamReader(), asked_at), []
+    async for event in events(answer, Key(), Timeouts(idle_s=0.05)):
+        seen.append(event)
+        await asyncio.sleep(0.2)
+    assert seen == [{"a": 1}, {"b": 1}]
 
 
 async def test_the_logprobs_of_a_long_prompt_are_one_event() -> None:

@@ -34,14 +34,14 @@ async def attempted(pool: Pool, ask: Ask[T], *, begun: Callable[[], bool] = lamb
 
 async def _judged(upstream: Upstream, ask: Ask[T]) -> T:
     failure: BaseException | None = None
-    upstream.begin()
+    began = upstream.begin()
     try:
         return await ask(upstream)
     except BaseException as exc:
         failure = exc
         raise
     finally:
-        upstream.end(failure)
+        upstream.end(began, failure)
 
 
 async def _pause(pool: Pool, tried: list[Upstream], exc: Exception) -> None:

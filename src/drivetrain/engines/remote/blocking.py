@@ -18,35 +18,36 @@ from drivetrain.engines.remote.wire import MAX_BODY_BYTES, Timeouts, parsed
 Ask = Callable[[str, Mapping[str, Any]], Any]
 """Takes a path below the root and a body; gives the JSON answer. Raises `DrivetrainError`."""
 
+Suspect = Callable[[Exception], None]
+"""Hears of a question that an upstream failed on."""
+
 
 class Asker:
-    """`addresses` gives those that may be asked, best first, and `suspect` hears of one that is broken.
+    """`askable` gives those that may be asked, best first, each with whom to tell that it is broken.
 
-    All three may be called from any thread.
+    All of them may be called from any thread.
     """
 
     def __init__(
         self,
-        addresses: Callable[[], Sequence[Address]],
-        suspect: Callable[[Address], None],
+        askable: Callable[[], Sequence[tuple[Address, Suspect]]],
         key: Key,
         timeouts: Timeouts,
     ) -> None:
-        self._addresses = addresses
-        self._suspect = suspect
+        self._askable = askable
         self._key = key
         self._timeouts = timeouts
 
     def __call__(self, path: str, body: Mapping[str, Any]) -> Any:
         failed: Exception | None = None
-        for address in self._addresses():
+        for address, suspect in self._askable():
             try:
                 return ask(address, "POST", address.root + path, self._key, body, timeouts=self._timeouts)
             except (OSError, Broken, Refused) as exc:
                 if not errors.may_try_again(exc):
                     raise errors.while_running(exc) from exc
                 if errors.is_fault(exc):
-                    self._suspect(address)
+                    suspect(exc)
                 failed = exc
         raise NotReady("no upstream answers", retry_after_s=1.0) if failed is None else errors.while_running(failed)
 

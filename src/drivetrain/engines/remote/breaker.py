@@ -27,12 +27,14 @@ class State(StrEnum):
 class Breaker:
     """Closed: all requests pass. Open: none, until a pause is over and a probe finds the upstream well.
 
-    Then half open: one request passes, and how it fares closes it, or opens it for twice the pause.
+    Then half open: one request passes, and how it fares closes it, or opens it for twice the pause. How a request fares
+    that began before the last opening says nothing of what came back, and counts for nothing.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.state = State.CLOSED
         self.openings = 0
+        """How often it was opened. A request remembers what this was when it began."""
         self._clock = clock
         self._recent: deque[bool] = deque(maxlen=WINDOW)
         self._in_a_row = 0
@@ -48,19 +50,24 @@ class Breaker:
     def probe_is_due(self) -> bool:
         return self.state is State.OPEN and self._clock() >= self._until
 
-    def begin(self) -> None:
-        """A request goes out; exactly one of `succeed`, `fail` and `leave` follows."""
+    def begin(self) -> int:
+        """A request goes out; one of `succeed`, `fail` and `leave` follows, with what this gives."""
         self._trying = self.state is State.HALF_OPEN
+        return self.openings
 
-    def succeed(self) -> None:
+    def succeed(self, began: int) -> None:
+        if began != self.openings:
+            return
         self._note(failed=False)
         if self.state is State.HALF_OPEN:
             self.state = State.CLOSED
             self._pause_s = FIRST_PAUSE_S
             self._recent.clear()
 
-    def fail(self, *, surely: bool = True) -> None:
+    def fail(self, began: int, *, surely: bool = True) -> None:
         """Failures that may be their requests' own fault are no row; many of them make an outlier."""
+        if began != self.openings:
+            return
         self._note(failed=True, in_a_row=surely)
         if self.state is State.HALF_OPEN:
             self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
@@ -68,9 +75,10 @@ class Breaker:
         elif self.state is State.CLOSED and (self._in_a_row >= IN_A_ROW or self._is_outlier):
             self.open()
 
-    def leave(self) -> None:
+    def leave(self, began: int) -> None:
         """The request ended without a verdict: it was cancelled, or the upstream was merely full."""
-        self._trying = False
+        if began == self.openings:
+            self._trying = False
 
     def open(self) -> None:
         self.state = State.OPEN

@@ -73,7 +73,7 @@ class RemoteEngine:
         prober = Prober(key, reference.model, timeouts, _stated_context(spec))
         self._pool = Pool(reference.addresses, prober)
         facts = await self._pool.open()
-        asker = Asker(self._pool.addresses, self._pool.suspect, key, timeouts)
+        asker = Asker(self._pool.askable, key, timeouts)
         tokenizer = RemoteTokenizer(facts, _splitter(facts, asker, reference.model))
         self._served = Served(self._pool, reference.model, key, timeouts, tokenizer.learn, self._count_step)
         progress("ready", 1.0)

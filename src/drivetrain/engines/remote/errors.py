@@ -72,7 +72,7 @@ class Refused(Exception):
     @classmethod
     def parse(cls, status: int, headers: Mapping[str, str], body: bytes, key: Key) -> Refused:
         found: Any = None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(body)
         return cls.of_json(status, found, key, retry_after_s=_retry_after(headers.get("retry-after", "")))
 

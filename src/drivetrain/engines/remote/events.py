@@ -32,22 +32,23 @@ async def events(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Raises `Refused` for an error event, `Broken` for silence and garbage, `TooLong` for an event past `most` bytes.
 
-    A comment, which servers send to keep a connection open, is a sign of life and no event.
+    The first event is waited for from when the answer was asked for. A comment, which servers send to keep a connection
+    open, is a sign of life and no event.
     """
-    limit_s = timeouts.first_s
+    limit_s, heard_at, now = timeouts.first_s, answer.asked_at, asyncio.get_running_loop().time
     async with aclosing(_lines(answer, key, most)) as lines:
         while True:
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout_at(heard_at + limit_s):
                     line = await anext(lines, None)
             except TimeoutError as exc:
                 raise Broken(f"it sent nothing for {limit_s:g} seconds") from exc
             if line is None or (data := _data(line)) == b"[DONE]":
                 return
-            if data is None:
-                continue
-            limit_s = timeouts.idle_s
-            yield _event(line, data, key)
+            if data is not None:
+                limit_s = timeouts.idle_s
+                yield _event(line, data, key)
+            heard_at = now()  # behind the yield: how long its reader takes is not the upstream's silence
 
 
 async def _lines(answer: Answer, key: Key, most: int) -> AsyncGenerator[bytes, None]:

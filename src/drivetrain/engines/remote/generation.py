@@ -45,7 +45,7 @@ class ChoiceRun:
         await attempted(self._served.pool, self._ask, begun=lambda: self._heard)
 
     async def _ask(self, upstream: Upstream) -> None:
-        served, dialect = self._served, upstream.dialect
+        served, dialect, began = self._served, upstream.dialect, upstream.breaker.openings
         assert dialect is not None
         body = dialect.body(self._request, self._index)
         reader = dialect.reader(self._request, self._index, served.learn)
@@ -64,7 +64,7 @@ class ChoiceRun:
             try:
                 async for event in heard:
                     if not self._heard:
-                        upstream.answered()
+                        upstream.answered(began)
                     await self._hear(event, reader)
                     if reader.over:
                         return

@@ -7,9 +7,11 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 from drivetrain.address import Address
 from drivetrain.core.errors import DrivetrainError, LoadFailed, NotReady
+from drivetrain.engines.remote.blocking import Suspect
 from drivetrain.engines.remote.breaker import Breaker, State
 from drivetrain.engines.remote.dialect import Dialect, Facts
 from drivetrain.engines.remote.errors import Broken, Refused, is_fault, may_be_the_request, while_loading
@@ -39,32 +41,33 @@ class Upstream:
     def usable(self) -> bool:
         return self.dialect is not None and self.breaker.state is not State.OPEN
 
-    def begin(self) -> None:
+    def begin(self) -> int:
+        """A request goes out; `end` follows, with what this gives."""
         self.active += 1
         self.taken += 1
-        self.breaker.begin()
+        return self.breaker.begin()
 
-    def end(self, failure: BaseException | None) -> None:
+    def end(self, began: int, failure: BaseException | None) -> None:
         """One request of it is over. A cancellation, or an error of the request itself, says nothing against it."""
         self.active -= 1
         with self._told():
             if failure is None:
-                self.breaker.succeed()
+                self.breaker.succeed(began)
             elif is_fault(failure):
-                self.breaker.fail(surely=not may_be_the_request(failure))
+                self.breaker.fail(began, surely=not may_be_the_request(failure))
             else:
-                self.breaker.leave()
+                self.breaker.leave(began)
 
-    def answered(self) -> None:
+    def answered(self, began: int) -> None:
         """A first event has come. For one on trial that is enough: an answer may take minutes, and others wait."""
         with self._told():
             if self.breaker.state is State.HALF_OPEN:
-                self.breaker.succeed()
+                self.breaker.succeed(began)
 
-    def suspect(self) -> None:
-        """A short question beside the requests has failed."""
+    def suspect(self, began: int, failure: Exception) -> None:
+        """A short question beside the requests has failed, perhaps by its own fault."""
         with self._told():
-            self.breaker.fail()
+            self.breaker.fail(began, surely=not may_be_the_request(failure))
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -75,14 +78,14 @@ class Upstream:
 
 
 class Pool:
-    """`open` probes all of them; `watch` runs as long as the pool is used and brings back who was left out."""
+    """`open` probes all of them; until `close` each is watched, and brought back when it was left out."""
 
     def __init__(self, addresses: Sequence[Address], prober: Prober) -> None:
         self.upstreams = tuple(Upstream(address) for address in addresses)
         self._prober = prober
         self._facts: Facts | None = None
         self._loop = asyncio.get_running_loop()
-        self._watcher: asyncio.Task[None] | None = None
+        self._watchers: list[asyncio.Task[None]] = []
 
     async def open(self) -> Facts:
         """What they have in common. Raises what the last one said if none answers, `LoadFailed` if they differ."""
@@ -104,7 +107,7 @@ class Pool:
             assert failed is not None
             raise while_loading(failed) from failed
         self._facts = in_common(known)
-        self._watcher = asyncio.create_task(self._watch(), name="drivetrain-remote-watch")
+        self._watchers = [asyncio.create_task(self._watch(u), name="drivetrain-remote-watch") for u in self.upstreams]
         return self._facts
 
     def take(self, but: Collection[Upstream] = ()) -> Upstream:
@@ -125,35 +128,38 @@ class Pool:
     def alive(self) -> bool:
         return any(u.usable for u in self.upstreams)
 
-    def addresses(self) -> Sequence[Address]:
+    def askable(self) -> Sequence[tuple[Address, Suspect]]:
         """Those that may be asked short questions, best first. Safe from any thread."""
         ready = [u for u in self.upstreams if u.usable]
-        return [u.address for u in sorted(ready, key=lambda u: u.load)]
+        return [(u.address, partial(self._suspect, u, u.breaker.openings)) for u in sorted(ready, key=lambda u: u.load)]
 
-    def suspect(self, address: Address) -> None:
-        """From any thread."""
-        upstream = next(u for u in self.upstreams if u.address == address)
+    def _suspect(self, upstream: Upstream, began: int, failure: Exception) -> None:
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(upstream.suspect)
+            self._loop.call_soon_threadsafe(upstream.suspect, began, failure)
 
     async def close(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
 
-    async def _watch(self) -> None:
+    async def _watch(self, upstream: Upstream) -> None:
+        """For itself: a probe may hang for minutes, and the others come back meanwhile."""
         while True:
             await asyncio.sleep(WATCH_S)
-            due = [u for u in self.upstreams if u.breaker.probe_is_due]
-            await asyncio.gather(*map(self._probe, due))
+            if upstream.breaker.probe_is_due:
+                await self._probe(upstream)
 
     async def _probe(self, upstream: Upstream) -> None:
         """It must be what it was, or at least what the others are: a model may have been exchanged meanwhile."""
         well = False
-        with suppress(OSError, Broken, Refused, DrivetrainError):
+        try:
             dialect = await self._prober.probe(upstream.address)
             if fits(dialect.facts, self.facts):
                 upstream.dialect, well = dialect, True
+        except (OSError, Broken, Refused, DrivetrainError):
+            pass
+        except Exception:  # noqa: BLE001 - nothing that an upstream says ends its watcher
+            _log.exception("upstream %s was probed and said what is not understood", upstream.address.authority)
         upstream.breaker.probed(well=well)
         if well:
             _log.warning("upstream %s answers again", upstream.address.authority)

@@ -55,18 +55,18 @@ class Prober:
 
     async def _drivetrain(self, address: Address) -> Dialect:
         path = f"{address.path}/models/{quote(self.model, safe='')}"
-        found = await ask_json(address, "GET", path, self.key, timeouts=self.timeouts)
-        if "capabilities" not in found and found.get("state") not in {None, "ready"}:  # it is loaded when it is used
+        found = _object(await ask_json(address, "GET", path, self.key, timeouts=self.timeouts))
+        if "capabilities" not in found and found.get("state") not in (None, "ready"):  # it is loaded when it is used
             await self._load(address)
-            found = await ask_json(address, "GET", path, self.key, timeouts=self.timeouts)
+            found = _object(await ask_json(address, "GET", path, self.key, timeouts=self.timeouts))
         card = found.get("capabilities")
         if not isinstance(card, Mapping):
             raise Broken("its card of the model tells no capabilities")
         if not card.get("tokens") or not (card.get("generation") or card.get("embeddings")):
             return await self._text(address, Kind.DRIVETRAIN, _context_length(card))
-        max_stops = (card.get("limits") or {}).get("max_stops")
         ask = partial(self._ask_root, address)
         facts = self._fitted(await drivetrain_ids.with_specials(drivetrain_ids.facts_of(card), ask, self.model))
+        max_stops = card["limits"].get("max_stops")
         return DrivetrainDialect(address, self.model, facts, max_stops=max_stops if isinstance(max_stops, int) else 0)
 
     async def _load(self, address: Address) -> None:
@@ -195,6 +195,12 @@ def cards_of(found: Any) -> list[Mapping[str, Any]]:
     if not isinstance(cards, list) or not all(isinstance(card, dict) for card in cards):
         raise Broken("its list of models is none")
     return cards
+
+
+def _object(found: Any) -> Mapping[str, Any]:
+    if not isinstance(found, Mapping):
+        raise Broken("its card of the model is none")
+    return found
 
 
 def public_name(model: str) -> str:

@@ -24,7 +24,8 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """In seconds. `first_s` is for a head and a first event: prompts are computed then. `idle_s` is for the rest."""
+    """In seconds. `first_s` is for a head and a first event together: prompts are computed then. `idle_s` is for each
+    further one."""
 
     connect_s: float = 10.0
     ask_s: float = 30.0
@@ -39,11 +40,12 @@ class Timeouts:
 
 
 class Answer:
-    """The head has come, the body follows. `headers` have names in small letters."""
+    """The head has come, the body follows. `headers` have names in small letters, `asked_at` is the loop's time."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], reader: asyncio.StreamReader) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], reader: asyncio.StreamReader, asked_at: float) -> None:
         self.status = status
         self.headers = headers
+        self.asked_at = asked_at
         self._reader = reader
 
     @property
@@ -108,13 +110,14 @@ async def asked(
             )
     except UnicodeError as exc:
         raise OSError("the host's name is none") from exc
+    asked_at = asyncio.get_running_loop().time()
     try:
         try:
-            async with asyncio.timeout(head_s):
+            async with asyncio.timeout_at(asked_at + head_s):
                 writer.write(_request(address, method, path, key, body))
                 with _broken_reads():
                     await writer.drain()
-                    answer = await _head(reader)
+                    answer = await _head(reader, asked_at)
         except TimeoutError as exc:
             raise Broken(f"it did not answer within {head_s:g} seconds") from exc
         yield answer
@@ -160,7 +163,7 @@ def _request(address: Address, method: str, path: str, key: Key, body: Mapping[s
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
 
 
-async def _head(reader: asyncio.StreamReader) -> Answer:
+async def _head(reader: asyncio.StreamReader, asked_at: float) -> Answer:
     status = _STATUS.match(await reader.readline())
     if status is None:
         raise Broken("what it says is no HTTP")
@@ -168,7 +171,7 @@ async def _head(reader: asyncio.StreamReader) -> Answer:
     for _ in range(MAX_HEADERS):
         line = (await reader.readline()).decode("latin-1").rstrip("\r\n")
         if not line:
-            return Answer(int(status[1]), headers, reader)
+            return Answer(int(status[1]), headers, reader, asked_at)
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     raise Broken("its headers do not end")

@@ -13,7 +13,7 @@ import pytest
 
 from drivetrain.server.dropin.codes import ErrorCode
 from recorded_spans import RecordingTracer
-from server.dropin_parts import leave_early, parts, speaking, told
+from server.dropin_parts import ROUTES, leave_early, parts, speaking, told
 from server.serving import Served, fake, serving
 
 SAYS = "One two three."
@@ -90,12 +90,26 @@ def test_stop_token_ids(served: Served) -> None:
 
 
 def test_logprobs_are_parallel_arrays_of_all_so_far(served: Served) -> None:
-    *before, last = parts(served, "/worker_generate_stream", asked(logprobs=1, max_new_tokens=4))
+    found = parts(served, "/worker_generate_stream", asked(logprobs=1, max_new_tokens=4))
+    last = found[-1]
     names = {"text_offset", "tokens", "token_logprobs", "top_logprobs"}
     assert set(last["logprobs"]) == names
     assert [len(last["logprobs"][name]) for name in names] == [4] * 4
     assert "".join(last["logprobs"]["tokens"]) == last["text"] == "One "
-    assert [len(part["logprobs"]["tokens"]) for part in before] == [1, 2, 3, 4]
+    assert [len(part["logprobs"]["tokens"]) for part in found] == [1, 2, 3, 4]  # the end comes with the last token
+
+
+def test_a_part_with_logprobs_is_sent_once_there_are_an_eighth_more() -> None:
+    """Each has all so far: one with every token would be their square."""
+    with speaking(fake(text=SAYS, repeat=True)) as other:
+        found = parts(other, "/worker_generate_stream", asked(logprobs=1, max_new_tokens=400))
+        without = parts(other, "/worker_generate_stream", asked(max_new_tokens=400))
+    *before, last = [len(part["logprobs"]["tokens"]) for part in found]
+    assert last == 400
+    assert 20 < len(before) < 50
+    assert all(after * 8 >= earlier * 9 for earlier, after in pairwise(before))
+    assert len(without) > 300
+    assert found[-1]["text"] == without[-1]["text"]
 
 
 def test_top_p_of_zero_is_the_likeliest_token(served: Served) -> None:
@@ -133,10 +147,16 @@ def test_what_asks_for_nothing_is_taken(served: Served) -> None:
 
 
 def test_refusals_are_counted(served: Served) -> None:
+    def counted() -> float:
+        metrics = served.request("GET", "/metrics")[2].decode()
+        lines = [line for line in metrics.splitlines() if "refusals_total{" in line and 'reason="unsupported"' in line]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    before = counted()
     told(served, "/worker_generate", asked(use_beam_search=True))
-    _, _, metrics = served.request("GET", "/metrics")
-    assert b"drivetrain_" in metrics
-    assert any(b"refus" in line and b"unsupported" in line for line in metrics.splitlines())
+    assert counted() == before + 1
+    assert parts(served, "/worker_generate_stream", asked(use_beam_search=True))
+    assert counted() == before + 2
 
 
 def test_a_body_that_is_no_json(served: Served) -> None:
@@ -194,6 +214,23 @@ def test_details(served: Served) -> None:
     assert told(served, "/model_details", {"model": "fake"}) == {"context_length": 4096}
 
 
+@pytest.mark.parametrize("path", ["/worker_get_conv_template", "/model_details"])
+def test_what_their_server_keeps_is_never_an_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps what comes with a status that is not 200 for ever; without `conv` the one request fails."""
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    with speaking(fake(text=SAYS)) as other:
+        unknown = told(other, path, {"model": "other"})
+        assert (set(unknown), unknown["error_code"]) == ({"text", "error_code"}, ErrorCode.INVALID_MODEL)
+        assert told(other, path, b"{")["error_code"] == ErrorCode.PARAM_OUT_OF_RANGE
+        monkeypatch.setattr("drivetrain.server.dropin.fastchat.held", broken)
+        failed = told(other, path, {"model": "fake"})
+        assert (set(failed), failed["error_code"]) == ({"text", "error_code"}, ErrorCode.INTERNAL_ERROR)
+        assert "a fault of ours" not in failed["text"]
+
+
 def test_embeddings(served: Served) -> None:
     ours = served.client.embeddings.create(model="fake", input=["a", "b"])
     answer = told(served, "/worker_get_embeddings", {"model": "fake", "input": ["a", "b"], "encoding_format": None})
@@ -218,6 +255,35 @@ def test_the_callers_trace_goes_on() -> None:
         served.request("POST", "/worker_generate", asked(), here)
         served.request("POST", "/worker_get_embeddings", {"input": ["a"]}, here)
     assert [span.parent for span in tracer.requests] == [here, here]
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"),
+    [
+        ("/worker_generate", "text_completion"),
+        ("/worker_generate_stream", "text_completion"),
+        ("/worker_get_embeddings", "embeddings"),
+        ("/api/worker/generate", "chat"),
+        ("/api/worker/generate_stream", "chat"),
+        ("/api/worker/embeddings", "embeddings"),
+    ],
+)
+def test_a_refusal_has_its_span(path: str, operation: str) -> None:
+    """One, whether the server refuses it or the worker."""
+    tracer = RecordingTracer()
+    with serving(fake(tracer=tracer, text=SAYS), tracer, more_routes=ROUTES) as served:
+        served.request("POST", path, b"{")
+        served.request("POST", path, {"model": "other", "prompt": "x", "input": ["x"]})
+    assert [span.name for span in tracer.requests] == [operation, operation]
+    assert [span.ends for span in tracer.requests] == [["invalid_request"], ["unsupported"]]
+
+
+def test_a_refusal_of_the_worker_has_one_span() -> None:
+    tracer = RecordingTracer()
+    with serving(fake(tracer=tracer, text=SAYS), tracer, more_routes=ROUTES) as served:
+        told(served, "/worker_generate", asked(temperature=3))
+        parts(served, "/worker_generate_stream", asked(temperature=3))
+    assert [span.ends for span in tracer.requests] == [["invalid_request"]] * 2
 
 
 def test_the_routes_are_not_there_unless_asked_for() -> None:

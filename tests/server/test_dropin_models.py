@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from drivetrain.fleet.fleet import Fleet
+from drivetrain.fleet.offer import Offer
+from drivetrain.fleet.policy import Limits
 from drivetrain.server.app import create_app
 from drivetrain.server.dropin.codes import ErrorCode
 from server.dropin_parts import ROUTES
@@ -42,6 +44,28 @@ async def test_each_answers_to_its_name(client: httpx.AsyncClient, model: str) -
     output = await told(client, "/api/worker/generate", asked)
     assert output["content"]["object"]["data"] == f"I am {model}."
     assert (await told(client, "/api/worker/model_metadata", {"model": model}))["model"] == model
+
+
+async def test_a_look_loads_nothing() -> None:
+    """A `GET` can come from any page: it must put no model in the place of another."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def load(progress: Any) -> Any:
+            return await stack.enter_async_context(fake()())
+
+        fleet = Fleet([Offer(name="one", open=load), Offer(name="two", open=load)], Limits(max_loaded=1))
+        await fleet.start()
+        stack.push_async_callback(fleet.stop)
+        loaded = [member.name for member in fleet.members if member.worker is not None]
+        assert len(loaded) == 1
+        app: Any = create_app(fleet, more_routes=ROUTES)
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            path = "/api/worker/parameter/descriptions"
+            answers = {name: await client.get(path, params={"model": name}) for name in ("one", "two")}
+        assert [name for name, answer in answers.items() if answer.status_code == 200] == loaded
+        assert sorted(answer.status_code for answer in answers.values()) == [200, 503]
+        assert [member.name for member in fleet.members if member.worker is not None] == loaded
 
 
 async def test_one_must_be_named(client: httpx.AsyncClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,12 @@ class Dropin:
                 f"DB-GPT knows workers by host and port, over plain HTTP; {_url(self.worker)} is more than that",
                 param="worker_address",
             )
+        elif settings.loopback and not self.worker.local and self.worker.host not in _lowered(settings.allowed_hosts):
+            raise InvalidSetting(
+                f"--worker-address names {self.worker.host}, and this server listens on {settings.host} only: give "
+                "--host an address that they reach, or name it in --allowed-hosts where a proxy in front passes it on",
+                param="worker_address",
+            )
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -113,6 +120,10 @@ def _protocols(args: argparse.Namespace) -> frozenset[str]:
 
 def _address(url: str | None, param: str) -> Address | None:
     return None if url is None else Address.parse(url, param=param)
+
+
+def _lowered(names: Iterable[str]) -> set[str]:
+    return {name.lower() for name in names}
 
 
 def _url(address: Address) -> str:

@@ -14,6 +14,12 @@ _OPERATIONS = {
     "/v1/chat/completions": Operation.CHAT,
     "/v1/completions": Operation.TEXT_COMPLETION,
     "/v1/embeddings": Operation.EMBEDDINGS,
+    "/worker_generate": Operation.TEXT_COMPLETION,
+    "/worker_generate_stream": Operation.TEXT_COMPLETION,
+    "/worker_get_embeddings": Operation.EMBEDDINGS,
+    "/api/worker/generate": Operation.CHAT,
+    "/api/worker/generate_stream": Operation.CHAT,
+    "/api/worker/embeddings": Operation.EMBEDDINGS,
 }
 
 

@@ -14,7 +14,7 @@ MAX_CHARS = 16_384
 """Of the texts in one attribute."""
 
 MESSAGE_CHARS = 64
-"""What a message counts beside its texts, so that many empty ones are bounded too."""
+"""What a message counts beside its parts, and a part beside its text, so that many empty ones are bounded too."""
 
 CUT = "…"
 
@@ -37,7 +37,7 @@ def input_messages(request: GenerateRequest) -> str:
         if room.left <= 0:
             break
         room.left -= MESSAGE_CHARS
-        said.append({"role": message.role, "parts": [_part(part, room) for part in message.content]})
+        said.append({"role": message.role, "parts": _parts(message.content, room)})
     if request.prompt_token_ids is not None:
         ids = room.cut(" ".join(map(str, request.prompt_token_ids[:MAX_CHARS])))
         said.append({"role": "user", "parts": [{"type": "token_ids", "content": ids}]})
@@ -58,6 +58,10 @@ def output_messages(choices: Sequence[Choice]) -> str:
     )
 
 
+def error_text(error: BaseException) -> str:
+    return _Room().cut(str(error))
+
+
 def finish_reason(choice: Choice) -> str:
     """Of a choice that something cut short, `error`."""
     return "error" if choice.finish_reason is None else choice.finish_reason.value
@@ -71,6 +75,16 @@ def _messages(request: GenerateRequest) -> Sequence[Message]:
     return []
 
 
+def _parts(parts: Sequence[Part], room: _Room) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for part in parts:
+        if room.left <= 0:
+            break
+        room.left -= MESSAGE_CHARS
+        found.append(_part(part, room))
+    return found
+
+
 def _part(part: Part, room: _Room) -> dict[str, str]:
     if isinstance(part, TextPart):
         return {"type": "text", "content": room.cut(part.text)}
@@ -79,7 +93,7 @@ def _part(part: Part, room: _Room) -> dict[str, str]:
 
 def _image(image: ImagePart, room: _Room) -> dict[str, str]:
     """Its address, or only that it was there: bytes and paths say nothing here."""
-    if image.url is not None and not image.url.startswith("data:"):
+    if image.url is not None and image.url[:6].lower().startswith(("http:", "https:")):
         return {"type": "uri", "modality": "image", "uri": room.cut(image.url)}
     return {"type": "image"}
 

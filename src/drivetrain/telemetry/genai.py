@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from drivetrain.core.errors import Cancelled, DrivetrainError
+from drivetrain.telemetry.content import error_text
 from drivetrain.telemetry.tracing import Kind, Span, Tracer, Value
 
 PROVIDER = "drivetrain"
@@ -70,7 +71,7 @@ def error_type(error: BaseException | None) -> str | None:
 
 def close_span(span: Span, error: BaseException | None, *, content: bool, at_ns: int) -> None:
     """What an error says may quote the caller, so it goes with the content."""
-    message = str(error) if content and error is not None else ""
+    message = error_text(error) if content and error is not None else ""
     span.end(error_type=error_type(error), message=message, at_ns=at_ns)
 
 

@@ -45,7 +45,8 @@ class Traces:
         return self._tracer.start("drivetrain.load", attributes={"gen_ai.request.model": self._model})
 
     def refuse(self, operation: Operation, error: DrivetrainError, parent: Mapping[str, str] | None) -> None:
-        genai.refuse(self._tracer, operation, error, model=self._model, parent=parent, began_ns=time.time_ns())
+        began_ns = time.time_ns()
+        genai.refuse(self._tracer, operation, error, model=self._model, parent=_headers(parent), began_ns=began_ns)
 
     def request(self, request: GenerateRequest) -> RequestTrace | NoTrace:
         if not self._tracer.active:
@@ -59,8 +60,15 @@ class Traces:
         opening = Opening()
         span: Span = NoSpan()
         if self._tracer.active:
-            span = genai.open_span(self._tracer, operation, self._model, parent, opening.ns)
+            span = genai.open_span(self._tracer, operation, self._model, _headers(parent), opening.ns)
         return OpenSpan(span, opening, genai.identity(operation, self._model), self.engine, self._tracer.content)
+
+
+def _headers(given: object) -> Mapping[str, str] | None:
+    """What a caller in Python gave for trace headers, where it is that: a refused request has a span as well."""
+    if isinstance(given, Mapping) and all(isinstance(text, str) for pair in given.items() for text in pair):
+        return given
+    return None
 
 
 def operation_of(request: GenerateRequest) -> Operation:

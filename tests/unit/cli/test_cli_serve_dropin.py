@@ -46,6 +46,8 @@ LOCAL = ("--fastchat-controller", "http://127.0.0.1:21001")
         (REMOTE, ServerSettings(), "--worker-address"),
         (LOCAL, ServerSettings(host="0.0.0.0", insecure_no_key=True), "--worker-address"),
         (("--worker-address", "http://10.0.0.7:8000"), ServerSettings(), "controller"),
+        ((*REMOTE, "--worker-address", "http://gpu1:8000"), ServerSettings(), "--worker-address names gpu1"),
+        ((*REMOTE, "--worker-address", "http://gpu1:8000"), ServerSettings(allowed_hosts=("gpu2",)), "--host"),
         (("--fastchat-controller", "10.0.0.1:21001"), ServerSettings(), "URL"),
         (("--dbgpt-controller", "http://a:1", "--worker-address", "https://b"), ServerSettings(), "https://b"),
         (("--dbgpt-controller", "http://a:1", "--worker-address", "http://b/c"), ServerSettings(), "http://b/c"),
@@ -57,6 +59,18 @@ def test_what_cannot_be_is_told_before_a_model_is_loaded(
     with pytest.raises(InvalidSetting) as caught:
         read(*flags, settings=settings)
     assert named in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("address", "settings"),
+    [
+        ("http://gpu1:8000", ServerSettings(host="0.0.0.0", insecure_no_key=True)),
+        ("http://gpu1:8000", ServerSettings(allowed_hosts=("GPU1",))),
+        ("http://127.0.0.1:8000", ServerSettings()),
+    ],
+)
+def test_an_address_that_can_be_reached(address: str, settings: ServerSettings) -> None:
+    assert str(read(*REMOTE, "--worker-address", address, settings=settings).worker) == f"{address}/v1"
 
 
 async def test_dbgpt_takes_no_at_in_a_name() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from drivetrain.core.messages import ImagePart, Message, TextPart
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason
-from drivetrain.telemetry.content import CUT, MAX_CHARS, MESSAGE_CHARS, input_messages, output_messages
+from drivetrain.telemetry.content import CUT, MAX_CHARS, MESSAGE_CHARS, error_text, input_messages, output_messages
 
 
 def read(**request: Any) -> Any:
@@ -27,10 +27,11 @@ def test_images_are_named_by_their_address_and_never_by_their_bytes_or_place() -
     images = (
         ImagePart(url="https://example.com/cat.png"),
         ImagePart(url="data:image/png;base64,AAAA"),
+        ImagePart(url="DATA:image/png;base64,AAAA"),
         ImagePart(path="/home/someone/cat.png"),
         ImagePart(data=b"bytes"),
     )
-    parts = [{"type": "uri", "modality": "image", "uri": "https://example.com/cat.png"}, *[{"type": "image"}] * 3]
+    parts = [{"type": "uri", "modality": "image", "uri": "https://example.com/cat.png"}, *[{"type": "image"}] * 4]
     assert read(messages=(Message("user", images),)) == [{"role": "user", "parts": parts}]
     said = read(prompt="What is it?", images=images[:1])
     assert said == [{"role": "user", "parts": [parts[0], {"type": "text", "content": "What is it?"}]}]
@@ -47,7 +48,19 @@ def test_the_last_messages_stay() -> None:
 
 def test_many_empty_messages_are_bounded_too() -> None:
     said = read(messages=tuple(Message("user", (TextPart(""),)) for _ in range(10_000)))
-    assert len(said) == MAX_CHARS // MESSAGE_CHARS
+    assert len(said) == MAX_CHARS // MESSAGE_CHARS // 2
+
+
+def test_many_empty_parts_are_bounded_too() -> None:
+    images = tuple(ImagePart(data=b"x") for _ in range(10_000))
+    for parts in (tuple(TextPart("") for _ in range(10_000)), images):
+        (said,) = read(messages=(Message("user", parts),))
+        assert len(said["parts"]) == MAX_CHARS // MESSAGE_CHARS - 1
+
+
+def test_what_an_error_says_is_cut() -> None:
+    assert error_text(ValueError("no")) == "no"
+    assert error_text(ValueError("x" * (MAX_CHARS + 1))) == "x" * MAX_CHARS + CUT
 
 
 @given(st.lists(st.lists(st.text(max_size=30), max_size=4), max_size=8), st.integers(1, 2000))

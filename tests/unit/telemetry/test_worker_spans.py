@@ -26,6 +26,7 @@ from drivetrain.core.events import Delta
 from drivetrain.core.request import GenerateRequest
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry import genai
+from drivetrain.telemetry.content import MAX_CHARS
 from drivetrain.telemetry.tracing import Kind
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.tracing import asked
@@ -286,6 +287,24 @@ async def test_content_only_when_asked() -> None:
     ]
     assert span.attributes["gen_ai.request.stop_sequences"] == ("zzz",)
     assert "temperature" in refused.message
+
+
+async def test_what_an_error_quotes_is_cut() -> None:
+    tracer = RecordingTracer(content=True)
+    error = InvalidRequest("x" * 100_000)
+    genai.refuse(tracer, genai.Operation.CHAT, error, began_ns=0)
+    assert len(tracer.requests[0].message) == MAX_CHARS + 1
+
+
+@pytest.mark.parametrize("given", ["00-abc", {"traceparent": None}, {"traceparent": "x", "tracestate": None}, {1: "x"}])
+async def test_a_trace_context_that_is_none_is_no_parent(given: Any) -> None:
+    """A request with one is refused, and has its span all the same; a tracer is never handed it."""
+    tracer = RecordingTracer()
+    async with worker(Script(), tracer) as made:
+        with pytest.raises(InvalidRequest, match="trace_context"):
+            await made.generate(prompt="x", trace_context=given)
+        await made.embed("x", trace_context=given)
+    assert [(span.parent, span.ends) for span in tracer.requests] == [(None, ["invalid_request"]), (None, [None])]
 
 
 async def test_a_load_that_fails_and_one_that_does_not() -> None:

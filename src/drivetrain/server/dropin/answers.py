@@ -6,7 +6,8 @@ All that goes wrong is part of the answer, with its number: their API servers lo
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -22,11 +23,15 @@ from drivetrain.server.answering import answering
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
 from drivetrain.server.leasing import leased, within
+from drivetrain.server.refusals import trace_refusal
 from drivetrain.server.spelling import compact
 from drivetrain.server.translate import Asked
 
 END = b"\0"
 """Stands behind each JSON text of a stream."""
+
+GROWTH = 8
+"""A part with logprobs is sent once there are an eighth more of them than in the last one: each has all of them."""
 
 _log = logging.getLogger("drivetrain.server")
 
@@ -40,6 +45,11 @@ class SoFar:
         self.reason: FinishReason | None = None
         self.metrics: Metrics | None = None
         self.text = ""
+        self.ended = False
+
+    @property
+    def num_entries(self) -> int:
+        return len(self.logprobs or ())
 
     def hear(self, event: Event) -> bool:
         """Whether it brought text."""
@@ -55,7 +65,7 @@ class SoFar:
         elif isinstance(event, ChoiceFinished):
             self.reason = event.reason
         elif isinstance(event, Finished):
-            self.usage, self.metrics = event.usage, event.metrics
+            self.usage, self.metrics, self.ended = event.usage, event.metrics, True
         return False
 
 
@@ -74,15 +84,28 @@ class Dialect(Protocol):
 
 
 async def whole(request: Request, context: Context, dialect: Dialect) -> Response:
+    return await answered(request, context, dialect, _whole(request, context, dialect))
+
+
+async def _whole(request: Request, context: Context, dialect: Dialect) -> dict[str, Any]:
     so_far = SoFar()
+    async with _stream(request, context, dialect) as stream:
+        async for event in stream:
+            so_far.hear(event)
+    return dialect.spell(so_far)
+
+
+async def answered(request: Request, context: Context, dialect: Dialect, work: Awaitable[dict[str, Any]]) -> Response:
+    """What `work` comes to, or in the protocol's words what went wrong: of status 200 either way."""
+    began_ns = time.time_ns()
     try:
-        async with _stream(request, context, dialect) as stream:
-            async for event in stream:
-                so_far.hear(event)
+        return json_response(await work)
     except DrivetrainError as exc:
-        context.counts.refused(exc)
+        _refused(context, request.scope, exc, began_ns)
         return json_response(dialect.failed(exc))
-    return json_response(dialect.spell(so_far))
+    except Exception:  # noqa: BLE001 - another status is kept by FastChat's API server for ever
+        _log.exception("a request could not be answered")
+        return json_response(dialect.failed(EngineFailed("the server failed on this request")))
 
 
 class Stream:
@@ -99,11 +122,12 @@ class Stream:
             (b"cache-control", b"no-store"),
             (b"x-accel-buffering", b"no"),
         ]
+        began_ns = time.time_ns()
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             last = await self._until_the_last(send)
         except DrivetrainError as exc:
-            self._context.counts.refused(exc)
+            _refused(self._context, scope, exc, began_ns)
             last = self._dialect.failed(exc)
         except Exception:  # noqa: BLE001 - our own bug must still be one typed ending
             _log.exception("a stream could not be written")
@@ -111,13 +135,32 @@ class Stream:
         await send({"type": "http.response.body", "body": _part(last)})
 
     async def _until_the_last(self, send: Send) -> dict[str, Any]:
+        """What came together goes out together."""
         so_far = SoFar()
+        sent, due = 0, False
+
+        def hear(events: Sequence[Event]) -> bool:
+            nonlocal due
+            brought = [so_far.hear(event) for event in events]
+            due = any(brought) and so_far.num_entries * GROWTH >= sent * (GROWTH + 1)
+            return not due
+
         async with _stream(self._request, self._context, self._dialect) as stream:
-            async for event in stream:
-                if so_far.hear(event):
+            while not so_far.ended:
+                due = False
+                await stream.follow(hear)
+                if due and not so_far.ended:
+                    sent = so_far.num_entries
                     part = _part(self._dialect.spell(so_far))
                     await send({"type": "http.response.body", "body": part, "more_body": True})
+                elif not so_far.ended:
+                    raise EngineFailed("the answer stopped without an ending")
         return self._dialect.spell(so_far)
+
+
+def _refused(context: Context, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
+    context.counts.refused(error)
+    trace_refusal(context.tracer, scope, error, began_ns)
 
 
 @asynccontextmanager

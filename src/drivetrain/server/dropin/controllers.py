@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
@@ -69,28 +71,51 @@ class DbGptController:
     address: Address
     worker: Address
     models: Models
+    _kinds: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of each model that was ever loaded: it is offered for the same while it is not."""
+    _told: dict[str, None] = field(default_factory=dict)
+    """In the order of the telling."""
 
     async def here(self) -> None:
-        for instance in self._instances():
-            await ask(self.address, "POST", "/api/controller/heartbeat", instance)
+        offered = list(self._offered())
+        for name in offered:
+            self._told[name] = None
+            await ask(self.address, "POST", "/api/controller/heartbeat", self._instance(name))
+        await self._take_off([name for name in self._told if name not in offered])
 
     async def gone(self) -> None:
-        for instance in self._instances():
-            await ask(self.address, "DELETE", f"/api/controller/models?{urlencode(instance)}")
+        await self._take_off(list(self._told))
 
-    def _instances(self) -> Iterator[Mapping[str, Any]]:
-        """A model that is not loaded is offered for texts: what it can do is not known before."""
+    def _offered(self) -> Iterator[str]:
+        """A model that was never loaded is offered for texts: what it can do is not known before."""
         for member in self.models.members:
-            capabilities = None if member.worker is None else member.worker.capabilities
+            if member.worker is not None:
+                can = member.worker.capabilities
+                self._kinds[member.name] = ("llm",) * can.generation + ("text2vec",) * can.embeddings
             for name in (member.name, *member.aliases):
-                if capabilities is None or capabilities.generation:
-                    yield {"model_name": f"{name}@llm", "host": self.worker.host, "port": self.worker.port}
-                if capabilities is not None and capabilities.embeddings:
-                    yield {"model_name": f"{name}@text2vec", "host": self.worker.host, "port": self.worker.port}
+                for kind in self._kinds.get(member.name, ("llm",)):
+                    yield f"{name}@{kind}"
+
+    async def _take_off(self, names: list[str]) -> None:
+        """All at once, so that a controller that hangs holds up the end only once. Raises the first failure."""
+        ended = await asyncio.gather(*map(self._remove, names), return_exceptions=True)
+        for failure in ended:
+            if failure is not None:
+                raise failure
+
+    async def _remove(self, name: str) -> None:
+        await ask(self.address, "DELETE", f"/api/controller/models?{urlencode(self._instance(name))}")
+        del self._told[name]
+
+    def _instance(self, name: str) -> Mapping[str, Any]:
+        return {"model_name": name, "host": self.worker.host, "port": self.worker.port}
 
 
 async def ask(address: Address, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """The JSON of the answer; None where it is empty. In a thread, which no cancelling ends before `ASK_TIMEOUT_S`."""
+    """The JSON of the answer; None where it is empty. In a thread, which no cancelling ends.
+
+    It ends by itself: `ASK_TIMEOUT_S` are for the connection, and again for all else.
+    """
     return await asyncio.to_thread(_ask, address, method, path, body)
 
 
@@ -99,9 +124,11 @@ def _ask(address: Address, method: str, path: str, body: Mapping[str, Any] | Non
     try:
         with closing(kind(address.host, address.port, timeout=ASK_TIMEOUT_S)) as connection:
             data = None if body is None else json.dumps(body).encode()
-            connection.request(method, address.root + path, data, {"content-type": "application/json"})
-            response = connection.getresponse()
-            found = response.read(MAX_ANSWER_BYTES)
+            connection.connect()
+            with _cut_after(ASK_TIMEOUT_S, connection.sock):
+                connection.request(method, address.root + path, data, {"content-type": "application/json"})
+                response = connection.getresponse()
+                found = response.read(MAX_ANSWER_BYTES)
     except (OSError, http.client.HTTPException) as exc:
         raise Away(f"it does not answer ({type(exc).__name__})") from exc
     if response.status != http.client.OK:
@@ -110,3 +137,24 @@ def _ask(address: Address, method: str, path: str, body: Mapping[str, Any] | Non
         return json.loads(found) if found else None
     except ValueError as exc:
         raise Away("it does not answer in JSON") from exc
+
+
+@contextmanager
+def _cut_after(seconds: float, sock: socket.socket) -> Iterator[None]:
+    """The socket's own timeout begins anew with each byte. Raises `TimeoutError` where it came to that."""
+    late = threading.Event()
+
+    def cut() -> None:
+        late.set()
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if late.is_set():
+            raise TimeoutError

@@ -138,9 +138,9 @@ async def model_metadata(request: Request, context: Context) -> Response:
 
 
 async def parameter_descriptions(request: Request, context: Context) -> Response:
-    """Of what a request may ask of this model."""
-    async with held(request, context, request.query_params.get("model")) as worker:
-        return json_response([_described(name, worker) for name in sorted(worker.capabilities.parameters)])
+    """Of what a request may ask of this model. A `GET` loads none."""
+    _, worker = context.models.find_or_only(request.query_params.get("model"))
+    return json_response([_described(name, worker) for name in sorted(worker.capabilities.parameters)])
 
 
 async def supported_models(request: Request, context: Context) -> Response:

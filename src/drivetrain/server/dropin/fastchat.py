@@ -14,7 +14,7 @@ from starlette.responses import Response
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, Unsupported
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
-from drivetrain.server.dropin.answers import Dialect, SoFar, Stream, whole
+from drivetrain.server.dropin.answers import Dialect, SoFar, Stream, answered, whole
 from drivetrain.server.dropin.asked import asked_of, held, sampling
 from drivetrain.server.dropin.codes import code_of
 from drivetrain.server.dropin.conversation import conversation
@@ -126,20 +126,18 @@ async def generate(request: Request, context: Context) -> Response:
 
 
 async def get_embeddings(request: Request, context: Context) -> Response:
-    try:
-        body = read_body(await request.body(), _Embed, unknown=context.settings.unknown_fields).body
-        if body.encoding_format not in {None, "float", "base64"}:
-            raise InvalidRequest("encoding_format must be float or base64", param="encoding_format")
-        async with held(request, context, body.model) as worker:
-            work = worker.embed(body.input, trace_context=trace_headers(request.headers))
-            found = await unless_gone(work, request.receive)
-    except DrivetrainError as exc:
-        context.counts.refused(exc)
-        return json_response(DIALECT.failed(exc))
+    return await answered(request, context, DIALECT, _embeddings(request, context))
+
+
+async def _embeddings(request: Request, context: Context) -> dict[str, Any]:
+    body = read_body(await request.body(), _Embed, unknown=context.settings.unknown_fields).body
+    if body.encoding_format not in {None, "float", "base64"}:
+        raise InvalidRequest("encoding_format must be float or base64", param="encoding_format")
+    async with held(request, context, body.model) as worker:
+        work = worker.embed(body.input, trace_context=trace_headers(request.headers))
+        found = await unless_gone(work, request.receive)
     encode = as_base64 if body.encoding_format == "base64" else list
-    return json_response(
-        {"embedding": [encode(vector) for vector in found.vectors], "token_num": found.usage.prompt_tokens}
-    )
+    return {"embedding": [encode(vector) for vector in found.vectors], "token_num": found.usage.prompt_tokens}
 
 
 async def get_status(request: Request, context: Context) -> Response:
@@ -174,13 +172,23 @@ async def count_token(request: Request, context: Context) -> Response:
 
 
 async def model_details(request: Request, context: Context) -> Response:
+    return await answered(request, context, DIALECT, _details(request, context))
+
+
+async def _details(request: Request, context: Context) -> dict[str, Any]:
     async with held(request, context, (await _named(request, context)).model) as worker:
-        return json_response({"context_length": worker.capabilities.context_length})
+        return {"context_length": worker.capabilities.context_length}
 
 
 async def get_conv_template(request: Request, context: Context) -> Response:
+    """Their API server keeps the template, and what comes with another status than 200 in its place. An answer
+    without `conv` fails only the request that it is asked for."""
+    return await answered(request, context, DIALECT, _template(request, context))
+
+
+async def _template(request: Request, context: Context) -> dict[str, Any]:
     async with held(request, context, (await _named(request, context)).model) as worker:
-        return json_response({"conv": await conversation(worker)})
+        return {"conv": await conversation(worker)}
 
 
 ROUTES = (

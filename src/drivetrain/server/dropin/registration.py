@@ -68,18 +68,20 @@ class Registration:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _keep(self, controller: Controller) -> None:
-        reason = ""
+        reason, new = "", True
         while not self._ending.is_set():
             try:
                 if self._models.ready:
                     await controller.here()
-                    self._reached(controller)
-                    reason = ""
+                    if new:
+                        self._told.append(controller)
+                    if new or reason:
+                        _log.info("registered at the controller %s", controller.address.authority)
+                    reason, new = "", False
             except Away as exc:
                 if reason != str(exc):
                     _log.warning("the controller %s is away: %s; trying again", controller.address.authority, exc)
                 reason = str(exc)
-                self._told = [known for known in self._told if known is not controller]
             except Exception:  # noqa: BLE001 - nobody awaits this task: what ended it would be seen by nobody
                 reason = "a fault of our own"
                 _log.exception("the controller %s could not be told", controller.address.authority)
@@ -87,19 +89,21 @@ class Registration:
                 async with asyncio.timeout(self._beat_s if not reason else self._away_s):
                     await self._ending.wait()
 
-    def _reached(self, controller: Controller) -> None:
-        if all(known is not controller for known in self._told):
-            _log.info("registered at the controller %s", controller.address.authority)
-            self._told.append(controller)
-
     async def _leave(self) -> None:
         """What is just being said is said first: a heartbeat that came later would bring this worker back."""
         await asyncio.gather(*self._tasks)
-        for controller in self._told:
-            try:
-                await controller.gone()
-            except Away as exc:
-                _log.warning("the controller %s was not told of the end: %s", controller.address.authority, exc)
+        async with asyncio.TaskGroup() as group:
+            for controller in self._told:
+                group.create_task(_take_leave(controller))
+
+
+async def _take_leave(controller: Controller) -> None:
+    try:
+        await controller.gone()
+    except Away as exc:
+        _log.warning("the controller %s was not told of the end: %s", controller.address.authority, exc)
+    except Exception:  # noqa: BLE001 - the drain beside it goes on, and so do the other controllers
+        _log.exception("the controller %s was not told of the end", controller.address.authority)
 
 
 async def _until_done(work: Callable[[], Awaitable[None]]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
+from drivetrain.core.stats import Stats
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.fleet.offer import Offer, Opened
@@ -30,16 +31,17 @@ Reply = tuple[int, dict[str, str], Any]
 
 def fake_offer(name: str, *, load_s: float = 0.0, script: dict[str, Any] | None = None, **more: Any) -> Offer:
     """A fake that says its own name."""
+    stats = Stats()
 
     async def open_worker(report: Progress) -> Opened:
         report("loading", 0.25)
         await asyncio.sleep(load_s)
         spec = ModelSpec(name=name, path=Path(), format=WeightsFormat.NONE)
-        worker = Worker(FakeEngine(Script(**{"text": name, **(script or {})})), spec, Settings(name=name))
+        worker = Worker(FakeEngine(Script(**{"text": name, **(script or {})})), spec, Settings(name=name), stats=stats)
         await worker.start()
         return worker
 
-    return Offer(name=name, open=open_worker, **more)
+    return Offer(name=name, open=open_worker, stats=stats, **more)
 
 
 @dataclass
@@ -92,8 +94,10 @@ class ServedFleet:
 
 
 @contextlib.contextmanager
-def serving_fleet(*offers: Offer, limits: Limits | None = None, **settings: Any) -> Iterator[ServedFleet]:
-    """At the end every model is freed, and no task of the server is left."""
+def serving_fleet(
+    *offers: Offer, limits: Limits | None = None, early: bool = False, **settings: Any
+) -> Iterator[ServedFleet]:
+    """At the end every model is freed, and no task of the server is left. `early`: in the midst of loading."""
     made = ServerSettings(port=0, **settings)
     sock = bind(made)
     up = threading.Event()
@@ -107,6 +111,8 @@ def serving_fleet(*offers: Offer, limits: Limits | None = None, **settings: Any)
         found.append(ServedFleet(sock.getsockname()[1], fleet, asyncio.get_running_loop(), key))
         stops.append(stop)
         app = create_app(fleet, made)
+        if early:
+            up.set()
         try:
             await serve(app, made, sock, start=fleet.start, drain=lambda: fleet.drain(2.0), stop=stop, ready=up.set)
         finally:

@@ -16,6 +16,7 @@ from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.fleet.offer import Offer, Opened
 from drivetrain.fleet.policy import Limits
+from drivetrain.server import run
 from server.fleet_serving import ServedFleet, fake_offer, serving_fleet
 
 ONE = Limits(max_loaded=1, turn_s=0.05, room_wait_s=20)
@@ -238,6 +239,34 @@ def test_another_drivetrain_in_front_of_a_model_that_is_not_loaded() -> None:
         assert asyncio.run(through("b")) == "b"
         with pytest.raises(LoadFailed, match="503"):
             asyncio.run(through("broken"))
+
+
+def test_the_end_while_others_are_still_being_loaded_lets_a_stream_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "CLOSING_S", 0.1)
+    steady = {"repeat": True, "step_delay_s": 0.02}
+    with serving_fleet(fake_offer("a", script=steady), fake_offer("b", load_s=60), early=True) as served:
+        served.until(lambda: served.states() == {"a": "ready", "b": "loading"})
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+        body = {"model": "a", "prompt": "x", "max_tokens": 40, "stream": True, "ignore_eos": True}
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data: ")
+    rest = response.read()
+    assert b'"finish_reason":"length"' in rest.replace(b": ", b":")
+    assert rest.endswith(b"data: [DONE]\n\n")
+    connection.close()
+
+
+def test_requests_that_end_before_their_model_is_loaded_are_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    with serving_fleet(fake_offer("a", load_s=0.5)) as served, caplog.at_level("INFO", logger="drivetrain.requests"):
+        served.admin("unload", "a", 202)
+        served.until(lambda: served.states() == {"a": "unloaded"})
+        assert served.complete("a", timeout_s=0.1)[0] == 504
+        assert served.said("a") == "a"
+        series = served.metrics()
+        assert series['drivetrain_requests_total{ending="deadline_exceeded",model="a"}'] == 1
+        assert series['drivetrain_requests_total{ending="finished",model="a"}'] == 1
+        assert "a deadline_exceeded without a worker" in caplog.messages
 
 
 def test_the_end_of_the_server_refuses_who_waits() -> None:

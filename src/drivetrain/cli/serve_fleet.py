@@ -80,7 +80,10 @@ def _alias(text: str) -> tuple[str, str]:
 
 
 def read(args: argparse.Namespace) -> Said | None:
-    """None where there is one model and nothing was said that would load or unload it."""
+    """None where there is one model and nothing was said that would load or unload it.
+
+    Where the file names the models, `args.models` is theirs too afterwards.
+    """
     in_file = _in_file(args.config)
     given = {name: value for name in _LIMITS if (value := getattr(args, name)) is not None}
     said = replace(
@@ -92,6 +95,7 @@ def read(args: argparse.Namespace) -> Said | None:
     )
     if not said.models:
         raise InvalidSetting("name a MODEL, or list them as models under [serve] in the file", param="model")
+    args.models = list(said.models)
     return said if replace(said, models=()) != Said() or _several(said.models) else None
 
 

@@ -51,6 +51,7 @@ def _offer(one: Chosen, said: Said, progress: Progress, tracer: Tracer | None) -
         timeout_s=settings.timeout_s,
         max_timeout_s=settings.max_timeout_s,
         size_bytes=lambda: size_bytes(one.reference),
+        stats=stats,
     )
 
 

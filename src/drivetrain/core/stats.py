@@ -17,6 +17,7 @@ from drivetrain.core.errors import (
     DrivetrainError,
     EngineFailed,
     InvalidRequest,
+    NotLoaded,
     NotReady,
     OutOfMemory,
     Overloaded,
@@ -31,7 +32,7 @@ ENDINGS = (
     *(
         error.code
         for error in (
-            InvalidRequest, Unsupported, ContextOverflow, Overloaded, NotReady, DeadlineExceeded, Cancelled,
+            InvalidRequest, Unsupported, ContextOverflow, Overloaded, NotReady, NotLoaded, DeadlineExceeded, Cancelled,
             EngineFailed, OutOfMemory,
         )
     ),

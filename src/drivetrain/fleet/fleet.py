@@ -115,7 +115,7 @@ class Fleet:
     def lease(self, name: str, timeout_s: float | None = None) -> Lease:
         """`async with` it, or see `Lease`. Raises `ModelNotFound`, and `InvalidRequest` for a time that cannot be."""
         member = self.member(name)
-        at_once = member.worker is not None and not member.reserved
+        at_once = member.worker is not None and not (member.reserved or member.broken or self._closed)
         limit_s = 0.0 if at_once else member.wait_limit_s(timeout_s)
         lease = Lease(self._desks[member.name], limit_s, since=self._clock())
         if at_once:
@@ -138,6 +138,8 @@ class Fleet:
         self.think()
 
     def leave(self, member: Member, lease: Lease) -> None:
+        if lease.unserved is not None:
+            member.unserved(lease.unserved)
         if lease.worker is None:
             with contextlib.suppress(ValueError):  # refused on the way, or it never stood in line
                 member.line.remove(lease)
@@ -202,6 +204,9 @@ class Fleet:
             return
         now = self._clock()
         self._refuse_late(now)
+        for member in self._members:
+            if member.broken and not member.leases:  # a new one may do better
+                self._moves.unload(member)
         seats = [member.seat(now, keep_pinned=self._up) for member in self._members]
         waiting = any(seat.wanted_since is not None and not seat.holds for seat in seats)
         decided = plan(seats, self.limits, free_bytes=self._free_bytes() if waiting else float("inf"), now=now)
@@ -210,7 +215,9 @@ class Fleet:
             if member.name in decided.hopeless:
                 member.withdraw()
                 self._refuse(member, lambda m: NotLoaded(f"there is no room for {m.name} beside the pinned models"))
-            elif member.stage is Stage.READY and not member.reserved and member.name not in decided.unload:
+            elif member.stage is Stage.READY and not (
+                member.reserved or member.broken or member.name in decided.unload
+            ):
                 self._serve(member)
         for name in decided.unload:
             self._moves.unload(self.member(name))
@@ -222,7 +229,10 @@ class Fleet:
         """Whether there can be anything to decide."""
         if self.limits.idle_s is not None:
             return True
-        return any(m.line or m.reserved or m.asked_at is not None or (m.pinned and not m.worker) for m in self._members)
+        return any(
+            m.line or m.reserved or m.broken or m.asked_at is not None or (m.pinned and not m.worker)
+            for m in self._members
+        )
 
     def _begin_load(self, member: Member) -> asyncio.Task[Exception | None]:
         return self._moves.load(member, self._members, lambda: self._loaded(member))
@@ -277,12 +287,14 @@ class Fleet:
         """Load one after another, the pinned ones first, what there is room for. Raises where nothing could be."""
         first: Exception | None = None
         for member in sorted(self._members, key=lambda m: not m.pinned):
-            if member.stage is Stage.UNLOADED and self._has_room(member):
+            if member.stage is Stage.UNLOADED and not self._closed and self._has_room(member):
                 loading = self._begin_load(member)
                 await asyncio.wait([loading])
                 first = first or (None if loading.cancelled() else loading.result())
-        if first is not None and not any(member.worker for member in self._members):
-            raise first
+        while first is not None and not any(member.worker for member in self._members):
+            if not (others := self._moves.loads):  # which requests have begun meanwhile
+                raise first
+            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
         self._up = True
         self.think()
 
@@ -294,25 +306,26 @@ class Fleet:
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Take no more requests, and return when the running ones have ended or were ended."""
-        await self._close("the server is shutting down; send this to another one")
+        self._close("the server is shutting down; send this to another one")
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._moves.give_up_all())
             for _, worker in self:
                 group.create_task(worker.drain(grace_s))
 
     async def stop(self) -> None:
         """Free every model. Idempotent."""
-        await self._close("the server is stopped")
+        self._close("the server is stopped")
+        await self._moves.give_up_all()
         await self._moves.stop(self._members)
 
-    async def _close(self, why: str) -> None:
-        """Who waits is refused, and what is being loaded is given up."""
+    def _close(self, why: str) -> None:
+        """From now on nobody gets a lease; who waits is refused."""
         self._closed = self._closed or why
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         for member in self._members:
             self._refuse(member, lambda m: NotReady(self._closed, retry_after_s=5.0))
-        await self._moves.give_up_all()
 
 
 class _Desk:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from drivetrain.core.errors import DeadlineExceeded, DrivetrainError
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError
+from drivetrain.core.stats import ending
 from drivetrain.core.worker import Worker
 
 
@@ -25,9 +26,10 @@ class Lease:
     """Granted at once where the model is loaded; else `wait`. Whoever has one calls `release`, whatever happened.
 
     `left_s` is what the wait left of the request's time; None for one that did not have to wait.
+    `unserved` is how its request ended that did not get the worker, None for one that did.
     """
 
-    __slots__ = ("_future", "_holder", "_limit_s", "left_s", "since", "worker")
+    __slots__ = ("_future", "_holder", "_limit_s", "left_s", "since", "unserved", "worker")
 
     def __init__(self, holder: Holder, limit_s: float, *, since: float) -> None:
         self._holder: Holder | None = holder
@@ -35,6 +37,7 @@ class Lease:
         self._future: asyncio.Future[Worker] | None = None
         self.worker: Worker | None = None
         self.left_s: float | None = None
+        self.unserved: str | None = Cancelled.code
         self.since = since
 
     async def wait(self) -> Worker:
@@ -49,11 +52,14 @@ class Lease:
             async with asyncio.timeout_at(end):
                 worker = await self._future
         except TimeoutError:
+            self.unserved = DeadlineExceeded.code
             self.release()
             raise DeadlineExceeded(f"the model was not loaded within the request's {self._limit_s:g} seconds") from None
-        except BaseException:
+        except BaseException as exc:
+            self.unserved = ending(exc)
             self.release()
             raise
+        self.unserved = None
         self.left_s = max(0.001, end - loop.time())
         return worker
 
@@ -67,7 +73,9 @@ class Lease:
 
     def grant(self, worker: Worker) -> None:
         self.worker = worker
-        if self._future is not None and not self._future.done():
+        if self._future is None:
+            self.unserved = None
+        elif not self._future.done():
             self._future.set_result(worker)
 
     def refuse(self, error: DrivetrainError) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.errors import InvalidRequest, Overloaded
 from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.stats import Stats
 from drivetrain.core.status import State
 from drivetrain.core.worker import Worker
 from drivetrain.fleet.failure import retry_after_s
@@ -15,6 +17,9 @@ from drivetrain.fleet.lease import Lease
 from drivetrain.fleet.offer import Offer, Opened
 from drivetrain.fleet.policy import Seat
 from drivetrain.fleet.stage import Stage
+from drivetrain.telemetry.logs import FIELDS
+
+_requests = logging.getLogger("drivetrain.requests")
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +71,15 @@ class Member:
         worker = self.worker
         return worker is not None and worker.state is State.READY and worker.status.engine_alive
 
+    @property
+    def broken(self) -> bool:
+        """Whether what was loaded here will never serve again."""
+        return self.owned is not None and self.owned.state is State.FAILED
+
+    @property
+    def stats(self) -> Stats:
+        return self.offer.stats if self.worker is None else self.worker.stats
+
     def seat(self, now: float, *, keep_pinned: bool = True) -> Seat:
         """`keep_pinned`: one that is pinned is wanted by itself."""
         wishes = [self.line[0].since] if self.line else []
@@ -95,12 +109,18 @@ class Member:
         return timeout_s
 
     def join(self, lease: Lease) -> None:
-        """Raises `Overloaded` where too many wait already."""
-        if len(self.line) >= self.offer.max_waiting:
+        """Raises `Overloaded` where too many wait already. One may always: who else would have it loaded?"""
+        if len(self.line) >= max(1, self.offer.max_waiting):
             raise Overloaded(
                 f"{len(self.line)} requests wait for {self.name} to be loaded, which is all it takes; try again shortly"
             )
         self.line.append(lease)
+
+    def unserved(self, how: str) -> None:
+        """A request has ended that never got to the worker, which knows nothing of it: counted and told here."""
+        self.stats.endings[how] += 1
+        fields = {"model": self.name, "ending": how}
+        _requests.info("%s %s without a worker", self.name, how, extra={FIELDS: fields})
 
     def ask(self, now: float) -> None:
         """Load it as soon as there is room, whatever went wrong before."""
@@ -137,7 +157,8 @@ class Member:
 
     def report(self, now: float) -> dict[str, Any]:
         """All of it, for administrators."""
-        doing, retry_in_s = self.doing, round(max(0.0, self.retry_at - now), 3)
+        doing = self.doing if self.stage is Stage.LOADING or self.asked_at is not None else None
+        retry_in_s = round(max(0.0, self.retry_at - now), 3)
         return {
             "id": self.name,
             "object": "admin.model",

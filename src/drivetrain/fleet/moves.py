@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -33,15 +32,25 @@ class Moves:
         member.stage, member.doing = Stage.LOADING, ("opening", None)
         task = asyncio.create_task(self._load(member, members, ended), name=f"drivetrain-load-{member.name}")
         self._loads[member.name] = task
+
+        def unbegun(task: asyncio.Task[Exception | None]) -> None:  # cancelled before its first step, it did nothing
+            if self._loads.get(member.name) is task:
+                self._given_up(member)
+                self._ended(member, ended)
+
+        task.add_done_callback(unbegun)
         return task
+
+    @property
+    def loads(self) -> list[asyncio.Task[Exception | None]]:
+        return list(self._loads.values())
 
     async def _load(self, member: Member, members: Sequence[Member], ended: Callable[[], None]) -> Exception | None:
         failed: Exception | None = None
         try:
             worker = await self._open(member, members)
         except asyncio.CancelledError:
-            member.stage = Stage.UNLOADED
-            member.withdraw()
+            self._given_up(member)
             raise
         except Exception as exc:  # noqa: BLE001 - whatever a model does, the others go on
             failed = exc
@@ -52,10 +61,17 @@ class Moves:
             member.loaded(worker, self._clock())
             _log.info("%s is loaded", member.name)
         finally:
-            self._loads.pop(member.name, None)
-            ended()
-            self._changed()
+            self._ended(member, ended)
         return failed
+
+    def _given_up(self, member: Member) -> None:
+        member.stage = Stage.UNLOADED
+        member.withdraw()
+
+    def _ended(self, member: Member, ended: Callable[[], None]) -> None:
+        del self._loads[member.name]
+        ended()
+        self._changed()
 
     async def _open(self, member: Member, members: Sequence[Member]) -> Opened:
         """Where the memory was too little, once more when all that nobody uses has gone."""
@@ -69,11 +85,13 @@ class Moves:
             idle = [m for m in members if m.seat(self._clock()).free_to_go and not m.line]
             if not idle:
                 raise
-        await asyncio.gather(*(self.unload(other) for other in idle))
+        await asyncio.wait([self.unload(other) for other in idle])  # which go on when this load is given up
         return await member.offer.open(report)
 
     def unload(self, member: Member) -> asyncio.Task[None]:
-        worker = member.leaves()
+        return self._begin_unload(member, member.leaves())
+
+    def _begin_unload(self, member: Member, worker: Opened) -> asyncio.Task[None]:
         task = asyncio.create_task(self._unload(member, worker), name=f"drivetrain-unload-{member.name}")
         self._unloads.add(task)
         task.add_done_callback(self._unloads.discard)
@@ -99,17 +117,16 @@ class Moves:
         self._loads[member.name].cancel()
 
     async def give_up_all(self) -> None:
-        loads = list(self._loads.values())
-        for load in loads:
-            load.cancel()
-        await asyncio.gather(*loads, return_exceptions=True)
+        if loads := self.loads:
+            for load in loads:
+                load.cancel()
+            await asyncio.wait(loads)
 
     async def stop(self, members: Sequence[Member]) -> None:
         """Unload every one that is ours, in use or not: its worker ends what still runs."""
-        async with asyncio.TaskGroup() as group:
-            for member in members:
-                if (worker := member.owned) is not None:
-                    member.stage, member.worker, member.owned = Stage.UNLOADING, None, None
-                    group.create_task(self._unload(member, worker))
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*self._unloads, return_exceptions=True)
+        for member in members:
+            if (worker := member.owned) is not None:
+                member.stage, member.worker, member.owned = Stage.UNLOADING, None, None
+                self._begin_unload(member, worker)
+        if self._unloads:
+            await asyncio.wait(self._unloads)

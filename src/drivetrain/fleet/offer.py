@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from drivetrain.core.engine import Progress
+from drivetrain.core.stats import Stats
 from drivetrain.core.worker import Worker
 
 
@@ -35,3 +36,5 @@ class Offer:
     max_timeout_s: float = 3600.0
     size_bytes: Callable[[], int] = lambda: 0
     """About the memory that it will need; 0: not known. Asked before each load."""
+    stats: Stats = field(default_factory=Stats)
+    """Where its worker counts, and the fleet those requests that never got to the worker."""

@@ -118,12 +118,15 @@ def _busy(seat: Seat) -> bool:
 class _Room:
     """Places and bytes: those that are free now, and those that are being freed.
 
-    What a model will need is known only roughly, so one that would be alone is always tried.
+    What a model will need is known only roughly, so one that would be alone is always tried. While one is being loaded
+    nobody knows how much of its memory it has already: what certainly fits is loaded beside it; for the rest only the
+    places are looked at, so that it waits for the end of that load, and nothing goes for memory that may not be needed.
     """
 
     def __init__(self, seats: Sequence[Seat], limits: Limits, free_bytes: float) -> None:
         holding = [seat for seat in seats if seat.holds]
         self._alone = not holding
+        self._loading = any(seat.stage is Stage.LOADING for seat in holding)
         self._places = (float("inf") if limits.max_loaded is None else limits.max_loaded) - len(holding)
         self._bytes = free_bytes - sum(s.size_bytes for s in holding if s.stage is Stage.LOADING)
         self._staying = len(holding)
@@ -145,7 +148,7 @@ class _Room:
 
     def fits(self, seat: Seat, *, soon: bool = False) -> bool:
         if not soon:
-            return self._places >= 1 and (self._bytes >= seat.size_bytes or self._alone)
+            return self._places >= 1 and (self._alone or not seat.size_bytes or self._bytes >= seat.size_bytes)
         return self._with(seat, self._soon_places, self._soon_bytes, self._staying)
 
     def enough(self, seat: Seat, candidates: Sequence[Seat]) -> list[Seat] | None:
@@ -158,4 +161,5 @@ class _Room:
         return None
 
     def _with(self, seat: Seat, places: int, size: int, staying: int) -> bool:
-        return self._places + places >= 1 and (self._bytes + size >= seat.size_bytes or staying == 0)
+        enough = self._loading or staying == 0 or not seat.size_bytes or self._bytes + size >= seat.size_bytes
+        return self._places + places >= 1 and enough

@@ -141,7 +141,8 @@ async def serve(
 ) -> None:
     """Serve until `stop`. The server answers at once, and is ready when `start` has returned.
 
-    A `start` that fails ends the server and is raised. The caller frees what `start` made.
+    A `start` that fails ends the server and is raised; one that is under way at the end is cancelled. The caller
+    frees what `start` made.
     """
     turn = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
@@ -155,6 +156,10 @@ async def serve(
             loading.result()
             ready()
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await drain()
+        elif stopping.done():  # what is loaded already may have requests
+            loading.cancel()
+            await asyncio.wait({loading})
             await drain()
     finally:
         for task in (loading, stopping):

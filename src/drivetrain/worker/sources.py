@@ -183,7 +183,7 @@ _WORDS = {
 
 _AT_LEAST = {
     "context_length": 1, "max_running": 1, "max_waiting": 0, "max_stops": 0, "max_logprobs": 0, "max_images": 0,
-    "timeout_s": 0.001, "drain_s": 0, "max_tokens": 1,
+    "timeout_s": 0.001, "stall_s": 0.001, "drain_s": 0, "max_tokens": 1,
     "reader_timeout_s": 0.001, "max_unread": 1, "stream_interval": 1, "temperature": 0, "top_p": 1e-9, "top_k": 0,
     "min_p": 0, "repetition_penalty": 1e-9, "max_timeout_s": 0.001,
     "connect_timeout_s": 0.001, "first_timeout_s": 0.001, "silence_timeout_s": 0.001,

@@ -81,6 +81,16 @@ def test_flags_beat_the_file(tmp_path: Path) -> None:
     assert said("other=fake", "--config", str(file)).models == ("other=fake",)
 
 
+def test_the_one_model_may_stand_in_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('[serve]\nmodels = ["fake"]\n')
+    args = parsed("--config", str(file))
+    assert serve_fleet.read(args) is None
+    assert args.models == ["fake"]
+    outcome = run_here(capsys, "serve", "--config", str(file), "--explain")
+    assert (outcome.code, outcome.err) == (0, "")
+
+
 def test_the_example() -> None:
     found = said("--config", str(ROOT / "deploy" / "several-models.toml"))
     assert (found.max_loaded, found.idle_s, dict(found.aliases)) == (1, 900, {"gpt-4o-mini": "chat"})
@@ -160,6 +170,7 @@ async def test_counts_go_on_when_a_model_is_loaded_again() -> None:
     for name in ("fake", "two", "fake"):
         async with fleet.lease(name) as worker:
             await worker.complete(build_request({"prompt": "x", "max_tokens": 3}))
+            assert worker.stats is fleet.member(name).offer.stats, "where the fleet counts too"
             counted.append((worker.metadata.name, worker.stats.completion_tokens))
     assert counted == [("fake", 3), ("two", 3), ("fake", 6)]
     await fleet.stop()

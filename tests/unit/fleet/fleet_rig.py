@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any, cast
 
 from drivetrain.core.engine import Progress
+from drivetrain.core.stats import Stats
 from drivetrain.core.status import State
 from drivetrain.core.worker import Worker
 from drivetrain.fleet.fleet import Fleet
@@ -26,11 +27,19 @@ class StubWorker:
         self.name = name
         self.state = State.READY
         self.status = StubStatus()
+        self.stats = Stats()
+        self._stopping: asyncio.Task[None] | None = None
 
     async def drain(self, grace_s: float | None = None) -> None:
         self.state = State.DRAINING
 
     async def stop(self, grace_s: float | None = 0.0) -> None:
+        """As the real one: once begun it goes on to the end, also if the call is cancelled."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         await self._book.gate(self._book.stopping, self.name)
         self.state = State.STOPPED
         self._book.alive[self.name] -= 1

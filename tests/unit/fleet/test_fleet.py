@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from fleet_rig import Book, name_of, settle
+from fleet_rig import Book, StubWorker, name_of, settle
 
+from drivetrain.core.engine import Progress
 from drivetrain.core.errors import (
     DeadlineExceeded,
     EngineFailed,
@@ -21,8 +22,11 @@ from drivetrain.core.errors import (
     OutOfMemory,
     Overloaded,
 )
+from drivetrain.core.stats import ENDINGS
+from drivetrain.core.status import State
 from drivetrain.fleet.failure import reason, retry_after_s
 from drivetrain.fleet.fleet import Fleet
+from drivetrain.fleet.offer import Offer, Opened
 
 
 async def used(fleet: Fleet, name: str, timeout_s: float | None = None) -> str:
@@ -374,6 +378,155 @@ async def test_the_end_refuses_who_waits_and_gives_up_what_is_loading() -> None:
     await fleet.stop()
     assert not book.alive.total()
     assert not book.opening
+
+
+async def test_nothing_is_given_out_while_a_load_is_slow_to_give_up() -> None:
+    stubborn = asyncio.Event()
+
+    async def slow(report: Progress) -> Opened:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await stubborn.wait()
+        raise AssertionError
+
+    book = Book()
+    fleet = Fleet([book.offer("a"), Offer(name="b", open=slow)])
+    fleet.load("a")
+    await settle()
+    fleet.load("b")
+    await settle()
+    worker = fleet.find("a")
+    draining = asyncio.create_task(fleet.drain(0.0))
+    await settle()
+    assert not draining.done()
+    assert worker.state is State.DRAINING
+    with pytest.raises(NotReady, match="shutting down"):
+        await used(fleet, "a")
+    stubborn.set()
+    await draining
+    await fleet.stop()
+
+
+async def test_a_load_that_is_given_up_leaves_the_evictions_that_it_began_alone() -> None:
+    book = Book()
+    fleet = book.fleet(book.offer("a"), book.offer("b"))
+    await fleet.start()
+    fleet.unload("b")
+    await settle()
+    book.failures = {"b": [OutOfMemory("too little")]}
+    book.by_hand = True
+    fleet.load("b")
+    await settle()
+    book.opening["b"].set_result(None)
+    await settle()
+    assert states(fleet) == {"a": "unloading", "b": "loading"}
+    fleet.unload("b")
+    await settle()
+    assert states(fleet) == {"a": "unloading", "b": "unloaded"}, "its memory is not free yet"
+    stopping = asyncio.create_task(fleet.stop())
+    await settle()
+    assert not stopping.done()
+    book.stopping["a"].set_result(None)
+    await stopping
+    assert not book.alive.total()
+
+
+async def test_a_first_failure_waits_for_what_requests_have_loaded() -> None:
+    book = Book(by_hand=True)
+    book.failures = {"a": [LoadFailed("broken")]}
+    fleet = book.fleet(book.offer("a"), book.offer("b"))
+    starting = asyncio.create_task(fleet.start())
+    await settle()
+    asked = asyncio.create_task(used(fleet, "b"))
+    await settle()
+    book.opening["a"].set_result(None)
+    await settle()
+    assert states(fleet) == {"a": "failed", "b": "loading"}
+    assert not starting.done()
+    book.opening["b"].set_result(None)
+    await starting
+    assert await asked == "b"
+    book.by_hand = False
+    await fleet.stop()
+
+
+async def test_a_load_that_is_given_up_before_it_began_can_be_begun_again() -> None:
+    book = Book()
+    fleet = book.fleet(book.offer("a"), book.offer("b"), max_loaded=1)
+    fleet.load("a")
+    fleet.unload("a")
+    await settle()
+    assert states(fleet) == {"a": "unloaded", "b": "unloaded"}
+    assert await used(fleet, "b") == "b"
+    assert await used(fleet, "a") == "a"
+    await fleet.stop()
+
+
+async def test_each_request_that_gets_no_worker_is_counted_once() -> None:
+    book = Book(by_hand=True)
+    fleet = book.fleet(book.offer("a", max_waiting=2))
+    stats = fleet.member("a").offer.stats
+    given_up, late = asyncio.create_task(used(fleet, "a")), asyncio.create_task(used(fleet, "a", 0.05))
+    await settle()
+    with pytest.raises(Overloaded):
+        await used(fleet, "a")
+    given_up.cancel()
+    with pytest.raises(DeadlineExceeded):
+        await late
+    book.failures = {"a": [LoadFailed("broken")]}
+    failing = asyncio.create_task(used(fleet, "a"))
+    await settle()
+    book.opening["a"].set_result(None)
+    with pytest.raises(NotLoaded):
+        await failing
+    assert stats.endings == {"overloaded": 1, "cancelled": 1, "deadline_exceeded": 1, "not_loaded": 1}
+    assert set(stats.endings) <= set(ENDINGS)
+    book.by_hand = False
+    book.now += 5
+    assert await used(fleet, "a") == "a"
+    assert await used(fleet, "a") == "a"
+    assert stats.endings.total() == 4
+    assert not fleet.find("a").stats.endings, "its worker counts those that it got"
+    await fleet.stop()
+
+
+async def test_one_may_wait_for_a_model_that_takes_no_queue() -> None:
+    book = Book()
+    fleet = book.fleet(book.offer("a", max_waiting=0))
+    assert await used(fleet, "a") == "a"
+    await fleet.stop()
+
+
+async def test_what_a_worker_reports_later_is_no_progress_of_a_load() -> None:
+    book = Book()
+    reports: list[Progress] = []
+
+    async def talkative(report: Progress) -> Opened:
+        reports.append(report)
+        return await book.offer("a").open(report)
+
+    fleet = Fleet([Offer(name="a", open=talkative)])
+    await fleet.start()
+    reports[0]("reading", 0.5)
+    assert fleet.report()[0]["progress"] is None
+    await fleet.stop()
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+async def test_one_whose_engine_will_not_come_back_is_loaded_anew(pinned: bool) -> None:
+    book = Book()
+    fleet = book.fleet(book.offer("a", pinned=pinned), book.offer("b"), max_loaded=1)
+    await fleet.start()
+    running = fleet.lease("a")
+    cast("StubWorker", fleet.find("a")).state = State.FAILED
+    again = asyncio.create_task(used(fleet, "a"))
+    await settle()
+    assert not again.done(), "one in use is never unloaded"
+    running.release()
+    assert await again == "a"
+    assert book.opened == ["a", "a"]
+    await fleet.stop()
 
 
 async def test_of_running_workers() -> None:

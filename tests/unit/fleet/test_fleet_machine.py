@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from drivetrain.core.errors import DrivetrainError, InvalidRequest, LoadFailed, NotReady
+from drivetrain.core.errors import DrivetrainError, InvalidRequest, LoadFailed, NotReady, OutOfMemory
 from drivetrain.core.worker import Worker
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.fleet.lease import Lease
@@ -92,11 +92,11 @@ class FleetMachine(RuleBasedStateMachine):
         self.turn()
 
     @precondition(lambda self: self.book.opening)
-    @rule(data=st.data(), fails=st.booleans())
-    def load_ends(self, data: st.DataObject, fails: bool) -> None:
+    @rule(data=st.data(), fails=st.none() | st.sampled_from([LoadFailed, OutOfMemory]))
+    def load_ends(self, data: st.DataObject, fails: type[Exception] | None) -> None:
         name = data.draw(st.sampled_from(sorted(self.book.opening)))
-        if fails:
-            self.book.failures[name] = [LoadFailed("it is broken")]
+        if fails is not None:
+            self.book.failures[name] = [fails("it is broken")]
         self.book.opening[name].set_result(None)
         self.turn()
 
@@ -111,14 +111,15 @@ class FleetMachine(RuleBasedStateMachine):
         self.book.now += seconds
         self.turn()
 
-    @rule(name=NAMES, verb=st.sampled_from(["load", "unload", "pin", "unpin"]))
-    def administer(self, name: str, verb: str) -> None:
+    @rule(name=NAMES, verbs=st.lists(st.sampled_from(["load", "unload", "pin", "unpin"]), min_size=1, max_size=3))
+    def administer(self, name: str, verbs: list[str]) -> None:
         async def go() -> None:
-            try:
-                getattr(self.fleet, verb)(name)
-            except InvalidRequest:
-                member = self.fleet.member(name)
-                assert verb == "pin" or member.pinned or member.leases or member.line
+            for verb in verbs:  # nothing else happens between them
+                try:
+                    getattr(self.fleet, verb)(name)
+                except InvalidRequest:
+                    member = self.fleet.member(name)
+                    assert verb == "pin" or member.pinned or member.leases or member.line
 
         self.loop.run_until_complete(go())
         self.turn()
@@ -128,6 +129,17 @@ class FleetMachine(RuleBasedStateMachine):
         if hasattr(self, "fleet") and self.max_loaded is not None:
             assert sum(member.stage in HELD for member in self.fleet.members) <= self.max_loaded
             assert self.book.alive.total() <= self.max_loaded
+
+    @invariant()
+    def what_moves_is_being_moved(self) -> None:
+        if hasattr(self, "fleet") and not self.book.opening and not self.book.stopping:
+            assert all(member.stage not in {Stage.LOADING, Stage.UNLOADING} for member in self.fleet.members)
+
+    @invariant()
+    def what_is_not_there_holds_nothing(self) -> None:
+        if hasattr(self, "fleet"):
+            for member in self.fleet.members:
+                assert self.book.alive[member.name] <= (member.stage in HELD)
 
     @invariant()
     def one_in_use_is_there(self) -> None:

@@ -108,6 +108,20 @@ def test_one_that_is_being_loaded_is_hope() -> None:
     assert decide(Seat(name="a", stage=Stage.LOADING), wanted("b"), max_loaded=1) == Plan()
 
 
+def test_a_model_of_no_known_size_fits_any_memory() -> None:
+    taken = Seat(name="a", stage=Stage.LOADING, pinned=True, size_bytes=9)
+    assert decide(taken, wanted("far"), free_bytes=8) == Plan(load=("far",))
+
+
+def test_while_one_is_being_loaded_nothing_goes_and_nobody_is_refused_for_memory() -> None:
+    loading = Seat(name="a", stage=Stage.LOADING, pinned=True, size_bytes=9)
+    idle = ready("idle", size_bytes=4)
+    assert decide(loading, wanted("b", size_bytes=3), free_bytes=8) == Plan()
+    assert decide(loading, idle, wanted("b", size_bytes=3), free_bytes=8) == Plan()
+    assert decide(loading, idle, wanted("b", size_bytes=3), free_bytes=8, max_loaded=2) == Plan(unload=("idle",))
+    assert decide(loading, wanted("b", size_bytes=3), free_bytes=8, max_loaded=1).hopeless == {"b"}
+
+
 def test_idle_ones_leave_after_their_time() -> None:
     seats = [
         ready("old", last_used=NOW - 60),
@@ -160,9 +174,9 @@ def test_promises(fields: list[dict[str, Any]], max_loaded: int | None, idle_s: 
     for name in (*decided.load, *decided.hopeless):
         assert seats[name].wanted_since is not None
         assert not seats[name].holds
-    if held or len(decided.load) > 1:
+    if beside := [size for n in decided.load[0 if held else 1 :] if (size := seats[n].size_bytes)]:
         loading = sum(seat.size_bytes for seat in seats.values() if seat.stage is Stage.LOADING)
-        assert not decided.load or sum(seats[n].size_bytes for n in decided.load[1:]) + loading <= free_bytes
+        assert sum(beside) + loading <= free_bytes
     assert len({*decided.load, *decided.unload, *decided.hopeless}) == sum(
         map(len, (decided.load, decided.unload, decided.hopeless))
     )

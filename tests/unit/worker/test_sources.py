@@ -27,6 +27,7 @@ from drivetrain.worker.sources import environment_name, read_settings
         ({"timeout_s": 5000.0}, "timeout_s"),
         ({"overflow": "explode"}, "overflow"),
         ({"max_n": 0}, "max_n"),
+        ({"stall_s": 0}, "stall_s"),
     ],
 )
 def test_bad_keywords(given: dict[str, object], name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import quote
 
 from drivetrain.conform.answers import Answer, Api, read_stream, read_whole
 from drivetrain.conform.client import Client, authorized, encoded
@@ -62,6 +63,11 @@ class Asking:
     @property
     def base(self) -> str:
         return self.client.address.path
+
+    @property
+    def card(self) -> str:
+        """Where the model tells of itself. A server may give it any name."""
+        return f"/models/{quote(self.model, errors='replace')}"
 
     @property
     def root(self) -> str:

@@ -11,6 +11,7 @@ from drivetrain.conform.verdict import Failed, NotOffered, ensure
 
 _KINDS: dict[type, str] = {str: "a string", int: "an integer", float: "a number", list: "a list", dict: "an object"}
 MAX_ERROR_BYTES = 4096
+LARGEST = 2**1023
 
 
 def take(document: Any, path: str, kind: type) -> Any:
@@ -36,7 +37,14 @@ def brief(value: Any, limit: int = 80) -> str:
 def _is(value: Any, kind: type) -> bool:
     if isinstance(value, bool):
         return False
-    return isinstance(value, (int, float)) if kind is float else isinstance(value, kind)
+    return is_number(value) if kind is float else isinstance(value, kind)
+
+
+def is_number(value: Any) -> bool:
+    """JSON has integers that no float can hold: these are none."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST)
 
 
 # Errors

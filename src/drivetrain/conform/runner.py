@@ -20,6 +20,7 @@ from drivetrain.core.errors import InvalidSetting
 SHOWN_FIRST, SHOWN_LAST = 1, 4
 IGNORED = "the server takes all unknown fields (parameters.unknown), and this one has no effect"
 GONE = "the server cannot be reached any more"
+STRANGE = "the case met something that it does not know"
 
 Progress = Callable[[str, float | None], None]
 
@@ -106,6 +107,8 @@ async def _run_one(case: Case, trial: Trial) -> tuple[Result, bool]:
         outcome, said, alive = Outcome.FAIL, f"{GONE}: {exc}", False
     except Broken as exc:
         outcome, said, alive = Outcome.FAIL, str(exc), None
+    except Exception as exc:  # noqa: BLE001 - an answer that nobody thought of must not take all other results with it
+        outcome, said = Outcome.FAIL, f"{STRANGE}: {type(exc).__name__}: {exc}"[:300]
     result = Result(
         case=case,
         outcome=outcome,

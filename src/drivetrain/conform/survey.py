@@ -6,13 +6,12 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from drivetrain.conform.answers import CHAT, COMPLETIONS, Api
 from drivetrain.conform.asking import PROMPT, Asking
 from drivetrain.conform.client import Broken, Client, Unreachable
 from drivetrain.conform.exchange import Exchange
-from drivetrain.conform.reading import honoured, message_of
+from drivetrain.conform.reading import brief, honoured, message_of
 from drivetrain.conform.verdict import Failed, NotOffered, NotRun, Verdict
 
 T = TypeVar("T")
@@ -21,12 +20,13 @@ SAMPLE_TOKENS = 24
 UNKNOWN_FIELD = "drivetrain_conform_no_such_field"
 PROMPTS = (PROMPT, "Write one sentence about the moon.", "The colours of the rainbow are")
 _TELLING = (
-    ("{base}/models/{model}", ("engine", "architecture", "device", "dtype")),
+    ("{base}{card}", ("engine", "architecture", "device", "dtype")),
     ("{root}/version", ("version",)),
     ("{root}/status", ("version",)),
     ("{root}/props", ("build_info",)),
 )
 ROOM_TOKENS = 200
+MOST_CONTEXT = 2**24
 UNKNOWN_ROOM_TOKENS = 600
 GOOD_RUN = 14
 """A sample with so many characters in a row that are whole is good enough to take stops out of."""
@@ -137,7 +137,7 @@ class Survey:
         """What the server says of itself: names and versions, as far as it tells them. Raises `Broken`."""
         asking, told = Asking(self._client, self._model), dict[str, str]()
         for path, names in _TELLING:
-            place = path.format(root=asking.root, base=asking.base, model=quote(self._model))
+            place = path.format(root=asking.root, base=asking.base, card=asking.card)
             exchange = await asking.ask("GET", place)
             told |= {"server": exchange.reply_headers["server"]} if "server" in exchange.reply_headers else {}
             document = _document(exchange) if exchange.status == 200 else {}
@@ -151,7 +151,7 @@ class Survey:
 
     async def _context_length(self, asking: Asking) -> int:
         places: list[Any] = []
-        for path in (f"{asking.base}/models/{quote(asking.model)}", f"{asking.base}/models", f"{asking.root}/props"):
+        for path in (asking.base + asking.card, f"{asking.base}/models", f"{asking.root}/props"):
             exchange = await asking.ask("GET", path)
             if exchange.status == 200:
                 document = _document(exchange)
@@ -162,6 +162,8 @@ class Survey:
                 for name in ("context_length", "max_model_len", "n_ctx"):
                     found = holder.get(name) if isinstance(holder, dict) else None
                     if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+                        if found > MOST_CONTEXT:
+                            raise NotRun(f"a context of {brief(found)} tokens is too long to be filled here")
                         return found
         raise NotRun("the server does not tell its context length")
 

@@ -23,7 +23,7 @@ from drivetrain.conform.exchange import Exchange, Shown, show
 from drivetrain.conform.page import page
 from drivetrain.conform.reading import error_of, honoured, names, param_names, refused, take
 from drivetrain.conform.report import Report, Result, area_table, detail_lines, document
-from drivetrain.conform.runner import GONE, find_model, run
+from drivetrain.conform.runner import GONE, STRANGE, find_model, run
 from drivetrain.conform.survey import Sample
 from drivetrain.conform.trial import Trial
 from drivetrain.conform.verdict import Failed, NotOffered, NotRun, Outcome
@@ -177,6 +177,11 @@ def answered(status: int, document: Any, kind: str = "application/json") -> Exch
 def test_what_is_missing_is_named(document: Any, words: str) -> None:
     with pytest.raises(Failed, match=words):
         take(document, "a.0.b", str)
+
+
+def test_what_no_float_can_hold_is_no_number() -> None:
+    with pytest.raises(Failed, match="must be a number"):
+        take({"a": -(10**400)}, "a", float)
 
 
 def test_a_bool_is_no_number() -> None:
@@ -333,6 +338,9 @@ def test_samples_are_cut_where_characters_are_whole() -> None:
         ("/metrics", b'vllm:num_requests_running{engine="0",model_name="m"} 1.0\n', 1),
         ("/metrics", b"llamacpp:requests_processing 4\n", 4),
         ("/metrics", b"up 1\n", None),
+        ("/metrics", b"llamacpp:requests_processing 1.2.3\n", None),
+        ("/metrics", b"llamacpp:requests_processing .\n", None),
+        ("/metrics", b"llamacpp:requests_processing " + b"9" * 400, None),
         ("/slots", [{"is_processing": True}, {"is_processing": False}], 1),
         ("/slots", b"x", None),
     ],
@@ -444,6 +452,22 @@ async def test_a_check_that_meets_broken_http_fails_and_the_run_goes_on() -> Non
     async with raw(b"nonsense\r\n") as (client, _):
         await run(client, "m", cases, found, lambda what, share: None)
     assert [(r.outcome, "not HTTP" in r.said) for r in found.results] == [(Outcome.FAIL, True)] * 2
+
+
+async def test_a_check_that_does_not_know_what_it_met_fails_and_the_run_goes_on() -> None:
+    async def check(trial: Trial) -> None:
+        found = (await trial.get("/models")).json()
+        assert found["data"][7]
+
+    cases = [Case(id=f"models.{i}", area=Area.MODELS, asks="a", holds="b", offered=ALWAYS, check=check) for i in "xy"]
+    found = report()
+    async with raw(listing("only one")) as (client, _):
+        await run(client, "m", cases, found, lambda what, share: None)
+    assert [r.outcome for r in found.results] == [Outcome.FAIL] * 2
+    for result in found.results:
+        assert result.said == f"{STRANGE}: IndexError: list index out of range"
+        assert "GET /v1/models" in result.exchanges[-1].request
+        assert "only one" in result.exchanges[-1].reply
 
 
 async def test_what_hangs_once_is_not_asked_again() -> None:

@@ -153,7 +153,7 @@ class Toy:
                 event = {"error": Refused("the time is over", code="deadline_exceeded").error}
             await self._run(reply.step_s, reader)
             text = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
-            writer.write(self.faults.wire(f"data: {text}\n\n".encode()))
+            writer.write(self.faults.wire(f"data: {text}\n\n".encode(errors="backslashreplace")))
             await writer.drain()
             if isinstance(event, dict) and "error" in event:
                 writer.write(self.faults.wire(b"data: [DONE]\n\n"))

@@ -6,7 +6,6 @@ OpenAI's own API has the paths below `/v1` only; for the others, `auth.beside` g
 from __future__ import annotations
 
 from collections.abc import Iterable
-from urllib.parse import quote
 
 from drivetrain.conform.case import Area, Cases
 from drivetrain.conform.reading import error_of
@@ -29,7 +28,7 @@ def _need_key(t: Trial) -> None:
 
 def _below_v1(t: Trial) -> list[tuple[str, str]]:
     """Every path of OpenAI's API."""
-    listed = [("GET", f"{t.base}/models{rest}") for rest in ("", "/", f"/{quote(t.model)}")]
+    listed = [("GET", t.base + path) for path in ("/models", "/models/", t.card)]
     return listed + [("POST", t.base + path) for path in POST]
 
 

@@ -32,7 +32,7 @@ WORTH_S = 2 * FREE_WITHIN_S
 MANY = 16
 _GAUGES = re.compile(
     r"^(?:drivetrain_requests_running|vllm:num_requests_running|llamacpp:requests_processing"
-    r"|sglang:num_running_reqs|tgi_batch_current_size)(?:\{[^}]*\})?\s+([\d.]+)",
+    r"|sglang:num_running_reqs|tgi_batch_current_size)(?:\{[^}]*\})?[ \t]+(\d{1,15}(?:\.\d*)?)(?!\S)",
     re.MULTILINE,
 )
 

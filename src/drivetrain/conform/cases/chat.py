@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drivetrain.conform.answers import CHAT
+from drivetrain.conform.answers import CHAT, read_whole
 from drivetrain.conform.asking import LEFT_OUT, PROMPT
 from drivetrain.conform.case import BY_ENDPOINT, BY_FIELD, Area, Cases
 from drivetrain.conform.cases.shapes import check_length, check_shape
@@ -96,7 +96,7 @@ async def _developer(t: Trial) -> None:
         messages = [{"role": role, "content": "Be brief."}, {"role": "user", "content": PROMPT}]
         exchange = await t.post(CHAT.path, t.body(CHAT, messages=messages))
         honoured(exchange, {role: None, "role": None, "messages": None})
-        counts.append((exchange.json().get("usage") or {}).get("prompt_tokens"))
+        counts.append(read_whole(CHAT, exchange).counted.prompt)
     ensure(counts[0] == counts[1], f"system counts {counts[0]} prompt tokens, developer {counts[1]}")
 
 

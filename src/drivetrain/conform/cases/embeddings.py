@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import struct
 from typing import Any
@@ -12,7 +11,7 @@ from drivetrain.conform.answers import read_usage
 from drivetrain.conform.asking import LEFT_OUT
 from drivetrain.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
 from drivetrain.conform.exchange import Exchange
-from drivetrain.conform.reading import brief, honoured, param_names, refused, take
+from drivetrain.conform.reading import brief, honoured, is_number, param_names, refused, take
 from drivetrain.conform.survey import UNKNOWN_FIELD, answered
 from drivetrain.conform.trial import Trial
 from drivetrain.conform.verdict import Failed, NotOffered, ensure
@@ -35,6 +34,9 @@ async def _embed(t: Trial, **fields: Any) -> list[list[float]]:
     _offered(exchange)
     honoured(exchange, {name: None for name in fields if name != "input"})
     data = take(exchange.json(), "data", list)
+    given = fields.get("input", TEXTS[0])
+    want = 1 if isinstance(given, str) or isinstance(given[0], int) else len(given)
+    ensure(len(data) == want, f"inputs: {want}, vectors that came back: {len(data)}")
     indices = [take(item, "index", int) for item in data]
     ensure(indices == list(range(len(data))), f"the indices are {indices}; they must be in order")
     return [_vector(item) for item in data]
@@ -52,7 +54,7 @@ def _vector(item: Any) -> list[float]:
         return _decoded(found)
     vector = take(item, "embedding", list)
     ensure(vector, "an embedding is empty")
-    if not all(isinstance(x, (int, float)) and math.isfinite(x) for x in vector):
+    if not all(is_number(x) and math.isfinite(x) for x in vector):
         raise Failed(f"an embedding holds what is no number: {brief(vector)}")
     return [float(x) for x in vector]
 
@@ -60,9 +62,11 @@ def _vector(item: Any) -> list[float]:
 def _decoded(text: str) -> list[float]:
     try:
         data = base64.b64decode(text, validate=True)
-        return list(struct.unpack(f"<{len(data) // 4}f", data))
-    except (binascii.Error, struct.error):
+        vector = list(struct.unpack(f"<{len(data) // 4}f", data))
+    except (ValueError, struct.error):
         raise Failed(f"an embedding is no base64 of 32-bit floats: {brief(text)}") from None
+    ensure(vector, "an embedding is empty")
+    return vector
 
 
 def _distance(one: list[float], two: list[float]) -> float:
@@ -77,8 +81,9 @@ async def _shape(t: Trial) -> None:
     _offered(exchange)
     document = exchange.json()
     ensure(take(document, "object", str) == "list", f"object is {document['object']!r}, not 'list'")
-    (item, *more) = take(document, "data", list) or [{}]
-    ensure(not more, "one text gave several vectors")
+    data = take(document, "data", list)
+    ensure(len(data) == 1, f"one text gave {len(data)} vectors")
+    item = data[0]
     ensure(take(item, "object", str) == "embedding", f"an item's object is {item['object']!r}, not 'embedding'")
     ensure(take(item, "index", int) == 0, "the index is not 0")
     _vector(item)
@@ -97,7 +102,6 @@ async def _base64(t: Trial) -> None:
 @case("order", asks="three texts at once, and one by one", holds="the same vectors, in the order of the texts")
 async def _order(t: Trial) -> None:
     together = await _embed(t, input=TEXTS)
-    ensure(len(together) == len(TEXTS), f"{len(TEXTS)} texts gave {len(together)} vectors")
     for text, vector in zip(TEXTS, together, strict=True):
         alone = (await _embed(t, input=text))[0]
         ensure(_distance(alone, vector) < 0.01, f"{text!r} has another vector in a list than alone")

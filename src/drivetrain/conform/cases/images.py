@@ -8,7 +8,7 @@ import struct
 import zlib
 from typing import Any
 
-from drivetrain.conform.answers import CHAT
+from drivetrain.conform.answers import CHAT, read_usage
 from drivetrain.conform.case import Area, Cases
 from drivetrain.conform.exchange import Exchange
 from drivetrain.conform.reading import honoured, message_of, refused
@@ -56,10 +56,10 @@ async def _counts(t: Trial) -> tuple[int, int]:
         if any(word in said.lower() for word in _REFUSALS):
             raise NotOffered(f"the server says: {said}"[:300])
         honoured(exchange, {"messages": None, "content": None})
-    count = (exchange.json().get("usage") or {}).get("prompt_tokens")
-    if not isinstance(count, int):
+    usage = read_usage(exchange.json())
+    if usage is None:
         raise Failed("the answer to a picture has no usage")
-    return count, (await t.generate(CHAT, **CHAT.asking(ASK), max_tokens=4)).counted.prompt
+    return usage.prompt, (await t.generate(CHAT, **CHAT.asking(ASK), max_tokens=4)).counted.prompt
 
 
 async def _sees(t: Trial) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 from drivetrain.conform.case import BY_ENDPOINT, Area, Cases
 from drivetrain.conform.reading import brief, take
 from drivetrain.conform.survey import answered
@@ -41,7 +39,7 @@ async def _named(t: Trial) -> None:
 
 @case("retrieve", asks="GET /v1/models/{id} of a model in the list", holds="the same id")
 async def _retrieve(t: Trial) -> None:
-    exchange = await t.get(f"/models/{quote(t.model)}")
+    exchange = await t.get(t.card)
     answered(exchange)
     found = take(exchange.json(), "id", str)
     ensure(found == t.model, f"the id is {found!r}, not {t.model!r}")
@@ -49,7 +47,7 @@ async def _retrieve(t: Trial) -> None:
 
 @case("retrieve_unknown", asks="GET /v1/models/{id} of a model that is not there", holds="404")
 async def _retrieve_unknown(t: Trial) -> None:
-    known = await t.get(f"/models/{quote(t.model)}")
+    known = await t.get(t.card)
     if known.status in {404, 405}:
         raise NotOffered(f"{known.path} answers with status {known.status}")
     exchange = await t.get(f"/models/{UNKNOWN}")

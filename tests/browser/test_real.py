@@ -34,7 +34,7 @@ def running(page: Page, address: str) -> tuple[int, int]:
     status = page.request.get(f"{address}/status").json()
     assert status["waiting"] == 0
     found = re.search(
-        r"^drivetrain_requests_running\{.*\} (\d+)$", page.request.get(f"{address}/metrics").text(), re.MULTILINE
+        r"^drivetrain_requests_running\{.*\} (\d+)\.0$", page.request.get(f"{address}/metrics").text(), re.MULTILINE
     )
     assert found
     return int(status["running"]), int(found[1])

@@ -13,27 +13,17 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
-from drivetrain.bench.remote import Asking, Remote
-from drivetrain.bench.report import compare
+from http_path import CONTEXT, MODEL, remote, row
+
 from drivetrain.bench.served import serving
-from drivetrain.bench.session import Played, Session, Side
-from drivetrain.bench.target import Facts
-from drivetrain.bench.wire import Address
+from drivetrain.bench.session import Session, Side
 from drivetrain.bench.workload import Closed, Workload
 from drivetrain.deploy import cluster
 from drivetrain.deploy.plan import IngressPlan, ModelPlan, arguments_of
 
-MODEL = "smollm2-135m"
-CONTEXT = 1024
 THREADS = 2
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-
-
-def remote(label: str, url: str, key: str) -> Remote:
-    asking = Asking(address=Address.parse(url), model=MODEL, key=key)
-    return Remote(asking, label=label, facts=Facts(kind="over HTTP", model=MODEL))
 
 
 def cpu_by_part() -> dict[str, float]:
@@ -58,19 +48,6 @@ def cpu_by_part() -> dict[str, float]:
 
 def since(before: dict[str, float], per: float) -> dict[str, float]:
     return {part: (now - before[part]) / per for part, now in cpu_by_part().items()}
-
-
-def row(played: Played) -> dict[str, Any]:
-    ours, direct = played.rounds
-    found = compare(ours, direct)
-    if found is None or found.first_token_later_s is None or any(r.failures for r in (*ours, *direct)):
-        raise RuntimeError(f"{played.level.label}: requests failed")
-    return {
-        "load": played.level.label,
-        "ratio": round(found.throughput_ratio.median, 4),
-        "first_token_later_ms": round(1000 * found.first_token_later_s.median, 1),
-        "tokens_per_s": [[round(r.tokens_per_s, 1) for r in rounds] for rounds in played.rounds],
-    }
 
 
 async def main() -> None:

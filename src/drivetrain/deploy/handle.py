@@ -22,7 +22,7 @@ from drivetrain.core.errors import (
     Unsupported,
 )
 from drivetrain.core.messages import parse_messages
-from drivetrain.core.parameters import PARAMETERS, check
+from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Embeddings, Result
 from drivetrain.core.stats import Stats, ending
@@ -32,7 +32,7 @@ from drivetrain.deploy.errors import FOREIGN, LOST, translated
 from drivetrain.deploy.prefix import prefix_of
 from drivetrain.deploy.replica import Description
 from drivetrain.deploy.stream import ATTEMPTS, HandleRun, HandleStream
-from drivetrain.worker.embedding import embed_inputs
+from drivetrain.worker.embedding import check_embedding
 
 T = TypeVar("T")
 
@@ -254,11 +254,7 @@ class HandleWorker:
         trace_context: Mapping[str, str] | None = None,
     ) -> Embeddings:
         said = self._open()
-        if not said.capabilities.embeddings:
-            raise Unsupported("this model gives no embeddings", param="input")
-        items = embed_inputs(inputs, said.capabilities.limits)
-        if timeout_s is not None:
-            PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
+        items = check_embedding(inputs, timeout_s, said.capabilities)
         error: BaseException | None = None
         try:
             made = await self._ask(

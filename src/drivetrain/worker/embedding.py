@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drivetrain.core.capabilities import Limits
+from drivetrain.core.capabilities import Capabilities, Limits
 from drivetrain.core.engine import EmbedItem, EngineInfo
-from drivetrain.core.errors import ContextOverflow, InvalidRequest
-from drivetrain.core.parameters import string
+from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
+from drivetrain.core.parameters import PARAMETERS, string
 from drivetrain.core.prompt import Prompt
 
 EmbedInput = str | tuple[int, ...]
+
+
+def check_embedding(inputs: Any, timeout_s: float | None, capabilities: Capabilities) -> list[EmbedInput]:
+    """What can be told of a request before it has a place: the texts, or what is wrong with it."""
+    if not capabilities.embeddings:
+        raise Unsupported("this model gives no embeddings", param="input")
+    items = embed_inputs(inputs, capabilities.limits)
+    if timeout_s is not None:
+        PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
+    return items
 
 
 def embed_inputs(inputs: Any, limits: Limits) -> list[EmbedInput]:

@@ -23,10 +23,9 @@ from drivetrain.core.errors import (
     InvalidRequest,
     InvalidSetting,
     NotReady,
-    Unsupported,
 )
 from drivetrain.core.messages import parse_messages
-from drivetrain.core.parameters import PARAMETERS, check
+from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.core.results import DeviceMemory, Embeddings, Metrics, Result, Usage
 from drivetrain.core.stats import Stats, ending
@@ -38,7 +37,7 @@ from drivetrain.telemetry.tracing import NoTracer, Tracer
 from drivetrain.worker import logbook
 from drivetrain.worker.admission import Admission
 from drivetrain.worker.defaults import Defaults
-from drivetrain.worker.embedding import embed_inputs, tokenize_inputs
+from drivetrain.worker.embedding import check_embedding, tokenize_inputs
 from drivetrain.worker.measure import count, measure
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.metadata import describe
@@ -356,11 +355,7 @@ class Worker:
         error: BaseException | None = None
         began = time.monotonic()
         try:
-            if not self._capabilities.embeddings:
-                raise Unsupported("this model gives no embeddings", param="input")
-            items = embed_inputs(inputs, self._capabilities.limits)
-            if timeout_s is not None:
-                PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
+            items = check_embedding(inputs, timeout_s, self._capabilities)
             limit = min(timeout_s or self.settings.timeout_s, self.settings.max_timeout_s)
             made = await self._embed_within(limit, self._embed(items, self._info, self._preparer, trace))
         except BaseException as exc:

@@ -110,7 +110,14 @@ class Core:
         return tuple(process.pid for process in manager.processes) if manager is not None else ()
 
     async def start(self) -> Loaded:
-        await self._start()
+        self._starting = asyncio.ensure_future(
+            asyncio.to_thread(_make, self._path, self._arguments, self.seen, self._made)
+        )
+        await asyncio.shield(self._starting)
+        self._llm, self._starting = self._made.pop(), None
+        self._guard = Guard(self.pids)
+        async with asyncio.timeout(FIRST_ANSWER_S):  # one that dies now never answers
+            await self._llm.get_supported_tasks()  # or the first request asks, and may be cancelled in the middle
         self._watcher = asyncio.create_task(self._watch(), name="vllm-watch")
         return _loaded(self._llm)
 
@@ -167,17 +174,6 @@ class Core:
                 await self._starting
                 self._llm = self._made.pop()
         await self._end()
-
-    async def _start(self) -> None:
-        self._starting = asyncio.ensure_future(
-            asyncio.to_thread(_make, self._path, self._arguments, self.seen, self._made)
-        )
-        await asyncio.shield(self._starting)
-        self._llm, self._starting = self._made.pop(), None
-        self._guard = Guard(self.pids)
-        self._dead = asyncio.Event()
-        async with asyncio.timeout(FIRST_ANSWER_S):  # one that dies now never answers
-            await self._llm.get_supported_tasks()  # or the first request asks, and may be cancelled in the middle
 
     async def _end(self) -> None:
         """vLLM lies in cycles that hold sockets, and what is left of it when the interpreter ends fails aloud."""

@@ -311,4 +311,4 @@ async def test_no_task_is_left() -> None:
     with controller(heard) as address:
         async with attended(lambda fleet: FastChatController(address, HERE, fleet)):
             await until(lambda: heard.known)
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() <= before

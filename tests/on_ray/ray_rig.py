@@ -31,7 +31,8 @@ class SteadyRig(FakeRig):
 
 
 THREAD = ThreadPoolExecutor(1)
-RIGS: dict[str, Callable[[], Rig]] = {"fake": SteadyRig, "llamacpp": LlamaCppRig}
+RIGS: dict[str, Callable[[], Rig]] = {"fake": SteadyRig, "fake-by-calls": SteadyRig, "llamacpp": LlamaCppRig}
+"""Events go over a link of ours, and as Ray's own items where there can be none."""
 
 
 class RigReplica(Replica):
@@ -137,8 +138,8 @@ class FarTokenizer:
 class RigWorker(HandleWorker):
     """Knows its handle, for what only a rig asks."""
 
-    def __init__(self, handle: Numbered, name: str) -> None:
-        super().__init__(handle, name)
+    def __init__(self, handle: Numbered, name: str, host: str) -> None:
+        super().__init__(handle, name, host=host)
         self.replica: Any = handle
         self._info = SimpleNamespace(tokenizer=FarTokenizer(handle))
 
@@ -149,9 +150,10 @@ class RayRig:
     seeded = True
 
     def __init__(self, engine: str) -> None:
-        self.name = "fake" if engine == "fake" else f"remote-{engine}"
-        self.exact = engine == "fake"
-        self._public = "smollm2" if engine == "llamacpp" else engine
+        self.exact = engine.startswith("fake")
+        self.name = "fake" if self.exact else f"remote-{engine}"
+        self._public = "fake" if self.exact else "smollm2"
+        self._host = "" if engine.endswith("by-calls") else "127.0.0.1"
         options = {"num_cpus": 0, "runtime_env": {"env_vars": RUNTIME}}
         deployment = serve.deployment(Bench, name="bench", max_ongoing_requests=300, ray_actor_options=options)
         self._handle = serve.run(deployment.bind(engine), name=engine, route_prefix=None)
@@ -159,7 +161,7 @@ class RayRig:
     @asynccontextmanager
     async def open(self, **settings: Any) -> AsyncIterator[RigWorker]:
         number = now(self._handle.open, settings)
-        worker = RigWorker(Numbered(self._handle, number), self._public)
+        worker = RigWorker(Numbered(self._handle, number), self._public, self._host)
         worker.start()
         await worker.ready()
         try:

@@ -10,6 +10,7 @@ from ray import serve
 from ray.serve import Application
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from drivetrain.deploy.cluster import link_host
 from drivetrain.deploy.handle import HandleWorker
 from drivetrain.deploy.serving import ServedReplica
 from drivetrain.fleet.fleet import Fleet
@@ -37,7 +38,7 @@ class Ingress:
     def __init__(self, server: Mapping[str, Any], handles: Mapping[str, Any]) -> None:
         key = os.environ.get(KEY_VARIABLE, "").strip()
         self._settings = ServerSettings(**server, api_keys=(key,) if key else ())
-        self._workers = {name: HandleWorker(handle, name) for name, handle in handles.items()}
+        self._workers = {name: HandleWorker(handle, name, host=link_host()) for name, handle in handles.items()}
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         app = create_app(Fleet.of(self._workers), self._settings)

@@ -29,6 +29,7 @@ from drivetrain.core.stats import Stats, ending
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.deploy import wire
 from drivetrain.deploy.errors import FOREIGN, LOST, translated
+from drivetrain.deploy.link import Inlet
 from drivetrain.deploy.prefix import prefix_of
 from drivetrain.deploy.replica import Description
 from drivetrain.deploy.stream import ATTEMPTS, HandleRun, HandleStream
@@ -59,8 +60,10 @@ class HandleWorker:
     All methods belong to the event loop that `start` ran on.
     """
 
-    def __init__(self, handle: Handle, name: str) -> None:
+    def __init__(self, handle: Handle, name: str, *, host: str = "") -> None:
+        """`host` is the address of this machine in the cluster, where replicas bring their events; none: by Ray."""
         self._name = name
+        self._inlet = Inlet(host)
         self._calls: Any = handle
         self._streams: Any = handle.options(stream=True)
         self._state = State.LOADING
@@ -104,8 +107,10 @@ class HandleWorker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._inlet.close()
 
     async def _look_forever(self) -> None:
+        await self._inlet.open()
         while True:
             await self._look()
             if self._state is State.READY and time.monotonic() - self._last_word > SILENCE_S:
@@ -209,7 +214,8 @@ class HandleWorker:
             request,
             request_id=request_id,
             model=self._name,
-            call=lambda: self._call(payload, prefix),
+            call=lambda reply: self._call(payload, prefix, reply),
+            inlet=self._inlet,
             observer=self,
             timeout_s=request.timeout_s or said.terms.timeout_s,
         )
@@ -217,10 +223,10 @@ class HandleWorker:
         self._idle.clear()
         return HandleStream(run)
 
-    def _call(self, payload: bytes, prefix: tuple[int, ...]) -> Any:
+    def _call(self, payload: bytes, prefix: tuple[int, ...], reply: bytes) -> Any:
         if self._state is not State.READY:
             raise self._not_ready()
-        return self._streams.submit.remote(payload, prefix)
+        return self._streams.submit.remote(payload, prefix, reply)
 
     async def generate(self, **request: Any) -> Result:
         return await self.complete(build_request(request))

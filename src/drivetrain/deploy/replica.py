@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,9 @@ from drivetrain.core.events import Event
 from drivetrain.core.messages import Message
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.status import Metadata, State, Status
+from drivetrain.core.worker import EventStream
 from drivetrain.deploy import wire
+from drivetrain.deploy.link import Outlets, Way
 from drivetrain.worker.worker import Worker
 
 
@@ -46,6 +49,7 @@ class Replica:
         self._model = model
         self._settings = dict(settings)
         self._worker: Worker | None = None
+        self._outlets = Outlets()
 
     async def start(self) -> None:
         """Called by whoever makes the replica; it takes no request before."""
@@ -60,6 +64,7 @@ class Replica:
         """Let what runs end within the worker's grace, then free everything."""
         if self._worker is not None:
             await self._worker.stop(None)
+        self._outlets.close()
 
     @property
     def worker(self) -> Worker:
@@ -78,24 +83,26 @@ class Replica:
             Description(metadata=worker.metadata, capabilities=worker.capabilities, terms=terms, status=worker.status)
         )
 
-    async def submit(self, request: bytes, prefix: Sequence[int] = ()) -> AsyncIterator[bytes]:
+    async def submit(self, request: bytes, prefix: Sequence[int] = (), reply: bytes = b"") -> AsyncIterator[bytes]:
         """The events of one answer; what came together is one item, and an error is the last one.
 
-        `prefix` is for the router alone. Cancelling the call ends the request; when it has ended, its slot is free.
+        Items go over the link that `reply` names; only where there is none, they are what this gives. `prefix` is for
+        the router alone. Cancelling the call ends the request; when it has ended, its slot is free.
         """
+        way = await self._outlets.way(reply)
         try:
             stream = self.worker.submit(wire.loads(GenerateRequest, request))
         except DrivetrainError as exc:
             yield wire.dump_ending(exc)
             return
-        gathered = Gathered()
-        reading = asyncio.create_task(gathered.read(stream.follow(gathered.hear)))
         try:
-            async for item in gathered:
-                yield item
+            if way is not None:
+                await _send(stream, way)
+                return
+            async with aclosing(_gathered(stream)) as items:
+                async for item in items:
+                    yield item
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
             await stream.aclose()
 
     async def embed(self, call: bytes) -> bytes:
@@ -108,6 +115,24 @@ class Replica:
 
     async def detokenize(self, call: bytes) -> bytes:
         return await _answer(self.worker.detokenize(wire.loads(list[Any], call)))
+
+
+async def _send(stream: EventStream, way: Way) -> None:
+    try:
+        await stream.follow(lambda events: way.send(wire.dump_events(events)))
+    except DrivetrainError as exc:
+        way.send(wire.dump_ending(exc))
+
+
+async def _gathered(stream: EventStream) -> AsyncGenerator[bytes]:
+    gathered = Gathered()
+    reading = asyncio.create_task(gathered.read(stream.follow(gathered.hear)))
+    try:
+        async for item in gathered:
+            yield item
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 class Gathered:

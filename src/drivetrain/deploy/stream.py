@@ -18,11 +18,15 @@ from drivetrain.deploy import wire
 from drivetrain.deploy.collecting import Collecting
 from drivetrain.deploy.counting import Counting
 from drivetrain.deploy.errors import FOREIGN, LOST, translated
+from drivetrain.deploy.link import Inlet
 
 ATTEMPTS = 3
 """A replica that is lost before it said anything has done nothing that anybody saw: the request goes to another one."""
 
 ABORT_WAIT_S = 10.0
+
+LAST_WORD_S = 5.0
+"""When a call has ended, for the ending that is on its way by the link."""
 
 Hear = Callable[[Sequence[Event]], bool]
 
@@ -55,7 +59,8 @@ class HandleRun:
         *,
         request_id: str,
         model: str,
-        call: Callable[[], Response],
+        call: Callable[[bytes], Response],
+        inlet: Inlet,
         observer: Observer,
         timeout_s: float,
     ) -> None:
@@ -64,6 +69,7 @@ class HandleRun:
         self.last_read = time.monotonic()
         self.last_heard = 0.0
         self._call = call
+        self._inlet = inlet
         self._observer = observer
         self._counting = Counting(observer.stats)
         self._events: deque[Event] = deque()
@@ -73,6 +79,7 @@ class HandleRun:
         self._error: DrivetrainError | None = None
         self._broken: BaseException | None = None
         self.ended = False
+        self._ending = asyncio.Event()
         self._response: Response | None = None
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -163,15 +170,28 @@ class HandleRun:
             self._observer.released(self)
 
     async def _attempt(self) -> None:
-        """Read to the end also what was interrupted: the end of the call is the end of the request in the replica."""
+        """Read to the end also what was interrupted: the end of the call is the end of the request in the replica.
+
+        Items come by the link, or where there is none by the call.
+        """
         if self.ended:
             return
-        self._response = self._call()
-        async for item in self._response:
-            if not self.ended:
-                self._take(item)
+        with self._inlet.expect(self) as reply:
+            self._response = self._call(reply)
+            async for item in self._response:
+                self.take(item)
+            if reply:
+                await self._last_word()
 
-    def _take(self, item: bytes) -> None:
+    async def _last_word(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORD_S):
+                await self._ending.wait()
+
+    def take(self, item: bytes) -> None:
+        """An item of the replica's."""
+        if self.ended:
+            return
         self.last_heard = time.monotonic()
         events, ending = wire.load_events(item)
         self.collecting.take(events)
@@ -191,6 +211,10 @@ class HandleRun:
             self._news.set()
 
     # Endings
+
+    def broken(self) -> None:
+        """The link is lost over which the first items came: what more there is cannot come."""
+        self.interrupt(EngineFailed("the replica that ran this request was lost; the next one may work"))
 
     def interrupt(self, error: DrivetrainError) -> None:
         """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
@@ -229,6 +253,7 @@ class HandleRun:
         if error is not None:
             self._error = error
             error.partial, error.request_id = self.collecting.partial, self.request_id
+        self._ending.set()
         self._news.set()
 
 

@@ -1,0 +1,231 @@
+"""A handle and a replica with the link between them, in one process: what a Ray would do is done by tasks here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from contract.rigs import FakeRig
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
+from drivetrain.core.events import Event
+from drivetrain.deploy import link
+from drivetrain.deploy.handle import HandleWorker
+from drivetrain.deploy.replica import Replica
+from drivetrain.deploy.stream import HandleStream
+from drivetrain.worker.worker import Worker
+
+STREAMS = 16
+LONG = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True}
+
+
+class Call:
+    """What Ray does with a streaming call: it runs on the replica's side, and its cancel ends it there."""
+
+    def __init__(self, items: Any) -> None:
+        self._items: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run(items))
+        self.num_items = 0
+
+    async def _run(self, items: Any) -> None:
+        try:
+            async with aclosing(items):
+                async for item in items:
+                    self._items.put_nowait(item)
+        finally:
+            self._items.put_nowait(None)
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (item := await self._items.get()) is not None:
+            self.num_items += 1
+            yield item
+
+
+class Method:
+    def __init__(self, remote: Callable[..., Any]) -> None:
+        self.remote = remote
+
+
+class Near:
+    """A handle of one replica in this process."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.calls: list[Call] = []
+
+    def options(self, *, stream: bool) -> Near:
+        return self
+
+    @property
+    def describe(self) -> Method:
+        return Method(lambda: asyncio.ensure_future(self._replica.describe()))
+
+    @property
+    def submit(self) -> Method:
+        return Method(self._submit)
+
+    def _submit(self, *arguments: Any) -> Call:
+        self.calls.append(Call(self._replica.submit(*arguments)))
+        return self.calls[-1]
+
+
+class Opened(Replica):
+    def __init__(self, worker: Worker) -> None:
+        super().__init__("fake", {})
+        self._worker = worker
+
+
+class Pair:
+    def __init__(self, replica: Opened, host: str) -> None:
+        self.replica = replica
+        self.near = Near(replica)
+        self.worker = HandleWorker(self.near, "fake", host=host)
+
+    async def begun(self, number: int, **more: Any) -> list[HandleStream]:
+        """So many streams, each with some tokens."""
+        streams = [self.worker.stream(**LONG, **more) for _ in range(number)]
+        for stream in streams:
+            for _ in range(4):
+                await anext(stream)
+        return streams
+
+    @property
+    def at_rest(self) -> bool:
+        return not self.worker._runs and not self.replica.worker._runs and not self.replica.worker.status.running
+
+    def cut(self) -> None:
+        for reading in list(self.worker._inlet._readings):
+            reading.transport.abort()
+
+
+@asynccontextmanager
+async def paired(host: str = "127.0.0.1") -> AsyncIterator[Pair]:
+    async with FakeRig().open(max_running=STREAMS) as opened:
+        pair = Pair(Opened(opened), host)
+        pair.worker.start()
+        await pair.worker.ready()
+        yield pair
+        await until(lambda: pair.at_rest)
+        await pair.worker.stop()
+        pair.replica._outlets.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def read(stream: HandleStream) -> tuple[list[Event], DrivetrainError | None]:
+    events: list[Event] = []
+    try:
+        async for event in stream:
+            events.append(event)
+    except DrivetrainError as exc:
+        return events, exc
+    return events, None
+
+
+async def test_events_go_past_the_calls() -> None:
+    async with paired() as pair:
+        results = await asyncio.gather(*(pair.worker.generate(prompt="x", max_tokens=20) for _ in range(STREAMS)))
+        assert {result.usage.completion_tokens for result in results} == {results[0].usage.completion_tokens}
+        assert [call.num_items for call in pair.near.calls] == [0] * STREAMS
+        assert pair.worker.stats.endings == {"finished": STREAMS}
+
+
+@pytest.mark.parametrize("host", ["", "203.0.113.1"])
+async def test_without_an_address_they_go_by_the_calls(host: str) -> None:
+    async with paired() as linked:
+        over = await linked.worker.generate(prompt="x", max_tokens=20, temperature=0)
+    async with paired(host) as pair:
+        assert (await pair.worker.generate(prompt="x", max_tokens=20, temperature=0)).text == over.text
+        assert pair.near.calls[0].num_items > 1
+
+
+async def test_where_the_replica_cannot_connect_they_go_by_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with paired() as pair:
+        assert pair.worker._inlet._server is not None
+        pair.worker._inlet._server.close()
+        await pair.worker._inlet._server.wait_closed()
+        result = await pair.worker.generate(prompt="x", max_tokens=20)
+        assert result.choices[0].finish_reason is not None
+        assert pair.near.calls[0].num_items > 1
+
+
+async def test_a_link_that_breaks_ends_each_stream_once_and_frees_the_replica() -> None:
+    async with paired() as pair:
+        streams = await pair.begun(STREAMS)
+        pair.cut()
+        for _, error in await asyncio.gather(*map(read, streams)):
+            assert type(error) is EngineFailed
+            assert error.partial is not None
+            assert error.partial.choices[0].token_ids
+        await until(lambda: pair.at_rest)
+        assert pair.worker.stats.endings == {"engine_error": STREAMS}
+        assert (await pair.worker.generate(prompt="x", max_tokens=5)).usage.completion_tokens == 5
+        assert pair.near.calls[-1].num_items == 0, "there is a new link"
+
+
+async def test_a_replica_whose_caller_went_ends_what_it_did_for_it() -> None:
+    async with paired() as pair:
+        streams = await pair.begun(STREAMS)
+        pair.worker._inlet.close()
+        await until(lambda: not pair.replica.worker.status.running)
+        for stream in streams:
+            _, error = await read(stream)
+            assert type(error) is EngineFailed
+
+
+async def test_one_of_many_is_cancelled_and_the_others_do_not_notice() -> None:
+    async with paired() as pair:
+        streams = await pair.begun(STREAMS)
+        await streams[3].aclose()
+        await until(lambda: pair.replica.worker.status.running == STREAMS - 1)
+        rest = [stream for index, stream in enumerate(streams) if index != 3]
+        for _, error in await asyncio.gather(*map(read, rest)):
+            assert error is None
+        assert pair.worker.stats.endings == {"finished": STREAMS - 1, "cancelled": 1}
+
+
+async def test_errors_of_the_replica_come_by_the_link_too() -> None:
+    async with paired() as pair:
+        stream = pair.worker.stream(**LONG)
+        await anext(stream)
+        for run in list(pair.replica.worker._runs):
+            run.interrupt(Cancelled("the worker shut down before this request was done"))
+        _, error = await read(stream)
+        assert type(error) is Cancelled
+        assert "shut down" in str(error)
+        assert pair.near.calls[0].num_items == 0
+
+
+async def test_a_deadline_of_the_caller_ends_it_in_the_replica() -> None:
+    async with paired() as pair:
+        stream = pair.worker.stream(**LONG, timeout_s=0.05)
+        _, error = await read(stream)
+        assert type(error) is DeadlineExceeded
+
+
+async def test_a_reader_that_stops_is_cancelled_and_the_link_goes_on() -> None:
+    async with paired() as pair:
+        (slow,) = await pair.begun(1)
+        assert (await pair.worker.generate(prompt="x", max_tokens=30)).usage.completion_tokens == 30
+        del slow
+        await until(lambda: pair.at_rest)
+
+
+async def test_an_ending_that_does_not_come_is_not_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drivetrain.deploy.stream.LAST_WORD_S", 0.05)
+    async with paired() as pair:
+        (stream,) = await pair.begun(1)
+        monkeypatch.setattr(link.Inlet, "take", lambda self, line: int(line.partition(b" ")[0]))
+        pair.near.calls[0].cancel()
+        _, error = await read(stream)
+        assert type(error) is EngineFailed

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from ray.serve.schema import ServeDeploySchema
 
 from drivetrain.cli.main import main
+from on_ray.deployed import MODEL, client, free_port, streamed
 
 FOLDER = Path(__file__).parent.parent.parent / "deploy" / "ray"
 COMMAND = ["deploy", "smollm2-135m", "--replicas", "1:4", "--slots", "8", "--dry-run"]
@@ -70,6 +78,46 @@ def test_gpus_follow_the_tensor_parallel_size(capsys: pytest.CaptureFixture[str]
 def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
     assert main(["deploy", *arguments, "--dry-run"]) != 0
     assert words in capsys.readouterr().err
+
+
+@pytest.fixture
+def own_ray(smollm2: str, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`drivetrain deploy` with a Ray of its own, and its port."""
+    port = free_port()
+    flags = ["--port", str(port), "--num-cpus", "0", "--slots", "4", "--threads", "1"]
+    with (tmp_path / "out").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "drivetrain", "deploy", MODEL, *flags], stdout=out, stderr=out
+        )
+        yield process, port
+        process.kill()
+        process.wait()
+
+
+async def test_ctrl_c_lets_what_runs_end(own_ray: tuple[subprocess.Popen[bytes], int]) -> None:
+    process, port = own_ray
+    async with asyncio.timeout(280):
+        await until_ready(process, port)
+        async with client(port) as of:
+            running = [asyncio.create_task(streamed(of, 150)) for _ in range(4)]
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as plain:
+                while (await plain.get("/status")).json()["models"][MODEL]["running"] < len(running):
+                    await asyncio.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            await asyncio.sleep(0.5)
+            assert not any(stream.done() for stream in running)
+            assert {ending for _, ending in await asyncio.gather(*running)} == {"length"}
+        assert await asyncio.to_thread(process.wait) == 0
+
+
+async def until_ready(process: subprocess.Popen[bytes], port: int) -> None:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as plain:
+        while True:
+            assert process.poll() is None
+            with contextlib.suppress(httpx.TransportError):
+                if (await plain.get("/ready")).status_code == 200:
+                    return
+            await asyncio.sleep(0.3)
 
 
 def test_listening_beyond_this_machine_needs_a_key(

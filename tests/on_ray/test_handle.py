@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Start
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import FinishReason, Metrics, Usage
 from drivetrain.core.status import Metadata, State, Status
-from drivetrain.deploy import handle, wire
+from drivetrain.deploy import handle, stream, wire
 from drivetrain.deploy.handle import HandleWorker
 from drivetrain.deploy.replica import Description, Terms
 
@@ -192,10 +194,10 @@ async def test_a_deadline_ends_the_call() -> None:
 async def test_a_closed_stream_waits_for_the_end_of_its_call() -> None:
     scripted = Scripted([WHOLE[0], 5.0])
     async with worker_over(scripted) as worker:
-        stream = worker.stream(prompt="x")
-        await anext(stream)
+        answer = worker.stream(prompt="x")
+        await anext(answer)
         assert worker.status.running == 1
-        await stream.aclose()
+        await answer.aclose()
         assert scripted.calls[0].cancelled
         assert worker.status.running == 0
         assert worker.stats.endings == {"cancelled": 1}
@@ -203,14 +205,14 @@ async def test_a_closed_stream_waits_for_the_end_of_its_call() -> None:
 
 async def test_what_hears_may_stop_and_go_on() -> None:
     async with worker_over(Scripted([*WHOLE])) as worker:
-        stream = worker.stream(prompt="x")
+        answer = worker.stream(prompt="x")
         heard: list[Event] = []
 
         def hear_once(events: Any) -> bool:
             heard.extend(events)
             return False
 
-        await stream.follow(hear_once)
+        await answer.follow(hear_once)
         assert heard
         assert len(heard) < len(BEGUN + ENDED)
 
@@ -218,7 +220,7 @@ async def test_what_hears_may_stop_and_go_on() -> None:
             heard.extend(events)
             return True
 
-        await stream.follow(hear_all)
+        await answer.follow(hear_all)
         assert heard == BEGUN + ENDED
 
 
@@ -228,10 +230,10 @@ async def test_what_hears_and_breaks_is_told_and_ends_the_request() -> None:
         def hear(events: Any) -> bool:
             raise ZeroDivisionError
 
-        stream = worker.stream(prompt="x")
+        answer = worker.stream(prompt="x")
         with pytest.raises(ZeroDivisionError):
-            await stream.follow(hear)
-        await stream.aclose()
+            await answer.follow(hear)
+        await answer.aclose()
         assert worker.stats.endings == {"cancelled": 1}
 
 
@@ -259,6 +261,82 @@ async def test_replicas_that_fall_silent_are_not_ready(monkeypatch: pytest.Monke
                 await asyncio.sleep(0.01)
         with pytest.raises(NotReady):
             await worker.generate(prompt="x")
+
+
+async def test_but_not_while_one_has_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all slots compute long prompts, a look waits for its turn, and nothing else is heard."""
+    monkeypatch.setattr(handle, "SILENCE_S", 0.05)
+    monkeypatch.setattr(handle, "LOOK_S", 0.02)
+    scripted = Scripted([WHOLE[0], 5.0])
+    async with worker_over(scripted) as worker:
+        answer = worker.stream(prompt="x")
+        await anext(answer)
+        scripted._describe = 5.0
+        await asyncio.sleep(0.3)
+        assert worker.state is State.READY
+        await answer.aclose()
+        async with asyncio.timeout(5):
+            while worker.state is State.READY:
+                await asyncio.sleep(0.01)
+
+
+NOT_NOW: list[Item] = [wire.dump_ending(NotReady("the engine is being started again", retry_after_s=2.0))]
+
+
+async def test_a_request_that_a_replica_declines_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "DECLINED_WAIT_S", 0.01)
+    async with worker_over(Scripted(NOT_NOW, NOT_NOW, [*WHOLE])) as worker:
+        assert (await worker.generate(prompt="x")).text == "Hello"
+        assert worker.stats.endings == {"finished": 1}
+
+
+async def test_and_ends_so_where_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "DECLINED_WAIT_S", 0.01)
+    scripted = Scripted(*([NOT_NOW] * 9))
+    async with worker_over(scripted) as worker:
+        with pytest.raises(NotReady, match="started again"):
+            await worker.generate(prompt="x")
+        assert len(scripted.calls) == 3
+        assert worker.stats.endings == {"not_ready": 1}
+
+
+@pytest.mark.parametrize("item", [b"not json", b'[["Later", {}]]', b"[[]]", b"[[7, 1, 2]]", b""])
+async def test_what_is_not_understood_ends_the_request_and_its_call(item: bytes) -> None:
+    scripted = Scripted([WHOLE[0], item, 5.0])
+    async with worker_over(scripted) as worker:
+        with pytest.raises(EngineFailed, match="understand"):
+            await worker.generate(prompt="x")
+        assert scripted.calls[0].cancelled
+        assert worker.stats.endings == {"engine_error": 1}
+
+
+async def test_preemptions_are_those_of_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "LOOK_S", 0.01)
+    scripted = Scripted()
+    async with worker_over(scripted) as worker:
+        for replica, number, total in (("a", 5, 5), ("b", 2, 7), ("a", 6, 8)):
+            status = replace(DESCRIPTION.status, preemptions=number)
+            scripted._describe = wire.dumps(replace(DESCRIPTION, replica=replica, status=status))
+            async with asyncio.timeout(5):
+                while worker.status.preemptions != total:
+                    await asyncio.sleep(0.01)
+
+
+async def test_each_ending_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    scripted = Scripted([*WHOLE], [WHOLE[0], ActorDiedError()])
+    with caplog.at_level(logging.INFO, "drivetrain.requests"):
+        async with worker_over(scripted) as worker:
+            await worker.generate(prompt="x", request_id="whole")
+            with pytest.raises(EngineFailed):
+                await worker.generate(prompt="x", request_id="lost")
+            with pytest.raises(Unsupported):
+                await worker.generate(prompt="x", request_id="refused", top_k=3)
+            with pytest.raises(Unsupported):
+                await worker.embed("x")
+    lines = [record.getMessage() for record in caplog.records if record.name == "drivetrain.requests"]
+    begins = ["whole m finished(length) 3+2", "lost m engine_error 3+2", "refused m unsupported", "m unsupported 0"]
+    assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=True)] == begins
+    assert worker.stats.endings == {"finished": 1, "engine_error": 1, "unsupported": 2}
 
 
 async def test_what_the_replicas_cannot_do_is_refused_here() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli import options, output
+from drivetrain.cli.serve_logs import add_log_flags
 from drivetrain.cli.values import plain
 from drivetrain.core.errors import InvalidSetting, MissingExtra
 
@@ -57,6 +58,12 @@ def add(commands: options.Commands) -> None:
     )
     group.add_argument("--upscale-delay-s", type=number, metavar="X", help="of load before more come (default: 5)")
     group.add_argument("--downscale-delay-s", type=number, metavar="X", help="of quiet before some go (default: 60)")
+    group.add_argument(
+        "--surge",
+        type=count,
+        metavar="PERCENT",
+        help="replicas that an update may start before old ones go; they need room (default: 25, with GPUs 0)",
+    )
     group.add_argument("--ingress-replicas", type=count, metavar="N", default=1, help="HTTP servers (default: 1)")
     group = parser.add_argument_group("cluster")
     group.add_argument(
@@ -69,6 +76,7 @@ def add(commands: options.Commands) -> None:
     )
     group.add_argument("--allowed-hosts", type=options.comma_list, metavar="A,B", help="further names in requests")
     group.add_argument("--dry-run", action="store_true", help="print the file for `serve deploy` and KubeRay, and exit")
+    add_log_flags(group)
     options.add_settings(parser)
     parser.set_defaults(run=run)
 
@@ -99,19 +107,19 @@ def run(args: argparse.Namespace) -> int:
         )
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("a deployment", extra="ray")
+    arguments = arguments_of(models, ingress, {"form": args.log_format, "level": args.log_level or "info"})
     if args.dry_run:
         import yaml
 
-        output.line(
-            yaml.safe_dump(config_of(models, ingress, host=args.host, port=args.port), sort_keys=False).rstrip()
-        )
+        config = config_of(arguments, host=args.host, port=args.port)
+        output.line(yaml.safe_dump(config, sort_keys=False).rstrip())
         return 0
-    _deploy(args, models, ingress, arguments_of(models, ingress))
+    _deploy(args, models, ingress, arguments)
     return 0
 
 
 def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
-    from drivetrain.deploy.plan import ModelPlan
+    from drivetrain.deploy.plan import SURGE, ModelPlan
     from drivetrain.worker import sources
 
     named = _NAMED.fullmatch(given)
@@ -125,13 +133,15 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
         if (value := getattr(args, key)) is not None
     }
     parallel = (resolved.settings.vllm_args or {}).get("tensor_parallel_size", 0)
+    num_gpus = args.num_gpus if args.num_gpus is not None else float(parallel)
     return ModelPlan(
         model=model,
         name=name or resolved.settings.name or _public_name(model),
         settings=settings,
         min_replicas=lowest,
         max_replicas=highest,
-        num_gpus=args.num_gpus if args.num_gpus is not None else float(parallel),
+        num_gpus=num_gpus,
+        surge=args.surge if args.surge is not None else 0 if num_gpus else SURGE,
         longest_s=resolved.settings.max_timeout_s,
         **chosen,
     )
@@ -171,5 +181,5 @@ def _deploy(
         cluster.run(dict(arguments), host=args.host, port=args.port)
         output.line(f"{names}: deployed. The page is at http://{args.host}:{args.port}/, the API at /v1.")
         if own:
-            output.note("Ctrl-C ends it.")
-            cluster.wait_for_signal()
+            output.note("Ctrl-C lets what runs end, and then ends it; a second one ends it at once.")
+            cluster.wait_for_signal(ingress.longest_s)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray import serve
@@ -15,7 +16,9 @@ from drivetrain.deploy.handle import HandleWorker
 from drivetrain.deploy.serving import ServedReplica
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.server.app import create_app
+from drivetrain.server.errors import refusal
 from drivetrain.server.settings import ServerSettings
+from drivetrain.telemetry.logs import configure
 
 KEY_VARIABLE = "DRIVETRAIN_API_KEY"
 
@@ -23,19 +26,39 @@ KEY_VARIABLE = "DRIVETRAIN_API_KEY"
 def build(arguments: dict[str, Any]) -> Application:
     """What `plan.arguments_of` made; a config file names this function as `import_path`."""
     ingress = arguments["ingress"]
-    handles = {told["settings"]["name"]: _model(told) for told in arguments["models"]}
+    log = arguments.get("log", {})
+    handles = {told["settings"]["name"]: _model(told, log) for told in arguments["models"]}
     served = serve.deployment(serve.ingress()(Ingress), **ingress["options"])
-    return served.bind(ingress["server"], handles)
+    return served.bind(ingress["server"], handles, log)
 
 
-def _model(told: Mapping[str, Any]) -> Application:
-    return serve.deployment(ServedReplica, **told["options"]).bind(told["model"], told["settings"])
+def _model(told: Mapping[str, Any], log: Mapping[str, str]) -> Application:
+    return serve.deployment(ServedReplica, **told["options"]).bind(told["model"], told["settings"], log)
+
+
+_NEEDS_KEY = refusal(
+    403,
+    f"this server has no API key, so it answers its own machine only: set {KEY_VARIABLE} on the nodes",
+    kind="authentication_error",
+    code="invalid_api_key",
+)
+
+
+def _is_here(client: Sequence[Any] | None) -> bool:
+    if not client:
+        return False
+    try:
+        return ipaddress.ip_address(client[0]).is_loopback
+    except ValueError:
+        return False
 
 
 class Ingress:
     """The same server as that of `drivetrain serve`, over handles in place of workers."""
 
-    def __init__(self, server: Mapping[str, Any], handles: Mapping[str, Any]) -> None:
+    def __init__(self, server: Mapping[str, Any], handles: Mapping[str, Any], log: Mapping[str, str]) -> None:
+        if log:
+            configure(log["form"], log["level"])
         key = os.environ.get(KEY_VARIABLE, "").strip()
         self._settings = ServerSettings(**server, api_keys=(key,) if key else ())
         self._workers = {name: HandleWorker(handle, name, host=link_host()) for name, handle in handles.items()}
@@ -47,9 +70,14 @@ class Ingress:
             if scope["type"] == "lifespan":
                 await self._live(receive, send)
             elif scope["type"] == "http":
-                await app(scope, receive, send)
+                await (app if self._admits(scope) else _NEEDS_KEY)(scope, receive, send)
 
         return with_lifespan
+
+    def _admits(self, scope: Scope) -> bool:
+        """Where Serve listens is not ours to say; without a key this is for this machine alone, whatever that is."""
+        settings = self._settings
+        return bool(settings.api_keys or settings.insecure_no_key or _is_here(scope.get("client")))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the start to the end of this ingress. Serve has let its requests end before the end."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -73,8 +74,8 @@ def run(arguments: dict[str, Any], *, host: str, port: int) -> None:
     serve.run(build(arguments), name=APPLICATION, route_prefix="/")
 
 
-def wait_for_signal() -> None:
-    """Until SIGINT or SIGTERM; then requests that run may end, within the grace time of their deployment.
+def wait_for_signal(longest_s: float) -> None:
+    """Until SIGINT or SIGTERM; then no more requests are taken, and those that run may end, within `longest_s`.
 
     A second signal ends at once.
     """
@@ -86,4 +87,9 @@ def wait_for_signal() -> None:
     asked.wait()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    until = time.monotonic() + longest_s
+    while time.monotonic() < until:
+        with contextlib.suppress(TimeoutError):  # Serve's own, after a minute of waiting for them
+            serve.delete(APPLICATION)
+            break
     serve.shutdown()

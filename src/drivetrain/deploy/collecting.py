@@ -13,8 +13,8 @@ from drivetrain.worker.run import Collected
 class Collecting:
     def __init__(self, request: GenerateRequest, request_id: str, model: str) -> None:
         self._logprobs = request.logprobs is not None or request.prompt_logprobs is not None
-        self._request_id = request_id
-        self._model = model
+        self.request_id = request_id
+        self.model = model
         self._choices = [Collected() for _ in range(request.n or 1)]
         self._started: Started | None = None
         self._finished: Finished | None = None
@@ -55,21 +55,29 @@ class Collecting:
 
     @property
     def partial(self) -> Partial:
-        return Partial(self._made() if self._started is not None else (), self.usage)
+        return Partial(self.choices, self.usage)
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._finished.metrics if self._finished is not None else Metrics()
 
     def result(self) -> Result:
         started = self._started
         return Result(
-            request_id=self._request_id,
-            model=self._model,
-            choices=self._made() if started is not None else (),
+            request_id=self.request_id,
+            model=self.model,
+            choices=self.choices,
             usage=self.usage,
-            metrics=self._finished.metrics if self._finished is not None else Metrics(),
+            metrics=self.metrics,
             prompt_token_ids=started.prompt_token_ids if started is not None else None,
             truncated_tokens=started.truncated_tokens if started is not None else 0,
         )
 
-    def _made(self) -> tuple[Choice, ...]:
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """None before the request has begun."""
+        if self._started is None:
+            return ()
         return tuple(self._choice(index, collected) for index, collected in enumerate(self._choices))
 
     def _choice(self, index: int, collected: Collected) -> Choice:

@@ -33,6 +33,7 @@ from drivetrain.deploy.link import Inlet
 from drivetrain.deploy.prefix import prefix_of
 from drivetrain.deploy.replica import Description
 from drivetrain.deploy.stream import ATTEMPTS, HandleRun, HandleStream
+from drivetrain.worker import logbook
 from drivetrain.worker.embedding import check_embedding
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class HandleWorker:
         self._idle = asyncio.Event()
         self._idle.set()
         self._stats = Stats()
+        self._preemptions: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     # Lifecycle
@@ -113,7 +115,7 @@ class HandleWorker:
         await self._inlet.open()
         while True:
             await self._look()
-            if self._state is State.READY and time.monotonic() - self._last_word > SILENCE_S:
+            if self._state is State.READY and not self._busy and time.monotonic() - self._last_word > SILENCE_S:
                 self._state = State.LOADING
             await asyncio.sleep(LOOK_S if self._state is State.READY else LOOK_S / 10)
 
@@ -127,9 +129,16 @@ class HandleWorker:
             _log.warning("a replica of %s does not say how it is: %s", self._name, type(exc).__name__)
             return
         self._heard = time.monotonic()
+        self._preemptions[self._said.replica] = self._said.status.preemptions
+        self._stats.preemptions = sum(self._preemptions.values())
         self._answered.set()
         if self._state is State.LOADING:
             self._state = State.READY
+
+    @property
+    def _busy(self) -> bool:
+        """Ray ends what runs in a replica that is lost. So where something runs, a look that waits has to wait."""
+        return any(run.collecting.started and not run.ended for run in self._runs)
 
     @property
     def _last_word(self) -> float:
@@ -173,7 +182,7 @@ class HandleWorker:
             engine_alive=self._state in {State.READY, State.DRAINING},
             last_progress_s=max(0.0, time.monotonic() - self._last_word),
             kv_used=self._said.status.kv_used if self._said is not None else 0.0,
-            preemptions=self._said.status.preemptions if self._said is not None else 0,
+            preemptions=self._stats.preemptions,
             memory=self._said.status.memory if self._said is not None else (),
         )
 
@@ -208,6 +217,7 @@ class HandleWorker:
         except DrivetrainError as exc:
             exc.request_id = request_id
             self._stats.endings[exc.code] += 1
+            logbook.refused(request_id, self._name, exc)
             raise
         payload, prefix = wire.dumps(replace(request, request_id=request_id)), prefix_of(request)
         run = HandleRun(
@@ -260,9 +270,11 @@ class HandleWorker:
         trace_context: Mapping[str, str] | None = None,
     ) -> Embeddings:
         said = self._open()
-        items = check_embedding(inputs, timeout_s, said.capabilities)
+        made: Embeddings | None = None
         error: BaseException | None = None
+        began = time.monotonic()
         try:
+            items = check_embedding(inputs, timeout_s, said.capabilities)
             made = await self._ask(
                 Embeddings, "embed", (items, timeout_s, trace_context), timeout_s or said.terms.timeout_s
             )
@@ -271,6 +283,7 @@ class HandleWorker:
             raise
         finally:
             self._stats.endings[ending(error)] += 1
+            logbook.embedded(self._name, error, made, time.monotonic() - began)
         self._stats.prompt_tokens += made.usage.prompt_tokens
         return made
 

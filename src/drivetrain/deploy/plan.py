@@ -17,6 +17,7 @@ ROUTER = "drivetrain.deploy.router:PrefixRouter"
 RUNTIME = {
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
 }
@@ -25,6 +26,8 @@ RUNTIME = {
 Nothing of ours blocks the event loop, so Serve needs no second thread beside it, and no token has to pass from one to
 the other; and a call has ended only when our side of it has, which is how a handle knows that a slot is free.
 """
+
+SURGE = 25
 
 SPARE_S = 10.0
 """Beyond the longest request: what a replica gets to go down."""
@@ -47,6 +50,8 @@ class ModelPlan:
     """Calls that wait for a replica in each ingress; one more is refused as overloaded."""
     num_cpus: float = 1.0
     num_gpus: float = 0.0
+    surge: int = SURGE
+    """Per cent of replicas that an update may start before old ones go; with 0 an old one goes first."""
     longest_s: float = 600.0
     upscale_delay_s: float = 5.0
     downscale_delay_s: float = 60.0
@@ -61,6 +66,8 @@ class ModelPlan:
         for name in ("max_ongoing", "target_ongoing", "max_queued"):
             if getattr(self, name) <= 0:
                 raise InvalidSetting(f"{name} is {getattr(self, name)}; it must be more than 0", param=name)
+        if not 0 <= self.surge <= 100:
+            raise InvalidSetting(f"surge is {self.surge}; it is per cent, from 0 to 100", param="surge")
 
     @property
     def deployment(self) -> str:
@@ -89,7 +96,8 @@ class ModelPlan:
             "graceful_shutdown_timeout_s": self.longest_s + SPARE_S,
             "graceful_shutdown_wait_loop_s": 0.5,
             "health_check_period_s": 2.0,
-            "request_router_config": {"request_router_class": ROUTER},
+            "max_surge_percent": self.surge,
+            "request_router_config": {"request_router_class": ROUTER, "request_routing_stats_period_s": 2.0},
             "ray_actor_options": {
                 "num_cpus": self.num_cpus,
                 "num_gpus": self.num_gpus,
@@ -119,14 +127,20 @@ class IngressPlan:
         }
 
 
-def arguments_of(models: Sequence[ModelPlan], ingress: IngressPlan) -> dict[str, Any]:
-    """For `application.build`."""
+def arguments_of(
+    models: Sequence[ModelPlan], ingress: IngressPlan, log: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """For `application.build`. `log` has the arguments of `telemetry.logs.configure`; without it nobody logs."""
     told = [{"model": m.model, "settings": {**m.settings, "name": m.name}, "options": m.options} for m in models]
-    return {"models": told, "ingress": {"server": dict(ingress.server), "options": ingress.options}}
+    return {
+        "models": told,
+        "ingress": {"server": dict(ingress.server), "options": ingress.options},
+        **({"log": dict(log)} if log else {}),
+    }
 
 
-def config_of(models: Sequence[ModelPlan], ingress: IngressPlan, *, host: str, port: int) -> dict[str, Any]:
-    """The whole in the shape that `serve deploy` and KubeRay's RayService take."""
+def config_of(arguments: Mapping[str, Any], *, host: str, port: int) -> dict[str, Any]:
+    """What `arguments_of` gave, in the shape that `serve deploy` and KubeRay's RayService take."""
     return {
         "proxy_location": "EveryNode",
         "http_options": {"host": host, "port": port},
@@ -135,7 +149,7 @@ def config_of(models: Sequence[ModelPlan], ingress: IngressPlan, *, host: str, p
                 "name": APPLICATION,
                 "route_prefix": "/",
                 "import_path": IMPORT_PATH,
-                "args": arguments_of(models, ingress),
+                "args": dict(arguments),
             }
         ],
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from drivetrain import assembly
 from drivetrain.core.capabilities import Capabilities
@@ -20,6 +22,9 @@ from drivetrain.core.worker import EventStream
 from drivetrain.deploy import wire
 from drivetrain.deploy.link import Outlets, Way
 from drivetrain.worker.worker import Worker
+
+RESTART_S = 600.0
+"""An engine that has not come back after so long comes back nowhere: a new replica may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +39,20 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a replica says of itself. All replicas of a deployment say the same but for the status."""
+    """What a replica says of itself. All replicas of a deployment say the same but for the status and the name."""
 
     metadata: Metadata
     capabilities: Capabilities
     terms: Terms
     status: Status
+    replica: str = ""
+
+
+class RoutingStats(TypedDict):
+    """What a replica tells routers through Serve."""
+
+    away: bool
+    """It takes nothing now: its engine is being started again."""
 
 
 class Replica:
@@ -50,6 +63,8 @@ class Replica:
         self._settings = dict(settings)
         self._worker: Worker | None = None
         self._outlets = Outlets()
+        self._name = secrets.token_hex(8)
+        self._well = time.monotonic()
 
     async def start(self) -> None:
         """Called by whoever makes the replica; it takes no request before."""
@@ -57,8 +72,16 @@ class Replica:
 
     async def check_health(self) -> None:
         """Raises where the engine has ended for good, and so has the replica replaced. The worker mends what it can."""
-        if self.worker.state is State.FAILED:
+        state, now = self.worker.state, time.monotonic()
+        if state is State.FAILED:
             raise EngineFailed("the engine has ended")
+        if state is not State.RESTARTING:
+            self._well = now
+        elif now - self._well > RESTART_S:
+            raise EngineFailed(f"the engine has not come back for {now - self._well:.0f} seconds")
+
+    def record_routing_stats(self) -> RoutingStats:
+        return RoutingStats(away=self.worker.state in {State.RESTARTING, State.FAILED})
 
     async def stop(self) -> None:
         """Let what runs end within the worker's grace, then free everything."""
@@ -79,9 +102,14 @@ class Replica:
             reader_timeout_s=settings.reader_timeout_s,
             max_unread=settings.max_unread,
         )
-        return wire.dumps(
-            Description(metadata=worker.metadata, capabilities=worker.capabilities, terms=terms, status=worker.status)
+        description = Description(
+            metadata=worker.metadata,
+            capabilities=worker.capabilities,
+            terms=terms,
+            status=worker.status,
+            replica=self._name,
         )
+        return wire.dumps(description)
 
     async def submit(self, request: bytes, prefix: Sequence[int] = (), reply: bytes = b"") -> AsyncIterator[bytes]:
         """The events of one answer; what came together is one item, and an error is the last one.

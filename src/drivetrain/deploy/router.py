@@ -17,6 +17,8 @@ from drivetrain.deploy.seen import Seen
 class PrefixRouter(FIFOMixin, LocalityMixin, RequestRouter):  # type: ignore[misc] # Ray has no types here
     """Replicas in ranks: Serve takes the less busy one of the first rank in which one has room.
 
+    One whose engine is being started again is idle and would be taken first: it gets what comes only if all are so.
+
     First come, first served: where several wait, the replica that was chosen for one may go to one that came before.
     Without that mixin Serve finds the request by its id, which all calls for one HTTP request share: all but one of
     them would wait for ever.
@@ -32,8 +34,10 @@ class PrefixRouter(FIFOMixin, LocalityMixin, RequestRouter):  # type: ignore[mis
             pending_request.routing_context.should_backoff = True  # else Serve asks again and again, without a pause
         if not candidate_replicas:
             return []
-        some = [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]
-        known = self._that_knows(candidate_replicas, _prefix_of(pending_request))
+        here = [replica for replica in candidate_replicas if not replica.routing_stats.get("away")]
+        candidates = here or candidate_replicas
+        some = [random.sample(candidates, min(2, len(candidates)))]
+        known = self._that_knows(candidates, _prefix_of(pending_request))
         return [[known], *some] if known is not None else some
 
     def _that_knows(self, candidates: list[Running], prefix: tuple[int, ...]) -> Running | None:

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.deploy.replica import Replica
+from drivetrain.telemetry.logs import configure
 
 
 class ServedReplica(Replica):
     """Serve waits for the calls that run before it takes a replica down, then for `__del__`."""
 
-    async def __init__(self, model: str, settings: Mapping[str, Any]) -> None:  # type: ignore[misc] # Serve awaits it
+    async def __init__(  # type: ignore[misc] # Serve awaits it
+        self, model: str, settings: Mapping[str, Any], log: Mapping[str, str]
+    ) -> None:
+        if log:
+            configure(log["form"], log["level"])
         super().__init__(model, settings)
         await self.start()
 

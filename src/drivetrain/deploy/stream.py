@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.events import Event
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Result
@@ -19,9 +19,13 @@ from drivetrain.deploy.collecting import Collecting
 from drivetrain.deploy.counting import Counting
 from drivetrain.deploy.errors import FOREIGN, LOST, translated
 from drivetrain.deploy.link import Inlet
+from drivetrain.worker import logbook
 
 ATTEMPTS = 3
 """A replica that is lost before it said anything has done nothing that anybody saw: the request goes to another one."""
+
+DECLINED_WAIT_S = 0.5
+"""Before a request is sent again that a replica did not take because its engine is being started again."""
 
 ABORT_WAIT_S = 10.0
 
@@ -80,6 +84,8 @@ class HandleRun:
         self._broken: BaseException | None = None
         self.ended = False
         self._ending = asyncio.Event()
+        self._attempts = 0
+        self._declined = False
         self._response: Response | None = None
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -150,14 +156,8 @@ class HandleRun:
 
     async def _run(self) -> None:
         try:
-            for attempt in range(ATTEMPTS):
-                try:
-                    await self._attempt()
-                except LOST:
-                    if self.ended or self.collecting.started or attempt == ATTEMPTS - 1:
-                        raise
-                else:
-                    break
+            while await self._attempt():
+                pass
         except FOREIGN as exc:
             self._end(translated(exc))
         except DrivetrainError as exc:
@@ -169,8 +169,26 @@ class HandleRun:
             self._end(EngineFailed("the replica stopped without an ending"))
             self._observer.released(self)
 
-    async def _attempt(self) -> None:
-        """Read to the end also what was interrupted: the end of the call is the end of the request in the replica.
+    async def _attempt(self) -> bool:
+        """Send it to a replica. Whether it may be sent again, since nobody saw anything of it."""
+        self._attempts += 1
+        self._declined = False
+        try:
+            await self._read()
+        except LOST:
+            if not self._may_go_elsewhere:
+                raise
+            return True
+        if self._declined:
+            await asyncio.sleep(DECLINED_WAIT_S)
+        return self._declined
+
+    @property
+    def _may_go_elsewhere(self) -> bool:
+        return not self.ended and not self.collecting.started and self._attempts < ATTEMPTS
+
+    async def _read(self) -> None:
+        """To the end also what was interrupted: the end of the call is the end of the request in the replica.
 
         Items come by the link, or where there is none by the call.
         """
@@ -180,7 +198,7 @@ class HandleRun:
             self._response = self._call(reply)
             async for item in self._response:
                 self.take(item)
-            if reply:
+            if reply and not self._declined:
                 await self._last_word()
 
     async def _last_word(self) -> None:
@@ -193,12 +211,19 @@ class HandleRun:
         if self.ended:
             return
         self.last_heard = time.monotonic()
-        events, ending = wire.load_events(item)
+        try:
+            events, ending = wire.load_events(item)
+        except Exception as exc:  # noqa: BLE001 - of a version that says other things, whatever it says
+            self.interrupt(EngineFailed(f"the replica said what this ingress does not understand: {exc!r}"))
+            return
         self.collecting.take(events)
         self._counting.take(events)
         self._events += events
         if ending is not None:
             error, usage = ending
+            if isinstance(error, NotReady) and self._may_go_elsewhere:
+                self._declined = True
+                return
             self.collecting.told(usage)
             self._end(error)
         elif self.collecting.finished:
@@ -253,6 +278,7 @@ class HandleRun:
         if error is not None:
             self._error = error
             error.partial, error.request_id = self.collecting.partial, self.request_id
+        logbook.ended(self.collecting, error, self.collecting.metrics)
         self._ending.set()
         self._news.set()
 

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import Protocol
 
 from drivetrain.core.errors import DrivetrainError
-from drivetrain.core.results import Embeddings, Metrics
+from drivetrain.core.results import Embeddings, FinishReason, Metrics, Usage
 from drivetrain.core.stats import ending
 from drivetrain.telemetry.logs import FIELDS
-from drivetrain.worker.run import Run
 
 _log = logging.getLogger("drivetrain.requests")
 
 
-def ended(run: Run, error: DrivetrainError | None, metrics: Metrics) -> None:
+class Choice(Protocol):
+    @property
+    def finish_reason(self) -> FinishReason | None: ...
+
+
+class Answer(Protocol):
+    """What came of a request that was taken."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def usage(self) -> Usage: ...
+
+    @property
+    def choices(self) -> Sequence[Choice]: ...
+
+
+def ended(run: Answer, error: DrivetrainError | None, metrics: Metrics) -> None:
     if not _log.isEnabledFor(logging.INFO):
         return
     usage, times = run.usage, [("queue", metrics.queue_s), ("first", metrics.first_token_s), ("total", metrics.total_s)]

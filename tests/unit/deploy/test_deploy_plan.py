@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.deploy.plan import IngressPlan, ModelPlan, config_of
+from drivetrain.deploy.plan import IngressPlan, ModelPlan, arguments_of, config_of
 
 
 def plan(**changes: Any) -> ModelPlan:
@@ -34,7 +34,7 @@ def test_a_replica_gets_as_long_to_go_as_its_longest_request() -> None:
 @pytest.mark.parametrize(
     "changes",
     [{"min_replicas": 3}, {"min_replicas": -1}, {"min_replicas": 0}, {"max_queued": 0},
-     {"target_ongoing": 0.0}, {"max_ongoing": -1}],
+     {"target_ongoing": 0.0}, {"max_ongoing": -1}, {"surge": -1}, {"surge": 101}],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidSetting):
@@ -42,9 +42,8 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
 
 
 def test_the_file_is_plain_and_holds_no_key() -> None:
-    config = config_of(
-        [plan(settings={"slots": 4})], IngressPlan(server={"host": "127.0.0.1"}), host="127.0.0.1", port=1
-    )
+    arguments = arguments_of([plan(settings={"slots": 4})], IngressPlan(server={"host": "127.0.0.1"}))
+    config = config_of(arguments, host="127.0.0.1", port=1)
     (application,) = config["applications"]
     (model,) = application["args"]["models"]
     assert model["settings"] == {"slots": 4, "name": "My Model"}

@@ -1,0 +1,101 @@
+"""What Serve asks of our parts: a replica's health, the choice of one, and who may come in. Without a Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from drivetrain.core.errors import EngineFailed
+from drivetrain.core.status import State
+from drivetrain.deploy import replica
+from drivetrain.deploy.application import Ingress
+from drivetrain.deploy.replica import Replica
+from drivetrain.deploy.router import PrefixRouter
+
+
+def in_state(state: State) -> Replica:
+    made = Replica("fake", {})
+    made._worker = SimpleNamespace(state=state)  # type: ignore[assignment]
+    return made
+
+
+async def test_an_engine_that_comes_back_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = in_state(State.RESTARTING)
+    await away.check_health()
+    monkeypatch.setattr(replica, "RESTART_S", 0.0)
+    with pytest.raises(EngineFailed, match="not come back"):
+        await away.check_health()
+    away._worker.state = State.READY  # type: ignore[union-attr,misc]
+    await away.check_health()
+
+
+async def test_one_that_has_ended_has_none() -> None:
+    with pytest.raises(EngineFailed, match="ended"):
+        await in_state(State.FAILED).check_health()
+
+
+@pytest.mark.parametrize(
+    ("state", "away"), [(State.READY, False), (State.RESTARTING, True), (State.FAILED, True), (State.DRAINING, False)]
+)
+def test_routers_are_told_who_takes_nothing(state: State, away: bool) -> None:
+    assert in_state(state).record_routing_stats() == {"away": away}
+
+
+class Chosen(PrefixRouter):
+    def __init__(self, lengths: dict[str, int]) -> None:
+        self.initialize_state()
+        self._lengths = SimpleNamespace(get=lengths.get)
+
+    @property
+    def replica_queue_len_cache(self) -> Any:
+        return self._lengths
+
+
+def running(*names: str, away: Sequence[str] = ()) -> list[Any]:
+    return [SimpleNamespace(replica_id=name, routing_stats={"away": name in away}) for name in names]
+
+
+def asking(*prefix: int) -> Any:
+    metadata = SimpleNamespace(call_method="submit")
+    return SimpleNamespace(metadata=metadata, args=(b"", prefix), routing_context=SimpleNamespace())
+
+
+def names(ranks: list[list[Any]]) -> list[list[str]]:
+    return [sorted(candidate.replica_id for candidate in rank) for rank in ranks]
+
+
+async def test_one_that_is_away_is_chosen_only_where_all_are() -> None:
+    router = Chosen({})
+    assert names(await router.choose_replicas(running("a", "b", "c", away="b"), asking())) == [["a", "c"]]
+    assert names(await router.choose_replicas(running("a", "b", away="ab"), asking())) == [["a", "b"]]
+    assert await router.choose_replicas([], asking()) == []
+
+
+async def test_nor_for_what_it_has_seen() -> None:
+    router = Chosen({"a": 3})
+    router.on_request_routed(asking(1, 2), "a", None)
+    assert names(await router.choose_replicas(running("a", "b"), asking(1, 2, 3)))[0] == ["a"]
+    assert names(await router.choose_replicas(running("a", "b", away="a"), asking(1, 2, 3))) == [["b"]]
+
+
+async def status(client: str, server: dict[str, Any]) -> int:
+    app = Ingress({"host": "127.0.0.1", "port": 8000, **server}, {}, {}).__serve_build_asgi_app__()
+    way = httpx.ASGITransport(app=app, client=(client, 1))
+    async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8000") as plain:
+        return (await plain.get("/v1/models")).status_code
+
+
+@pytest.mark.parametrize(("client", "expected"), [("127.0.0.1", 200), ("::1", 200), ("10.0.0.7", 403), ("", 403)])
+async def test_without_a_key_it_answers_its_own_machine_only(
+    client: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever Serve listens on: that stands in a file that is not ours."""
+    monkeypatch.delenv("DRIVETRAIN_API_KEY", raising=False)
+    assert await status(client, {}) == expected
+    assert await status(client, {"insecure_no_key": True}) == 200
+    monkeypatch.setenv("DRIVETRAIN_API_KEY", "a-key-that-is-long-enough")
+    assert await status(client, {}) == 401

@@ -46,8 +46,9 @@ compiler:
 	@command -v "$${CXX:-g++}" >/dev/null || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq g++; }
 
-test: model compiler ## Every test but the soaks, with real weights
-	$(PYTEST) -q $(QUIET) -m 'not soak'
+MARKS ?= not soak
+test: model compiler ## Every test but the soaks, with real weights (MARKS='slow and not soak': those that `make check` leaves out)
+	$(PYTEST) -q $(QUIET) -m '$(MARKS)'
 
 soak: model ## Thousands of requests that end in every way; counts what is left behind
 	$(PYTEST) -q $(QUIET) -m soak --timeout 900

@@ -17,7 +17,7 @@ with warnings.catch_warnings():  # Ray's own, at its import
     from on_ray.deployed import free_port
     from on_ray.ray_rig import RIGS, RayRig, RigWorker
 
-CASES = ("endings", "hard_cases", "logprobs", "refusals", "sampling", "stops", "streaming")
+CASES = ("endings", "gauges", "hard_cases", "logprobs", "refusals", "sampling", "stops", "streaming")
 pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES))
 
 

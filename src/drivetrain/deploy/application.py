@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve import Application
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from drivetrain.deploy.cluster import link_host
 from drivetrain.deploy.handle import HandleWorker
 from drivetrain.deploy.serving import ServedReplica
 from drivetrain.fleet.fleet import Fleet
@@ -53,6 +53,13 @@ def _is_here(client: Sequence[Any] | None) -> bool:
         return False
 
 
+def _link_host() -> str:
+    """Where replicas reach this process past Ray; empty where Ray encrypts what it carries, since that way does not."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}:
+        return ""
+    return str(ray.util.get_node_ip_address())
+
+
 class Ingress:
     """The same server as that of `drivetrain serve`, over handles in place of workers."""
 
@@ -61,7 +68,7 @@ class Ingress:
             configure(log["form"], log["level"])
         key = os.environ.get(KEY_VARIABLE, "").strip()
         self._settings = ServerSettings(**server, api_keys=(key,) if key else ())
-        self._workers = {name: HandleWorker(handle, name, host=link_host()) for name, handle in handles.items()}
+        self._workers = {name: HandleWorker(handle, name, host=_link_host()) for name, handle in handles.items()}
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         app = create_app(Fleet.of(self._workers), self._settings)

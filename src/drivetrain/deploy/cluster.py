@@ -55,15 +55,6 @@ def joined(address: str | None, *, num_cpus: int | None = None) -> Iterator[bool
         ray.shutdown()
 
 
-def link_host() -> str:
-    """Where replicas reach this process past Ray; empty where Ray encrypts what it carries, since that way does not."""
-    import ray
-
-    if os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}:
-        return ""
-    return str(ray.util.get_node_ip_address())
-
-
 def run(arguments: dict[str, Any], *, host: str, port: int) -> None:
     """Deploy, or roll what is deployed over to these arguments. Returns once all of it runs."""
     from ray import serve

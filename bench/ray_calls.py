@@ -1,7 +1,7 @@
 """What a request costs on its way to a replica and back, and each piece of its answer: CPU time on both sides.
 
-Run by `.venv-ray/bin/python`. The engine is the fake one, called through a handle with our router. Prints one
-JSON object. CPU time, not time: the machine may be busy.
+Run by `.venv-ray/bin/python`. The engine is the fake one, called through a handle with our router. Prints
+a JSON object for each way that events can go. CPU time, not time: the machine may be busy.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ async def spent(handle: Any, worker: HandleWorker, requests: int, tokens: int, s
     return 1e6 * here / requests, 1e6 * there / requests
 
 
-async def measure(handle: Any, requests: int, streams: int) -> dict[str, Any]:
-    worker = HandleWorker(handle, "fake")
+async def measure(handle: Any, requests: int, streams: int, host: str) -> dict[str, Any]:
+    worker = HandleWorker(handle, "fake", host=host)
     worker.start()
     await worker.ready()
     few = await spent(handle, worker, requests, 1, streams)
@@ -54,6 +54,7 @@ async def measure(handle: Any, requests: int, streams: int) -> dict[str, Any]:
     return {
         "requests": requests,
         "streams": streams,
+        "events_go": "over the link" if host else "by the calls",
         "request_of_one_token_us": {"caller": round(few[0]), "replica": round(few[1])},
         "each_further_token_us": {
             "caller": round((many[0] - few[0]) / 40),
@@ -70,9 +71,10 @@ def main() -> None:
     plan = ModelPlan(model="fake", name="fake", num_cpus=0.0, max_ongoing=4 * args.streams)
     with cluster.joined(None, num_cpus=2):
         serve.start(proxy_location="Disabled")
-        app = serve.deployment(Timed, **plan.options).bind("fake", {"max_running": args.streams})
+        app = serve.deployment(Timed, **plan.options).bind("fake", {"max_running": args.streams}, {})
         handle = serve.run(app, name="calls", route_prefix=None)
-        print(json.dumps(asyncio.run(measure(handle, args.requests, args.streams)), indent=2))
+        for host in ("127.0.0.1", ""):
+            print(json.dumps(asyncio.run(measure(handle, args.requests, args.streams, host)), indent=2))
 
 
 if __name__ == "__main__":

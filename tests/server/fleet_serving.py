@@ -29,15 +29,23 @@ from drivetrain.worker.worker import Worker
 Reply = tuple[int, dict[str, str], Any]
 
 
-def fake_offer(name: str, *, load_s: float = 0.0, script: dict[str, Any] | None = None, **more: Any) -> Offer:
-    """A fake that says its own name."""
-    stats = Stats()
+def fake_offer(
+    name: str,
+    *,
+    load_s: float = 0.0,
+    script: dict[str, Any] | None = None,
+    engines: list[FakeEngine] | None = None,
+    **more: Any,
+) -> Offer:
+    """A fake that says its own name. Each one that was loaded is added to `engines`."""
+    stats, made = Stats(), [] if engines is None else engines
 
     async def open_worker(report: Progress) -> Opened:
         report("loading", 0.25)
         await asyncio.sleep(load_s)
         spec = ModelSpec(name=name, path=Path(), format=WeightsFormat.NONE)
-        worker = Worker(FakeEngine(Script(**{"text": name, **(script or {})})), spec, Settings(name=name), stats=stats)
+        made.append(FakeEngine(Script(**{"text": name, **(script or {})})))
+        worker = Worker(made[-1], spec, Settings(name=name), stats=stats)
         await worker.start()
         return worker
 

@@ -205,9 +205,15 @@ def test_counts_are_those_of_an_answer(served: Served) -> None:
     assert counted == {"count": told(served, "/worker_generate", asked())["usage"]["prompt_tokens"], "error_code": 0}
 
 
-def test_a_count_of_an_unknown_model(served: Served) -> None:
-    answer = told(served, "/count_token", {"model": "other", "prompt": "x"})
-    assert (answer["count"], answer["error_code"]) == (0, ErrorCode.INVALID_MODEL)
+def test_a_count_that_is_refused_is_a_refusal() -> None:
+    with speaking(fake(text=SAYS)) as served:
+        answer = told(served, "/count_token", {"model": "other", "prompt": "x"})
+        assert (answer["count"], answer["error_code"]) == (0, ErrorCode.INVALID_MODEL)
+        answer = told(served, "/count_token", b"{")
+        assert (answer["count"], answer["error_code"]) == (0, ErrorCode.PARAM_OUT_OF_RANGE)
+        series = served.request("GET", "/metrics")[2].decode()
+    assert 'drivetrain_refusals_total{param="model",reason="model_not_found"} 1.0' in series
+    assert 'drivetrain_refusals_total{param="",reason="invalid_request"} 1.0' in series
 
 
 def test_details(served: Served) -> None:

@@ -14,6 +14,7 @@ import pytest
 import drivetrain
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
+from drivetrain.engines.fake import FakeEngine
 from drivetrain.fleet.offer import Offer, Opened
 from drivetrain.fleet.policy import Limits
 from drivetrain.server import run
@@ -172,6 +173,24 @@ def test_alternating_load_from_many() -> None:
         assert sorted(answers) == ["aa"] * 80 + ["bb"] * 80
         assert set(failures) == {503}
         served.until(lambda: all(served.report(name)["in_use"] == 0 for name in "ab"))
+
+
+def test_an_engine_that_dies_while_nobody_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here starts it again; the server is soon ready without it, and the next request has it loaded."""
+    monkeypatch.setattr("drivetrain.worker.worker.WATCH_INTERVAL_S", 0.02)
+    engines: list[FakeEngine] = []
+    with serving_fleet(fake_offer("a", engines=engines), fake_offer("b")) as served:
+        engines[0].die()
+        assert served.ask("GET", "/ready")[0] == 503
+        served.until(lambda: served.ask("GET", "/ready")[0] == 200)
+        served.until(lambda: served.states() == {"a": "failed", "b": "ready"})
+        report = served.report("a")
+        assert report["loaded_s"] is None
+        assert report["failure"]["message"] == "its engine failed and could not be started again"
+        assert served.said("a", max_tokens=9) == "a"
+        assert len(engines) == 2
+        assert served.states() == {"a": "ready", "b": "ready"}
+        assert served.metrics()['drivetrain_model_loads_total{model="a"}'] == 2
 
 
 def test_administrating() -> None:

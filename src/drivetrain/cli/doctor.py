@@ -1,32 +1,76 @@
-"""`drivetrain doctor`: what this machine has, what is installed, and what to install. The network is not touched."""
+"""`drivetrain doctor`: what this machine has, what is installed, and what to install. With a URL: how a server is.
+
+Without one the network is not touched.
+"""
 
 from __future__ import annotations
 
 import argparse
+import math
+from pathlib import Path
 from typing import Any
 
 from drivetrain.cli import options, output
+from drivetrain.cli.serve_greeting import KEY_VARIABLE
+from drivetrain.core.errors import InvalidSetting
 
-_EPILOG = """examples:
+DEFAULT_TIMEOUT_S = 5.0
+
+_EPILOG = f"""examples:
   drivetrain doctor
   drivetrain doctor --json
+  drivetrain doctor http://127.0.0.1:8000
+  drivetrain doctor https://llm.example --api-key-file keys.txt --admin-key-file admin.txt
+  drivetrain doctor http://127.0.0.1:8000 --json | jq '.findings[] | .what'
+
+With a URL it reads /health, /ready, /status, /metrics, /v1/models and /admin/models of that server, and changes
+nothing. The key is the first one of --api-key-file, else what {KEY_VARIABLE} holds; it is sent to that server
+alone and never shown. The exit code is 0 where all is well, 1 with findings that need action (marked !), and 2 where
+no server answers, or none of ours.
 """
 
 
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="hardware, engines, versions, and what to install",
-        description="What this machine has and what is installed.",
+        help="this machine: hardware, engines, what to install; with a URL: how that server is",
+        description="What this machine has and what is installed; or how a running server is, and what to do about it.",
+        usage="%(prog)s [URL] [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("url", metavar="URL", nargs="?", help="a running server, such as http://127.0.0.1:8000")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
+    group = parser.add_argument_group("with a URL")
+    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="keys, one a line; the first one is sent")
+    group.add_argument(
+        "--api-key-env", metavar="NAME", default=KEY_VARIABLE,
+        help=f"the variable that holds the key, where there is no file (default: {KEY_VARIABLE})",
+    )  # fmt: skip
+    group.add_argument(
+        "--admin-key-file", type=Path, metavar="FILE", help="a key for what is under /admin, if that has its own"
+    )
+    group.add_argument(
+        "--timeout", type=options.number, default=DEFAULT_TIMEOUT_S, metavar="S",
+        help=f"seconds for each page (default: {DEFAULT_TIMEOUT_S:g})",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    if not (math.isfinite(args.timeout) and 0.1 <= args.timeout <= 3600):
+        raise InvalidSetting(f"--timeout is {args.timeout:g}; it must be from 0.1 to 3600 seconds", param="timeout")
+    if args.url is not None:
+        from drivetrain.cli import doctor_server
+
+        return doctor_server.run(args)
+    if args.api_key_file is not None or args.admin_key_file is not None:
+        raise InvalidSetting("a key is for a server: give its URL, such as http://127.0.0.1:8000", param="url")
+    return _machine(args)
+
+
+def _machine(args: argparse.Namespace) -> int:
     from drivetrain.cli.machine import examine
 
     report = examine()

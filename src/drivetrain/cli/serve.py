@@ -137,8 +137,8 @@ def _server_settings(args: argparse.Namespace, workers: Sequence[Settings]) -> S
     given = {name: value for name in _FLAGS if (value := getattr(args, name)) is not None}
     return ServerSettings(
         **given,
-        api_keys=_keys(args.api_key_file) or _key_of_environment(),
-        admin_keys=_keys(args.admin_key_file),
+        api_keys=read_keys(args.api_key_file) or _key_of_environment(),
+        admin_keys=read_keys(args.admin_key_file),
         write_timeout_s=max(worker.reader_timeout_s for worker in workers),
     )
 
@@ -148,7 +148,7 @@ def _key_of_environment() -> tuple[str, ...]:
     return (key,) if key else ()
 
 
-def _keys(file: Path | None) -> tuple[str, ...]:
+def read_keys(file: Path | None) -> tuple[str, ...]:
     """A key a line."""
     if file is None:
         return ()

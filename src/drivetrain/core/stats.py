@@ -1,4 +1,4 @@
-"""What a worker has counted since it was made: the same on every engine, cheap enough for every token.
+"""What was counted of a model's requests: the same on every engine, cheap enough for every token.
 
 Plain values that one event loop writes; whoever shows them (`/metrics`) reads them there.
 """
@@ -81,6 +81,8 @@ class Stats:
     completion_tokens: int = 0
     restarts: int = 0
     """How often the engine had failed and was loaded again."""
+    preemptions: int = 0
+    """Of all engines that there were, as of the last look at the worker's status."""
     queue_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
     """From the request to its slot, of all that got one."""
     first_token_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))

@@ -52,6 +52,7 @@ class Status:
     state: State
     running: int
     waiting: int
+    max_waiting: int | None = None
     endings: Mapping[str, int]
     prompt_tokens: int
     completion_tokens: int

@@ -21,6 +21,9 @@ from drivetrain.fleet.stage import Stage
 LOOK_AGAIN_S = 0.25
 """While somebody waits for room: memory may become free, and turns end, without anybody telling."""
 
+WATCH_S = 1.0
+"""How often it is looked whether a worker has given up: none says so."""
+
 _log = logging.getLogger("drivetrain.fleet")
 
 
@@ -48,6 +51,7 @@ class Fleet:
         self._clock = clock
         self._moves = Moves(clock, settled, self.think)
         self._timer: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
         self._up = False
         self._closed = ""
         if self.limits.max_loaded is not None and sum(offer.pinned for offer in offers) > self.limits.max_loaded:
@@ -56,7 +60,8 @@ class Fleet:
     @classmethod
     def of(cls, workers: Mapping[str, Worker]) -> Fleet:
         """Of workers that run already, and that somebody else will stop: always loaded, nothing to wait for."""
-        fleet = cls([Offer(name=name, open=_opened_elsewhere, pinned=True) for name in workers])
+        offers = [Offer(name=n, open=_opened_elsewhere, pinned=True, stats=w.stats) for n, w in workers.items()]
+        fleet = cls(offers)
         for member in fleet._members:
             member.stage, member.worker = Stage.READY, workers[member.name]
             member.loaded_at = member.last_used = fleet._clock()
@@ -103,8 +108,7 @@ class Fleet:
     @property
     def ready(self) -> bool:
         """Whether the start is over and every model that is loaded or should always be serves."""
-        wanted = [m for m in self._members if m.pinned or m.worker is not None]
-        return self._up and not self._closed and all(member.serves for member in wanted)
+        return self._up and not self._closed and all(member.serves for member in self._members if member.should_serve)
 
     def report(self) -> list[dict[str, Any]]:
         now = self._clock()
@@ -130,7 +134,7 @@ class Fleet:
     def join(self, member: Member, lease: Lease) -> None:
         if self._closed:
             raise NotReady(self._closed, retry_after_s=5.0)
-        if member.stage is Stage.FAILED and self._clock() < member.retry_at:
+        if self._clock() < member.retry_at:
             raise self._not_loaded(member)
         if not member.line:
             member.size_bytes = member.offer.size_bytes()
@@ -206,6 +210,10 @@ class Fleet:
         self._refuse_late(now)
         for member in self._members:
             if member.broken and not member.leases:  # a new one may do better
+                member.gave_up(now)
+                _log.warning("%s is unloaded: %s", member.name, member.failure)
+                if now < member.retry_at:
+                    self._refuse(member, self._not_loaded)
                 self._moves.unload(member)
         seats = [member.seat(now, keep_pinned=self._up) for member in self._members]
         waiting = any(seat.wanted_since is not None and not seat.holds for seat in seats)
@@ -297,6 +305,14 @@ class Fleet:
             await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
         self._up = True
         self.think()
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._closed:
+            return
+        if any(member.broken and not member.leases for member in self._members):
+            self.think()
+        self._watching = asyncio.get_running_loop().call_later(WATCH_S, self._watch)
 
     def _has_room(self, member: Member) -> bool:
         member.size_bytes = member.offer.size_bytes()
@@ -321,9 +337,10 @@ class Fleet:
     def _close(self, why: str) -> None:
         """From now on nobody gets a lease; who waits is refused."""
         self._closed = self._closed or why
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._watching):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._watching = None
         for member in self._members:
             self._refuse(member, lambda m: NotReady(self._closed, retry_after_s=5.0))
 

@@ -12,7 +12,7 @@ from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import State
 from drivetrain.core.worker import Worker
-from drivetrain.fleet.failure import retry_after_s
+from drivetrain.fleet.failure import LAST_RETRY_S, retry_after_s
 from drivetrain.fleet.lease import Lease
 from drivetrain.fleet.offer import Offer, Opened
 from drivetrain.fleet.policy import Seat
@@ -77,8 +77,13 @@ class Member:
         return self.owned is not None and self.owned.state is State.FAILED
 
     @property
+    def should_serve(self) -> bool:
+        """As one does that is loaded or pinned. One whose broken engine is not gone is at fault too: it may hang."""
+        return self.pinned or self.worker is not None or (self.stage is Stage.UNLOADING and self.failure != "")
+
+    @property
     def stats(self) -> Stats:
-        return self.offer.stats if self.worker is None else self.worker.stats
+        return self.offer.stats
 
     def seat(self, now: float, *, keep_pinned: bool = True) -> Seat:
         """`keep_pinned`: one that is pinned is wanted by itself."""
@@ -132,7 +137,7 @@ class Member:
     def loaded(self, worker: Opened, now: float) -> None:
         self.stage, self.worker, self.owned = Stage.READY, worker, worker
         self.loaded_at = self.last_used = now
-        self.failure, self.failures, self.retry_at = "", 0, 0.0
+        self.failure, self.retry_at = "", 0.0
         self.withdraw()
         self.num_loads += 1
 
@@ -143,16 +148,24 @@ class Member:
         self.num_failed_loads += 1
         self.retry_at = now + retry_after_s(self.failures)
 
+    def gave_up(self, now: float) -> None:
+        """Its worker will never serve again. A new one may; where that does not help for long, after a while only."""
+        self.failure = "its engine failed and could not be started again"
+        self.failures = self.failures + 1 if now - self.loaded_at < LAST_RETRY_S else 1
+        self.retry_at = now + retry_after_s(self.failures - 1) if self.failures > 1 else 0.0
+
     def leaves(self) -> Opened:
         """Its worker, which nobody gets any more."""
         owned = self.owned
         assert owned is not None
         assert not self.leases
+        if not self.failure:
+            self.failures = 0
         self.stage, self.worker, self.owned = Stage.UNLOADING, None, None
         return owned
 
     def left(self) -> None:
-        self.stage = Stage.UNLOADED
+        self.stage = Stage.FAILED if self.failure else Stage.UNLOADED
         self.num_unloads += 1
 
     def report(self, now: float) -> dict[str, Any]:

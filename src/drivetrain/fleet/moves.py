@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from drivetrain.core.errors import DrivetrainError, OutOfMemory
-from drivetrain.fleet.failure import reason
+from drivetrain.fleet.failure import let_go, reason
 from drivetrain.fleet.member import Member
 from drivetrain.fleet.offer import Opened
 from drivetrain.fleet.stage import Stage
@@ -57,6 +57,7 @@ class Moves:
             member.failed(reason(exc), self._clock())
             expected = isinstance(exc, DrivetrainError)
             _log.warning("%s could not be loaded: %s", member.name, exc, exc_info=None if expected else exc)
+            let_go(exc)  # others are loaded before it is raised
         else:
             member.loaded(worker, self._clock())
             _log.info("%s is loaded", member.name)

@@ -37,4 +37,4 @@ class Offer:
     size_bytes: Callable[[], int] = lambda: 0
     """About the memory that it will need; 0: not known. Asked before each load."""
     stats: Stats = field(default_factory=Stats)
-    """Where its worker counts, and the fleet those requests that never got to the worker."""
+    """Where each worker that `open` gives must count, and the fleet those requests that never got to one."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """`FAILED` is not loaded, after a load that went wrong."""
+    """`FAILED` is not loaded, after a load that went wrong or an engine that will not come back."""
 
     UNLOADED = "unloaded"
     LOADING = "loading"

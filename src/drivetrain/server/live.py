@@ -38,7 +38,7 @@ async def status(request: Request, context: Context) -> Response:
     models = context.models.members
     statuses = [(name, worker.status) for name, worker in context.models]
     loading = sum(model.num_waiting for model in models)
-    stats = {name: worker.stats for name, worker in context.models}
+    stats = {model.name: model.stats for model in models}
     tokens = {name: s.completion_tokens for name, s in stats.items()}
     memory = {m.device: m for _, s in statuses for m in s.memory}
     document = {
@@ -66,6 +66,7 @@ def _model_status(model: Model) -> dict[str, Any]:
         "engine_alive": status.engine_alive,
         "running": status.running,
         "waiting": status.waiting + model.num_waiting,
+        "max_waiting": status.max_waiting,
         "endings": dict(status.endings),
         "prompt_tokens": status.prompt_tokens,
         "completion_tokens": status.completion_tokens,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,7 +14,6 @@ from drivetrain import __version__
 from drivetrain.core.results import FinishReason
 from drivetrain.core.stats import ENDINGS, Histogram, Stats
 from drivetrain.core.status import State, Status
-from drivetrain.core.worker import Worker
 from drivetrain.server import metrics_models, metrics_vllm
 from drivetrain.server.context import Context
 from drivetrain.server.exposition import family, histogram
@@ -33,34 +31,23 @@ async def metrics(request: Request, context: Context) -> Response:
     return Response(encode(registry), headers={"cache-control": "no-store", "content-type": content_type})
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One model at one moment."""
-
-    model: str
-    status: Status
-    stats: Stats
-
-    @classmethod
-    def at(cls, model: str, worker: Worker) -> Look:
-        return cls(model, worker.status, worker.stats)
-
-
 class _Series:
-    """What the registry asks when somebody reads it."""
+    """What the registry asks when somebody reads it. What is counted stays when its model goes; gauges go with it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def collect(self) -> Iterator[Metric]:
-        looks = [Look.at(name, worker) for name, worker in self._context.models]
-        yield from _gauges(looks)
-        yield from _counters(looks)
-        yield from _histograms(looks)
-        yield from metrics_models.series(self._context.models.report())
+        models = self._context.models
+        statuses = {name: worker.status for name, worker in models}
+        stats = {model.name: model.stats for model in models.members}
+        yield from _gauges(statuses)
+        yield from _counters(stats)
+        yield from _histograms(stats)
+        yield from metrics_models.series(models.report())
         yield from self._of_the_server()
         if self._context.settings.metrics_compat == MetricsCompat.VLLM:
-            yield from metrics_vllm.series((look.model, look.status, look.stats) for look in looks)
+            yield from metrics_vllm.series(statuses, stats)
 
     def _of_the_server(self) -> Iterator[Metric]:
         counts = self._context.counts
@@ -81,14 +68,14 @@ class _Series:
         yield family(GaugeMetricFamily, "drivetrain_build_info", "always 1", ("version",), [((__version__,), 1)])
 
 
-def _gauges(looks: Sequence[Look]) -> Iterator[Metric]:
+def _gauges(statuses: Mapping[str, Status]) -> Iterator[Metric]:
     def each(name: str, meaning: str, value: Callable[[Status], float]) -> Metric:
         return family(
             GaugeMetricFamily,
             f"drivetrain_{name}",
             meaning,
             ("model",),
-            [((k.model,), value(k.status)) for k in looks],
+            [((model,), value(status)) for model, status in statuses.items()],
         )
 
     yield each("requests_running", "requests that run now", lambda s: s.running)
@@ -105,7 +92,7 @@ def _gauges(looks: Sequence[Look]) -> Iterator[Metric]:
         "drivetrain_upstream_up",
         "whether an upstream of the engine remote may be asked (1), or its breaker is open (0), in the order given",
         ("model", "upstream"),
-        (((look.model, str(i)), up) for look in looks for i, up in enumerate(look.status.upstreams)),
+        (((model, str(i)), up) for model, status in statuses.items() for i, up in enumerate(status.upstreams)),
     )
     yield family(
         GaugeMetricFamily,
@@ -113,22 +100,22 @@ def _gauges(looks: Sequence[Look]) -> Iterator[Metric]:
         "memory of a device; cpu is the host, and its allocated bytes are this process",
         ("model", "device", "kind"),
         (
-            ((look.model, memory.device, kind), getattr(memory, f"{kind}_bytes"))
-            for look in looks
-            for memory in look.status.memory
+            ((model, memory.device, kind), getattr(memory, f"{kind}_bytes"))
+            for model, status in statuses.items()
+            for memory in status.memory
             for kind in ("allocated", "cached", "total", "available")
         ),
     )
 
 
-def _counters(looks: Sequence[Look]) -> Iterator[Metric]:
-    def each(name: str, meaning: str, value: Callable[[Look], float]) -> Metric:
+def _counters(stats: Mapping[str, Stats]) -> Iterator[Metric]:
+    def each(name: str, meaning: str, value: Callable[[Stats], float]) -> Metric:
         return family(
             CounterMetricFamily,
             f"drivetrain_{name}",
             meaning,
             ("model",),
-            [((k.model,), value(k)) for k in looks],
+            [((model,), value(counted)) for model, counted in stats.items()],
         )
 
     yield family(
@@ -136,23 +123,23 @@ def _counters(looks: Sequence[Look]) -> Iterator[Metric]:
         "drivetrain_requests",
         "ended requests by how they ended: finished, or the code of the error",
         ("model", "ending"),
-        (((look.model, ending), look.stats.endings[ending]) for look in looks for ending in ENDINGS),
+        (((model, ending), counted.endings[ending]) for model, counted in stats.items() for ending in ENDINGS),
     )
     yield family(
         CounterMetricFamily,
         "drivetrain_answers",
         "finished choices by their finish reason",
         ("model", "reason"),
-        (((look.model, reason), look.stats.answers[reason]) for look in looks for reason in FinishReason),
+        (((model, reason), counted.answers[reason]) for model, counted in stats.items() for reason in FinishReason),
     )
-    yield each("prompt_tokens", "tokens of prompts, counted when a request ends", lambda k: k.stats.prompt_tokens)
-    yield each("cached_prompt_tokens", "of these, found in the engine's prefix cache", lambda k: k.stats.cached_tokens)
-    yield each("completion_tokens", "tokens sampled, counted as they come", lambda k: k.stats.completion_tokens)
-    yield each("preemptions", "running requests that had to give their memory back", lambda k: k.status.preemptions)
-    yield each("engine_restarts", "how often the engine was started again", lambda k: k.stats.restarts)
+    yield each("prompt_tokens", "tokens of prompts, counted when a request ends", lambda s: s.prompt_tokens)
+    yield each("cached_prompt_tokens", "of these, found in the engine's prefix cache", lambda s: s.cached_tokens)
+    yield each("completion_tokens", "tokens sampled, counted as they come", lambda s: s.completion_tokens)
+    yield each("preemptions", "running requests that had to give their memory back", lambda s: s.preemptions)
+    yield each("engine_restarts", "how often the engine was started again", lambda s: s.restarts)
 
 
-def _histograms(looks: Sequence[Look]) -> Iterator[Metric]:
+def _histograms(stats: Mapping[str, Stats]) -> Iterator[Metric]:
     rows: tuple[tuple[str, str, Callable[[Stats], Histogram]], ...] = (
         ("queue_seconds", "from the request to its slot", lambda s: s.queue_s),
         ("first_token_seconds", "from the request to its first token", lambda s: s.first_token_s),
@@ -164,4 +151,5 @@ def _histograms(looks: Sequence[Look]) -> Iterator[Metric]:
         ("answer_length_tokens", "tokens of a request's answer", lambda s: s.answer_length),
     )
     for name, meaning, of in rows:
-        yield histogram(f"drivetrain_{name}", meaning, ("model",), [((look.model,), of(look.stats)) for look in looks])
+        samples = [((model,), of(counted)) for model, counted in stats.items()]
+        yield histogram(f"drivetrain_{name}", meaning, ("model",), samples)

@@ -1,4 +1,4 @@
-"""Series about the models of this server that come and go; the rest of `/metrics` tells of those that are loaded."""
+"""Series about the models of this server as such, which come and go."""
 
 from __future__ import annotations
 

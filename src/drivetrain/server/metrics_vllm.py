@@ -6,7 +6,7 @@ Only what means the same here. Refused requests are in none of them, as in vLLM.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -25,20 +25,20 @@ _REASONS = {
 }
 
 
-def series(looks: Iterable[tuple[str, Status, Stats]]) -> Iterator[Metric]:
-    """Of each model its name, its status and its counts."""
-    all_of = [((model, _ENGINE), status, stats) for model, status, stats in looks]
+def series(statuses: Mapping[str, Status], stats: Mapping[str, Stats]) -> Iterator[Metric]:
+    """By model: the statuses of those that are loaded, the counts of all."""
+    counts = [((model, _ENGINE), counted) for model, counted in stats.items()]
 
     def gauge(name: str, value: Callable[[Status], float]) -> Metric:
-        rows = [(labels, value(status)) for labels, status, _ in all_of]
+        rows = [((model, _ENGINE), value(status)) for model, status in statuses.items()]
         return family(GaugeMetricFamily, f"vllm:{name}", "as vLLM's", _LABELS, rows)
 
     def counter(name: str, value: Callable[[Stats], float]) -> Metric:
-        rows = [(labels, value(stats)) for labels, _, stats in all_of]
+        rows = [(labels, value(counted)) for labels, counted in counts]
         return family(CounterMetricFamily, f"vllm:{name}", "as vLLM's", _LABELS, rows)
 
     def spread(name: str, of: Callable[[Stats], Histogram]) -> Metric:
-        rows = [(labels, of(stats)) for labels, _, stats in all_of]
+        rows = [(labels, of(counted)) for labels, counted in counts]
         return histogram(f"vllm:{name}", "as vLLM's", _LABELS, rows)
 
     yield gauge("num_requests_running", lambda s: s.running)
@@ -49,14 +49,13 @@ def series(looks: Iterable[tuple[str, Status, Stats]]) -> Iterator[Metric]:
     yield counter("generation_tokens", lambda s: s.completion_tokens)
     yield counter("prefix_cache_queries", lambda s: s.prompt_tokens)
     yield counter("prefix_cache_hits", lambda s: s.cached_tokens)
-    preemptions = [(labels, status.preemptions) for labels, status, _ in all_of]
-    yield family(CounterMetricFamily, "vllm:num_preemptions", "as vLLM's", _LABELS, preemptions)
+    yield counter("num_preemptions", lambda s: s.preemptions)
     yield family(
         CounterMetricFamily,
         "vllm:request_success",
         "as vLLM's",
         (*_LABELS, "finished_reason"),
-        [((*labels, reason), number) for labels, _, stats in all_of for reason, number in _reasons(stats).items()],
+        [((*labels, reason), number) for labels, counted in counts for reason, number in _reasons(counted).items()],
     )
     yield spread("time_to_first_token_seconds", lambda s: s.first_token_s)
     yield spread("inter_token_latency_seconds", lambda s: s.between_tokens_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from drivetrain.core.stats import Stats
 from drivetrain.core.worker import Worker
 
 
@@ -27,6 +28,11 @@ class Model(Protocol):
 
     @property
     def worker(self) -> Worker | None: ...
+
+    @property
+    def stats(self) -> Stats:
+        """What was counted of all its requests until now, loaded or not. To be read, not kept."""
+        ...
 
     @property
     def num_waiting(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
+from drivetrain.core.engine import Engine, EngineInfo, Health, ModelSpec, Progress
 from drivetrain.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -98,6 +98,7 @@ class Worker:
         self._all_read = asyncio.Event()
         self._all_read.set()
         self._stats = stats or Stats()
+        self._preemptions = 0  # of this engine, that are counted already
         self._memory = MemoryAverage()
 
     # Lifecycle
@@ -200,6 +201,7 @@ class Worker:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
         await self._stop_reviving()
+        self._count_preemptions(self._engine.health())
         try:
             await self._engine.close()
         finally:
@@ -235,17 +237,19 @@ class Worker:
     @property
     def status(self) -> Status:
         health = self._engine.health()
+        self._count_preemptions(health)
         return Status(
             state=self._state,
             running=self._admission.running,
             waiting=self._admission.waiting,
+            max_waiting=self.settings.max_waiting,
             endings=dict(self._stats.endings),
             prompt_tokens=self._stats.prompt_tokens,
             completion_tokens=self._stats.completion_tokens,
             engine_alive=health.alive,
             last_progress_s=max(0.0, time.monotonic() - health.last_progress),
             kv_used=self._kv_used() if health.kv_used is None else health.kv_used,
-            preemptions=health.preemptions,
+            preemptions=self._stats.preemptions,
             upstreams=health.upstreams,
             memory=self._memory_now(),
         )
@@ -420,6 +424,11 @@ class Worker:
         self._stats.endings[error.code] += 1
         logbook.refused(request_id, self._spec.name, error)
 
+    def _count_preemptions(self, health: Health) -> None:
+        """An engine counts its own, and tells of none once it is closed."""
+        self._stats.preemptions += max(0, health.preemptions - self._preemptions)
+        self._preemptions = health.preemptions
+
     def _memory_now(self) -> tuple[DeviceMemory, ...]:
         """A device that is broken cannot say what it holds; that must not hide how the request ended."""
         try:
@@ -456,6 +465,7 @@ class Worker:
             run.interrupt(EngineFailed(why))
 
     async def _revive(self, reviver: Reviver) -> None:
+        self._count_preemptions(self._engine.health())
         try:
             self._engine, self._info = await reviver.revive(self._engine)
         except Hung as exc:
@@ -463,6 +473,7 @@ class Worker:
             self._admission.close(exc.message)
             self._state = State.FAILED
             return
+        self._preemptions = 0
         self._stats.restarts += 1
         self._watchdog = Watchdog(self.settings.stall_s)
         self._make_ready(self._info)

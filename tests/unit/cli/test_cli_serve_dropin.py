@@ -8,8 +8,10 @@ import socket
 import pytest
 
 from drivetrain.cli.serve_dropin import Dropin, add_dropin_flags
+from drivetrain.core.engine import Progress
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.fleet.fleet import Fleet
+from drivetrain.fleet.offer import Offer, Opened
 from drivetrain.server.dropin import dbgpt, fastchat
 from drivetrain.server.settings import ServerSettings
 
@@ -73,7 +75,11 @@ def test_an_address_that_can_be_reached(address: str, settings: ServerSettings) 
     assert str(read(*REMOTE, "--worker-address", address, settings=settings).worker) == f"{address}/v1"
 
 
+async def never(report: Progress) -> Opened:
+    raise AssertionError
+
+
 async def test_dbgpt_takes_no_at_in_a_name() -> None:
     dropin = read("--dbgpt-controller", "http://127.0.0.1:8000")
     with socket.create_server(("127.0.0.1", 0)) as sock, pytest.raises(InvalidSetting, match="@"):
-        dropin.registration(Fleet.of({"a@b": None}), sock)  # type: ignore[dict-item] # nobody asks it
+        dropin.registration(Fleet([Offer(name="a@b", open=never)]), sock)

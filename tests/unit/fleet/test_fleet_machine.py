@@ -1,15 +1,17 @@
-"""A fleet under any order of events: requests that come, leave and give up, loads that end well or badly, time."""
+"""A fleet under any order of events: requests that come, leave and give up, loads and engines that fail, time."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
-from fleet_rig import Book, settle
+from fleet_rig import Book, StubWorker, settle
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, LoadFailed, NotReady, OutOfMemory
+from drivetrain.core.status import State
 from drivetrain.core.worker import Worker
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.fleet.lease import Lease
@@ -106,6 +108,14 @@ class FleetMachine(RuleBasedStateMachine):
         self.book.stopping[data.draw(st.sampled_from(sorted(self.book.stopping)))].set_result(None)
         self.turn()
 
+    @precondition(lambda self: any(True for _ in self.fleet))
+    @rule(data=st.data())
+    def engine_fails(self, data: st.DataObject) -> None:
+        """It will not come back, whether somebody uses it or not."""
+        worker = data.draw(st.sampled_from([worker for _, worker in self.fleet]))
+        cast("StubWorker", worker).state = State.FAILED
+        self.turn()
+
     @rule(seconds=st.sampled_from([1.0, 6.0, 400.0]))
     def time_goes_by(self, seconds: float) -> None:
         self.book.now += seconds
@@ -140,6 +150,11 @@ class FleetMachine(RuleBasedStateMachine):
         if hasattr(self, "fleet"):
             for member in self.fleet.members:
                 assert self.book.alive[member.name] <= (member.stage in HELD)
+
+    @invariant()
+    def one_that_failed_stays_only_as_long_as_it_is_in_use(self) -> None:
+        if hasattr(self, "fleet"):
+            assert not [member.name for member in self.fleet.members if member.broken and not member.leases]
 
     @invariant()
     def one_in_use_is_there(self) -> None:

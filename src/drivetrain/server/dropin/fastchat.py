@@ -160,15 +160,22 @@ def queue_length(models: Models) -> int:
     return sum(s.running + s.waiting for s in statuses) + sum(member.num_waiting for member in models.members)
 
 
-async def count_token(request: Request, context: Context) -> Response:
+class _Counting(FastChat):
     """An engine that gives no ids cannot count; their API server then leaves the limit to the request itself."""
-    try:
-        body = await _named(request, context)
-        async with held(request, context, body.model) as worker:
-            ids = await unless_gone(worker.tokenize(body.prompt or ""), request.receive)
-    except DrivetrainError as exc:
-        return json_response({"count": 0, **DIALECT.failed(exc)})
-    return json_response({"count": len(ids), "error_code": 0})
+
+    def failed(self, error: DrivetrainError) -> dict[str, Any]:
+        return {"count": 0, **super().failed(error)}
+
+
+async def count_token(request: Request, context: Context) -> Response:
+    return await answered(request, context, _Counting(), _count(request, context))
+
+
+async def _count(request: Request, context: Context) -> dict[str, Any]:
+    body = await _named(request, context)
+    async with held(request, context, body.model) as worker:
+        ids = await unless_gone(worker.tokenize(body.prompt or ""), request.receive)
+    return {"count": len(ids), "error_code": 0}
 
 
 async def model_details(request: Request, context: Context) -> Response:

@@ -1,0 +1,66 @@
+"""Preemptions are counted over all engines that a worker had, and over all workers that count in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drivetrain.core.engine import Engine, Health, ModelSpec, WeightsFormat
+from drivetrain.core.stats import Stats
+from drivetrain.engines.fake import FakeEngine
+from drivetrain.worker import worker as worker_module
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import Worker
+
+SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
+
+
+class Preempting(FakeEngine):
+    """Tells of preemptions as the real ones do: its own, and none once it is closed."""
+
+    preempted = 0
+
+    def health(self) -> Health:
+        return replace(super().health(), preemptions=self.preempted)
+
+    async def close(self) -> None:
+        await super().close()
+        self.preempted = 0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "WATCH_INTERVAL_S", 0.02)
+    monkeypatch.setattr("drivetrain.worker.backoff.FIRST_S", 0.01)
+
+
+async def test_they_go_on_where_an_engine_was_replaced() -> None:
+    made: list[Preempting] = []
+
+    def make() -> Engine:
+        made.append(Preempting())
+        return made[-1]
+
+    async with Worker(make(), SPEC, Settings(), remake=make) as worker:
+        made[0].preempted = 3
+        assert worker.status.preemptions == 3
+        made[0].preempted = 4
+        made[0].die()
+        async with asyncio.timeout(10):
+            while worker.stats.restarts == 0:
+                assert worker.status.preemptions >= 3
+                await asyncio.sleep(0.005)
+        made[1].preempted = 5
+        assert [worker.status.preemptions for _ in range(2)] == [9, 9]
+
+
+async def test_they_go_on_where_the_model_is_loaded_again() -> None:
+    stats = Stats()
+    for number in (2, 1):
+        engine = Preempting()
+        async with Worker(engine, SPEC, stats=stats):
+            engine.preempted = number
+    assert stats.preemptions == 3

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import uvloop
 
 from contract.rigs import FakeRig
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
-from drivetrain.core.events import Event
-from drivetrain.deploy import link
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed, NotReady
+from drivetrain.core.events import Delta, Event
+from drivetrain.deploy import link, wire
 from drivetrain.deploy.handle import HandleWorker
 from drivetrain.deploy.replica import Replica
 from drivetrain.deploy.stream import HandleStream
@@ -86,6 +89,13 @@ class Pair:
         self.replica = replica
         self.near = Near(replica)
         self.worker = HandleWorker(self.near, "fake", host=host)
+
+    async def queued(self) -> list[HandleStream]:
+        """More, of which nothing has come, because they wait in the replica."""
+        streams = [self.worker.stream(**LONG) for _ in range(4)]
+        self.reading = [asyncio.create_task(read(stream)) for stream in streams]
+        await until(lambda: self.replica.worker.status.waiting == len(streams))
+        return streams
 
     async def begun(self, number: int, **more: Any) -> list[HandleStream]:
         """So many streams, each with some tokens."""
@@ -173,6 +183,88 @@ async def test_a_link_that_breaks_ends_each_stream_once_and_frees_the_replica() 
         assert pair.near.calls[-1].num_items == 0, "there is a new link"
 
 
+async def test_a_link_that_breaks_costs_what_had_not_begun_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drivetrain.deploy.stream.DECLINED_WAIT_S", 0.01)
+    async with paired() as pair:
+        streams = await pair.begun(STREAMS)
+        await pair.queued()
+        pair.cut()
+        await asyncio.gather(*map(read, streams))
+        async with asyncio.timeout(4):
+            ends = await asyncio.gather(*pair.reading)
+        assert [error for _, error in ends] == [None] * 4
+        assert pair.worker.stats.endings == {"engine_error": STREAMS, "finished": 4}
+
+
+class Late(Call):
+    """Its end comes first, then what goes over the link."""
+
+    async def _run(self, items: Any) -> None:
+        self._items.put_nowait(None)
+        await super()._run(items)
+
+
+async def test_an_end_that_comes_before_the_events_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Call", Late)
+    monkeypatch.setattr("drivetrain.deploy.stream.LAST_WORD_S", 0.5)
+    async with paired() as pair:
+        engine = FakeRig()._engine(pair.replica.worker)
+        engine.script = replace(engine.script, step_delay_s=0.05)
+        result = await pair.worker.generate(prompt="x", max_tokens=20, ignore_eos=True)
+        assert result.usage.completion_tokens == 20
+
+
+async def test_a_late_decline_is_sent_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Call", Late)
+    monkeypatch.setattr("drivetrain.deploy.stream.DECLINED_WAIT_S", 0.01)
+    async with paired() as pair:
+        submit, declined = pair.replica.worker.submit, 0
+
+        def decline(request: Any) -> Any:
+            nonlocal declined
+            declined += 1
+            if declined == 1:
+                return Declining()
+            return submit(request)
+
+        monkeypatch.setattr(pair.replica.worker, "submit", decline)
+        async with asyncio.timeout(3):
+            assert (await pair.worker.generate(prompt="x", max_tokens=5)).usage.completion_tokens
+        assert declined == 2
+        assert pair.worker.stats.endings == {"finished": 1}
+
+
+class Declining:
+    """The stream of a request whose engine went away while it waited."""
+
+    async def follow(self, hear: Any) -> None:
+        await asyncio.sleep(0.05)
+        raise NotReady("the engine is being started again", retry_after_s=1.0)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_declined_request_does_not_mind_the_link() -> None:
+    async with paired() as pair:
+        (stream,) = await pair.begun(1)
+        (run,) = pair.worker._runs
+        run._declined = True
+        run.broken()
+        assert not run.ended
+        await stream.aclose()
+
+
+async def test_one_bad_event_is_its_own_requests_alone() -> None:
+    async with paired() as pair:
+        bad, good = await pair.begun(2)
+        (number, *_), *_ = pair.worker._inlet._runs.items()
+        pair.worker._inlet._runs[number].take(wire.dump_events([Delta(7, "x", (1,))]))
+        (_, error), (_, none) = await asyncio.gather(read(bad), read(good))
+        assert type(error) is EngineFailed
+        assert none is None
+
+
 async def test_a_replica_whose_caller_went_ends_what_it_did_for_it() -> None:
     async with paired() as pair:
         streams = await pair.begun(STREAMS)
@@ -225,7 +317,21 @@ async def test_an_ending_that_does_not_come_is_not_waited_for_in_vain(monkeypatc
     monkeypatch.setattr("drivetrain.deploy.stream.LAST_WORD_S", 0.05)
     async with paired() as pair:
         (stream,) = await pair.begun(1)
-        monkeypatch.setattr(link.Inlet, "take", lambda self, line: int(line.partition(b" ")[0]))
+        monkeypatch.setattr(link.Inlet, "take", lambda *_: None)
         pair.near.calls[0].cancel()
         _, error = await read(stream)
         assert type(error) is EngineFailed
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        test_events_go_past_the_calls,
+        test_a_link_that_breaks_ends_each_stream_once_and_frees_the_replica,
+        test_one_of_many_is_cancelled_and_the_others_do_not_notice,
+        test_a_replica_whose_caller_went_ends_what_it_did_for_it,
+    ],
+)
+def test_on_the_event_loop_that_serve_runs(case: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(case())

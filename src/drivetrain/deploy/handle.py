@@ -219,12 +219,12 @@ class HandleWorker:
             self._stats.endings[exc.code] += 1
             logbook.refused(request_id, self._name, exc)
             raise
-        payload, prefix = wire.dumps(replace(request, request_id=request_id)), prefix_of(request)
+        named, prefix = replace(request, request_id=request_id), prefix_of(request)
         run = HandleRun(
             request,
             request_id=request_id,
             model=self._name,
-            call=lambda reply: self._call(payload, prefix, reply),
+            call=lambda reply: self._call(named, prefix, reply),
             inlet=self._inlet,
             observer=self,
             timeout_s=request.timeout_s or said.terms.timeout_s,
@@ -233,10 +233,10 @@ class HandleWorker:
         self._idle.clear()
         return HandleStream(run)
 
-    def _call(self, payload: bytes, prefix: tuple[int, ...], reply: bytes) -> Any:
+    def _call(self, request: GenerateRequest, prefix: tuple[int, ...], reply: wire.Reply | None) -> Any:
         if self._state is not State.READY:
             raise self._not_ready()
-        return self._streams.submit.remote(payload, prefix, reply)
+        return self._streams.submit.remote(wire.dump_call(request, reply), prefix)
 
     async def generate(self, **request: Any) -> Result:
         return await self.complete(build_request(request))

@@ -13,10 +13,9 @@ from typing import Any, TypedDict
 
 from drivetrain import assembly
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.errors import DrivetrainError, EngineFailed
+from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.events import Event
 from drivetrain.core.messages import Message
-from drivetrain.core.request import GenerateRequest
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.core.worker import EventStream
 from drivetrain.deploy import wire
@@ -111,21 +110,23 @@ class Replica:
         )
         return wire.dumps(description)
 
-    async def submit(self, request: bytes, prefix: Sequence[int] = (), reply: bytes = b"") -> AsyncIterator[bytes]:
+    async def submit(self, call: bytes, prefix: Sequence[int] = ()) -> AsyncIterator[bytes]:
         """The events of one answer; what came together is one item, and an error is the last one.
 
-        Items go over the link that `reply` names; only where there is none, they are what this gives. `prefix` is for
+        Items go over the link that the call names; only where there is none, they are what this gives. `prefix` is for
         the router alone. Cancelling the call ends the request; when it has ended, its slot is free.
         """
+        request, reply = wire.load_call(call)
         way = await self._outlets.way(reply)
         try:
-            stream = self.worker.submit(wire.loads(GenerateRequest, request))
+            stream = self.worker.submit(request)
         except DrivetrainError as exc:
             yield wire.dump_ending(exc)
             return
         try:
             if way is not None:
-                await _send(stream, way)
+                if not await _send(stream, way):
+                    yield wire.dump_ending(NotReady("the way to the caller was lost", retry_after_s=1.0))
                 return
             async with aclosing(_gathered(stream)) as items:
                 async for item in items:
@@ -145,11 +146,20 @@ class Replica:
         return await _answer(self.worker.detokenize(wire.loads(list[Any], call)))
 
 
-async def _send(stream: EventStream, way: Way) -> None:
+async def _send(stream: EventStream, way: Way) -> bool:
+    """Whether the caller was there to the end."""
+    there = True
+
+    def hear(events: Sequence[Event]) -> bool:
+        nonlocal there
+        there = way.send(wire.dump_events(events))
+        return there
+
     try:
-        await stream.follow(lambda events: way.send(wire.dump_events(events)))
+        await stream.follow(hear)
     except DrivetrainError as exc:
-        way.send(wire.dump_ending(exc))
+        return way.send(wire.dump_ending(exc))
+    return there
 
 
 async def _gathered(stream: EventStream) -> AsyncGenerator[bytes]:

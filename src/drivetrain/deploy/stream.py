@@ -29,8 +29,8 @@ DECLINED_WAIT_S = 0.5
 
 ABORT_WAIT_S = 10.0
 
-LAST_WORD_S = 5.0
-"""When a call has ended, for the ending that is on its way by the link."""
+LAST_WORD_S = 30.0
+"""When a call has ended, for the next of the items that are on their way by the link. A busy ingress reads late."""
 
 Hear = Callable[[Sequence[Event]], bool]
 
@@ -63,7 +63,7 @@ class HandleRun:
         *,
         request_id: str,
         model: str,
-        call: Callable[[bytes], Response],
+        call: Callable[[wire.Reply | None], Response],
         inlet: Inlet,
         observer: Observer,
         timeout_s: float,
@@ -83,7 +83,8 @@ class HandleRun:
         self._error: DrivetrainError | None = None
         self._broken: BaseException | None = None
         self.ended = False
-        self._ending = asyncio.Event()
+        self._told = asyncio.Event()
+        """How the attempt ended is known."""
         self._attempts = 0
         self._declined = False
         self._response: Response | None = None
@@ -173,9 +174,12 @@ class HandleRun:
         """Send it to a replica. Whether it may be sent again, since nobody saw anything of it."""
         self._attempts += 1
         self._declined = False
+        self._told.clear()
         try:
             await self._read()
         except LOST:
+            if self._response is not None:
+                self._response.cancel()  # one that could not be reached for a moment may be at it all the same
             if not self._may_go_elsewhere:
                 raise
             return True
@@ -198,13 +202,18 @@ class HandleRun:
             self._response = self._call(reply)
             async for item in self._response:
                 self.take(item)
-            if reply and not self._declined:
+            if reply is not None and not self.ended:
                 await self._last_word()
 
     async def _last_word(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORD_S):
-                await self._ending.wait()
+        """Ray's word of the end may be here before what went over the link."""
+        heard = -1.0
+        while not self._told.is_set() and heard != self.last_heard:
+            heard = self.last_heard
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORD_S):
+                    await self._told.wait()
+        self._declined = self._declined or self._may_go_elsewhere
 
     def take(self, item: bytes) -> None:
         """An item of the replica's."""
@@ -213,16 +222,17 @@ class HandleRun:
         self.last_heard = time.monotonic()
         try:
             events, ending = wire.load_events(item)
+            self.collecting.take(events)
+            self._counting.take(events)
         except Exception as exc:  # noqa: BLE001 - of a version that says other things, whatever it says
             self.interrupt(EngineFailed(f"the replica said what this ingress does not understand: {exc!r}"))
             return
-        self.collecting.take(events)
-        self._counting.take(events)
         self._events += events
         if ending is not None:
             error, usage = ending
             if isinstance(error, NotReady) and self._may_go_elsewhere:
                 self._declined = True
+                self._told.set()
                 return
             self.collecting.told(usage)
             self._end(error)
@@ -239,7 +249,8 @@ class HandleRun:
 
     def broken(self) -> None:
         """The link is lost over which the first items came: what more there is cannot come."""
-        self.interrupt(EngineFailed("the replica that ran this request was lost; the next one may work"))
+        if not self._declined:
+            self.interrupt(EngineFailed("the replica that ran this request was lost; the next one may work"))
 
     def interrupt(self, error: DrivetrainError) -> None:
         """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
@@ -279,7 +290,7 @@ class HandleRun:
             self._error = error
             error.partial, error.request_id = self.collecting.partial, self.request_id
         logbook.ended(self.collecting, error, self.collecting.metrics)
-        self._ending.set()
+        self._told.set()
         self._news.set()
 
 

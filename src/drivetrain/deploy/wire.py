@@ -13,18 +13,31 @@ import types
 import typing
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
+from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Usage
 
 T = TypeVar("T")
 
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Where a caller listens for the events of a request; see `link`."""
+
+    host: str
+    port: int
+    key: str
+    number: int
+
+
 _EVENTS: dict[str, type] = {cls.__name__: cls for cls in (Started, Delta, ChoiceFinished, Finished)}
 _ERROR = "error"
+_REPLY = "reply"
 _SIMPLE = frozenset({int, str, float, bool})
 """What is the same in JSON; long lists of these are not looked at one by one."""
 
@@ -36,6 +49,16 @@ def dumps(value: Any) -> bytes:
 def loads(hint: type[T], data: bytes) -> T:
     made: T = _shaped(hint, json.loads(data))
     return made
+
+
+def dump_call(request: GenerateRequest, reply: Reply | None) -> bytes:
+    return json.dumps({**_plain(request), _REPLY: _plain(reply)}, separators=(",", ":")).encode()
+
+
+def load_call(data: bytes) -> tuple[GenerateRequest, Reply | None]:
+    told = json.loads(data)
+    reply = told.pop(_REPLY, None)
+    return _shaped(GenerateRequest, told), _shaped(Reply, reply)
 
 
 def dump_answer(value: Any) -> bytes:

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from drivetrain.deploy import link, wire
+from drivetrain.deploy import link
 from drivetrain.deploy.link import Inlet, Outlets, Way
+from drivetrain.deploy.wire import Reply
 
 HERE = "127.0.0.1"
 
@@ -139,6 +140,8 @@ async def test_nothing_is_kept_of_requests_that_ended(ends: Ends) -> None:
             assert way is not None
             way.send(b"x")
             await until(lambda run=run: bool(run.items))  # type: ignore[misc] # bound early on purpose
+        way.send(b"late")
+    await asyncio.sleep(0.05)
     (reading,) = ends.inlet._readings
     assert not reading.numbers
     assert not ends.inlet._runs
@@ -146,8 +149,8 @@ async def test_nothing_is_kept_of_requests_that_ended(ends: Ends) -> None:
 
 def caller(inlet: Inlet) -> tuple[str, int]:
     with inlet.expect(Kept()) as reply:
-        host, port, *_ = wire.loads(list, reply)
-        return host, port
+        assert reply is not None
+        return reply.host, reply.port
 
 
 @pytest.mark.parametrize("said", [b"0 []\n", b"wrong\n0 []\n", b"\n", b"x" * 10_000, b"\xff\x00\n0 x\n"])
@@ -180,7 +183,7 @@ async def test_a_caller_that_cannot_be_reached_is_not_tried_for_each_request(
     with socket.socket() as sock:
         sock.bind((HERE, 0))
         port = sock.getsockname()[1]
-    outlets, reply = Outlets(), wire.dumps([HERE, port, "key", 0])
+    outlets, reply = Outlets(), Reply(HERE, port, "key", 0)
     with caplog.at_level(logging.WARNING):
         assert await asyncio.gather(*(outlets.way(reply) for _ in range(3))) == [None] * 3
         assert await outlets.way(reply) is None
@@ -188,16 +191,16 @@ async def test_a_caller_that_cannot_be_reached_is_not_tried_for_each_request(
     assert "longer way" in caplog.text
     await asyncio.sleep(0.25)
     assert await outlets.way(reply) is None
-    assert len(caplog.records) == 2
+    await until(lambda: len(caplog.records) == 2)
     assert not outlets._connections
 
 
 async def test_a_caller_that_says_nothing_of_it_has_no_way() -> None:
-    assert await Outlets().way(b"") is None
+    assert await Outlets().way(None) is None
     inlet = Inlet("")
     await inlet.open()
     with inlet.expect(Kept()) as reply:
-        assert reply == b""
+        assert reply is None
 
 
 async def test_where_nobody_can_listen_items_come_by_the_calls(caplog: pytest.LogCaptureFixture) -> None:
@@ -205,7 +208,87 @@ async def test_where_nobody_can_listen_items_come_by_the_calls(caplog: pytest.Lo
     await inlet.open()
     assert "longer way" in caplog.text
     with inlet.expect(Kept()) as reply:
-        assert reply == b""
+        assert reply is None
+
+
+async def test_one_that_comes_back_is_found_while_requests_go_the_longer_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "AWAY_S", 0.05)
+    monkeypatch.setattr(link, "CONNECT_S", 0.3)
+    hangs = await asyncio.start_server(lambda reader, writer: asyncio.sleep(60), HERE, 0)
+    outlets, reply = Outlets(), Reply(HERE, hangs.sockets[0].getsockname()[1], "key", 0)
+    assert await outlets.way(reply) is None
+    await asyncio.sleep(0.06)
+    async with asyncio.timeout(0.2):
+        assert await outlets.way(reply) is None
+    assert outlets._connections, "it is tried again, and nobody waits for that"
+    outlets.close()
+    hangs.close()
+
+
+@pytest.mark.parametrize("after", [0, 3])
+async def test_who_takes_the_connection_and_not_the_key_is_no_way(after: int, caplog: pytest.LogCaptureFixture) -> None:
+    """As the proxies of some networks do, which accept for whoever is behind them."""
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(after)
+        writer.close()
+
+    proxy = await asyncio.start_server(accept, HERE, 0)
+    outlets = Outlets()
+    assert await outlets.way(Reply(HERE, proxy.sockets[0].getsockname()[1], "key", 0)) is None
+    assert "longer way" in caplog.text
+    assert not outlets._connections
+    proxy.close()
+
+
+async def test_what_was_sent_before_the_end_arrives(ends: Ends) -> None:
+    run, way = await ends.begin()
+    way.send(b"the last word")
+    ends.outlets.close()
+    await until(lambda: run.num_broken == 1)
+    assert run.items == [b"the last word"]
+
+
+async def test_an_end_while_it_connects_leaves_nothing(ends: Ends) -> None:
+    with ends.inlet.expect(Kept()) as reply:
+        waiting = asyncio.create_task(ends.outlets.way(reply))
+        await asyncio.sleep(0)
+        ends.outlets.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert not ends.outlets._connections
+        ends.outlets.close()
+
+
+async def test_guesses_are_not_many_to_a_piece(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    guesses: list[bytes] = []
+    monkeypatch.setattr(ends.inlet, "admits", guesses.append)
+    reader, writer = await asyncio.open_connection(*caller(ends.inlet))
+    writer.write(b"\n" * 10_000)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readexactly(1)
+    writer.close()
+    assert len(guesses) == 1
+
+
+async def test_strangers_are_bounded_and_keep_no_replica_out(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "MAX_STRANGERS", 4)
+    known, way = await ends.begin()
+    strangers = [await asyncio.open_connection(*caller(ends.inlet)) for _ in range(12)]
+    await until(lambda: len(ends.inlet._readings) == 5)
+    way.send(b"x")
+    await until(lambda: bool(known.items))
+    for _, writer in strangers:
+        writer.close()
+
+
+async def test_a_network_that_carries_nothing_is_noticed(ends: Ends) -> None:
+    _, way = await ends.begin()
+    (reading,) = ends.inlet._readings
+    for transport in (reading.transport, way._writing.transport):
+        sock = transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * link.SILENT_S
 
 
 async def test_a_caller_that_does_not_read_is_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,96 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from contract.rigs import LONG, PROMPT, Rig
+from contract.mixed_load import SHORT, mixed_load
+from contract.rigs import PROMPT, Rig
 from contract.test_endings import ENDLESS, read_some, until_idle
 from drivetrain.core.errors import (
-    Cancelled,
     ContextOverflow,
     DeadlineExceeded,
-    DrivetrainError,
     EngineFailed,
     InvalidRequest,
     Overloaded,
 )
 from drivetrain.core.events import Delta, Finished, Started
-from drivetrain.core.results import Usage
 from drivetrain.core.stats import ENDINGS, Histogram
 from drivetrain.worker.worker import Worker
 
-SHORT: dict[str, Any] = {"prompt": PROMPT, "ignore_eos": True, "temperature": 0}
-
-
-class Seen:
-    """What the callers of a worker saw."""
-
-    def __init__(self) -> None:
-        self.endings: Counter[str] = Counter()
-        self.answers: Counter[str] = Counter()
-        self.prompt_tokens = self.completion_tokens = self.cached_tokens = 0
-        self.begun = 0
-        """Requests that gave a token."""
-
-    def usage(self, usage: Usage) -> None:
-        self.prompt_tokens += usage.prompt_tokens
-        self.completion_tokens += usage.completion_tokens
-        self.cached_tokens += usage.cached_tokens
-
-    async def generate(self, worker: Worker, **request: Any) -> None:
-        try:
-            result = await worker.generate(**request)
-        except DrivetrainError as exc:
-            self.failed(exc)
-            return
-        self.endings["finished"] += 1
-        self.answers.update(str(choice.finish_reason) for choice in result.choices)
-        self.usage(result.usage)
-        self.begun += 1
-
-    def failed(self, error: DrivetrainError) -> None:
-        self.endings[error.code] += 1
-        if error.partial is not None:
-            self.usage(error.partial.usage)
-            self.begun += error.partial.usage.completion_tokens > 0
-
-    async def leave(self, worker: Worker, after: int) -> None:
-        """Read so many events, and go. There may be no place for it."""
-        stream = worker.stream(**ENDLESS)
-        with suppress(Overloaded):
-            await read_some(stream, after)
-        await stream.aclose()
-        with pytest.raises((Cancelled, Overloaded)) as caught:
-            await anext(stream)
-        self.failed(caught.value)
-
 
 async def test_a_mixed_load_is_counted_exactly(rig: Rig) -> None:
-    async with rig.open(max_running=3, max_waiting=3) as worker:
-        seen, stats = Seen(), worker.stats
-        load = [
-            seen.leave(worker, 3),
-            seen.generate(worker, **SHORT, max_tokens=5),
-            seen.generate(worker, **{**SHORT, "temperature": 1}, max_tokens=7, n=2, seed=1),
-            seen.generate(worker, **SHORT, max_tokens=LONG, timeout_s=0.2),
-            seen.generate(worker, **SHORT, max_tokens=1),
-            seen.leave(worker, 4),
-            seen.generate(worker, **SHORT, max_tokens=4),  # all that may run and wait do
-        ]
-        await asyncio.gather(*load)
-        await seen.generate(worker, **{**SHORT, "temperature": -1})
-        await seen.generate(worker, **SHORT, max_tokens=worker.capabilities.context_length + 1)
-        with rig.fault(worker, 0, RuntimeError("broken")):
-            await seen.generate(worker, **ENDLESS)
-        await until_idle(rig, worker)
-
+    async with mixed_load(rig) as (worker, seen):
+        stats = worker.stats
         assert seen.endings[Overloaded.code] >= 1
+        assert seen.endings[DeadlineExceeded.code] == 1
         assert seen.endings[EngineFailed.code] == 1
         assert seen.endings["cancelled"] >= 1
         assert seen.endings[InvalidRequest.code] + seen.endings[ContextOverflow.code] == 2

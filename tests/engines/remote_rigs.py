@@ -15,6 +15,7 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
 from drivetrain.engines.remote.wire import Timeouts
+from drivetrain.telemetry.tracing import Tracer
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 
@@ -151,11 +152,12 @@ async def worker_at(
     model: str = "m",
     timeouts: Timeouts | None = QUICK,
     options: Sequence[tuple[str, Any]] = (),
+    tracer: Tracer | None = None,
     **settings: Any,
 ) -> AsyncIterator[Worker]:
     reference = f"{','.join(urls)}#{model}"
     spec = ModelSpec(name="far", path=Path(), format=WeightsFormat.NONE, options={UPSTREAM: reference, **dict(options)})
-    worker = Worker(RemoteEngine(key=Key(SECRET), timeouts=timeouts), spec, Settings(**settings))
+    worker = Worker(RemoteEngine(key=Key(SECRET), timeouts=timeouts), spec, Settings(**settings), tracer=tracer)
     await worker.start()
     try:
         yield worker

@@ -10,8 +10,8 @@ import pytest
 from drivetrain.worker.worker import Worker
 from on_vllm.vllm_rig import VllmRig
 
-CASES = ("endings", "gauges", "hard_cases", "logprobs", "refusals", "sampling", "stops", "streaming")
-pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES))
+CASES = ("endings", "gauges", "hard_cases", "logprobs", "refusals", "sampling", "spans", "stops", "streaming")
+pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES), "recorded_spans")
 
 
 def pytest_configure(config: pytest.Config) -> None:

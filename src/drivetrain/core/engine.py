@@ -126,6 +126,8 @@ class EngineRequest:
     prompt_logprobs: int | None = None
     cache_salt: str | None = None
     """What is kept of this request serves only requests with an equal one, and the other way round."""
+    trace_context: Mapping[str, str] | None = None
+    """Valid trace headers, for an engine that asks another server: what that one traces is a part of this request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,10 @@ class EngineStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EmbedItem:
+    """`trace_context` is as in `EngineRequest`, and the same for all items of a call."""
+
     token_ids: tuple[int, ...]
+    trace_context: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

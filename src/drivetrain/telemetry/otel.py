@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from drivetrain import __version__
 from drivetrain.core.errors import InvalidSetting, MissingExtra
 from drivetrain.telemetry.genai import HISTOGRAMS
 from drivetrain.telemetry.tracing import Attributes, Kind, Value
+from drivetrain.telemetry.w3c import trace_context
 
 try:
     from opentelemetry import trace
@@ -43,7 +43,6 @@ FLUSH_S = 5.0
 
 _KINDS = {Kind.INTERNAL: SpanKind.INTERNAL, Kind.SERVER: SpanKind.SERVER}
 _W3C = TraceContextTextMapPropagator()
-_MEMBER = re.compile(r"([a-z][a-z0-9_*/-]{0,240}(@[a-z][a-z0-9_*/-]{0,13})?=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{1,256})?")
 _log = logging.getLogger(__name__)
 
 
@@ -66,7 +65,8 @@ def open_tracer(
             resource=resource,
             shutdown_on_exit=False,
         )
-        if _exported("OTEL_TRACES_EXPORTER"):
+        sends = _exported("OTEL_TRACES_EXPORTER")
+        if sends:
             spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(base and f"{base}/v1/traces")))
         readers = []
         if _exported("OTEL_METRICS_EXPORTER"):
@@ -74,16 +74,22 @@ def open_tracer(
         meters = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
     except ValueError as exc:
         raise InvalidSetting(f"OpenTelemetry does not take its settings: {exc}", param="otlp_endpoint") from exc
-    return OtelTracer(spans, meters, content=content, flush_s=flush_s)
+    return OtelTracer(spans, meters, content=content, flush_s=flush_s, sends=sends)
 
 
 class OtelTracer:
-    """Owns both providers. Spans wait in a bounded queue for a thread that sends them; a full one drops them."""
+    """Owns both providers. Spans wait in a bounded queue for a thread that sends them; a full one drops them.
+
+    `sends` is whether spans go anywhere; if not, there are only the measurements.
+    """
 
     active = True
 
-    def __init__(self, spans: TracerProvider, meters: MeterProvider, *, content: bool, flush_s: float) -> None:
+    def __init__(
+        self, spans: TracerProvider, meters: MeterProvider, *, content: bool, flush_s: float, sends: bool
+    ) -> None:
         self.content = content
+        self._sends = sends
         self._spans = spans
         self._meters = meters
         self._flush_s = flush_s
@@ -103,13 +109,14 @@ class OtelTracer:
         attributes: Attributes | None = None,
         began_ns: int | None = None,
     ) -> OtelSpan:
-        context = None
+        context, given = None, trace_context(parent)
         if parent is not None:
-            context = _W3C.extract(_carried(parent), Context())
+            context = _W3C.extract(given or {}, Context())
         span = self._tracer.start_span(
             name, context, _KINDS[kind], attributes=_clean(attributes or {}), start_time=began_ns
         )
-        return OtelSpan(self._tracer, self._histograms, span, trace.set_span_in_context(span, context))
+        within = trace.set_span_in_context(span, context)
+        return OtelSpan(self._tracer, self._histograms, span, within, given, sent=self._sends)
 
     def close(self) -> None:
         """Send what is left, for at most `flush_s`. Whatever the collector does, this returns and raises nothing."""
@@ -126,17 +133,37 @@ class OtelTracer:
 
 
 class OtelSpan:
+    """`given` are the caller's trace headers, `sent` whether the span goes anywhere."""
+
     def __init__(
-        self, tracer: trace.Tracer, histograms: Mapping[str, Histogram], span: trace.Span, context: Context
+        self,
+        tracer: trace.Tracer,
+        histograms: Mapping[str, Histogram],
+        span: trace.Span,
+        context: Context,
+        given: Mapping[str, str] | None,
+        *,
+        sent: bool,
     ) -> None:
         self._tracer = tracer
         self._histograms = histograms
         self._span = span
         self._context = context
+        self._given = given
+        self._sent = sent
 
     @property
     def recorded(self) -> bool:
         return self._span.is_recording()
+
+    @property
+    def context(self) -> Mapping[str, str] | None:
+        """Also of a span that the sampler left out: the server that gets it then leaves out its own."""
+        if not self._sent:
+            return self._given
+        headers: dict[str, str] = {}
+        _W3C.inject(headers, self._context)
+        return headers or None
 
     def set(self, attributes: Attributes) -> None:
         self._span.set_attributes(_clean(attributes))
@@ -162,14 +189,6 @@ def _started(shut: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=shut_down, name="drivetrain-otel-close", daemon=True)
     thread.start()
     return thread
-
-
-def _carried(parent: Mapping[str, str]) -> dict[str, str]:
-    """The caller's trace headers. The SDK warns of a bad state with each request; here it is left out."""
-    headers = {name.lower(): value for name, value in parent.items()}
-    if not all(_MEMBER.fullmatch(member.strip(" \t")) for member in headers.get("tracestate", "").split(",")):
-        headers.pop("tracestate", None)
-    return headers
 
 
 def _end(span: trace.Span, error_type: str | None, message: str, at_ns: int | None) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
+from drivetrain.telemetry.w3c import trace_context
+
 Value = str | float | int | bool | tuple[str, ...]
 Attributes = Mapping[str, Value]
 
@@ -23,6 +25,14 @@ class Span(Protocol):
     @property
     def recorded(self) -> bool:
         """Whether anybody will see it. If not, what only `set` needs does not have to be worked out."""
+        ...
+
+    @property
+    def context(self) -> Mapping[str, str] | None:
+        """Trace headers for another server that does a part of the work: its spans are then below this one.
+
+        Where no span is sent, they are the caller's own, and None if it sent none.
+        """
         ...
 
     def set(self, attributes: Attributes) -> None:
@@ -67,7 +77,12 @@ class Tracer(Protocol):
 
 
 class NoSpan:
+    """What is done for it elsewhere is below the caller's own span."""
+
     recorded = False
+
+    def __init__(self, parent: Mapping[str, str] | None = None) -> None:
+        self.context = trace_context(parent)
 
     def set(self, attributes: Attributes) -> None:
         return None
@@ -97,4 +112,4 @@ class NoTracer:
         attributes: Attributes | None = None,
         began_ns: int | None = None,
     ) -> Span:
-        return NoSpan()
+        return NoSpan(parent)

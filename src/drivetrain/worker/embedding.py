@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities, Limits
@@ -47,7 +47,9 @@ def embed_inputs(inputs: Any, limits: Limits) -> list[EmbedInput]:
     return made
 
 
-def tokenize_inputs(inputs: Sequence[EmbedInput], info: EngineInfo) -> list[EmbedItem]:
+def tokenize_inputs(
+    inputs: Sequence[EmbedInput], info: EngineInfo, trace_context: Mapping[str, str] | None
+) -> list[EmbedItem]:
     items = []
     limit = info.capabilities.context_length
     for i, item in enumerate(inputs):
@@ -65,5 +67,5 @@ def tokenize_inputs(inputs: Sequence[EmbedInput], info: EngineInfo) -> list[Embe
             raise InvalidRequest(
                 f"input[{i}] holds an id outside the vocabulary of {info.vocab_size}", param=f"input[{i}]"
             )
-        items.append(EmbedItem(ids))
+        items.append(EmbedItem(ids, trace_context))
     return items

@@ -7,8 +7,8 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeVar
 
 from drivetrain.core.engine import Engine, EngineInfo, EngineStream, PromptStep, Step, TokenStep
@@ -40,6 +40,11 @@ class Observer(Protocol):
 
 class Trace(Protocol):
     """The span of one request."""
+
+    @property
+    def context(self) -> Mapping[str, str] | None:
+        """Trace headers for what is done for this request elsewhere."""
+        ...
 
     def close(self, run: Run, error: DrivetrainError | None) -> None: ...
 
@@ -316,6 +321,8 @@ class Run:
     def _engine_stream(self, prepared: Prepared) -> EngineStream:
         if prepared.request.max_tokens == 0 and prepared.request.prompt_logprobs is None:
             return NothingToSample(len(prepared.request.seeds))
+        if (context := self._trace.context) is not None:
+            return self._engine.generate(replace(prepared.request, trace_context=context))
         return self._engine.generate(prepared.request)
 
     def _begin(self, prompt_ids: tuple[int, ...]) -> None:

@@ -14,6 +14,7 @@ from drivetrain.core.results import Embeddings
 from drivetrain.telemetry import content, genai
 from drivetrain.telemetry.genai import Operation
 from drivetrain.telemetry.tracing import NoSpan, Span, Tracer, Value
+from drivetrain.telemetry.w3c import trace_context
 from drivetrain.worker.run import Run
 
 _log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Traces:
 
     def request(self, request: GenerateRequest) -> RequestTrace | NoTrace:
         if not self._tracer.active:
-            return NO_TRACE
+            return NO_TRACE if request.trace_context is None else NoTrace(trace_context(request.trace_context))
         return RequestTrace(self._open(operation_of(request), request.trace_context))
 
     def embedding(self, parent: Mapping[str, str] | None) -> EmbeddingTrace:
@@ -58,9 +59,11 @@ class Traces:
 
     def _open(self, operation: Operation, parent: Mapping[str, str] | None) -> OpenSpan:
         opening = Opening()
-        span: Span = NoSpan()
+        span: Span
         if self._tracer.active:
             span = genai.open_span(self._tracer, operation, self._model, _headers(parent), opening.ns)
+        else:
+            span = NoSpan(_headers(parent))
         return OpenSpan(span, opening, genai.identity(operation, self._model), self.engine, self._tracer.content)
 
 
@@ -109,13 +112,16 @@ class OpenSpan:
 
 
 class NoTrace:
-    """Of a request that nobody traces."""
+    """Of a request that nobody traces here. Its caller may, and so may another server that is asked for it."""
+
+    def __init__(self, context: Mapping[str, str] | None) -> None:
+        self.context = context
 
     def close(self, run: Run, error: DrivetrainError | None) -> None:
         return None
 
 
-NO_TRACE = NoTrace()
+NO_TRACE = NoTrace(None)
 
 
 class RequestTrace:
@@ -123,6 +129,10 @@ class RequestTrace:
 
     def __init__(self, opened: OpenSpan) -> None:
         self._opened = opened
+
+    @property
+    def context(self) -> Mapping[str, str] | None:
+        return self._opened.span.context
 
     def close(self, run: Run, error: DrivetrainError | None) -> None:
         """Called once, by the run's one ending."""
@@ -159,7 +169,10 @@ class EmbeddingTrace:
     def __init__(self, opened: OpenSpan) -> None:
         self._opened = opened
         self._marks: list[tuple[str, float | None]] = []
-        self._made: Embeddings | None = None
+
+    @property
+    def context(self) -> Mapping[str, str] | None:
+        return self._opened.span.context
 
     def phase(self, name: str) -> None:
         self._marks.append((name, time.monotonic()))

@@ -396,7 +396,8 @@ class Worker:
         self._stats.queue_s.observe(time.monotonic() - entered)
         try:
             trace.phase("prepare")
-            items = await preparer.on_thread(lambda: tokenize_inputs(inputs, info))
+            context = trace.context
+            items = await preparer.on_thread(lambda: tokenize_inputs(inputs, info, context))
             trace.phase("embed")
             vectors = await self._engine.embed(items)
         finally:

@@ -28,8 +28,8 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "OTEL_TRACES_SAMPLER", "OTEL_METRICS_EXPORTER"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("EXPORTER_OTLP_ENDPOINT", "SERVICE_NAME", "TRACES_SAMPLER", "TRACES_EXPORTER", "METRICS_EXPORTER"):
+        monkeypatch.delenv(f"OTEL_{name}", raising=False)
 
 
 def sent(collector: Collector, headers: dict[str, str] | None, sample: float | None = None) -> list[SentSpan]:
@@ -104,6 +104,35 @@ def test_who_decides_what_is_recorded(collector: Collector) -> None:
     assert not sent(collector, None, sample=0.0)
     assert sent(collector, {"traceparent": PARENT}, sample=0.0)
     assert not sent(collector, {"traceparent": unsampled}, sample=1.0)
+
+
+@pytest.mark.parametrize("flags", ["01", "00"])
+def test_what_is_handed_on_is_the_place_of_the_span(collector: Collector, flags: str) -> None:
+    """The caller's decision too: what is not recorded here is not recorded there."""
+    parent = PARENT.removesuffix("01") + flags
+    with open_tracer(collector.base) as tracer:
+        span = tracer.start("x", parent={"traceparent": parent, "tracestate": "vendor=x"})
+        context = span.context
+        span.end()
+    assert context is not None
+    version, trace_id, span_id, handed = context["traceparent"].split("-")
+    assert (version, trace_id, handed) == ("00", parent.split("-")[1], flags)
+    assert span_id != parent.split("-")[2]
+    assert context["tracestate"] == "vendor=x"
+    assert [sent.span_id for sent in collector.spans] == [span_id] * (flags == "01")
+
+
+@pytest.mark.parametrize(("name", "value"), [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_SDK_DISABLED", "true")])
+def test_a_span_that_goes_nowhere_is_nobodys_parent(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with open_tracer(collector.base) as tracer:
+        spans = [tracer.start("x", parent=parent) for parent in (None, {}, {"TraceParent": PARENT})]
+        assert [span.context for span in spans] == [None, None, {"traceparent": PARENT}]
+        for span in spans:
+            span.end()
+    assert not collector.spans
 
 
 def test_the_sampler_of_the_environment(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:

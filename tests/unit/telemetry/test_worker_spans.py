@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drivetrain.core.engine import ModelSpec, WeightsFormat
+from drivetrain.core.engine import EmbedItem, EngineRequest, ModelSpec, WeightsFormat
 from drivetrain.core.errors import (
     Cancelled,
     ContextOverflow,
@@ -24,14 +23,14 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.events import Delta
 from drivetrain.core.request import GenerateRequest
+from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry import genai
 from drivetrain.telemetry.content import MAX_CHARS
-from drivetrain.telemetry.tracing import Kind
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.tracing import asked
 from drivetrain.worker.worker import Worker
-from recorded_spans import RecordedSpan, RecordingTracer
+from recorded_spans import RecordingTracer, checked
 
 PHASES = ["queue", "prepare", "prefill", "decode"]
 CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]}
@@ -41,23 +40,6 @@ LONG = Script(repeat=True, step_delay_s=0.002)
 def worker(script: Script, tracer: RecordingTracer, **settings: Any) -> Worker:
     spec = ModelSpec(name="toy", path=Path(), format=WeightsFormat.NONE)
     return Worker(FakeEngine(script), spec, Settings(**settings), tracer=tracer)
-
-
-def checked(span: RecordedSpan, phases: list[str], error: str | None = None) -> RecordedSpan:
-    """Closed once; its children are these, each from the end of the one before to the end of the span."""
-    assert span.kind is Kind.SERVER
-    assert span.ends == [error]
-    assert [name for name, *_ in span.children] == phases
-    assert span.began_ns is not None
-    assert span.ended_ns is not None
-    times = [span.began_ns, *itertools.chain(*((b, e) for _, b, e, _ in span.children)), span.ended_ns]
-    assert times == sorted(times)
-    assert [failed for *_, failed in span.children] == [None] * (len(phases) - 1) + [error] * bool(phases)
-    durations = [m for m in span.measures if m[0] == genai.REQUEST_DURATION]
-    assert len(durations) == 1
-    assert durations[0][1] == pytest.approx((span.ended_ns - span.began_ns) / 1e9, abs=1e-6)
-    assert durations[0][2].get("error.type") == error
-    return span
 
 
 async def test_a_finished_request() -> None:
@@ -242,6 +224,38 @@ async def test_embeddings() -> None:
     assert done.attributes["gen_ai.embeddings.dimension.count"] == len(found.vectors[0])
     checked(refused, [], "invalid_request")
     checked(late, ["queue", "prepare"], "invalid_request")
+
+
+class AskedEngine(FakeEngine):
+    """Keeps the trace context of everything that it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(Script(text="ab"))
+        self.contexts: list[Mapping[str, str] | None] = []
+
+    def generate(self, request: EngineRequest) -> StepChannel:
+        self.contexts.append(request.trace_context)
+        return super().generate(request)
+
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        self.contexts += [item.trace_context for item in items]
+        return await super().embed(items)
+
+
+@pytest.mark.parametrize("recorded", [True, False, None])
+async def test_the_engine_hears_where_in_the_trace_it_is(recorded: bool | None) -> None:
+    """Below the request's span; without one, where the caller is."""
+    given = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "cookie": "a=b"}
+    engine, tracer = AskedEngine(), None if recorded is None else RecordingTracer(recorded=recorded)
+    spec = ModelSpec(name="toy", path=Path(), format=WeightsFormat.NONE)
+    async with Worker(engine, spec, Settings(), tracer=tracer) as made:
+        for context in (given, {"traceparent": "nonsense"}, None):
+            await made.generate(prompt="x", trace_context=context)
+            await made.embed("x", trace_context=context)
+    if tracer is None:
+        assert engine.contexts == [{"traceparent": given["traceparent"]}] * 2 + [None] * 4
+    else:
+        assert engine.contexts == [span.context for span in tracer.requests]
 
 
 async def test_embeddings_that_take_too_long() -> None:

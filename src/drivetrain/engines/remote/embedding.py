@@ -26,18 +26,19 @@ async def embedded(served: Served, items: Sequence[EmbedItem]) -> list[tuple[flo
     most = min(facts.embed_inputs, MOST_INPUTS, max(1, MAX_BODY_BYTES // (facts.embedding_size * _NUMBER_BYTES + 256)))
     vectors: list[tuple[float, ...]] = []
     for at in range(0, len(items), most):
-        some = [item.token_ids for item in items[at : at + most]]
+        some = items[at : at + most]
         found = await attempted(served.pool, partial(_ask, served, some))
         vectors += map(_unit, found)
         served.count_step()
     return vectors
 
 
-async def _ask(served: Served, ids: Sequence[Sequence[int]], upstream: Upstream) -> list[list[float]]:
+async def _ask(served: Served, items: Sequence[EmbedItem], upstream: Upstream) -> list[list[float]]:
     timeouts = replace(served.timeouts, ask_s=served.timeouts.first_s)
-    path = f"{upstream.address.path}/embeddings"
-    told = await ask_json(upstream.address, "POST", path, served.key, body(served.model, ids), timeouts=timeouts)
-    vectors = vectors_of(told, len(ids))
+    path, asked = f"{upstream.address.path}/embeddings", body(served.model, [item.token_ids for item in items])
+    context = items[0].trace_context
+    told = await ask_json(upstream.address, "POST", path, served.key, asked, timeouts=timeouts, trace_context=context)
+    vectors = vectors_of(told, len(items))
     if len(vectors[0]) != served.pool.facts.embedding_size:
         raise Broken("its embeddings are of another size than before")
     return vectors

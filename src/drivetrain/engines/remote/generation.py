@@ -58,6 +58,7 @@ class ChoiceRun:
                 body,
                 timeouts=served.timeouts,
                 head_s=served.timeouts.first_s,
+                trace_context=self._request.trace_context,
             ) as answer,
             aclosing(events(answer, served.key, served.timeouts, most_bytes(self._request))) as heard,
         ):

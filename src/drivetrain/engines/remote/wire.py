@@ -97,6 +97,7 @@ async def asked(
     *,
     timeouts: Timeouts,
     head_s: float,
+    trace_context: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Answer]:
     """`path` is from the root of the host. Leaving closes the connection, whatever ends it.
 
@@ -114,7 +115,7 @@ async def asked(
     try:
         try:
             async with asyncio.timeout_at(asked_at + head_s):
-                writer.write(_request(address, method, path, key, body))
+                writer.write(_request(address, method, path, key, body, trace_context))
                 with _broken_reads():
                     await writer.drain()
                     answer = await _head(reader, asked_at)
@@ -126,13 +127,22 @@ async def asked(
 
 
 async def ask_json(
-    address: Address, method: str, path: str, key: Key, body: Mapping[str, Any] | None = None, *, timeouts: Timeouts
+    address: Address,
+    method: str,
+    path: str,
+    key: Key,
+    body: Mapping[str, Any] | None = None,
+    *,
+    timeouts: Timeouts,
+    trace_context: Mapping[str, str] | None = None,
 ) -> Any:
     """Raises `Refused` for any status but 200, `Unreadable` for what is no JSON, and what `asked` raises."""
     try:
         async with (
             asyncio.timeout(timeouts.ask_s),
-            asked(address, method, path, key, body, timeouts=timeouts, head_s=timeouts.ask_s) as answer,
+            asked(
+                address, method, path, key, body, timeouts=timeouts, head_s=timeouts.ask_s, trace_context=trace_context
+            ) as answer,
         ):
             data = await answer.whole()
     except TimeoutError as exc:
@@ -149,7 +159,14 @@ def parsed(data: bytes) -> Any:
         raise Unreadable("what should be JSON is none") from exc
 
 
-def _request(address: Address, method: str, path: str, key: Key, body: Mapping[str, Any] | None) -> bytes:
+def _request(
+    address: Address,
+    method: str,
+    path: str,
+    key: Key,
+    body: Mapping[str, Any] | None,
+    trace_context: Mapping[str, str] | None,
+) -> bytes:
     data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
     fields = {
         "host": address.authority,
@@ -157,6 +174,7 @@ def _request(address: Address, method: str, path: str, key: Key, body: Mapping[s
         "accept": "text/event-stream, application/json",
         "content-type": "application/json",
         "content-length": str(len(data)),
+        **(trace_context or {}),
         **key.headers,
     }
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]

@@ -15,6 +15,8 @@ from drivetrain.deploy import replica
 from drivetrain.deploy.application import Ingress
 from drivetrain.deploy.replica import Replica
 from drivetrain.deploy.router import PrefixRouter
+from drivetrain.deploy.telling import Telling, telling
+from otlp_collector import collecting
 
 
 def in_state(state: State) -> Replica:
@@ -43,6 +45,28 @@ async def test_one_that_has_ended_has_none() -> None:
 )
 def test_routers_are_told_who_takes_nothing(state: State, away: bool) -> None:
     assert in_state(state).record_routing_stats() == {"away": away}
+
+
+async def test_a_replica_sends_spans_where_it_is_told_to() -> None:
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    with collecting() as collector:
+        told = Telling(otlp_endpoint=collector.base).told
+        with telling(told) as tracer:
+            made = Replica("fake", {})
+            await made.start(tracer)
+            await made.worker.generate(prompt="x", max_tokens=3, trace_context={"traceparent": parent})
+            await made.stop()
+        (span,) = collector.requests
+        assert span.trace_id == "a" * 32
+        assert span.parent_id == "b" * 16
+        assert {child.name for child in collector.spans if child.parent_id == span.span_id} >= {"queue", "decode"}
+
+
+def test_what_is_told_is_what_is_not_a_default() -> None:
+    assert Telling().told == {}
+    assert Telling(log_format="json", trace_sample=0.5).told == {"log_format": "json", "trace_sample": 0.5}
+    with telling({}) as tracer:
+        assert tracer is None
 
 
 class Chosen(PrefixRouter):

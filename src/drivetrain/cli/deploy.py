@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli import options, output
 from drivetrain.cli.serve_logs import add_log_flags
+from drivetrain.cli.serve_tracing import add_tracing_flags, tracing
 from drivetrain.cli.values import plain
 from drivetrain.core.errors import InvalidSetting, MissingExtra
 
@@ -77,6 +78,7 @@ def add(commands: options.Commands) -> None:
     group.add_argument("--allowed-hosts", type=options.comma_list, metavar="A,B", help="further names in requests")
     group.add_argument("--dry-run", action="store_true", help="print the file for `serve deploy` and KubeRay, and exit")
     add_log_flags(group)
+    add_tracing_flags(group)
     options.add_settings(parser)
     parser.set_defaults(run=run)
 
@@ -87,6 +89,7 @@ def _key() -> str:
 
 def run(args: argparse.Namespace) -> int:
     from drivetrain.deploy.plan import IngressPlan, arguments_of, config_of
+    from drivetrain.deploy.telling import Telling
 
     models = [_plan(args, given) for given in args.models]
     if len({model.deployment for model in models}) < len(models):
@@ -107,7 +110,16 @@ def run(args: argparse.Namespace) -> int:
         )
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("a deployment", extra="ray")
-    arguments = arguments_of(models, ingress, {"form": args.log_format, "level": args.log_level or "info"})
+    with tracing(args):
+        pass  # what is wrong with the flags, or missing for them, is said here and not by every replica
+    told = Telling(
+        log_format=args.log_format,
+        log_level=args.log_level or "info",
+        otlp_endpoint=args.otlp_endpoint,
+        trace_content=args.trace_content,
+        trace_sample=args.trace_sample,
+    ).told
+    arguments = arguments_of(models, ingress, told)
     if args.dry_run:
         import yaml
 

@@ -9,25 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli import options
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.telemetry.tracing import ENDPOINT_VARIABLES
 
 if TYPE_CHECKING:
     import argparse
 
     from drivetrain.telemetry.tracing import Tracer
 
-VARIABLES = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-)
-"""Each one of them turns traces on, as the flag does."""
-
 
 def add_tracing_flags(group: Any) -> None:
     group.add_argument(
         "--otlp-endpoint",
         metavar="URL",
-        help=f"an OpenTelemetry collector, as http://127.0.0.1:4318, that gets traces and metrics (or {VARIABLES[0]})",
+        help="an OpenTelemetry collector, as http://127.0.0.1:4318, that gets traces and metrics "
+        f"(or {ENDPOINT_VARIABLES[0]})",
     )
     group.add_argument(
         "--trace-content", action="store_true", help="put prompts and outputs into the traces (off: they hold none)"
@@ -40,16 +35,23 @@ def add_tracing_flags(group: Any) -> None:
     )
 
 
+def wanted(args: argparse.Namespace) -> bool:
+    """Whether there are traces. Raises `InvalidSetting` for what says how they are where there are none."""
+    if args.otlp_endpoint is not None or any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
+        return True
+    for flag, given in (("--trace-content", args.trace_content), ("--trace-sample", args.trace_sample is not None)):
+        if given:
+            raise InvalidSetting(
+                f"{flag} says what goes into traces, and there are none: give --otlp-endpoint too",
+                param="otlp_endpoint",
+            )
+    return False
+
+
 @contextlib.contextmanager
 def tracing(args: argparse.Namespace) -> Iterator[Tracer | None]:
     """While entered, the tracer: None if nobody asked for one. At the end, what is left is sent, for a limited time."""
-    if args.otlp_endpoint is None and not any(os.environ.get(name) for name in VARIABLES):
-        for flag, given in (("--trace-content", args.trace_content), ("--trace-sample", args.trace_sample is not None)):
-            if given:
-                raise InvalidSetting(
-                    f"{flag} says what goes into traces, and there are none: give --otlp-endpoint too",
-                    param="otlp_endpoint",
-                )
+    if not wanted(args):
         yield None
         return
     from drivetrain.telemetry.otel import open_tracer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import ray
@@ -14,11 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from drivetrain.deploy.handle import HandleWorker
 from drivetrain.deploy.serving import ServedReplica
+from drivetrain.deploy.telling import telling
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.server.app import create_app
 from drivetrain.server.errors import refusal
 from drivetrain.server.settings import ServerSettings
-from drivetrain.telemetry.logs import configure
 
 KEY_VARIABLE = "DRIVETRAIN_API_KEY"
 
@@ -26,14 +27,14 @@ KEY_VARIABLE = "DRIVETRAIN_API_KEY"
 def build(arguments: dict[str, Any]) -> Application:
     """What `plan.arguments_of` made; a config file names this function as `import_path`."""
     ingress = arguments["ingress"]
-    log = arguments.get("log", {})
-    handles = {told["settings"]["name"]: _model(told, log) for told in arguments["models"]}
+    told = arguments.get("telling", {})
+    handles = {model["settings"]["name"]: _model(model, told) for model in arguments["models"]}
     served = serve.deployment(serve.ingress()(Ingress), **ingress["options"])
-    return served.bind(ingress["server"], handles, log)
+    return served.bind(ingress["server"], handles, told)
 
 
-def _model(told: Mapping[str, Any], log: Mapping[str, str]) -> Application:
-    return serve.deployment(ServedReplica, **told["options"]).bind(told["model"], told["settings"], log)
+def _model(model: Mapping[str, Any], told: Mapping[str, Any]) -> Application:
+    return serve.deployment(ServedReplica, **model["options"]).bind(model["model"], model["settings"], told)
 
 
 _NEEDS_KEY = refusal(
@@ -63,15 +64,15 @@ def _link_host() -> str:
 class Ingress:
     """The same server as that of `drivetrain serve`, over handles in place of workers."""
 
-    def __init__(self, server: Mapping[str, Any], handles: Mapping[str, Any], log: Mapping[str, str]) -> None:
-        if log:
-            configure(log["form"], log["level"])
+    def __init__(self, server: Mapping[str, Any], handles: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        self._stack = ExitStack()
+        self._tracer = self._stack.enter_context(telling(told))
         key = os.environ.get(KEY_VARIABLE, "").strip()
         self._settings = ServerSettings(**server, api_keys=(key,) if key else ())
         self._workers = {name: HandleWorker(handle, name, host=_link_host()) for name, handle in handles.items()}
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        app = create_app(Fleet.of(self._workers), self._settings)
+        app = create_app(Fleet.of(self._workers), self._settings, self._tracer)
 
         async def with_lifespan(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "lifespan":
@@ -95,4 +96,5 @@ class Ingress:
             await send({"type": "lifespan.startup.complete"})
         for worker in self._workers.values():
             await worker.stop()
+        self._stack.close()
         await send({"type": "lifespan.shutdown.complete"})

@@ -128,14 +128,14 @@ class IngressPlan:
 
 
 def arguments_of(
-    models: Sequence[ModelPlan], ingress: IngressPlan, log: Mapping[str, str] | None = None
+    models: Sequence[ModelPlan], ingress: IngressPlan, told: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """For `application.build`. `log` has the arguments of `telemetry.logs.configure`; without it nobody logs."""
-    told = [{"model": m.model, "settings": {**m.settings, "name": m.name}, "options": m.options} for m in models]
+    """For `application.build`. `told` is of a `Telling`, and without it there are neither log nor traces."""
+    named = [{"model": m.model, "settings": {**m.settings, "name": m.name}, "options": m.options} for m in models]
     return {
-        "models": told,
+        "models": named,
         "ingress": {"server": dict(ingress.server), "options": ingress.options},
-        **({"log": dict(log)} if log else {}),
+        **({"telling": dict(told)} if told else {}),
     }
 
 

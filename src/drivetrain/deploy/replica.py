@@ -20,6 +20,7 @@ from drivetrain.core.status import Metadata, State, Status
 from drivetrain.core.worker import EventStream
 from drivetrain.deploy import wire
 from drivetrain.deploy.link import Outlets, Way
+from drivetrain.telemetry.tracing import Tracer
 from drivetrain.worker.worker import Worker
 
 RESTART_S = 600.0
@@ -65,9 +66,9 @@ class Replica:
         self._name = secrets.token_hex(8)
         self._well = time.monotonic()
 
-    async def start(self) -> None:
+    async def start(self, tracer: Tracer | None = None) -> None:
         """Called by whoever makes the replica; it takes no request before."""
-        self._worker = await assembly.Worker.open(self._model, **self._settings)
+        self._worker = await assembly.Worker.open(self._model, tracer=tracer, **self._settings)
 
     async def check_health(self) -> None:
         """Raises where the engine has ended for good, and so has the replica replaced. The worker mends what it can."""

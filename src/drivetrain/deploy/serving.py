@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from drivetrain.deploy.replica import Replica
-from drivetrain.telemetry.logs import configure
+from drivetrain.deploy.telling import telling
 
 
 class ServedReplica(Replica):
     """Serve waits for the calls that run before it takes a replica down, then for `__del__`."""
 
     async def __init__(  # type: ignore[misc] # Serve awaits it
-        self, model: str, settings: Mapping[str, Any], log: Mapping[str, str]
+        self, model: str, settings: Mapping[str, Any], told: Mapping[str, Any]
     ) -> None:
-        if log:
-            configure(log["form"], log["level"])
         super().__init__(model, settings)
-        await self.start()
+        self._stack = ExitStack()
+        await self.start(self._stack.enter_context(telling(told)))
 
     async def __del__(self) -> None:
         await self.stop()
+        self._stack.close()

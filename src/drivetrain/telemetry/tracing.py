@@ -11,6 +11,13 @@ from typing import Protocol
 
 from drivetrain.telemetry.w3c import trace_context
 
+ENDPOINT_VARIABLES = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+)
+"""Each one of them turns traces on in the programs."""
+
 Value = str | float | int | bool | tuple[str, ...]
 Attributes = Mapping[str, Value]
 

@@ -99,13 +99,12 @@ async def test_ctrl_c_lets_what_runs_end(own_ray: tuple[subprocess.Popen[bytes],
     async with asyncio.timeout(280):
         await until_ready(process, port)
         async with client(port) as of:
-            running = [asyncio.create_task(streamed(of, 150)) for _ in range(4)]
+            running = [asyncio.create_task(streamed(of, 300)) for _ in range(4)]
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as plain:
                 while (await plain.get("/status")).json()["models"][MODEL]["running"] < len(running):
                     await asyncio.sleep(0.05)
-            process.send_signal(signal.SIGINT)
-            await asyncio.sleep(0.5)
             assert not any(stream.done() for stream in running)
+            process.send_signal(signal.SIGINT)
             assert {ending for _, ending in await asyncio.gather(*running)} == {"length"}
         assert await asyncio.to_thread(process.wait) == 0
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.prompt import Prompt
@@ -153,15 +153,14 @@ class PromptStep:
     num_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenStep:
+class TokenStep(NamedTuple):
     """New ids of one choice. `reason` is set with the choice's last step: `STOP` if its last id is a stop id.
 
     `pieces` is what each id adds to the text, from an engine that is told that and has no vocabulary to look it up
     in. Without token ids, every piece has the id 0.
     """
 
-    index: int
+    index: int  # type: ignore[assignment] # a tuple has a method of this name
     token_ids: tuple[int, ...]
     logprobs: tuple[IdLogprobs, ...] | None = None
     reason: FinishReason | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,6 +32,8 @@ ABORT_WAIT_S = 10.0
 
 LAST_WORD_S = 30.0
 """When a call has ended, for the next of the items that are on their way by the link. A busy ingress reads late."""
+
+_log = logging.getLogger(__name__)
 
 Hear = Callable[[Sequence[Event]], bool]
 
@@ -213,7 +216,10 @@ class HandleRun:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORD_S):
                     await self._told.wait()
-        self._declined = self._declined or self._may_go_elsewhere
+        if not self._told.is_set():
+            what = f"of {self._attempts} attempts, {self.collecting.usage.completion_tokens} tokens came"
+            _log.error("%s: the call ended, and its ending did not come: %s", self.request_id, what)
+            self._declined = self._may_go_elsewhere
 
     def take(self, item: bytes) -> None:
         """An item of the replica's."""

@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 from typing import Any
+from weakref import WeakMethod
 
 import h11
 from uvicorn.config import Config
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
 from drivetrain.server.errors import error_body
+from drivetrain.server.sending import GIVE_KEY
 from drivetrain.server.settings import ServerSettings
 
 _RESET = struct.pack("ii", 1, 0)
@@ -29,20 +31,25 @@ class _Conversation(h11.Connection):
     """h11's, with less to do for each token: a chunk is spelled here, and a head goes out with what follows it."""
 
     _head = b""
-    _chunked = False
+    in_chunks = False
+    """Whether the next part of the body is just one more chunk."""
 
     def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override] # all of its overloads
-        if self._chunked and type(event) is h11.Data:
-            said: bytes | None = b"%x\r\n%b\r\n" % (len(event.data), event.data) if event.data else b""
-        else:
-            said = super().send(event)
+        if self.in_chunks and type(event) is h11.Data:
+            return chunk(event.data)
+        said = super().send(event)
+        self.in_chunks = False
         if type(event) is h11.Response:
             self._head = said or b""
-            self._chunked = b"\r\ntransfer-encoding: chunked\r\n" in self._head.lower()
             return b""
         if self._head and said is not None:
+            self.in_chunks = type(event) is h11.Data and b"\r\ntransfer-encoding: chunked\r\n" in self._head.lower()
             said, self._head = self._head + said, b""
         return said
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
 class Connection(H11Protocol):
@@ -57,9 +64,10 @@ class Connection(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.conn = _Conversation(h11.SERVER, self.settings.max_header_bytes)
+        self.conn = self._conversation = _Conversation(h11.SERVER, self.settings.max_header_bytes)
         self._receipt: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self.app_state = {**app_state, GIVE_KEY: WeakMethod(self._give)}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's
         super().connection_made(transport)
@@ -80,6 +88,13 @@ class Connection(H11Protocol):
         elif self._receipt is not None:
             self._receipt.cancel()
             self._receipt = None
+
+    def _give(self, data: bytes) -> bool:
+        """Send a part of a body past all that stands in between; False where that is more than just one more chunk."""
+        if not data or not self._conversation.in_chunks or self.flow.write_paused or self.cycle.disconnected:
+            return False
+        self.transport.write(chunk(data))
+        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -26,6 +26,9 @@ TURN_S = 0.0001
 """For which a thread may keep the interpreter when another one wants it. Python's own 5 ms are a good part of a step of
 an engine that computes in this process, and it would wait for so long whenever the event loop has something to do."""
 
+LOOK_S = 1.0
+"""How old the date that answers carry may be."""
+
 CLOSING_S = 5.0
 """What is left to write when the models have drained gets so long."""
 
@@ -82,10 +85,22 @@ class HttpServer(Server):
             h11_max_incomplete_event_size=settings.max_header_bytes,
         )
         super().__init__(config)
+        self._left = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        """Until `leave`. uvicorn's own looks ten times a second, and each time takes a core from an engine's step."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._left.wait()
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._left.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
@@ -165,7 +180,7 @@ async def serve(
         for task in (loading, stopping):
             task.cancel()
         await asyncio.gather(loading, stopping, return_exceptions=True)
-        server.should_exit = True
+        server.leave()
         try:
             await serving
         finally:

@@ -65,7 +65,7 @@ class EventSource:
         async with self._begin(receive) as streams, Answers(streams) as answers:
             held = await self._until_something_to_say(answers, len(streams))
             await send({"type": "http.response.start", "status": 200, "headers": self._start(held)})
-            last = await self._write(held, answers, Sender(send))
+            last = await self._write(held, answers, Sender(send, scope))
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _until_something_to_say(self, answers: Answers, prompts: int) -> list[Batch]:

@@ -16,18 +16,18 @@ MAX_HELD_IDS = 24
 class TableDetokenizer:
     """For vocabularies whose pieces are concatenated (byte-level, byte-fallback, SentencePiece, word pieces)."""
 
-    __slots__ = ("_lookup", "_strip")
+    __slots__ = ("_lookup", "_strip", "push")
 
     def __init__(self, lookup: Callable[[int], bytes], *, strip_first: bool) -> None:
         self._lookup = lookup
         self._strip = strip_first
+        self.push = self._push if strip_first else lookup
 
-    def push(self, token_id: int) -> bytes:
+    def _push(self, token_id: int) -> bytes:
         data = self._lookup(token_id)
         if self._strip and data:
             self._strip = False
-            if data.startswith(b" "):
-                return data[1:]
+            return data.removeprefix(b" ")
         return data
 
 

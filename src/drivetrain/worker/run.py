@@ -426,6 +426,9 @@ class Run:
         """Send a delta, or gather it with its neighbours up to the stream interval."""
         if delta is None:
             return
+        if not self._waiting and len(delta.token_ids) >= self._interval:
+            self._send(delta)
+            return
         waiting = self._waiting.pop(delta.index, None)
         if waiting is not None:
             delta = _joined(waiting, delta)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drivetrain.server.sending import Sender
+from drivetrain.server.sending import GIVE_KEY, Sender
 
 
 class Wire:
@@ -30,7 +30,7 @@ class Wire:
 async def test_with_room_it_is_sent_in_the_call() -> None:
     wire = Wire()
     wire.room.set()
-    sender = Sender(wire.send)
+    sender = Sender(wire.send, {})
     asyncio.get_running_loop().call_soon(sender.give, b"a")
     await asyncio.sleep(0)
     assert wire.sent == [b"a"]
@@ -42,7 +42,7 @@ async def test_with_room_it_is_sent_in_the_call() -> None:
 @pytest.mark.parametrize("late", [False, True])
 async def test_without_room_it_is_sent_once_there_is_some(late: bool) -> None:
     wire = Wire()
-    sender = Sender(wire.send)
+    sender = Sender(wire.send, {})
     assert not sender.give(b"a")
     if not late:
         wire.room.set()
@@ -57,7 +57,7 @@ async def test_without_room_it_is_sent_once_there_is_some(late: bool) -> None:
 
 async def test_whoever_waits_may_be_cancelled() -> None:
     wire = Wire()
-    sender = Sender(wire.send)
+    sender = Sender(wire.send, {})
     assert not sender.give(b"a")
     drained = asyncio.create_task(sender.drained())
     await asyncio.sleep(0)
@@ -73,4 +73,20 @@ async def test_what_sending_raises_is_raised() -> None:
         raise OSError("no way")
 
     with pytest.raises(OSError, match="no way"):
-        Sender(broken).give(b"a")
+        Sender(broken, {}).give(b"a")
+
+
+async def test_a_connection_s_short_way_comes_first_and_the_usual_one_where_it_is_not_open() -> None:
+    wire, short = Wire(), list[bytes]()
+    wire.room.set()
+
+    def give(data: bytes) -> bool:
+        if data == b"head":
+            return False
+        short.append(data)
+        return True
+
+    sender = Sender(wire.send, {"state": {GIVE_KEY: lambda: give}})
+    assert sender.give(b"head")
+    assert sender.give(b"a")
+    assert (wire.sent, short) == ([b"head"], [b"a"])

@@ -50,10 +50,7 @@ class Answer:
     def _chunks(self) -> list[bytes]:
         parts: list[bytes] = []
         data, at = self._data, 0
-        while not self.over:
-            line_end = data.find(b"\r\n", at)
-            if line_end < 0:
-                break
+        while not self.over and (line_end := data.find(b"\r\n", at)) >= 0:
             start = line_end + 2
             end = start + int(data[at:line_end].partition(b";")[0], 16)
             if len(data) < end + 2:

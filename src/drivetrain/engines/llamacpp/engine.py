@@ -119,7 +119,7 @@ class LlamaCppEngine:
 
     def _count_step(self) -> None:
         self.steps_run += 1
-        self._note_progress()
+        self._last_progress = time.monotonic()
 
     def _note_progress(self) -> None:
         self._last_progress = time.monotonic()

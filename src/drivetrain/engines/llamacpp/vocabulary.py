@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,17 @@ FILL_IN_ENDS = frozenset({
 """llama.cpp ends at these too. They are not ends of an answer, and the engine reads on past them."""
 
 
+class _Pieces(dict[int, bytes]):
+    """Those that were asked for: one known is found without a call into Python."""
+
+    def __init__(self, spell: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._spell = spell
+
+    def __missing__(self, token_id: int) -> bytes:
+        return self.setdefault(token_id, self._spell(token_id))
+
+
 class Vocabulary:
     """Read-only. Bytes of ids are worked out when they are first asked for."""
 
@@ -48,7 +59,8 @@ class Vocabulary:
         self.special_ids = frozenset(
             i for i, kind in enumerate(self._kinds) if kind in (_UNKNOWN, _CONTROL)
         ) | frozenset(self.ids[end] for end in ENDS if end in self.ids)
-        self._in_text: list[bytes | None] = [None] * len(tokens)
+        self.bytes_in_text: Callable[[int], bytes] = _Pieces(self._spell_in_text).__getitem__
+        """What an id adds to a text: nothing if it is special, or past the vocabulary."""
 
     @property
     def size(self) -> int:
@@ -90,16 +102,6 @@ class Vocabulary:
         spelled = (self.spellings[i] for i in self.special_ids)
         return frozenset(text for text in spelled if text.strip())
 
-    def bytes_in_text(self, token_id: int) -> bytes:
-        """What the id adds to a text: nothing if it is special, or past the vocabulary."""
-        if not 0 <= token_id < len(self._in_text):
-            return b""
-        known = self._in_text[token_id]
-        if known is None:
-            known = b"" if token_id in self.special_ids else self._spell(token_id)
-            self._in_text[token_id] = known
-        return known
-
     @cached_property
     def ids_by_bytes(self) -> Mapping[bytes, int]:
         """The lowest id of each piece."""
@@ -108,6 +110,9 @@ class Vocabulary:
             if data := self.bytes_in_text(token_id):
                 found.setdefault(data, token_id)
         return found
+
+    def _spell_in_text(self, token_id: int) -> bytes:
+        return self._spell(token_id) if 0 <= token_id < self.size and token_id not in self.special_ids else b""
 
     def _spell(self, token_id: int) -> bytes:
         text, kind = self.spellings[token_id], self._kinds[token_id]

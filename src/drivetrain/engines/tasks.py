@@ -57,7 +57,8 @@ class RequestTasks:
     def _settle(self, channel: StepChannel, task: asyncio.Task[None]) -> None:
         """The one end of every request: its task ends only when it holds nothing."""
         self._tasks.pop(channel, None)
-        self._moved()
+        if not task.cancelled():  # which needs no answer from whoever computes
+            self._moved()
         error = None if task.cancelled() else task.exception()
         channel.release(None if error is None else self._translate(error))
 

@@ -448,7 +448,9 @@ class Worker:
                 if run.unread > settings.max_unread or (run.unread and idle_s > settings.reader_timeout_s):
                     run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
             if self._state is State.READY:
-                why = self._watchdog.complaint(self._engine.health(), self._stats.completion_tokens)
+                why = self._watchdog.complaint(
+                    self._engine.health(), self._stats.completion_tokens, wanted=self._admission.running > 0
+                )
                 if why:
                     self._give_up_engine(why)
 

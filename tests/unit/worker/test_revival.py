@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drivetrain.core.engine import Engine, EngineRequest, Health, ModelSpec, WeightsFormat
-from drivetrain.core.errors import Cancelled, EngineFailed, InvalidRequest, NotReady, OutOfMemory
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
@@ -233,10 +233,44 @@ def test_what_the_watchdog_says() -> None:
     now = 111.0
     assert "not moved for 11 seconds" in dog.complaint(health(last=0.0))
     assert dog.complaint(health(last=105.0)) == ""
-    assert dog.complaint(health(active=0)) == ""
-    assert dog.complaint(health(last=0.0)) == ""
+    now = 121.5
+    assert "not moved" in dog.complaint(health(last=105.0))
+    assert dog.complaint(health(last=105.0), tokens=1) == ""  # whoever told of a token, it came
     assert dog.complaint(health(alive=False)) == "the engine has ended"
     assert dog.complaint(health(alive=False, mends_itself=True)) == ""
+
+
+def test_pauses_between_requests_hide_no_engine_that_hangs() -> None:
+    now = 100.0
+    dog = Watchdog(10.0, lambda: now)
+    for _ in range(5):  # each has its deadline after 2 seconds, and the next one comes a minute later
+        assert dog.complaint(health(active=1)) == ""
+        now += 2
+        assert dog.complaint(health(active=0)) == ""
+        now += 60
+    assert dog.complaint(health(active=1)) == ""
+    now += 2
+    assert "not moved for 12 seconds" in dog.complaint(health(active=0))
+
+
+def test_what_does_not_come_to_the_engine_is_wanted_all_the_same() -> None:
+    now = 100.0
+    dog = Watchdog(10.0, lambda: now)
+    assert dog.complaint(health(active=0), wanted=True) == ""
+    now = 111.0
+    assert "not moved" in dog.complaint(health(active=0), wanted=True)
+
+
+async def test_requests_that_meet_their_deadlines_give_a_hung_engine_away() -> None:
+    garage = Garage(Script(repeat=True, hang_at_step=0), STEADY)
+    async with garage.worker(stall_s=0.5) as worker:
+        async with asyncio.timeout(20):
+            while not worker.stats.restarts:
+                with pytest.raises((DeadlineExceeded, EngineFailed, NotReady)):
+                    await worker.generate(prompt="x", max_tokens=5, timeout_s=0.1)
+                await asyncio.sleep(0.05)
+        await until(lambda: worker.state is State.READY)
+        assert (await worker.generate(prompt="x", max_tokens=5)).usage.completion_tokens == 5
 
 
 def test_the_watchdog_counts_what_ran_out_of_memory_in_a_row() -> None:

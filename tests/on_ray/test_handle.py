@@ -17,11 +17,12 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import DeadlineExceeded, DrivetrainError, EngineFailed, NotReady, Overloaded, Unsupported
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.parameters import PARAMETERS
-from drivetrain.core.results import FinishReason, Metrics, Usage
+from drivetrain.core.results import DeviceMemory, FinishReason, Metrics, Usage
 from drivetrain.core.status import Metadata, State, Status
-from drivetrain.deploy import handle, stream, wire
+from drivetrain.deploy import handle, stream, wire, words
 from drivetrain.deploy.handle import HandleWorker
 from drivetrain.deploy.replica import Description, Terms
+from drivetrain.fleet.fleet import Fleet
 
 DESCRIPTION = Description(
     metadata=Metadata(
@@ -87,12 +88,14 @@ class Scripted:
         self._script = list(script)
         self._describe = describe or wire.dumps(DESCRIPTION)
         self.calls: list[Answer] = []
+        self.looks = 0
 
     def options(self, *, stream: bool) -> Scripted:
         return self
 
     @property
     def describe(self) -> Method:
+        self.looks += 1
         return Method(lambda: Answer([self._describe]))
 
     @property
@@ -310,16 +313,108 @@ async def test_what_is_not_understood_ends_the_request_and_its_call(item: bytes)
         assert worker.stats.endings == {"engine_error": 1}
 
 
-async def test_preemptions_are_those_of_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+def word(replica: str = "a", restarts: int = 0, **status: Any) -> bytes:
+    """What a replica says of itself."""
+    told = replace(DESCRIPTION.status, **status)
+    return wire.dumps(replace(DESCRIPTION, replica=replica, restarts=restarts, status=told))
+
+
+AWAY: dict[str, Any] = {"state": State.RESTARTING, "engine_alive": False, "last_progress_s": 500.0}
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not what():
+            await asyncio.sleep(0.005)
+
+
+async def test_counts_are_those_of_all_replicas_that_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "LOOK_S", 0.01)
+    monkeypatch.setattr(words, "RECENT_S", 0.03)
     scripted = Scripted()
     async with worker_over(scripted) as worker:
         for replica, number, total in (("a", 5, 5), ("b", 2, 7), ("a", 6, 8)):
-            status = replace(DESCRIPTION.status, preemptions=number)
-            scripted._describe = wire.dumps(replace(DESCRIPTION, replica=replica, status=status))
-            async with asyncio.timeout(5):
-                while worker.status.preemptions != total:
-                    await asyncio.sleep(0.01)
+            scripted._describe = word(replica, restarts=number, preemptions=number)
+            await until(lambda total=total: worker.stats.restarts == total)  # type: ignore[misc] # of this turn
+            assert worker.status.preemptions == worker.stats.preemptions == total
+        await until(lambda: len(worker._words._recent) == 1)
+        assert worker.stats.restarts == worker.stats.preemptions == 8
+
+
+async def test_where_all_restart_none_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That they say so, at once and often, is no progress."""
+    monkeypatch.setattr(handle, "LOOK_S", 0.02)
+    scripted = Scripted(describe=word(**AWAY))
+    async with worker_over(scripted) as worker:
+        assert [worker.state, worker.status.state] == [State.RESTARTING] * 2
+        assert worker.status.last_progress_s >= 500
+        fleet = Fleet.of({"m": worker})
+        assert [fleet.ready, worker.status.engine_alive] == [False, False]
+        scripted._describe = word("b")
+        await until(lambda: worker.state is State.READY)
+        assert [fleet.ready, worker.status.engine_alive] == [True, True]
+        assert worker.status.last_progress_s < 100
+
+
+async def test_or_have_failed() -> None:
+    async with worker_over(Scripted(describe=word(**{**AWAY, "state": State.FAILED}))) as worker:
+        assert [worker.state, worker.status.state] == [State.FAILED] * 2
+        assert not worker.status.engine_alive
+
+
+async def test_a_request_goes_out_all_the_same_since_one_may_be_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "DECLINED_WAIT_S", 0.01)
+    async with worker_over(Scripted(NOT_NOW, [*WHOLE], describe=word(**AWAY))) as worker:
+        assert (await worker.generate(prompt="x")).text == "Hello"
+        assert worker.state is State.RESTARTING
+        assert worker.status.last_progress_s < 100
+
+
+async def test_that_one_declines_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "DECLINED_WAIT_S", 0.01)
+    async with worker_over(Scripted(NOT_NOW, NOT_NOW, NOT_NOW, describe=word(**AWAY))) as worker:
+        with pytest.raises(NotReady):
+            await worker.generate(prompt="x")
+        assert worker.status.last_progress_s >= 500
+
+
+async def test_answers_that_come_are_progress() -> None:
+    async with worker_over(Scripted([WHOLE[0], 5.0], describe=word(last_progress_s=500.0))) as worker:
+        assert worker.status.last_progress_s >= 500
+        answer = worker.stream(prompt="x")
+        await anext(answer)
+        assert worker.status.last_progress_s < 100
+        await answer.aclose()
+        assert worker.status.last_progress_s < 100
+
+
+async def test_looks_are_quick_while_the_last_word_is_of_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may have said better before; if they still do, one of them answers soon."""
+    monkeypatch.setattr(handle, "LOOK_S", 0.05)
+    scripted = Scripted(describe=word("a"))
+    async with worker_over(scripted) as worker:
+        scripted._describe = word("b", **AWAY)
+        await until(lambda: worker._description.replica == "b")
+        assert worker.state is State.READY
+        monkeypatch.setattr(handle, "LOOK_S", 10.0)
+        looks = scripted.looks
+        await until(lambda: scripted.looks >= looks + 2)
+
+
+async def test_a_drain_shows_whatever_the_replicas_do() -> None:
+    worker = HandleWorker(Scripted(describe=word(**AWAY)), "m")
+    worker.start()
+    await worker.ready()
+    await worker.drain()
+    assert [worker.state, worker.status.state] == [State.DRAINING] * 2
+    await worker.stop()
+    assert [worker.state, worker.status.state] == [State.STOPPED] * 2
+
+
+async def test_upstreams_and_memory_are_those_of_the_replica_heard_last() -> None:
+    told: dict[str, Any] = {"upstreams": (True, False), "memory": (DeviceMemory("cpu", 1, 2, 3, 4),), "kv_used": 0.5}
+    async with worker_over(Scripted(describe=word(**told))) as worker:
+        assert {name: getattr(worker.status, name) for name in told} == told
 
 
 async def test_each_ending_has_a_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.status import State
-from drivetrain.deploy import replica
+from drivetrain.deploy import replica, wire
 from drivetrain.deploy.application import Ingress
-from drivetrain.deploy.replica import Replica
+from drivetrain.deploy.replica import Description, Replica
 from drivetrain.deploy.router import PrefixRouter
 from drivetrain.deploy.telling import Telling, telling
 from otlp_collector import collecting
@@ -47,6 +49,16 @@ def test_routers_are_told_who_takes_nothing(state: State, away: bool) -> None:
     assert in_state(state).record_routing_stats() == {"away": away}
 
 
+async def test_it_says_how_often_its_engine_was_started_again() -> None:
+    made = Replica("fake", {})
+    await made.start()
+    made.worker.stats.restarts = 3
+    said = wire.loads(Description, await made.describe())
+    await made.stop()
+    assert said.restarts == 3
+    assert said.status.state is State.READY
+
+
 async def test_a_replica_sends_spans_where_it_is_told_to() -> None:
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     with collecting() as collector:
@@ -67,6 +79,14 @@ def test_what_is_told_is_what_is_not_a_default() -> None:
     assert Telling(log_format="json", trace_sample=0.5).told == {"log_format": "json", "trace_sample": 0.5}
     with telling({}) as tracer:
         assert tracer is None
+
+
+def test_the_cluster_of_the_manifest_grows_to_what_it_may() -> None:
+    file = Path(__file__).parent.parent.parent / "deploy" / "ray" / "rayservice.yaml"
+    cluster = yaml.safe_load(file.read_text())["spec"]["rayClusterConfig"]
+    (group,) = cluster["workerGroupSpecs"]
+    assert group["maxReplicas"] > group["minReplicas"]
+    assert cluster["enableInTreeAutoscaling"] is True
 
 
 class Chosen(PrefixRouter):

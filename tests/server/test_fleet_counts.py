@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -127,3 +128,16 @@ def test_one_that_is_not_loaded_has_its_counts_and_no_gauges() -> None:
         assert [key for key in gauges if '"b"' in key] == ['vllm:num_preemptions_total{engine="0",model_name="b"}']
         assert [served.metrics()[f'drivetrain_model_loaded{{model="{model}"}}'] for model in "ab"] == [1, 0]
         assert served.ask("GET", "/status")[2]["completion_tokens"] == 28
+
+
+def test_the_wait_for_a_load_is_in_none_of_the_times() -> None:
+    load_s = 1.0
+    with serving_fleet(fake_offer("a"), fake_offer("b", load_s=load_s), limits=ONE) as served:
+        began = time.monotonic()
+        assert served.complete("b", max_tokens=2)[0] == 200
+        assert time.monotonic() - began >= load_s
+        served.until(lambda: served.report("b")["in_use"] == 0)
+        series = served.metrics()
+    for name in ("queue", "first_token", "request"):
+        assert of(series, f"drivetrain_{name}_seconds_count", "b") == 1
+        assert of(series, f"drivetrain_{name}_seconds_sum", "b") < load_s

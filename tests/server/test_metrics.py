@@ -16,12 +16,26 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from drivetrain.core.stats import ENDINGS
+from server.fleet_serving import fake_offer, serving_fleet
 from server.serving import Served, fake, serving
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello there"}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana.json"
+DASHBOARD = json.loads((Path(__file__).parents[2] / "deploy" / "grafana.json").read_text("utf-8"))
+OF_OURS = 'instance=~"$instance"'
+_TEXTS = "text/plain;version=1.0.0;escaping={0};q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+_PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping={0};q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,"
+) + _TEXTS
+ACCEPTED = {
+    "Prometheus 2": "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+    "Prometheus 3": _PROMETHEUS_3.format("allow-utf-8"),
+    "Prometheus 3 with legacy names": _PROMETHEUS_3.format("underscores"),
+    "Prometheus 3, text first": _TEXTS.format("underscores"),
+}
+"""What they send when they scrape."""
 
 
 def read(served: Served) -> Samples:
@@ -77,6 +91,7 @@ def test_a_mixed_load_adds_up(served: Served) -> None:
     assert grown("drivetrain_refusals_total", param="temperature") == 1
     assert grown("drivetrain_refusals_total", reason="model_not_found", param="model") == 1
     assert grown("drivetrain_requests_total", ending="finished") == 4  # a list of prompts is as many requests
+    assert grown("drivetrain_requests_total") == 6  # an unknown field or model is refused before the worker has it
     assert grown("drivetrain_answers_total", reason="length") == 5
     assert grown("drivetrain_prompt_tokens_total") == usage["prompt_tokens"]
     assert grown("drivetrain_completion_tokens_total") == usage["completion_tokens"]
@@ -139,6 +154,16 @@ def test_the_names_of_vllm() -> None:
         assert not any(name.startswith("vllm:") for name, _ in read(served))
 
 
+@pytest.mark.parametrize("accepted", ACCEPTED.values(), ids=ACCEPTED)
+def test_the_names_of_vllm_keep_their_colon_for_every_prometheus(accepted: str) -> None:
+    with serving(fake(), metrics_compat="vllm") as served:
+        _, headers, data = served.request("GET", "/metrics", headers={"accept": accepted})
+    assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    names = {family.name for family in text_string_to_metric_families(data.decode())}
+    assert "vllm:num_requests_running" in names
+    assert not [name for name in names if name.startswith("vllm_")]
+
+
 def test_what_clients_make_up_makes_no_series() -> None:
     with serving(fake()) as served:
         for number in range(20):
@@ -152,17 +177,40 @@ def test_what_clients_make_up_makes_no_series() -> None:
         assert len([key for key in samples if key[0] == "drivetrain_http_responses_total"]) <= 5
 
 
+def variables() -> dict[str, str]:
+    return {v["name"]: v["query"]["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"}
+
+
+def panels() -> list[str]:
+    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
 def test_the_dashboard_asks_for_what_there_is() -> None:
-    document = json.loads(DASHBOARD.read_text("utf-8"))
-    asked = [target["expr"] for panel in document["panels"] for target in panel.get("targets", ())]
-    assert len(asked) >= 10
+    assert len(panels()) >= 10
     with serving(fake()) as served:
         served.refused(CHAT, chat(served, temperature=9))
         there = {name for name, _ in read(served)}
-    for expression in asked:
+    for expression in (*panels(), *variables().values()):
         names = set(re.findall(r"\b(?:drivetrain|process)_\w+", expression))
         assert names, expression
         assert names <= there | {"drivetrain_upstream_up"}, expression
+
+
+def test_the_dashboard_shows_no_process_but_ours_and_no_instance_but_the_chosen() -> None:
+    for expression in panels():
+        if (found := re.search(r"\bprocess_\w+", expression)) is not None:
+            assert expression == f"{found[0]}{{{OF_OURS}}} and on (instance, job) drivetrain_build_info"
+        else:
+            series = re.findall(r"\bdrivetrain_\w+(.{0,30})", expression)
+            assert all(after.startswith(f"{{{OF_OURS}") for after in series), expression
+
+
+def test_the_dashboard_offers_a_model_that_was_never_loaded() -> None:
+    series = re.fullmatch(r"label_values\((\w+)\{.*\}, model\)", variables()["model"])
+    assert series is not None
+    with serving_fleet(fake_offer("a"), fake_offer("never")) as served:
+        assert served.complete("a", max_tokens=1)[0] == 200
+        assert {f'{series[1]}{{model="{name}"}}' for name in ("a", "never")} <= served.metrics().keys()
 
 
 def test_one_line_an_ending_without_a_word_of_the_prompt(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from drivetrain.cli import main
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.families import registry
 from drivetrain.worker.settings import Settings
@@ -27,6 +28,23 @@ def test_a_page_names_them_all(page: str, names: list[str]) -> None:
     text = (ROOT / "docs" / "guides" / page).read_text()
     rows = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
     assert rows == set(names)
+
+
+def test_the_readme_shows_every_command() -> None:
+    _, commands = main._parsers()
+    shown = set(re.findall(r"\bdrivetrain (\w+)", (ROOT / "README.md").read_text()))
+    assert set(commands) <= shown
+
+
+def test_the_page_of_the_server_has_a_row_for_each_of_its_flags() -> None:
+    _, commands = main._parsers()
+    groups = re.findall(
+        r"^(?:server|log):\n(.*?)(?:\n\n|\Z)", commands["serve"].format_help(), re.DOTALL | re.MULTILINE
+    )
+    flags = re.findall(r"^  (--[\w-]+)", "\n".join(groups), re.MULTILINE)
+    assert len(flags) > 10
+    text = (ROOT / "docs" / "guides" / "server.md").read_text()
+    assert set(flags) <= set(re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE))
 
 
 def test_links_lead_somewhere() -> None:

@@ -33,13 +33,14 @@ from drivetrain.deploy.link import Inlet
 from drivetrain.deploy.prefix import prefix_of
 from drivetrain.deploy.replica import Description
 from drivetrain.deploy.stream import ATTEMPTS, HandleRun, HandleStream
+from drivetrain.deploy.words import Words
 from drivetrain.worker import logbook
 from drivetrain.worker.embedding import check_embedding
 
 T = TypeVar("T")
 
 LOOK_S = 2.0
-"""Between two looks at the replicas."""
+"""Between two looks at the replicas; a tenth of it while the last one to answer took no requests."""
 
 SILENCE_S = 15.0
 """Without a word of any replica for so long there is none. A look waits for a free one, so events are words too."""
@@ -68,14 +69,16 @@ class HandleWorker:
         self._calls: Any = handle
         self._streams: Any = handle.options(stream=True)
         self._state = State.LOADING
+        """Whether this handle takes requests: where a replica answers, it does, whatever the replicas' engines do."""
         self._said: Description | None = None
-        self._heard = 0.0
+        self._words = Words()
+        self._heard = time.monotonic()
+        self._moved = 0.0
         self._answered = asyncio.Event()
         self._runs: set[HandleRun] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._stats = Stats()
-        self._preemptions: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     # Lifecycle
@@ -117,23 +120,29 @@ class HandleWorker:
             await self._look()
             if self._state is State.READY and not self._busy and time.monotonic() - self._last_word > SILENCE_S:
                 self._state = State.LOADING
-            await asyncio.sleep(LOOK_S if self._state is State.READY else LOOK_S / 10)
+            await asyncio.sleep(LOOK_S if self._all_well else LOOK_S / 10)
 
     async def _look(self) -> None:
         try:
             async with asyncio.timeout(SILENCE_S):
-                self._said = wire.loads(Description, await self._answer("describe"))
+                said = wire.loads(Description, await self._answer("describe"))
         except TimeoutError:
             return
         except Exception as exc:  # noqa: BLE001 - whatever another process says or does not say: there is a next look
             _log.warning("a replica of %s does not say how it is: %s", self._name, type(exc).__name__)
             return
-        self._heard = time.monotonic()
-        self._preemptions[self._said.replica] = self._said.status.preemptions
-        self._stats.preemptions = sum(self._preemptions.values())
+        self._said, self._heard = said, time.monotonic()
+        self._words.hear(said, self._heard)
+        self._stats.restarts, self._stats.preemptions = self._words.restarts, self._words.preemptions
         self._answered.set()
         if self._state is State.LOADING:
             self._state = State.READY
+
+    @property
+    def _all_well(self) -> bool:
+        """As far as the last word goes: it is of one that takes requests, if there is such a one."""
+        said = self._said
+        return self._state is State.READY and said is not None and said.status.state is State.READY
 
     @property
     def _busy(self) -> bool:
@@ -159,7 +168,8 @@ class HandleWorker:
 
     @property
     def state(self) -> State:
-        return self._state
+        """While replicas answer, that of the best of them. Requests are sent to them in any: one may have come back."""
+        return self._words.state if self._state is State.READY else self._state
 
     @property
     def metadata(self) -> Metadata:
@@ -171,20 +181,29 @@ class HandleWorker:
 
     @property
     def status(self) -> Status:
+        said = self._said.status if self._said is not None else None
         begun = sum(run.collecting.started for run in self._runs)
         return Status(
-            state=self._state,
+            state=self.state,
             running=begun,
             waiting=len(self._runs) - begun,
             endings=dict(self._stats.endings),
             prompt_tokens=self._stats.prompt_tokens,
             completion_tokens=self._stats.completion_tokens,
-            engine_alive=self._state in {State.READY, State.DRAINING},
-            last_progress_s=max(0.0, time.monotonic() - self._last_word),
-            kv_used=self._said.status.kv_used if self._said is not None else 0.0,
+            engine_alive=self._state in {State.READY, State.DRAINING} and self._words.engine_alive,
+            last_progress_s=max(0.0, time.monotonic() - self._last_progress),
+            kv_used=said.kv_used if said is not None else 0.0,
             preemptions=self._stats.preemptions,
-            memory=self._said.status.memory if self._said is not None else (),
+            upstreams=said.upstreams if said is not None else (),
+            memory=said.memory if said is not None else (),
         )
+
+    @property
+    def _last_progress(self) -> float:
+        """By what the replicas say, and by the answers that come over this handle: that a replica answers is none."""
+        told = self._words.last_progress()
+        moved = [self._moved, *(run.last_heard for run in self._runs if run.collecting.started)]
+        return max(told if told is not None else self._heard, *moved)
 
     @property
     def stats(self) -> Stats:
@@ -315,6 +334,8 @@ class HandleWorker:
     def released(self, run: HandleRun) -> None:
         """Called by each run once, when no replica holds anything of it any more."""
         self._heard = max(self._heard, run.last_heard)
+        if run.collecting.started:
+            self._moved = max(self._moved, run.last_heard)
         self._runs.discard(run)
         if not self._runs:
             self._idle.set()

@@ -28,6 +28,8 @@ the other; and a call has ended only when our side of it has, which is how a han
 """
 
 SURGE = 25
+INGRESS_SURGE = 100
+"""An ingress reserves nothing, so there is room for all new ones before an old one goes."""
 
 SPARE_S = 10.0
 """Beyond the longest request: what a replica gets to go down."""
@@ -123,6 +125,7 @@ class IngressPlan:
             "max_ongoing_requests": 2048,
             "graceful_shutdown_timeout_s": self.longest_s + SPARE_S,
             "graceful_shutdown_wait_loop_s": 0.5,
+            "max_surge_percent": INGRESS_SURGE,
             "ray_actor_options": {"num_cpus": self.num_cpus, "runtime_env": {"env_vars": dict(RUNTIME)}},
         }
 

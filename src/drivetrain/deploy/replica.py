@@ -39,12 +39,14 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a replica says of itself. All replicas of a deployment say the same but for the status and the name."""
+    """What a replica says of itself. In a deployment the metadata, capabilities and terms are those of all replicas."""
 
     metadata: Metadata
     capabilities: Capabilities
     terms: Terms
     status: Status
+    restarts: int = 0
+    """How often its engine had failed and was loaded again."""
     replica: str = ""
 
 
@@ -107,6 +109,7 @@ class Replica:
             capabilities=worker.capabilities,
             terms=terms,
             status=worker.status,
+            restarts=worker.stats.restarts,
             replica=self._name,
         )
         return wire.dumps(description)

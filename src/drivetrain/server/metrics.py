@@ -24,11 +24,17 @@ async def metrics(request: Request, context: Context) -> Response:
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(_Series(context))
-    try:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    except (TypeError, ValueError):  # a version that is none
-        encode, content_type = choose_encoder("")
+    encode, content_type = _encoder(request, context)
     return Response(encode(registry), headers={"cache-control": "no-store", "content-type": content_type})
+
+
+def _encoder(request: Request, context: Context) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """As asked for, but vLLM's names only in the plain text format, as vLLM gives them: the others make `:` a `_`."""
+    asked = "" if context.settings.metrics_compat == MetricsCompat.VLLM else request.headers.get("accept", "")
+    try:
+        return choose_encoder(asked)
+    except (TypeError, ValueError):  # a version that is none
+        return choose_encoder("")
 
 
 class _Series:

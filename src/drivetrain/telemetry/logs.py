@@ -21,16 +21,25 @@ class LogFormat(StrEnum):
 
 LEVELS = ("debug", "info", "warning", "error")
 
+OTHERS = ("opentelemetry", "uvicorn")
+"""What they warn of is written in the same lines; else it would be plain text between them."""
+
 
 def configure(form: str, level: str, stream: TextIO | None = None) -> logging.Handler:
     """Write what Drivetrain logs, a line each. Called once, by a program; a library leaves logging alone."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == LogFormat.JSON else TextLines())
-    logger = logging.getLogger("drivetrain")
+    _give(handler, "drivetrain", level)
+    for name in OTHERS:
+        _give(handler, name, "error" if level == "error" else "warning")
+    return handler
+
+
+def _give(handler: logging.Handler, name: str, level: str) -> None:
+    logger = logging.getLogger(name)
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     logger.propagate = False
-    return handler
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, Any]:

@@ -212,6 +212,12 @@ def _text(text: str) -> str:
 
 
 def _base_of(endpoint: str) -> str:
+    if "@" in endpoint:  # not said again, and no part of a deployment's file
+        raise InvalidSetting(
+            "the address of a collector must hold no name or password; put them into OTEL_EXPORTER_OTLP_HEADERS, as "
+            "authorization=Basic%20...",
+            param="otlp_endpoint",
+        )
     parts = urlsplit(endpoint)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise InvalidSetting(

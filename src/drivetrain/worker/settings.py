@@ -67,7 +67,9 @@ class Settings:
     drain_s: float = setting(30.0, Group.SERVING, "seconds that running requests get when the worker stops")
     reader_timeout_s: float = setting(60.0, Group.SERVING, "a reader that takes no event for so long is cancelled")
     restart: bool = setting(True, Group.SERVING, "load the model again when the engine has died, or does not move")
-    stall_s: float = setting(600.0, Group.SERVING, "an engine with work that does nothing for so long has failed")
+    stall_s: float = setting(
+        600.0, Group.SERVING, "an engine that is wanted and gives no sign of life for so long has failed"
+    )
     max_unread: int = setting(8192, Group.SERVING, "a reader that leaves more steps unread is cancelled")
     stream_interval: int = setting(1, Group.SERVING, "tokens gathered into one delta of a stream")
     overflow: str = setting(Overflow.ERROR.value, Group.SERVING, "error, truncate_left or truncate_middle")

@@ -41,6 +41,12 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any]) -> None:
         plan(**changes)
 
 
+def test_a_new_ingress_comes_before_the_old_one_goes() -> None:
+    options = IngressPlan().options
+    assert options["max_surge_percent"] > 0
+    assert options["ray_actor_options"]["num_cpus"] == 0
+
+
 def test_the_file_is_plain_and_holds_no_key() -> None:
     arguments = arguments_of([plan(settings={"slots": 4})], IngressPlan(server={"host": "127.0.0.1"}))
     config = config_of(arguments, host="127.0.0.1", port=1)

@@ -10,16 +10,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from drivetrain.telemetry.logs import FIELDS, LogFormat, configure
+from drivetrain.telemetry.logs import FIELDS, OTHERS, LogFormat, configure
 
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    logger = logging.getLogger("drivetrain")
-    level, propagate, handlers = logger.level, logger.propagate, list(logger.handlers)
+    loggers = [logging.getLogger(name) for name in ("drivetrain", *OTHERS)]
+    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
     yield io.StringIO()
-    logger.setLevel(level)
-    logger.propagate, logger.handlers = propagate, handlers
+    for logger, level, propagate, handlers in before:
+        logger.setLevel(level)
+        logger.propagate, logger.handlers = propagate, handlers
 
 
 def test_a_line_for_people_stays_one_line(stream: io.StringIO) -> None:
@@ -52,3 +53,25 @@ def test_the_level(stream: io.StringIO) -> None:
     logging.getLogger("drivetrain.server").warning("but this")
     assert "not this" not in stream.getvalue()
     assert "warning but this" in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["opentelemetry.sdk.trace.export", "uvicorn.error"])
+def test_what_libraries_warn_of_comes_in_the_same_lines(
+    stream: io.StringIO, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    configure(LogFormat.JSON, "debug", stream)
+    logging.getLogger(name).info("not this")
+    logging.getLogger(name).warning("but %s", "this")
+    (line,) = stream.getvalue().splitlines()
+    assert {key: json.loads(line)[key] for key in ("level", "logger", "message")} == {
+        "level": "warning", "logger": name, "message": "but this",
+    }  # fmt: skip
+    assert capsys.readouterr().err == ""
+
+
+def test_what_libraries_warn_of_is_not_told_to_who_wants_errors(stream: io.StringIO) -> None:
+    configure(LogFormat.TEXT, "error", stream)
+    logging.getLogger("uvicorn.error").warning("not this")
+    logging.getLogger("uvicorn.error").error("but this")
+    assert "not this" not in stream.getvalue()
+    assert "error but this" in stream.getvalue()

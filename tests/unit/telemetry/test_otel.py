@@ -171,6 +171,14 @@ def test_an_endpoint_that_is_none(endpoint: str) -> None:
     assert caught.value.param == "otlp_endpoint"
 
 
+@pytest.mark.parametrize("endpoint", ["http://me:hush@x:4318", "https://hush@x", "me:hush@x:4318", "ftp://me:hush@x"])
+def test_an_endpoint_holds_no_secret_and_none_is_told(endpoint: str) -> None:
+    with pytest.raises(InvalidSetting, match="OTEL_EXPORTER_OTLP_HEADERS") as caught:
+        open_tracer(endpoint)
+    assert caught.value.param == "otlp_endpoint"
+    assert "hush" not in str(caught.value)
+
+
 @pytest.mark.parametrize("sample", [-0.1, 1.1, float("nan")])
 def test_a_share_that_is_none(sample: float) -> None:
     with pytest.raises(InvalidSetting):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import drivetrain
-from drivetrain.core.errors import Cancelled, EngineFailed, NotReady
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, NotReady
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
@@ -70,6 +70,22 @@ async def test_llamacpp_killed_in_mid_stream_twice() -> None:
             await ready_again(worker, time)
             assert worker._engine is not engine
             assert not is_there(pid)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_llamacpp_that_hangs_while_each_request_meets_its_deadline() -> None:
+    settings: dict[str, Any] = {"context_length": 1024, "slots": 2, "stall_s": 3.0}
+    async with drivetrain.Worker.open("smollm2-135m", engine="llamacpp", **settings) as worker:
+        await worker.generate(**{**ENDLESS, "max_tokens": 2})
+        engine: Any = worker._engine
+        os.kill(engine._process.pid, signal.SIGSTOP)
+        async with asyncio.timeout(120):
+            while not worker.stats.restarts:
+                with pytest.raises((DeadlineExceeded, EngineFailed, NotReady)):
+                    await worker.generate(**ENDLESS, timeout_s=0.5)
+                await asyncio.sleep(0.1)
+        await ready_again(worker, 1)
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])

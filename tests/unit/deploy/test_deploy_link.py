@@ -214,7 +214,16 @@ async def test_where_nobody_can_listen_items_come_by_the_calls(caplog: pytest.Lo
 async def test_one_that_comes_back_is_found_while_requests_go_the_longer_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "AWAY_S", 0.05)
     monkeypatch.setattr(link, "CONNECT_S", 0.3)
-    hangs = await asyncio.start_server(lambda reader, writer: asyncio.sleep(60), HERE, 0)
+    let_go, left = asyncio.Event(), 0
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal left
+        left += 1
+        await let_go.wait()
+        writer.close()
+        left -= 1
+
+    hangs = await asyncio.start_server(hang, HERE, 0)
     outlets, reply = Outlets(), Reply(HERE, hangs.sockets[0].getsockname()[1], "key", 0)
     assert await outlets.way(reply) is None
     await asyncio.sleep(0.06)
@@ -222,6 +231,8 @@ async def test_one_that_comes_back_is_found_while_requests_go_the_longer_way(mon
         assert await outlets.way(reply) is None
     assert outlets._connections, "it is tried again, and nobody waits for that"
     outlets.close()
+    let_go.set()
+    await until(lambda: not left)
     hangs.close()
 
 

@@ -164,8 +164,8 @@ def dbgpt_api(controller: str, folder: Path) -> Process:
 
 
 def run_theirs(python: Path, script: str, *arguments: str, stdin: str = "") -> Any:
-    """What a script of `theirs` prints, which is JSON."""
+    """The last line that a script of `theirs` prints, which is JSON; DB-GPT prints one before it where `CI` is set."""
     command = [str(python), str(THEIRS / script), *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -47,10 +49,17 @@ class Address:
 
     @property
     def local(self) -> bool:
-        return self.host in {"localhost", "::1"} or self.host.startswith("127.")
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         return f"http{'s' if self.secure else ''}://{self.authority}{self.path}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is reached by it: `localhost`, or an address in any spelling."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def _shown(url: str) -> str:

@@ -15,6 +15,7 @@ from contract.rigs import LONG, PROMPT, Rig
 from contract.test_endings import ENDLESS, read_some, until_idle
 from drivetrain.core.errors import Cancelled, DrivetrainError, Overloaded
 from drivetrain.core.results import Choice, Usage
+from drivetrain.core.stats import ENDINGS, Stats
 from drivetrain.worker.worker import Worker
 
 SHORT: dict[str, Any] = {"prompt": PROMPT, "ignore_eos": True, "temperature": 0}
@@ -97,6 +98,21 @@ class Seen:
     def begun(self) -> int:
         """Requests that gave a token."""
         return sum(outcome.usage.completion_tokens > 0 for outcome in self.outcomes)
+
+
+def check_counts(stats: Stats, seen: Seen) -> None:
+    """What was counted is what the callers saw."""
+    assert dict(stats.endings) == dict(seen.endings)
+    assert set(stats.endings) <= set(ENDINGS)
+    assert dict(stats.answers) == dict(seen.answers)
+    assert stats.prompt_tokens == seen.prompt_tokens
+    assert stats.cached_tokens == seen.cached_tokens
+    assert stats.completion_tokens == seen.completion_tokens
+    assert stats.first_token_s.count == stats.prefill_s.count == seen.begun
+    assert stats.queue_s.count == stats.request_s.count
+    assert stats.answer_length.count == seen.endings["finished"]
+    behind_first = seen.completion_tokens - seen.begun
+    assert behind_first // 2 <= stats.between_tokens_s.count <= behind_first  # first tokens may come together
 
 
 @asynccontextmanager

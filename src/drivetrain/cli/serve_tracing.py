@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli import options
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.telemetry.tracing import ENDPOINT_VARIABLES
+from drivetrain.telemetry.tracing import ENDPOINT_VARIABLES, wanted
 
 if TYPE_CHECKING:
     import argparse
@@ -35,9 +34,9 @@ def add_tracing_flags(group: Any) -> None:
     )
 
 
-def wanted(args: argparse.Namespace) -> bool:
+def traced(args: argparse.Namespace) -> bool:
     """Whether there are traces. Raises `InvalidSetting` for what says how they are where there are none."""
-    if args.otlp_endpoint is not None or any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
+    if wanted(args.otlp_endpoint):
         return True
     for flag, given in (("--trace-content", args.trace_content), ("--trace-sample", args.trace_sample is not None)):
         if given:
@@ -51,7 +50,7 @@ def wanted(args: argparse.Namespace) -> bool:
 @contextlib.contextmanager
 def tracing(args: argparse.Namespace) -> Iterator[Tracer | None]:
     """While entered, the tracer: None if nobody asked for one. At the end, what is left is sent, for a limited time."""
-    if not wanted(args):
+    if not traced(args):
         yield None
         return
     from drivetrain.telemetry.otel import open_tracer

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,6 +12,7 @@ from ray import serve
 from ray.serve import Application
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from drivetrain.address import is_loopback
 from drivetrain.deploy.handle import HandleWorker
 from drivetrain.deploy.serving import ServedReplica
 from drivetrain.deploy.telling import telling
@@ -43,15 +43,6 @@ _NEEDS_KEY = refusal(
     kind="authentication_error",
     code="invalid_api_key",
 )
-
-
-def _is_here(client: Sequence[Any] | None) -> bool:
-    if not client:
-        return False
-    try:
-        return ipaddress.ip_address(client[0]).is_loopback
-    except ValueError:
-        return False
 
 
 def _link_host() -> str:
@@ -85,7 +76,8 @@ class Ingress:
     def _admits(self, scope: Scope) -> bool:
         """Where Serve listens is not ours to say; without a key this is for this machine alone, whatever that is."""
         settings = self._settings
-        return bool(settings.api_keys or settings.insecure_no_key or _is_here(scope.get("client")))
+        client, _port = scope.get("client") or ("", 0)
+        return bool(settings.api_keys or settings.insecure_no_key or is_loopback(client))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the start to the end of this ingress. Serve has let its requests end before the end."""

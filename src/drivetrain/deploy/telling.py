@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from drivetrain.telemetry.logs import configure
-from drivetrain.telemetry.tracing import ENDPOINT_VARIABLES, Tracer
+from drivetrain.telemetry.tracing import Tracer, wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ def telling(told: Mapping[str, Any]) -> Iterator[Tracer | None]:
     asked = Telling(**told)
     if asked.log_format:
         configure(asked.log_format, asked.log_level)
-    if asked.otlp_endpoint is None and not any(os.environ.get(name) for name in ENDPOINT_VARIABLES):
+    if not wanted(asked.otlp_endpoint):
         yield None
         return
     from drivetrain.telemetry.otel import open_tracer

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.diagnosis.findings_model import of_model
+from drivetrain.diagnosis.page import REFUSED
 from drivetrain.diagnosis.report import Finding, Kind, Level, Report, Unread
 from drivetrain.diagnosis.wording import many, percent, span
 
@@ -109,7 +110,7 @@ def _answers(report: Report) -> Iterator[Finding]:
 
 
 def _unread(page: Unread, report: Report) -> Finding:
-    refused = page.status in {401, 403}
+    refused = page.status in REFUSED
     admin = page.path == "/admin/models"
     remedy = "read the server's log"
     if admin and refused:

@@ -91,9 +91,8 @@ class Connection(H11Protocol):
 
     def _give(self, data: bytes) -> bool:
         """Send a part of a body past all that stands in between; False where that is more than just one more chunk."""
-        if not data or not self._conversation.in_chunks or self.flow.write_paused or self.cycle.disconnected:
-            return False
-        if self.scope["method"] == "HEAD":
+        held = self.flow.write_paused or self.cycle.disconnected
+        if not data or held or not self._conversation.in_chunks or self.scope["method"] == "HEAD":
             return False
         self.transport.write(chunk(data))
         return True

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import base64
 import http.client
-import ipaddress
 import os
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
+from drivetrain.address import is_loopback
 from drivetrain.core.errors import DrivetrainError, LoadFailed, ModelNotFound
 from drivetrain.store.wording import one_line
 
@@ -81,14 +81,6 @@ class Address:
         if target.authorization is None and _origin(target.url) == _origin(self.url):
             return Address(target.url, target.host, self.authorization)
         return target
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 @dataclass(frozen=True, slots=True)

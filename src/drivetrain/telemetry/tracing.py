@@ -5,6 +5,7 @@ Every span that is opened is closed. Times are nanoseconds of the epoch; without
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
@@ -17,6 +18,12 @@ ENDPOINT_VARIABLES = (
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 )
 """Each one of them turns traces on in the programs."""
+
+
+def wanted(endpoint: str | None) -> bool:
+    """Whether somebody asks for traces: by a flag that names a collector, or by the environment."""
+    return endpoint is not None or any(os.environ.get(name) for name in ENDPOINT_VARIABLES)
+
 
 Value = str | float | int | bool | tuple[str, ...]
 Attributes = Mapping[str, Value]

@@ -38,12 +38,12 @@ class Watchdog:
         elif not isinstance(error, (InvalidRequest, Overloaded)):
             self._out_of_memory = 0
 
-    def complaint(self, health: Health, tokens: int = 0, *, wanted: bool | None = None) -> str:
+    def complaint(self, health: Health, *, wanted: bool, tokens: int = 0) -> str:
         """In words; empty if nothing is wrong, or if the engine mends itself.
 
         `wanted`: whether requests have a place, also those that have not come to the engine yet.
         """
-        self._count_stillness(health, tokens, bool(health.active) if wanted is None else wanted)
+        self._count_stillness(health, tokens, wanted)
         if health.mends_itself:
             return ""
         if not health.alive:

@@ -449,7 +449,7 @@ class Worker:
                     run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
             if self._state is State.READY:
                 why = self._watchdog.complaint(
-                    self._engine.health(), self._stats.completion_tokens, wanted=self._admission.running > 0
+                    self._engine.health(), wanted=self._admission.running > 0, tokens=self._stats.completion_tokens
                 )
                 if why:
                     self._give_up_engine(why)

@@ -222,43 +222,43 @@ async def test_one_request_too_large_for_the_memory_does_not_end_those_of_others
         await asyncio.gather(reading, return_exceptions=True)
 
 
-def health(*, alive: bool = True, active: int = 1, last: float = 0.0, mends_itself: bool = False) -> Health:
-    return Health(alive, active, last, mends_itself=mends_itself)
+def health(*, alive: bool = True, last: float = 0.0, mends_itself: bool = False) -> Health:
+    return Health(alive, 1, last, mends_itself=mends_itself)
 
 
 def test_what_the_watchdog_says() -> None:
     now = 100.0
     dog = Watchdog(10.0, lambda: now)
-    assert dog.complaint(health(last=0.0)) == ""  # it was idle until a moment ago
+    assert dog.complaint(health(last=0.0), wanted=True) == ""  # it was idle until a moment ago
     now = 111.0
-    assert "not moved for 11 seconds" in dog.complaint(health(last=0.0))
-    assert dog.complaint(health(last=105.0)) == ""
+    assert "not moved for 11 seconds" in dog.complaint(health(last=0.0), wanted=True)
+    assert dog.complaint(health(last=105.0), wanted=True) == ""
     now = 121.5
-    assert "not moved" in dog.complaint(health(last=105.0))
-    assert dog.complaint(health(last=105.0), tokens=1) == ""  # whoever told of a token, it came
-    assert dog.complaint(health(alive=False)) == "the engine has ended"
-    assert dog.complaint(health(alive=False, mends_itself=True)) == ""
+    assert "not moved" in dog.complaint(health(last=105.0), wanted=True)
+    assert dog.complaint(health(last=105.0), wanted=True, tokens=1) == ""  # whoever told of a token, it came
+    assert dog.complaint(health(alive=False), wanted=True) == "the engine has ended"
+    assert dog.complaint(health(alive=False, mends_itself=True), wanted=True) == ""
 
 
 def test_pauses_between_requests_hide_no_engine_that_hangs() -> None:
     now = 100.0
     dog = Watchdog(10.0, lambda: now)
     for _ in range(5):  # each has its deadline after 2 seconds, and the next one comes a minute later
-        assert dog.complaint(health(active=1)) == ""
+        assert dog.complaint(health(), wanted=True) == ""
         now += 2
-        assert dog.complaint(health(active=0)) == ""
+        assert dog.complaint(health(), wanted=False) == ""
         now += 60
-    assert dog.complaint(health(active=1)) == ""
+    assert dog.complaint(health(), wanted=True) == ""
     now += 2
-    assert "not moved for 12 seconds" in dog.complaint(health(active=0))
+    assert "not moved for 12 seconds" in dog.complaint(health(), wanted=False)
 
 
 def test_what_does_not_come_to_the_engine_is_wanted_all_the_same() -> None:
     now = 100.0
     dog = Watchdog(10.0, lambda: now)
-    assert dog.complaint(health(active=0), wanted=True) == ""
+    assert dog.complaint(health(), wanted=True) == ""
     now = 111.0
-    assert "not moved" in dog.complaint(health(active=0), wanted=True)
+    assert "not moved" in dog.complaint(health(), wanted=True)
 
 
 async def test_requests_that_meet_their_deadlines_give_a_hung_engine_away() -> None:
@@ -277,11 +277,11 @@ def test_the_watchdog_counts_what_ran_out_of_memory_in_a_row() -> None:
     dog = Watchdog(10.0)
     for error in (OutOfMemory("x"), OutOfMemory("x"), None, OutOfMemory("x"), InvalidRequest("x"), OutOfMemory("x")):
         dog.ended(error)
-        assert dog.complaint(health(active=0)) == ""
+        assert dog.complaint(health(), wanted=False) == ""
     dog.ended(OutOfMemory("x"))
-    assert "3 requests in a row" in dog.complaint(health(active=0))
+    assert "3 requests in a row" in dog.complaint(health(), wanted=False)
     dog.ended(Cancelled("x"))
-    assert dog.complaint(health(active=0)) == ""
+    assert dog.complaint(health(), wanted=False) == ""
 
 
 def test_waits_before_attempts(monkeypatch: pytest.MonkeyPatch) -> None:

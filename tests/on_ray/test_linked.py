@@ -29,7 +29,7 @@ class Call:
     """What Ray does with a streaming call: it runs on the replica's side, and its cancel ends it there."""
 
     def __init__(self, items: Any) -> None:
-        self._items: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._items: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self._task = asyncio.create_task(self._run(items))
         self.num_items = 0
 
@@ -38,6 +38,8 @@ class Call:
             async with aclosing(items):
                 async for item in items:
                     self._items.put_nowait(item)
+        except Exception as exc:  # noqa: BLE001 - Ray takes any to the caller
+            self._items.put_nowait(exc)
         finally:
             self._items.put_nowait(None)
 
@@ -46,6 +48,8 @@ class Call:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while (item := await self._items.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
             self.num_items += 1
             yield item
 
@@ -253,6 +257,19 @@ async def test_a_declined_request_does_not_mind_the_link() -> None:
         run.broken()
         assert not run.ended
         await stream.aclose()
+
+
+async def test_whatever_a_call_raises_the_request_has_its_ending(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with paired() as pair:
+        with monkeypatch.context() as patched:
+            patched.setattr(pair.replica.worker, "submit", lambda _: 1 / 0)
+            _, error = await read(pair.worker.stream(**LONG))
+        assert type(error) is EngineFailed
+        assert "ZeroDivisionError" in str(error)
+        assert "ZeroDivisionError" in caplog.text
+        assert (await pair.worker.generate(prompt="x", max_tokens=5)).usage.completion_tokens == 5
 
 
 async def test_one_bad_event_is_its_own_requests_alone() -> None:

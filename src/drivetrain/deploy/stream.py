@@ -169,6 +169,9 @@ class HandleRun:
         except asyncio.CancelledError:  # by Serve too, which ends the calls made for an HTTP request that was left
             self._end(Cancelled("the caller went away"))
             raise
+        except Exception as exc:  # noqa: BLE001 - a request has one ending, whatever is wrong with us
+            _log.exception("%s: a defect of this program", self.request_id)
+            self._end(EngineFailed(f"this ingress failed on the request: {type(exc).__name__}"))
         finally:
             self._end(EngineFailed("the replica stopped without an ending"))
             self._observer.released(self)

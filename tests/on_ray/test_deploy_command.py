@@ -109,6 +109,22 @@ async def test_ctrl_c_lets_what_runs_end(own_ray: tuple[subprocess.Popen[bytes],
         assert await asyncio.to_thread(process.wait) == 0
 
 
+async def test_ctrl_c_while_it_starts_ends_it(own_ray: tuple[subprocess.Popen[bytes], int]) -> None:
+    process, port = own_ray
+    async with asyncio.timeout(280), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as plain:
+        while True:
+            assert process.poll() is None
+            with contextlib.suppress(httpx.TransportError):
+                assert (await plain.get("/ready")).status_code != 200
+                break
+            await asyncio.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            assert await asyncio.to_thread(process.wait) == 0
+        with pytest.raises(httpx.TransportError):
+            await plain.get("/ready")
+
+
 async def until_ready(process: subprocess.Popen[bytes], port: int) -> None:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as plain:
         while True:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli import options, output
@@ -189,9 +190,9 @@ def _deploy(
 
     cluster.check_server(ingress.server, _key())
     names = ", ".join(model.name for model in models)
-    with cluster.joined(args.address) as own:
+    with cluster.joined(args.address) as own, cluster.until_signal(ingress.longest_s) if own else nullcontext():
         cluster.run(dict(arguments), host=args.host, port=args.port)
         output.line(f"{names}: deployed. The page is at http://{args.host}:{args.port}/, the API at /v1.")
         if own:
             output.note("Ctrl-C lets what runs end, and then ends it; a second one ends it at once.")
-            cluster.wait_for_signal(ingress.longest_s)
+            cluster.wait()

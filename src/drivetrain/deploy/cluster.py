@@ -35,6 +35,8 @@ OWN = {
 Idle, all of Ray takes 9 % of a core so, and 16 % without: cores that the engine is on.
 """
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 OBJECT_STORE_BYTES = 256 * 2**20
 """Of a Ray of our own. What passes through it is requests and pieces of text."""
 
@@ -76,22 +78,28 @@ def run(arguments: dict[str, Any], *, host: str, port: int) -> None:
     serve.run(build(arguments), name=APPLICATION, route_prefix="/")
 
 
-def wait_for_signal(longest_s: float) -> None:
-    """Until SIGINT or SIGTERM; then no more requests are taken, and those that run may end, within `longest_s`.
+@contextlib.contextmanager
+def until_signal(longest_s: float) -> Iterator[None]:
+    """While entered, SIGINT or SIGTERM leaves the block, wherever it is: there may be requests before `run` returns.
 
-    A second signal ends at once.
+    Then no more requests are taken, and those that run may end, within `longest_s`. A second signal ends at once.
     """
     from ray import serve
 
-    asked = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
-    asked.wait()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    until = time.monotonic() + longest_s
-    while time.monotonic() < until:
-        with contextlib.suppress(TimeoutError):  # Serve's own, after a minute of waiting for them
-            serve.delete(APPLICATION)
-            break
-    serve.shutdown()
+    for number in _SIGNALS:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        until = time.monotonic() + longest_s
+        while time.monotonic() < until:
+            with contextlib.suppress(TimeoutError):  # Serve's own, after a minute of waiting for them
+                serve.delete(APPLICATION)
+                break
+
+
+def wait() -> None:
+    """Until a signal leaves the block of `until_signal`."""
+    threading.Event().wait()

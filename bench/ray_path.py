@@ -1,4 +1,7 @@
-"""One replica behind Serve's proxy and our ingress against one worker served directly: same weights, threads and slots.
+"""One replica on Ray against one worker served directly: same weights, threads and slots.
+
+The replica is behind the server of `drivetrain deploy`, which with a Ray of its own is that process, and with
+`--ingress serve`, as on a cluster, behind Serve's proxy and an ingress of Serve's.
 
 Run by `.venv-ray/bin/python`. Both stand all the time and are asked in turns. Prints one JSON object, with the CPU time
 of Ray's processes (not the engine's) a token, and its share of a CPU when nobody asks.
@@ -12,11 +15,13 @@ import json
 import os
 import socket
 import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from http_path import CONTEXT, MODEL, remote, row
 
-from drivetrain.bench.served import serving
+from drivetrain.bench.served import Served, serving
 from drivetrain.bench.session import Session, Side
 from drivetrain.bench.workload import Closed, Workload
 from drivetrain.deploy import cluster
@@ -38,7 +43,9 @@ def cpu_by_part() -> dict[str, float]:
         except OSError:
             continue
         seconds = (int(told[11]) + int(told[12])) * TICK_S
-        if name.startswith(("ray::ServeReplica", "ray::ProxyActor")):
+        if " deploy " in name and "drivetrain" in name:
+            parts["ingress"] += seconds
+        elif name.startswith(("ray::ServeReplica", "ray::ProxyActor")):
             part = "proxy" if "Proxy" in name else "ingress" if ":ingress" in name else "replica"
             parts[part] += seconds
         elif name.startswith("ray::") or "/ray/" in name:
@@ -50,47 +57,56 @@ def since(before: dict[str, float], per: float) -> dict[str, float]:
     return {part: (now - before[part]) / per for part, now in cpu_by_part().items()}
 
 
+def deployed(settings: Mapping[str, int], flags: Sequence[str]) -> AbstractAsyncContextManager[Served]:
+    more = ["--num-cpus", "0", "--max-ongoing", str(4 * settings["slots"])]
+    return serving(MODEL, [*flags, *more], command="deploy")
+
+
+@asynccontextmanager
+async def through_serve(settings: Mapping[str, int]) -> AsyncIterator[Served]:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    plan = ModelPlan(model=MODEL, name=MODEL, settings=settings, num_cpus=0.0, max_ongoing=4 * settings["slots"])
+    ingress = IngressPlan(server={"host": "127.0.0.1", "port": port})
+    with cluster.joined(None, num_cpus=2):
+        await asyncio.to_thread(cluster.run, arguments_of([plan], ingress), host="127.0.0.1", port=port)
+        yield Served(f"http://127.0.0.1:{port}/v1", "none")
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--ingress", choices=("own", "serve"), default="own")
     args = parser.parse_args()
-    slots = max(args.streams)
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    settings = {"slots": slots, "context_length": CONTEXT, "threads": THREADS}
+    settings = {"slots": max(args.streams), "context_length": CONTEXT, "threads": THREADS}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
-    plan = ModelPlan(model=MODEL, name=MODEL, settings=settings, num_cpus=0.0, max_ongoing=4 * slots)
-    ingress = IngressPlan(server={"host": "127.0.0.1", "port": port})
     workload = Workload(
         prompt_tokens=51, max_tokens=args.tokens, shared_prefix=0, seed=0, rounds=args.pairs, timeout_s=600
     )
-    with cluster.joined(None, num_cpus=2):
-        await asyncio.to_thread(cluster.run, arguments_of([plan], ingress), host="127.0.0.1", port=port)
-        async with serving(MODEL, flags) as served:
-            sides = [
-                Side(remote("on ray", f"http://127.0.0.1:{port}/v1", "none")),
-                Side(remote("direct", served.url, served.key)),
-            ]
-            levels = [Closed(streams) for streams in args.streams]
-            session = Session(sides, levels, workload)
-            await session.prepare()
-            before, began = cpu_by_part(), time.monotonic()
-            await asyncio.sleep(5)
-            idle = since(before, time.monotonic() - began)
-            before, began = cpu_by_part(), time.monotonic()
-            await session.run(lambda doing, share: None)
-            busy_s = time.monotonic() - began
-            tokens = args.pairs * args.tokens * sum(level.num_requests for level in levels)
-            spent = since(before, 1)
+    on_ray = through_serve(settings) if args.ingress == "serve" else deployed(settings, flags)
+    async with on_ray as there, serving(MODEL, flags) as served:
+        sides = [Side(remote("on ray", there.url, there.key)), Side(remote("direct", served.url, served.key))]
+        levels = [Closed(streams) for streams in args.streams]
+        session = Session(sides, levels, workload)
+        await session.prepare()
+        before, began = cpu_by_part(), time.monotonic()
+        await asyncio.sleep(5)
+        idle = since(before, time.monotonic() - began)
+        before, began = cpu_by_part(), time.monotonic()
+        await session.run(lambda doing, share: None)
+        busy_s = time.monotonic() - began
+        tokens = args.pairs * args.tokens * sum(level.num_requests for level in levels)
+        spent = since(before, 1)
     table = [row(played) for played in session.played]
     token_us = {part: round(1e6 * (seconds - idle[part] * busy_s) / tokens, 1) for part, seconds in spent.items()}
     print(
         json.dumps(
             {
                 "model": MODEL,
+                "ingress": args.ingress,
                 "pairs": args.pairs,
                 "table": table,
                 "idle_cpu_share": {part: round(share, 4) for part, share in idle.items()},

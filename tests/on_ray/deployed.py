@@ -58,14 +58,15 @@ async def streamed(of: openai.AsyncOpenAI, max_tokens: int, **more: Any) -> tupl
     return text, ending
 
 
-def replica_pids() -> list[int]:
-    return sorted(pid for pid in map(int, filter(str.isdigit, (p.name for p in Path("/proc").iterdir()))) if _is(pid))
+def replica_pids(application: str = APPLICATION) -> list[int]:
+    numbers = map(int, filter(str.isdigit, (entry.name for entry in Path("/proc").iterdir())))
+    return sorted(pid for pid in numbers if _is(pid, application))
 
 
-def _is(pid: int) -> bool:
+def _is(pid: int, application: str) -> bool:
     """Ray gives the process of an actor the name of its class and method."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"ray::ServeReplica:{APPLICATION}:model-".encode())
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(f"ray::ServeReplica:{application}:model-".encode())
     except OSError:
         return False
 

@@ -143,3 +143,12 @@ async def test_without_a_key_it_answers_its_own_machine_only(
     assert await status(client, {"insecure_no_key": True}) == 200
     monkeypatch.setenv("DRIVETRAIN_API_KEY", "a-key-that-is-long-enough")
     assert await status(client, {}) == 401
+
+
+async def test_behind_a_balancer_that_hides_who_asks_a_key_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DRIVETRAIN_API_KEY", raising=False)
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    assert await status("127.0.0.1", {}) == 403
+    assert await status("127.0.0.1", {"insecure_no_key": True}) == 200
+    monkeypatch.setenv("DRIVETRAIN_API_KEY", "a-key-that-is-long-enough")
+    assert await status("127.0.0.1", {}) == 401

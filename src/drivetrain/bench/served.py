@@ -1,4 +1,4 @@
-"""`drivetrain serve` as a child on a free port, with a key that only we know."""
+"""`drivetrain serve`, or a command that serves as it does, as a child on a free port, with a key that only we know."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(model: str, arguments: Sequence[str]) -> AsyncIterator[Served]:
+async def serving(model: str, arguments: Sequence[str], *, command: str = "serve") -> AsyncIterator[Served]:
     """Ready, and ended at the end. Raises `DrivetrainError` with the child's own words where it does not start.
 
     It is in a session of its own: a Ctrl-C at the terminal is ours to handle, and ends the child through us.
     """
     key = secrets.token_hex(16)
-    command = [sys.executable, "-P", "-m", "drivetrain", "serve", model, "--port", "0", "--quiet", *arguments]
+    words = [sys.executable, "-P", "-m", "drivetrain", command, model, "--port", "0", "--quiet", *arguments]
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *words,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
@@ -48,7 +48,7 @@ async def serving(model: str, arguments: Sequence[str]) -> AsyncIterator[Served]
                 errors.seek(0)
                 last = errors.read()[-4000:].decode("utf-8", "replace").strip().splitlines()[-1:]
                 said = last[0].removeprefix("drivetrain: ") if last else f"exit code {process.returncode}"
-                raise DrivetrainError(f"drivetrain serve did not start: {said}")
+                raise DrivetrainError(f"drivetrain {command} did not start: {said}")
             yield Served(f"{url}/v1", key)
         finally:
             await asyncio.shield(_end(process))

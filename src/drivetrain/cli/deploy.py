@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.util
 import os
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli import options, output
+from drivetrain.cli.serve_greeting import KEY_VARIABLE, ways_in
 from drivetrain.cli.serve_logs import add_log_flags
 from drivetrain.cli.serve_tracing import add_tracing_flags, tracing
 from drivetrain.cli.values import plain
 from drivetrain.core.errors import InvalidSetting, MissingExtra
 
 if TYPE_CHECKING:
+    from drivetrain.deploy.handle import HandleWorker
     from drivetrain.deploy.plan import IngressPlan, ModelPlan
+    from drivetrain.server.settings import ServerSettings
     from drivetrain.worker.sources import Resolved
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
@@ -77,6 +80,12 @@ def add(commands: options.Commands) -> None:
         "--insecure-no-key", action="store_true", help="listen beyond this machine without a key (dangerous)"
     )
     group.add_argument("--allowed-hosts", type=options.comma_list, metavar="A,B", help="further names in requests")
+    group.add_argument(
+        "--metrics-compat",
+        choices=("none", "vllm"),
+        help="names that /metrics gives beside ours, for dashboards that read those (default: none)",
+    )
+    group.add_argument("-q", "--quiet", action="store_true", help="no log lines but warnings")
     group.add_argument("--dry-run", action="store_true", help="print the file for `serve deploy` and KubeRay, and exit")
     add_log_flags(group)
     add_tracing_flags(group)
@@ -84,8 +93,8 @@ def add(commands: options.Commands) -> None:
     parser.set_defaults(run=run)
 
 
-def _key() -> str:
-    return os.environ.get("DRIVETRAIN_API_KEY", "").strip()
+def _has_key() -> bool:
+    return bool(os.environ.get(KEY_VARIABLE, "").strip())
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,14 +109,21 @@ def run(args: argparse.Namespace) -> int:
         server["insecure_no_key"] = True
     if args.allowed_hosts:
         server["allowed_hosts"] = list(args.allowed_hosts)
+    if args.metrics_compat:
+        server["metrics_compat"] = args.metrics_compat
     ingress = IngressPlan(
         server=server, num_replicas=args.ingress_replicas, longest_s=max(model.longest_s for model in models)
     )
-    if args.address is not None and not args.dry_run and not _key() and not args.insecure_no_key:
+    if args.address is not None and not args.dry_run and not _has_key() and not args.insecure_no_key:
         raise InvalidSetting(
-            "a Ray that runs already may listen for other machines, whatever --host says: set DRIVETRAIN_API_KEY, here"
+            f"a Ray that runs already may listen for other machines, whatever --host says: set {KEY_VARIABLE}, here"
             " and on its nodes, or say --insecure-no-key",
             param="address",
+        )
+    if args.address is None and not args.dry_run and args.ingress_replicas > 1:
+        raise InvalidSetting(
+            "with a Ray of its own this process is the one HTTP server; --ingress-replicas needs --address",
+            param="ingress_replicas",
         )
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("a deployment", extra="ray")
@@ -115,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         pass  # what is wrong with the flags, or missing for them, is said here and not by every replica
     told = Telling(
         log_format=args.log_format,
-        log_level=args.log_level or "info",
+        log_level=args.log_level or ("warning" if args.quiet else "info"),
         otlp_endpoint=args.otlp_endpoint,
         trace_content=args.trace_content,
         trace_sample=args.trace_sample,
@@ -187,12 +203,31 @@ def _deploy(
     args: argparse.Namespace, models: list[ModelPlan], ingress: IngressPlan, arguments: Mapping[str, Any]
 ) -> None:
     from drivetrain.deploy import cluster
+    from drivetrain.deploy.plan import settings_of
 
-    cluster.check_server(ingress.server, _key())
-    names = ", ".join(model.name for model in models)
-    with cluster.joined(args.address) as own, cluster.until_signal(ingress.longest_s) if own else nullcontext():
+    settings = settings_of(ingress.server)
+    if args.address is None:
+        _serve_alone(arguments, settings)
+        return
+    with cluster.joined(args.address):
         cluster.run(dict(arguments), host=args.host, port=args.port)
-        output.line(f"{names}: deployed. The page is at http://{args.host}:{args.port}/, the API at /v1.")
-        if own:
-            output.note("Ctrl-C lets what runs end, and then ends it; a second one ends it at once.")
-            cluster.wait()
+    names = ", ".join(model.name for model in models)
+    output.line(f"{names}: deployed. The page is at http://{args.host}:{args.port}/, the API at /v1.")
+
+
+def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None:
+    """The address is taken first: a port in use is told before a Ray is started."""
+    from drivetrain.deploy import cluster
+    from drivetrain.server.run import address_of, bind
+
+    with bind(settings) as sock, cluster.joined(None):
+        from drivetrain.deploy.alone import serve_alone
+        from drivetrain.deploy.telling import telling
+
+        def greet(workers: Mapping[str, HandleWorker]) -> None:
+            output.line(f"{', '.join(workers)}: ready.")
+            for name, worker in list(workers.items())[:1]:
+                output.line(ways_in(address_of(sock), name, worker.capabilities, None, settings))
+
+        with telling(arguments.get("telling", {})) as tracer:
+            asyncio.run(serve_alone(cluster.run_models(arguments), settings, tracer, sock, greet))

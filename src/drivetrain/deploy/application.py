@@ -14,26 +14,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from drivetrain.address import is_loopback
 from drivetrain.deploy.handle import HandleWorker
+from drivetrain.deploy.plan import KEY_VARIABLE, settings_of
 from drivetrain.deploy.serving import ServedReplica
 from drivetrain.deploy.telling import telling
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.server.app import create_app
 from drivetrain.server.errors import refusal
-from drivetrain.server.settings import ServerSettings
-
-KEY_VARIABLE = "DRIVETRAIN_API_KEY"
 
 
 def build(arguments: dict[str, Any]) -> Application:
     """What `plan.arguments_of` made; a config file names this function as `import_path`."""
     ingress = arguments["ingress"]
     told = arguments.get("telling", {})
-    handles = {model["settings"]["name"]: _model(model, told) for model in arguments["models"]}
+    handles = {model["settings"]["name"]: model_of(model, told) for model in arguments["models"]}
     served = serve.deployment(serve.ingress()(Ingress), **ingress["options"])
     return served.bind(ingress["server"], handles, told)
 
 
-def _model(model: Mapping[str, Any], told: Mapping[str, Any]) -> Application:
+def model_of(model: Mapping[str, Any], told: Mapping[str, Any]) -> Application:
+    """One model, without a server."""
     return serve.deployment(ServedReplica, **model["options"]).bind(model["model"], model["settings"], told)
 
 
@@ -43,6 +42,14 @@ _NEEDS_KEY = refusal(
     kind="authentication_error",
     code="invalid_api_key",
 )
+
+
+_BALANCED = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_ENABLE_DIRECT_INGRESS", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
+"""Each has Serve put another program in front of the ingress, which does not hand on who asks."""
+
+
+def workers_of(handles: Mapping[str, Any]) -> dict[str, HandleWorker]:
+    return {name: HandleWorker(handle, name, host=_link_host()) for name, handle in handles.items()}
 
 
 def _link_host() -> str:
@@ -58,9 +65,8 @@ class Ingress:
     def __init__(self, server: Mapping[str, Any], handles: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         self._stack = ExitStack()
         self._tracer = self._stack.enter_context(telling(told))
-        key = os.environ.get(KEY_VARIABLE, "").strip()
-        self._settings = ServerSettings(**server, api_keys=(key,) if key else ())
-        self._workers = {name: HandleWorker(handle, name, host=_link_host()) for name, handle in handles.items()}
+        self._settings = settings_of(server)
+        self._workers = workers_of(handles)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         app = create_app(Fleet.of(self._workers), self._settings, self._tracer)
@@ -76,8 +82,12 @@ class Ingress:
     def _admits(self, scope: Scope) -> bool:
         """Where Serve listens is not ours to say; without a key this is for this machine alone, whatever that is."""
         settings = self._settings
+        if settings.api_keys or settings.insecure_no_key:
+            return True
+        if any(os.environ.get(name) == "1" for name in _BALANCED):
+            return False  # the client is then the balancer, whoever asked it
         client, _port = scope.get("client") or ("", 0)
-        return bool(settings.api_keys or settings.insecure_no_key or is_loopback(client))
+        return is_loopback(client)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the start to the end of this ingress. Serve has let its requests end before the end."""

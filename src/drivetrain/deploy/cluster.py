@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import signal
-import threading
-import time
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from drivetrain.deploy.plan import APPLICATION
-from drivetrain.server.settings import ServerSettings
 
 ENVIRONMENT = {
     "RAY_SERVE_PROXY_USE_GRPC": "1",
@@ -29,26 +27,22 @@ OWN = {
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "2000",
     "RAY_enable_metrics_collection": "0",
     "RAY_event_stats": "0",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
 """Of a Ray of our own beside that: nobody reads what it measures of itself, and a few processes need no quicker looks.
 
 Idle, all of Ray takes 9 % of a core so, and 16 % without: cores that the engine is on.
 """
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_OURS = re.compile(r"^drivetrain\.[\w.]+: ")
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """Of a Ray of our own. What passes through it is requests and pieces of text."""
 
 
-def check_server(server: Mapping[str, Any], key: str) -> None:
-    """Raises `InvalidSetting` here for what every ingress would refuse there."""
-    ServerSettings(**server, api_keys=(key,) if key else ())
-
-
 @contextlib.contextmanager
-def joined(address: str | None, *, num_cpus: int | None = None) -> Iterator[bool]:
-    """Connected to Ray. Without an address it is a new one, which ends on leaving: then it yields True."""
+def joined(address: str | None, *, num_cpus: int | None = None) -> Iterator[None]:
+    """Connected to Ray. Without an address it is a new one, which ends on leaving."""
     import ray
 
     if address is not None:
@@ -61,9 +55,10 @@ def joined(address: str | None, *, num_cpus: int | None = None) -> Iterator[bool
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,
+            logging_level=logging.WARNING,
         )
     try:
-        yield address is None
+        yield
     finally:
         ray.shutdown()
 
@@ -78,28 +73,24 @@ def run(arguments: dict[str, Any], *, host: str, port: int) -> None:
     serve.run(build(arguments), name=APPLICATION, route_prefix="/")
 
 
-@contextlib.contextmanager
-def until_signal(longest_s: float) -> Iterator[None]:
-    """While entered, SIGINT or SIGTERM leaves the block, wherever it is: there may be requests before `run` returns.
-
-    Then no more requests are taken, and those that run may end, within `longest_s`. A second signal ends at once.
-    """
+def run_models(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Let Serve start the replicas of these arguments, and no server: a handle for each model, at once."""
     from ray import serve
 
-    for number in _SIGNALS:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        until = time.monotonic() + longest_s
-        while time.monotonic() < until:
-            with contextlib.suppress(TimeoutError):  # Serve's own, after a minute of waiting for them
-                serve.delete(APPLICATION)
-                break
+    from drivetrain.deploy.application import model_of
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    serve.start(proxy_location="Disabled")
+    told, models = arguments.get("telling", {}), arguments["models"]
+    targets = [serve.RunTarget(model_of(m, told), name=m["options"]["name"], route_prefix=None) for m in models]
+    handles = serve.run_many(targets, wait_for_applications_running=False)
+    return {model["settings"]["name"]: handle for model, handle in zip(models, handles, strict=True)}
 
 
-def wait() -> None:
-    """Until a signal leaves the block of `until_signal`."""
-    threading.Event().wait()
+def failures() -> dict[str, str]:
+    """The deployments that could not be started, and why: of what Serve says, a traceback, the last line."""
+    from ray import serve
+
+    deployments = [each for app in serve.status().applications.values() for each in app.deployments.items()]
+    failed = {name: told.message for name, told in deployments if told.status == "DEPLOY_FAILED"}
+    return {name: _OURS.sub("", message.strip().rpartition("\n")[2]) for name, message in failed.items()}

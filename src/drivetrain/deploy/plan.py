@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.server.settings import ServerSettings
 
+KEY_VARIABLE = "DRIVETRAIN_API_KEY"
 APPLICATION = "drivetrain"
 INGRESS = "ingress"
 IMPORT_PATH = "drivetrain.deploy.application:build"
@@ -128,6 +131,12 @@ class IngressPlan:
             "max_surge_percent": INGRESS_SURGE,
             "ray_actor_options": {"num_cpus": self.num_cpus, "runtime_env": {"env_vars": dict(RUNTIME)}},
         }
+
+
+def settings_of(server: Mapping[str, Any]) -> ServerSettings:
+    """Of an `IngressPlan`, with the key that the environment of this process has. Raises `InvalidSetting`."""
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    return ServerSettings(**server, api_keys=(key,) if key else ())
 
 
 def arguments_of(

@@ -11,9 +11,11 @@ from drivetrain.core.engine import Progress
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
 from drivetrain.core.stats import Stats
 from drivetrain.engines.remote.address import is_url
+from drivetrain.fleet.failure import reason
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.fleet.offer import Offer, Opened
 from drivetrain.fleet.policy import Limits
+from drivetrain.store.references import LocalPath, parse
 from drivetrain.store.store import Store
 from drivetrain.telemetry.memory import host_memory
 from drivetrain.telemetry.tracing import Tracer
@@ -51,6 +53,7 @@ def _offer(one: Chosen, said: Said, progress: Progress, tracer: Tracer | None) -
         timeout_s=settings.timeout_s,
         max_timeout_s=settings.max_timeout_s,
         size_bytes=lambda: size_bytes(one.reference),
+        spoilt=lambda: spoilt(one.reference),
         stats=stats,
     )
 
@@ -65,6 +68,18 @@ def size_bytes(reference: str) -> int:
         return round(BESIDE_WEIGHTS * sum(file.stat().st_size for file in files))
     except (DrivetrainError, OSError):
         return 0  # loading it tells why
+
+
+def spoilt(reference: str) -> str:
+    """Why the files of a path cannot be loaded. What was pulled is pulled again where it is damaged."""
+    if reference == "fake" or is_url(reference):
+        return ""
+    try:
+        if isinstance(parse(reference), LocalPath):
+            Store().resolve(reference)
+    except DrivetrainError as exc:
+        return reason(exc)
+    return ""
 
 
 def free_bytes() -> float:

@@ -15,7 +15,7 @@ from drivetrain.fleet.lease import Lease
 from drivetrain.fleet.member import Member
 from drivetrain.fleet.moves import Moves
 from drivetrain.fleet.offer import Offer
-from drivetrain.fleet.policy import Limits, fits, plan
+from drivetrain.fleet.policy import Limits, Seat, fits, plan
 from drivetrain.fleet.stage import Stage
 
 LOOK_AGAIN_S = 0.25
@@ -218,6 +218,9 @@ class Fleet:
         seats = [member.seat(now, keep_pinned=self._up) for member in self._members]
         waiting = any(seat.wanted_since is not None and not seat.holds for seat in seats)
         decided = plan(seats, self.limits, free_bytes=self._free_bytes() if waiting else float("inf"), now=now)
+        if decided.unload and self._refuse_spoilt(seats, now):
+            self.think()
+            return
         for member in self._members:
             member.reserved = member.name in decided.reserved
             if member.name in decided.hopeless:
@@ -268,6 +271,17 @@ class Fleet:
                     break
                 error = NotReady(f"all models that could make room for {member.name} are in use", retry_after_s=5.0)
                 member.line.popleft().refuse(error)
+
+    def _refuse_spoilt(self, seats: Sequence[Seat], now: float) -> bool:
+        """Whether a model that waits for a place could make nothing of it: no other has to go for that one."""
+        found = False
+        for member, seat in zip(self._members, seats, strict=True):
+            if seat.wanted_since is not None and not seat.holds and (why := member.offer.spoilt()):
+                _log.warning("%s could not be loaded: %s", member.name, why)
+                member.failed(why, now)
+                self._refuse(member, self._not_loaded)
+                found = True
+        return found
 
     def _not_loaded(self, member: Member) -> NotLoaded:
         retry_s = max(1.0, member.retry_at - self._clock())

@@ -36,5 +36,7 @@ class Offer:
     max_timeout_s: float = 3600.0
     size_bytes: Callable[[], int] = lambda: 0
     """About the memory that it will need; 0: not known. Asked before each load."""
+    spoilt: Callable[[], str] = lambda: ""
+    """What its files already tell against it, in words; empty: nothing. Asked before others go for it."""
     stats: Stats = field(default_factory=Stats)
     """Where each worker that `open` gives must count, and the fleet those requests that never got to one."""

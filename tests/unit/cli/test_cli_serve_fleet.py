@@ -11,7 +11,7 @@ from cli_rigs import run_here, without_settings
 
 from drivetrain.cli import main, serve_fleet
 from drivetrain.cli.serve_fleet import Said
-from drivetrain.cli.serve_offers import make_fleet, size_bytes
+from drivetrain.cli.serve_offers import make_fleet, size_bytes, spoilt
 from drivetrain.core.build import build_request
 from drivetrain.core.errors import InvalidSetting
 
@@ -187,3 +187,12 @@ def test_explain_tells_of_each(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_size_is_that_of_the_weights(tmp_path: Path) -> None:
     assert size_bytes("fake") == size_bytes("http://127.0.0.1:9/v1#x") == size_bytes(str(tmp_path)) == 0
     assert size_bytes("org/is-not-here") == 0
+
+
+def test_what_files_tell_against_a_model(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    assert "broken.gguf is truncated" in spoilt(str(broken))
+    assert str(tmp_path) not in spoilt(str(tmp_path / "gone"))
+    assert spoilt(str(tmp_path / "gone"))
+    assert spoilt("fake") == spoilt("http://127.0.0.1:9/v1#x") == spoilt("org/is-not-here") == ""

@@ -57,6 +57,7 @@ class Book:
         self.alive: Counter[str] = Counter()
         self.opened: list[str] = []
         self.failures: dict[str, list[Exception]] = {}
+        self.spoilt: dict[str, str] = {}
 
     async def gate(self, gates: dict[str, asyncio.Future[None]], name: str) -> None:
         if not self.by_hand:
@@ -78,7 +79,7 @@ class Book:
             self.alive[name] += 1
             return cast("Opened", StubWorker(self, name))
 
-        return Offer(name=name, open=open_worker, **more)
+        return Offer(name=name, open=open_worker, **{"spoilt": lambda: self.spoilt.get(name, ""), **more})
 
     def fleet(self, *offers: Offer, **limits: Any) -> Fleet:
         return Fleet(offers, Limits(**limits), free_bytes=lambda: self.free_bytes, clock=lambda: self.now)

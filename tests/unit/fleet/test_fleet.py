@@ -255,6 +255,29 @@ async def test_where_memory_ran_out_idle_models_go_and_it_is_tried_again() -> No
     await fleet.stop()
 
 
+@pytest.mark.parametrize("by", ["request", "administrator", "pin"])
+async def test_nothing_goes_for_a_model_whose_files_are_broken(by: str) -> None:
+    book = Book()
+    fleet = book.fleet(book.offer("a"), book.offer("b"), max_loaded=1)
+    await fleet.start()
+    book.spoilt = {"b": "b.gguf is truncated"}
+    if by == "request":
+        with pytest.raises(NotLoaded, match=r"b could not be loaded: b\.gguf is truncated") as caught:
+            await used(fleet, "b")
+        assert caught.value.retry_after_s == 5.0
+    else:
+        (fleet.load if by == "administrator" else fleet.pin)("b")
+    await settle()
+    assert states(fleet) == {"a": "ready", "b": "failed"}
+    assert fleet.report()[1]["failure"]["message"] == "b.gguf is truncated"
+    assert book.opened == ["a"]
+    book.spoilt = {}
+    book.now += 5
+    assert await used(fleet, "b") == "b"
+    assert states(fleet) == {"a": "unloaded", "b": "ready"}
+    await fleet.stop()
+
+
 async def test_a_model_that_nobody_uses_is_unloaded() -> None:
     book = Book()
     fleet = book.fleet(book.offer("a"), book.offer("b", pinned=True), idle_s=60)

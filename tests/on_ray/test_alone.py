@@ -79,6 +79,12 @@ async def until_so(port: int, is_so: Callable[[dict[str, Any]], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
+def all_of_them(told: dict[str, Any]) -> bool:
+    """Most run; some may wait in the replica that the router prefers, as its slots are fewer."""
+    num: int = told["running"] + told["waiting"]
+    return num == STREAMS and told["running"] > STREAMS / 2
+
+
 async def test_it_answers_as_serve_does(two: int, of: openai.AsyncOpenAI) -> None:
     whole = await of.chat.completions.create(
         model=MODEL, messages=QUESTION, max_tokens=20, temperature=0, extra_body={"ignore_eos": True}
@@ -100,7 +106,7 @@ async def test_both_replicas_work_and_what_is_left_ends(two: int, of: openai.Asy
         )
         for _ in range(STREAMS)
     ]
-    await until_so(two, lambda told: told["running"] == STREAMS)
+    await until_so(two, all_of_them)
     for answer in answers:
         await answer.close()
     await until_so(two, lambda told: not told["running"] and told["endings"].get("cancelled") == STREAMS)
@@ -110,7 +116,7 @@ async def test_a_replica_that_is_killed_under_streams(two: int, of: openai.Async
     await until(lambda: len(replica_pids(APPLICATION)) == 2, 60)
     before = replica_pids(APPLICATION)
     running = [asyncio.create_task(streamed(of, 150)) for _ in range(STREAMS)]
-    await until_so(two, lambda told: told["running"] == STREAMS)
+    await until_so(two, all_of_them)
     os.kill(before[0], signal.SIGKILL)
     assert {ending for _, ending in await asyncio.gather(*running)} == {"length", "engine_error"}
     assert (await streamed(of, 10))[1] == "length"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from drivetrain.deploy.prefix import prefix_of
 from drivetrain.deploy.replica import Description
 from drivetrain.deploy.stream import ATTEMPTS, HandleRun, HandleStream
 from drivetrain.deploy.words import Words
+from drivetrain.telemetry.ids import id_here, new_id
 from drivetrain.worker import logbook
 from drivetrain.worker.embedding import check_embedding
 
@@ -229,7 +229,7 @@ class HandleWorker:
         said = self._description
         if self._state is State.LOADING:
             raise self._not_ready()
-        request_id = request.request_id or f"req-{secrets.token_hex(12)}"
+        request_id = request.request_id or new_id()
         try:
             check(request, said.capabilities)
             _refuse_paths(request)
@@ -291,7 +291,7 @@ class HandleWorker:
         said = self._open()
         made: Embeddings | None = None
         error: BaseException | None = None
-        began = time.monotonic()
+        request_id, began = id_here(), time.monotonic()
         try:
             items = check_embedding(inputs, timeout_s, said.capabilities)
             made = await self._ask(
@@ -302,7 +302,7 @@ class HandleWorker:
             raise
         finally:
             self._stats.endings[ending(error)] += 1
-            logbook.embedded(self._name, error, made, time.monotonic() - began)
+            logbook.embedded(request_id, self._name, error, made, time.monotonic() - began)
         self._stats.prompt_tokens += made.usage.prompt_tokens
         return made
 

@@ -17,6 +17,7 @@ from drivetrain.fleet.lease import Lease
 from drivetrain.fleet.offer import Offer, Opened
 from drivetrain.fleet.policy import Seat
 from drivetrain.fleet.stage import Stage
+from drivetrain.telemetry.ids import id_here
 from drivetrain.telemetry.logs import FIELDS
 
 _requests = logging.getLogger("drivetrain.requests")
@@ -124,8 +125,8 @@ class Member:
     def unserved(self, how: str) -> None:
         """A request has ended that never got to the worker, which knows nothing of it: counted and told here."""
         self.stats.endings[how] += 1
-        fields = {"model": self.name, "ending": how}
-        _requests.info("%s %s without a worker", self.name, how, extra={FIELDS: fields})
+        fields = {"request_id": id_here(), "model": self.name, "ending": how}
+        _requests.info("%s %s %s without a worker", *fields.values(), extra={FIELDS: fields})
 
     def ask(self, now: float) -> None:
         """Load it as soon as there is room, whatever went wrong before."""

@@ -24,7 +24,7 @@ from drivetrain.server.embeddings import embeddings
 from drivetrain.server.errors import error_response, refusal
 from drivetrain.server.guard import Guard
 from drivetrain.server.models import Models
-from drivetrain.server.refusals import trace_refusal
+from drivetrain.server.refusals import tell_refusal
 from drivetrain.server.settings import ServerSettings
 from drivetrain.telemetry.tracing import NoTracer, Tracer
 
@@ -82,7 +82,7 @@ class App:
             await response(scope, receive, send)
         except DrivetrainError as exc:
             self._context.counts.refused(exc)
-            trace_refusal(self._context.tracer, scope, exc, began_ns)
+            tell_refusal(self._context.tracer, scope, exc, began_ns)
             await error_response(exc)(scope, receive, send)
         except HTTPException as exc:
             await _not_here(exc)(scope, receive, send)

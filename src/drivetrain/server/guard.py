@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import logging
 import re
-import secrets
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
@@ -23,6 +22,7 @@ from drivetrain.server.counts import GONE_KEY, Counts
 from drivetrain.server.errors import refusal
 from drivetrain.server.settings import ServerSettings
 from drivetrain.server.tenants import SCOPE_KEY, Tenants
+from drivetrain.telemetry.ids import HTTP_REQUEST_ID, new_id
 
 OPEN_PATHS = frozenset({"/health"})
 LINGER_S = 2.0
@@ -63,6 +63,7 @@ class Guard:
         scope["path"] = scope["path"].rstrip("/") or "/"
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
+        HTTP_REQUEST_ID.set(request_id.decode())
         started = False
 
         async def stamped(message: Message) -> None:
@@ -216,7 +217,7 @@ def _challenge(headers: Headers) -> str:
 
 def _request_id(headers: Headers) -> bytes:
     given = headers.get("x-request-id", "")
-    return given.encode() if _REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}".encode()
+    return given.encode() if _REQUEST_ID.fullmatch(given) else new_id().encode()
 
 
 def _name(host: str) -> str:

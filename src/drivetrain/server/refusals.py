@@ -1,14 +1,20 @@
-"""The spans of requests that no worker took note of: no JSON, an unknown field, a model that is not here."""
+"""The spans and log lines of requests that no worker notes: no JSON, an unknown field, a model that is not here."""
 
 from __future__ import annotations
+
+import logging
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from drivetrain.core.errors import Cancelled, DrivetrainError
+from drivetrain.core.errors import Cancelled, DrivetrainError, InvalidRequest, ModelNotFound
 from drivetrain.server.translate import trace_headers
 from drivetrain.telemetry.genai import Operation, refuse
+from drivetrain.telemetry.ids import id_here
+from drivetrain.telemetry.logs import FIELDS
 from drivetrain.telemetry.tracing import Tracer
+
+_log = logging.getLogger("drivetrain.requests")
 
 _OPERATIONS = {
     "/v1/chat/completions": Operation.CHAT,
@@ -23,9 +29,16 @@ _OPERATIONS = {
 }
 
 
-def trace_refusal(tracer: Tracer, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
-    """Only of what nobody else traces: a worker does it for each request whose id it has put into the error, and
-    whoever left before an answer was not refused. Without the model: here it is whatever the client wrote."""
+def tell_refusal(tracer: Tracer, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
+    """A span and a log line, only of what nobody else tells: a worker does it for each request whose id it has put into
+    the error, and whoever left before an answer was not refused. Without the model and the name of a field: here they
+    are whatever the client wrote.
+    """
     operation = _OPERATIONS.get(scope["path"])
-    if tracer.active and operation is not None and error.request_id is None and not isinstance(error, Cancelled):
+    if operation is None or error.request_id is not None or isinstance(error, Cancelled):
+        return
+    if tracer.active:
         refuse(tracer, operation, error, parent=trace_headers(Headers(scope=scope)), began_ns=began_ns)
+    if isinstance(error, (InvalidRequest, ModelNotFound)):  # the fleet has told what kept a model from being loaded
+        fields = {"request_id": id_here(), "path": scope["path"], "ending": error.code}
+        _log.info("%s %s %s", *fields.values(), extra={FIELDS: fields})

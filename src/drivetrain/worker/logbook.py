@@ -56,18 +56,19 @@ def ended(run: Answer, error: DrivetrainError | None, metrics: Metrics) -> None:
     _log.info("%s %s %s %s %s", run.request_id, run.model, how, tokens, shown, extra={FIELDS: fields})
 
 
-def embedded(model: str, error: BaseException | None, made: Embeddings | None, seconds: float) -> None:
+def embedded(request_id: str, model: str, error: BaseException | None, made: Embeddings | None, seconds: float) -> None:
     if _log.isEnabledFor(logging.INFO):
         tokens, vectors = (made.usage.prompt_tokens, len(made.vectors)) if made is not None else (0, 0)
         fields = {
+            "request_id": request_id,
             "model": model,
             "ending": ending(error),
             "prompt_tokens": tokens,
             "vectors": vectors,
             "total_s": round(seconds, 6),
         }
-        shown = "%s %s %d vectors of %d tokens total %.3f"
-        _log.info(shown, model, ending(error), vectors, tokens, seconds, extra={FIELDS: fields})
+        shown = "%s %s %s %d vectors of %d tokens total %.3f"
+        _log.info(shown, request_id, model, ending(error), vectors, tokens, seconds, extra={FIELDS: fields})
 
 
 def refused(request_id: str, model: str, error: DrivetrainError) -> None:

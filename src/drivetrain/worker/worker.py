@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from drivetrain.core.stats import Stats, ending
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.families.choose import Chosen, choose
 from drivetrain.telemetry.genai import Operation, error_type
+from drivetrain.telemetry.ids import id_here, new_id
 from drivetrain.telemetry.memory import MemoryAverage, host_memory
 from drivetrain.telemetry.tracing import NoTracer, Tracer
 from drivetrain.worker import logbook
@@ -283,14 +283,14 @@ class Worker:
         except DrivetrainError as exc:
             operation = Operation.CHAT if "messages" in request else Operation.TEXT_COMPLETION
             self._traces.refuse(operation, exc, None)
-            self._note_refusal(_new_id(), exc)
+            self._note_refusal(new_id(), exc)
             raise
 
     def submit(self, request: GenerateRequest) -> EventStream:
         """The same for a request that is already built."""
         if self._preparer is None or self._info is None or self._capabilities is None:
             raise self._not_ready()
-        request_id = request.request_id or _new_id()
+        request_id = request.request_id or new_id()
         try:
             check(request, self._capabilities)
         except DrivetrainError as exc:
@@ -357,7 +357,7 @@ class Worker:
         trace = self._traces.embedding(trace_context)
         made: Embeddings | None = None
         error: BaseException | None = None
-        began = time.monotonic()
+        request_id, began = id_here(), time.monotonic()
         try:
             items = check_embedding(inputs, timeout_s, self._capabilities)
             limit = min(timeout_s or self.settings.timeout_s, self.settings.max_timeout_s)
@@ -365,13 +365,13 @@ class Worker:
         except BaseException as exc:
             error = exc
             if isinstance(exc, DrivetrainError):
-                exc.request_id = _new_id()
+                exc.request_id = request_id
             raise
         finally:
             trace.close(made, error)
             self._stats.endings[ending(error)] += 1
             self._watchdog.ended(error if isinstance(error, DrivetrainError) else None, self._stats.completion_tokens)
-            logbook.embedded(self._spec.name, error, made, time.monotonic() - began)
+            logbook.embedded(request_id, self._spec.name, error, made, time.monotonic() - began)
         self._stats.prompt_tokens += made.usage.prompt_tokens
         return made
 
@@ -488,10 +488,6 @@ class Worker:
 
     def _not_ready(self) -> NotReady:
         return NotReady(f"the worker is {self._state.value}", retry_after_s=5.0)
-
-
-def _new_id() -> str:
-    return f"req-{secrets.token_hex(12)}"
 
 
 def _stated(**values: Any) -> dict[str, Any]:

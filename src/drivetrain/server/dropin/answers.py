@@ -23,7 +23,7 @@ from drivetrain.server.answering import answering
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
 from drivetrain.server.leasing import leased, within
-from drivetrain.server.refusals import trace_refusal
+from drivetrain.server.refusals import tell_refusal
 from drivetrain.server.spelling import compact
 from drivetrain.server.translate import Asked
 
@@ -160,7 +160,7 @@ class Stream:
 
 def _refused(context: Context, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
     context.counts.refused(error)
-    trace_refusal(context.tracer, scope, error, began_ns)
+    tell_refusal(context.tracer, scope, error, began_ns)
 
 
 @asynccontextmanager

@@ -1,0 +1,62 @@
+"""Each request for a model is one line of the log, with an id, however far it got; none tells what was asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from drivetrain.telemetry.logs import fields_of
+from server.serving import Served, fake, serving
+
+CHAT = "/v1/chat/completions"
+SECRET = "what nobody else may read"
+MESSAGES = [{"role": "user", "content": SECRET}]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving(fake(text="an answer")) as made:
+        yield made
+
+
+def line_of(served: Served, caplog: pytest.LogCaptureFixture, path: str, body: Any) -> tuple[dict[str, Any], str]:
+    """The fields of its one line, and the request's `x-request-id`."""
+    with caplog.at_level(logging.INFO, logger="drivetrain.requests"):
+        caplog.clear()
+        content = body if isinstance(body, bytes) else None
+        answer = httpx.post(served.base + path, json=None if content else body, content=content)
+        served.settle()
+    (record,) = [record for record in caplog.records if record.name == "drivetrain.requests"]
+    assert SECRET not in caplog.text
+    assert SECRET not in str(fields_of(record))
+    return dict(fields_of(record)), answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "ending"),
+    [
+        (CHAT, b'{"model": "fake", "messages": [{"role": "user", "content": "what nobody', "invalid_request"),
+        (CHAT, {"model": "fake", "messages": MESSAGES, SECRET: 1}, "unsupported"),
+        (CHAT, {"model": SECRET, "messages": MESSAGES}, "model_not_found"),
+        ("/v1/embeddings", {"model": "fake", "input": SECRET, "dimensions": 1}, "unsupported"),
+        ("/v1/embeddings", {"model": "fake", "input": SECRET}, "finished"),
+        ("/v1/embeddings", {"model": "fake", "input": ""}, "invalid_request"),
+    ],
+)
+def test_what_has_no_id_of_its_own_has_that_of_its_http_answer(
+    served: Served, caplog: pytest.LogCaptureFixture, path: str, body: Any, ending: str
+) -> None:
+    fields, http_id = line_of(served, caplog, path, body)
+    assert (fields["ending"], fields["request_id"]) == (ending, http_id)
+
+
+@pytest.mark.parametrize("more", [{}, {"temperature": 9}, {"max_tokens": 10**6}])
+def test_an_answer_has_its_own(served: Served, caplog: pytest.LogCaptureFixture, more: dict[str, Any]) -> None:
+    fields, http_id = line_of(served, caplog, CHAT, {"model": "fake", "messages": MESSAGES, **more})
+    assert (fields["ending"] == "finished") == (not more)
+    assert fields["request_id"] != http_id
+    assert fields["request_id"].startswith("chatcmpl-")

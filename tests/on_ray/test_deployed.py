@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -27,8 +27,13 @@ def port(ray_here: int) -> Iterator[int]:
     serve.delete(APPLICATION)
 
 
-async def test_what_serve_says_is_said_here_too(port: int) -> None:
-    of = deployed.client(port)
+@pytest.fixture
+async def of(port: int) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with deployed.client(port) as made:
+        yield made
+
+
+async def test_what_serve_says_is_said_here_too(port: int, of: openai.AsyncOpenAI) -> None:
     whole = await of.chat.completions.create(
         model=MODEL, messages=QUESTION, max_tokens=20, temperature=0, extra_body={"ignore_eos": True}
     )
@@ -45,9 +50,8 @@ async def test_what_serve_says_is_said_here_too(port: int) -> None:
         assert "drivetrain_requests_running" in (await plain.get("/metrics")).text
 
 
-async def test_several_prompts_in_one_request(port: int) -> None:
+async def test_several_prompts_in_one_request(port: int, of: openai.AsyncOpenAI) -> None:
     """Their calls share what Serve takes for the id of a request."""
-    of = deployed.client(port)
     prompts = [f"The number {number} is" for number in range(6)]
     answer = await of.completions.create(model=MODEL, prompt=prompts, max_tokens=4, extra_body={"ignore_eos": True})
     assert len(answer.choices) == len(prompts)
@@ -55,9 +59,8 @@ async def test_several_prompts_in_one_request(port: int) -> None:
     assert answer.usage.completion_tokens == 4 * len(prompts)
 
 
-async def test_what_begins_alike_goes_to_the_replica_that_has_seen_it(port: int) -> None:
+async def test_what_begins_alike_goes_to_the_replica_that_has_seen_it(port: int, of: openai.AsyncOpenAI) -> None:
     """With two replicas and chance alone, all seven would hit in one of 128 runs."""
-    of = deployed.client(port)
     beginning = "All happy families are alike; every unhappy family is unhappy in its own way. " * 12
     cached = []
     for number in range(8):
@@ -69,8 +72,7 @@ async def test_what_begins_alike_goes_to_the_replica_that_has_seen_it(port: int)
     assert all(tokens and tokens > 100 for tokens in cached[1:])
 
 
-async def test_a_client_that_leaves_ends_its_request(port: int) -> None:
-    of = deployed.client(port)
+async def test_a_client_that_leaves_ends_its_request(port: int, of: openai.AsyncOpenAI) -> None:
     answer: Any = await of.chat.completions.create(
         model=MODEL, messages=QUESTION, max_tokens=900, stream=True, extra_body={"ignore_eos": True}
     )
@@ -85,8 +87,7 @@ async def test_a_client_that_leaves_ends_its_request(port: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_a_replica_that_is_killed_under_streams(port: int) -> None:
-    of = deployed.client(port)
+async def test_a_replica_that_is_killed_under_streams(port: int, of: openai.AsyncOpenAI) -> None:
     await deployed.until(lambda: len(deployed.replica_pids()) == 2, 60)
     before = deployed.replica_pids()
     running = [asyncio.create_task(streamed(of, 80)) for _ in range(STREAMS)]
@@ -101,8 +102,7 @@ async def test_a_replica_that_is_killed_under_streams(port: int) -> None:
     assert {ending for _, ending in after} == {"length"}
 
 
-async def test_a_rolling_update_loses_no_request(port: int) -> None:
-    of = deployed.client(port)
+async def test_a_rolling_update_loses_no_request(port: int, of: openai.AsyncOpenAI) -> None:
     before = deployed.replica_pids()
     done = asyncio.Event()
 
@@ -127,8 +127,7 @@ async def test_a_rolling_update_loses_no_request(port: int) -> None:
     assert caught.value.code == "context_length_exceeded"
 
 
-async def test_replicas_follow_the_load(port: int) -> None:
-    of = deployed.client(port)
+async def test_replicas_follow_the_load(port: int, of: openai.AsyncOpenAI) -> None:
     scaled = plan(min_replicas=1, max_replicas=2, target_ongoing=2.0)
     await asyncio.to_thread(deployed.deploy, port, scaled)
     await deployed.until(lambda: deployed.num_running() == 1, 60)
@@ -139,8 +138,7 @@ async def test_replicas_follow_the_load(port: int) -> None:
     assert (await streamed(of, 5))[1] == "length"
 
 
-async def test_more_than_may_wait_is_refused_with_a_time_to_come_back(port: int) -> None:
-    of = deployed.client(port)
+async def test_more_than_may_wait_is_refused_with_a_time_to_come_back(port: int, of: openai.AsyncOpenAI) -> None:
     small = plan(max_ongoing=2, max_queued=2)
     await asyncio.to_thread(deployed.deploy, port, small)
     await deployed.until(lambda: deployed.num_running() == 1 and len(deployed.replica_pids()) == 1, 60)

@@ -24,8 +24,8 @@ def host_memory(pid: int | None = None, device: str = "cpu") -> DeviceMemory:
 
 def _resident(pid: int | None) -> int:
     try:
-        with open(f"/proc/{pid or 'self'}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        with open(f"/proc/{pid or 'self'}/statm", "rb", buffering=0) as file:
+            return int(file.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         if pid is not None:
             return 0

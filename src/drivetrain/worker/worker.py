@@ -55,6 +55,9 @@ WATCH_INTERVAL_S = 1.0
 ABORT_WAIT_S = 10.0
 """An aborted request is free after one more step; an engine that needs longer is closed under it."""
 
+MEMORY_AGE_S = 0.1
+"""How old what is told of the memory may be: to ask the system takes as long as ten tokens, and a GPU's driver more."""
+
 
 class Worker:
     """`start` loads and makes it ready, once; `stop` drains and frees everything, and may be called again.
@@ -100,6 +103,8 @@ class Worker:
         self._stats = stats or Stats()
         self._preemptions = 0  # of this engine, that are counted already
         self._memory = MemoryAverage()
+        self._memory_read: tuple[DeviceMemory, ...] = ()
+        self._memory_read_at = -MEMORY_AGE_S
 
     # Lifecycle
 
@@ -432,11 +437,14 @@ class Worker:
 
     def _memory_now(self) -> tuple[DeviceMemory, ...]:
         """A device that is broken cannot say what it holds; that must not hide how the request ended."""
-        try:
-            return (host_memory(), *self._engine.memory())
-        except Exception:  # noqa: BLE001 - a library's error of any kind; it is logged, and no ending hangs on it
-            _log.exception("the memory of the device cannot be read")
-            return ()
+        now = time.monotonic()
+        if now - self._memory_read_at > MEMORY_AGE_S:
+            self._memory_read_at, self._memory_read = now, ()
+            try:
+                self._memory_read = (host_memory(), *self._engine.memory())
+            except Exception:  # noqa: BLE001 - a library's error of any kind; it is logged, and no ending hangs on it
+                _log.exception("the memory of the device cannot be read")
+        return self._memory_read
 
     async def _watch(self) -> None:
         """Cancel readers that have stopped reading, so that nobody's slow client holds a slot; look at the engine."""

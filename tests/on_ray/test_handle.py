@@ -13,6 +13,7 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
+from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import DeadlineExceeded, DrivetrainError, EngineFailed, NotReady, Overloaded, Unsupported
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
@@ -245,7 +246,8 @@ async def test_nobody_there_is_not_ready() -> None:
     worker.start()
     await asyncio.sleep(0.05)
     assert worker.state is State.LOADING
-    for ask in (lambda: worker.submit(None), lambda: worker.capabilities):  # type: ignore[arg-type] # it is not looked at
+    request = build_request({"prompt": "x"})
+    for ask in (lambda: worker.submit(request), lambda: worker.capabilities):
         with pytest.raises(NotReady):
             ask()
     with pytest.raises(NotReady):
@@ -429,6 +431,8 @@ async def test_each_ending_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
             with pytest.raises(Unsupported):
                 await worker.embed("x")
     lines = [record.getMessage() for record in caplog.records if record.name == "drivetrain.requests"]
+    assert lines[-1].startswith("req-"), "what has no id of its own is given one"
+    lines[-1] = lines[-1].partition(" ")[2]
     begins = ["whole m finished(length) 3+2", "lost m engine_error 3+2", "refused m unsupported", "m unsupported 0"]
     assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=True)] == begins
     assert worker.stats.endings == {"finished": 1, "engine_error": 1, "unsupported": 2}

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from drivetrain.core.engine import ModelSpec, WeightsFormat
+from drivetrain.core.errors import NotReady
+from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry.logs import fields_of
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import Worker
 from server.serving import Served, fake, serving
 
 CHAT = "/v1/chat/completions"
@@ -60,3 +66,11 @@ def test_an_answer_has_its_own(served: Served, caplog: pytest.LogCaptureFixture,
     assert (fields["ending"] == "finished") == (not more)
     assert fields["request_id"] != http_id
     assert fields["request_id"].startswith("chatcmpl-")
+
+
+def test_what_comes_before_the_model_is_there_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker(FakeEngine(Script()), ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE), Settings())
+    with caplog.at_level(logging.INFO, logger="drivetrain.requests"), pytest.raises(NotReady):
+        worker.stream(prompt=SECRET, request_id="early")
+    (record,) = caplog.records
+    assert (fields_of(record)["ending"], fields_of(record)["request_id"]) == (NotReady.code, "early")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
+import gc
 import importlib.util
 import os
 import re
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from drivetrain.worker.sources import Resolved
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
+WRITE_TIMEOUT_S = 60.0
+"""What the server waits by default for a client that reads nothing; as long as a model's reader is waited for."""
+
 _EPILOG = """examples:
   drivetrain deploy smollm2-135m
   drivetrain deploy smollm2-135m --replicas 1:4 --target-ongoing 8 --num-cpus 2
@@ -109,6 +112,9 @@ def run(args: argparse.Namespace) -> int:
         server["insecure_no_key"] = True
     if args.allowed_hosts:
         server["allowed_hosts"] = list(args.allowed_hosts)
+    reading_s = max(model.settings.get("reader_timeout_s", WRITE_TIMEOUT_S) for model in models)
+    if reading_s != WRITE_TIMEOUT_S:
+        server["write_timeout_s"] = reading_s
     if args.metrics_compat:
         server["metrics_compat"] = args.metrics_compat
     ingress = IngressPlan(
@@ -120,11 +126,14 @@ def run(args: argparse.Namespace) -> int:
             " and on its nodes, or say --insecure-no-key",
             param="address",
         )
-    if args.address is None and not args.dry_run and args.ingress_replicas > 1:
-        raise InvalidSetting(
-            "with a Ray of its own this process is the one HTTP server; --ingress-replicas needs --address",
-            param="ingress_replicas",
-        )
+    if args.address is None and not args.dry_run:
+        if args.ingress_replicas > 1:
+            raise InvalidSetting(
+                "with a Ray of its own this process is the one HTTP server; --ingress-replicas needs --address",
+                param="ingress_replicas",
+            )
+        if args.surge is not None:
+            raise InvalidSetting("a Ray of its own is never updated; --surge needs --address", param="surge")
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("a deployment", extra="ray")
     with tracing(args):
@@ -217,6 +226,8 @@ def _deploy(
 
 def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None:
     """The address is taken first: a port in use is told before a Ray is started."""
+    import asyncio
+
     from drivetrain.deploy import cluster
     from drivetrain.server.run import address_of, bind
 
@@ -225,9 +236,14 @@ def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None
         from drivetrain.deploy.telling import telling
 
         def greet(workers: Mapping[str, HandleWorker]) -> None:
+            gc.collect()
+            gc.freeze()  # as in `serve`: no collection during a stream has to look at what is there now
+            for worker in workers.values():
+                for note in worker.metadata.notes:
+                    output.note(f"note: {worker.metadata.name}: {note}")
             output.line(f"{', '.join(workers)}: ready.")
             for name, worker in list(workers.items())[:1]:
                 output.line(ways_in(address_of(sock), name, worker.capabilities, None, settings))
 
-        with telling(arguments.get("telling", {})) as tracer:
-            asyncio.run(serve_alone(cluster.run_models(arguments), settings, tracer, sock, greet))
+        with telling(arguments.get("telling", {})) as tracer, cluster.replicas(arguments) as handles:
+            asyncio.run(serve_alone(handles, settings, tracer, sock, greet))

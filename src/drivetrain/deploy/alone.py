@@ -7,6 +7,7 @@ holds here as well, and a piece of an answer takes one way less.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,8 @@ from drivetrain.telemetry.tracing import Tracer
 
 LOOK_S = 1.0
 
+_log = logging.getLogger(__name__)
+
 
 async def serve_alone(
     handles: Mapping[str, Any],
@@ -36,13 +39,19 @@ async def serve_alone(
     fleet = Fleet.of(workers)
     stop = Stop()
 
+    noted: set[cluster.Told] = set()
+
     async def start() -> None:
         for worker in workers.values():
             worker.start()
         for worker in workers.values():
             while not await _answers_within(worker, LOOK_S):
-                for name, message in (await asyncio.to_thread(cluster.failures)).items():
-                    raise LoadFailed(f"{name} could not be started: {message}")
+                for told in await asyncio.to_thread(cluster.told_of_replicas):
+                    if told.failed:
+                        raise LoadFailed(f"{told.deployment} could not be started: {told.message}")
+                    if told not in noted:
+                        noted.add(told)
+                        _log.warning("%s: %s", told.deployment, told.message)
 
     app = create_app(fleet, settings, tracer)
     try:

@@ -6,7 +6,10 @@ import contextlib
 import logging
 import os
 import re
+import signal
+import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.deploy.plan import APPLICATION
@@ -49,6 +52,7 @@ def joined(address: str | None, *, num_cpus: int | None = None) -> Iterator[None
         ray.init(address=address, log_to_driver=False)
     else:
         os.environ.update({name: value for name, value in {**ENVIRONMENT, **OWN}.items() if name not in os.environ})
+        terminated = signal.getsignal(signal.SIGTERM)
         ray.init(
             address="local",
             num_cpus=num_cpus,
@@ -57,6 +61,8 @@ def joined(address: str | None, *, num_cpus: int | None = None) -> Iterator[None
             log_to_driver=False,
             logging_level=logging.WARNING,
         )
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, terminated)  # Ray's own would end this process as if nothing had been asked
     try:
         yield
     finally:
@@ -73,8 +79,12 @@ def run(arguments: dict[str, Any], *, host: str, port: int) -> None:
     serve.run(build(arguments), name=APPLICATION, route_prefix="/")
 
 
-def run_models(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Let Serve start the replicas of these arguments, and no server: a handle for each model, at once."""
+@contextlib.contextmanager
+def replicas(arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """While entered, Serve runs the replicas of these arguments, and no server: a handle for each model, at once.
+
+    They are let go one by one, so that each sends what it has still to tell of its traces.
+    """
     from ray import serve
 
     from drivetrain.deploy.application import model_of
@@ -84,13 +94,30 @@ def run_models(arguments: Mapping[str, Any]) -> dict[str, Any]:
     told, models = arguments.get("telling", {}), arguments["models"]
     targets = [serve.RunTarget(model_of(m, told), name=m["options"]["name"], route_prefix=None) for m in models]
     handles = serve.run_many(targets, wait_for_applications_running=False)
-    return {model["settings"]["name"]: handle for model, handle in zip(models, handles, strict=True)}
+    try:
+        yield {model["settings"]["name"]: handle for model, handle in zip(models, handles, strict=True)}
+    finally:
+        with contextlib.suppress(TimeoutError):  # Serve's own, after a minute; what is left then ends with its Ray
+            for target in targets:
+                serve.delete(target.name)
 
 
-def failures() -> dict[str, str]:
-    """The deployments that could not be started, and why: of what Serve says, a traceback, the last line."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What Serve says of a deployment: where a replica could not be started, the last line of a traceback."""
+
+    deployment: str
+    failed: bool
+    message: str
+
+
+def told_of_replicas() -> list[Told]:
+    """Of those of which it says anything."""
     from ray import serve
 
     deployments = [each for app in serve.status().applications.values() for each in app.deployments.items()]
-    failed = {name: told.message for name, told in deployments if told.status == "DEPLOY_FAILED"}
-    return {name: _OURS.sub("", message.strip().rpartition("\n")[2]) for name, message in failed.items()}
+    return [
+        Told(name, status.status == "DEPLOY_FAILED", _OURS.sub("", status.message.strip().rpartition("\n")[2]))
+        for name, status in deployments
+        if status.message.strip()
+    ]

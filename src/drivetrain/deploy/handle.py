@@ -33,7 +33,7 @@ from drivetrain.deploy.prefix import prefix_of
 from drivetrain.deploy.replica import Description
 from drivetrain.deploy.stream import ATTEMPTS, HandleRun, HandleStream
 from drivetrain.deploy.words import Words
-from drivetrain.telemetry.ids import id_here, new_id
+from drivetrain.telemetry.ids import id_here
 from drivetrain.worker import logbook
 from drivetrain.worker.embedding import check_embedding
 
@@ -226,10 +226,10 @@ class HandleWorker:
         return self.submit(build_request(request))
 
     def submit(self, request: GenerateRequest) -> HandleStream:
-        said = self._description
-        if self._state is State.LOADING:
-            raise self._not_ready()
-        request_id = request.request_id or new_id()
+        request_id = request.request_id or id_here()
+        said = self._said
+        if said is None or self._state is State.LOADING:
+            raise self._not_ready(request_id)
         try:
             check(request, said.capabilities)
             _refuse_paths(request)
@@ -288,7 +288,9 @@ class HandleWorker:
         timeout_s: float | None = None,
         trace_context: Mapping[str, str] | None = None,
     ) -> Embeddings:
-        said = self._open()
+        if self._said is None or self._state is not State.READY:
+            raise self._not_ready(id_here())
+        said = self._said
         made: Embeddings | None = None
         error: BaseException | None = None
         request_id, began = id_here(), time.monotonic()
@@ -299,6 +301,8 @@ class HandleWorker:
             )
         except BaseException as exc:
             error = exc
+            if isinstance(exc, DrivetrainError):
+                exc.request_id = request_id
             raise
         finally:
             self._stats.endings[ending(error)] += 1
@@ -340,9 +344,13 @@ class HandleWorker:
         if not self._runs:
             self._idle.set()
 
-    def _not_ready(self) -> NotReady:
+    def _not_ready(self, request_id: str | None = None) -> NotReady:
+        """`request_id`: of a request, which has its line in the log then."""
         what = "no replica answers yet" if self._state is State.LOADING else f"the worker is {self._state.value}"
-        return NotReady(what, retry_after_s=5.0)
+        error = NotReady(what, retry_after_s=5.0)
+        if request_id is not None:
+            logbook.refused(request_id, self._name, error)
+        return error
 
 
 def _refuse_paths(request: GenerateRequest) -> None:

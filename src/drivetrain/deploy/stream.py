@@ -172,6 +172,8 @@ class HandleRun:
         except Exception as exc:  # noqa: BLE001 - a request has one ending, whatever is wrong with us
             _log.exception("%s: a defect of this program", self.request_id)
             self._end(EngineFailed(f"this ingress failed on the request: {type(exc).__name__}"))
+            if self._response is not None:
+                self._response.cancel()
         finally:
             self._end(EngineFailed("the replica stopped without an ending"))
             self._observer.released(self)

@@ -218,7 +218,8 @@ class Fleet:
         seats = [member.seat(now, keep_pinned=self._up) for member in self._members]
         waiting = any(seat.wanted_since is not None and not seat.holds for seat in seats)
         decided = plan(seats, self.limits, free_bytes=self._free_bytes() if waiting else float("inf"), now=now)
-        if decided.unload and self._refuse_spoilt(seats, now):
+        goes = decided.unload or any(not self.member(name).reserved for name in decided.reserved)
+        if goes and self._refuse_spoilt(seats, now):
             self.think()
             return
         for member in self._members:

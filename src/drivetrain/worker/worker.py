@@ -294,7 +294,7 @@ class Worker:
     def submit(self, request: GenerateRequest) -> EventStream:
         """The same for a request that is already built."""
         if self._preparer is None or self._info is None or self._capabilities is None:
-            raise self._not_ready()
+            raise self._not_ready(request.request_id or id_here())
         request_id = request.request_id or new_id()
         try:
             check(request, self._capabilities)
@@ -358,7 +358,7 @@ class Worker:
     ) -> Embeddings:
         """A unit vector for each text (or list of token ids). How it is pooled stands in `metadata.pooling`."""
         if self._info is None or self._capabilities is None or self._preparer is None:
-            raise self._not_ready()
+            raise self._not_ready(id_here())
         trace = self._traces.embedding(trace_context)
         made: Embeddings | None = None
         error: BaseException | None = None
@@ -494,8 +494,12 @@ class Worker:
             self._reviving.cancel()
             await asyncio.gather(self._reviving, return_exceptions=True)
 
-    def _not_ready(self) -> NotReady:
-        return NotReady(f"the worker is {self._state.value}", retry_after_s=5.0)
+    def _not_ready(self, request_id: str | None = None) -> NotReady:
+        """`request_id`: of a request, which has its line in the log then."""
+        error = NotReady(f"the worker is {self._state.value}", retry_after_s=5.0)
+        if request_id is not None:
+            logbook.refused(request_id, self._spec.name, error)
+        return error
 
 
 def _stated(**values: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -30,6 +31,15 @@ def collector() -> Iterator[Collector]:
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EXPORTER_OTLP_ENDPOINT", "SERVICE_NAME", "TRACES_SAMPLER", "TRACES_EXPORTER", "METRICS_EXPORTER"):
         monkeypatch.delenv(f"OTEL_{name}", raising=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_thread_is_left() -> Iterator[None]:
+    """One that still tries to send draws random numbers, which Hypothesis holds against a test of another file."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name.startswith(("Otel", "drivetrain-otel")):
+            thread.join(60)
 
 
 def sent(collector: Collector, headers: dict[str, str] | None, sample: float | None = None) -> list[SentSpan]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 from ray import serve
 
 from drivetrain.deploy import cluster
@@ -56,6 +57,20 @@ async def streamed(of: openai.AsyncOpenAI, max_tokens: int, **more: Any) -> tupl
         assert not ending, "one ending"
         ending = exc.code or type(exc).__name__
     return text, ending
+
+
+async def check_answers(of: openai.AsyncOpenAI) -> None:
+    """It answers as `drivetrain serve` does."""
+    whole = await of.chat.completions.create(
+        model=MODEL, messages=QUESTION, max_tokens=20, temperature=0, extra_body={"ignore_eos": True}
+    )
+    text, ending = await streamed(of, 20, temperature=0)
+    assert ending == whole.choices[0].finish_reason == "length"
+    assert text == whole.choices[0].message.content
+    assert [model.id for model in (await of.models.list()).data] == [MODEL]
+    with pytest.raises(openai.BadRequestError) as caught:
+        await of.chat.completions.create(model=MODEL, messages=QUESTION, temperature=9)
+    assert caught.value.param == "temperature"
 
 
 def replica_pids(application: str = APPLICATION) -> list[int]:

@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 
-from on_ray.deployed import MODEL, QUESTION, client, free_port, plan, replica_pids, streamed, until
+from on_ray.deployed import MODEL, QUESTION, check_answers, client, free_port, plan, replica_pids, streamed, until
 
 APPLICATION = plan().deployment
 STREAMS = 16
@@ -85,17 +85,8 @@ def all_of_them(told: dict[str, Any]) -> bool:
     return num == STREAMS and told["running"] > STREAMS / 2
 
 
-async def test_it_answers_as_serve_does(two: int, of: openai.AsyncOpenAI) -> None:
-    whole = await of.chat.completions.create(
-        model=MODEL, messages=QUESTION, max_tokens=20, temperature=0, extra_body={"ignore_eos": True}
-    )
-    text, ending = await streamed(of, 20, temperature=0)
-    assert ending == whole.choices[0].finish_reason == "length"
-    assert text == whole.choices[0].message.content
-    assert [model.id for model in (await of.models.list()).data] == [MODEL]
-    with pytest.raises(openai.BadRequestError) as caught:
-        await of.chat.completions.create(model=MODEL, messages=QUESTION, temperature=9)
-    assert caught.value.param == "temperature"
+async def test_it_answers_as_serve_does(of: openai.AsyncOpenAI) -> None:
+    await check_answers(of)
 
 
 async def test_both_replicas_work_and_what_is_left_ends(two: int, of: openai.AsyncOpenAI) -> None:

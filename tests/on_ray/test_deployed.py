@@ -15,7 +15,7 @@ from ray import serve
 
 from drivetrain.deploy.plan import APPLICATION
 from on_ray import deployed
-from on_ray.deployed import MODEL, QUESTION, plan, streamed
+from on_ray.deployed import MODEL, QUESTION, check_answers, plan, streamed
 
 STREAMS = 16
 
@@ -34,16 +34,7 @@ async def of(port: int) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 async def test_what_serve_says_is_said_here_too(port: int, of: openai.AsyncOpenAI) -> None:
-    whole = await of.chat.completions.create(
-        model=MODEL, messages=QUESTION, max_tokens=20, temperature=0, extra_body={"ignore_eos": True}
-    )
-    text, ending = await streamed(of, 20, temperature=0)
-    assert ending == whole.choices[0].finish_reason == "length"
-    assert text == whole.choices[0].message.content
-    assert [model.id for model in (await of.models.list()).data] == [MODEL]
-    with pytest.raises(openai.BadRequestError) as caught:
-        await of.chat.completions.create(model=MODEL, messages=QUESTION, temperature=9)
-    assert caught.value.param == "temperature"
+    await check_answers(of)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as plain:
         assert (await plain.get("/ready")).status_code == 200
         assert (await plain.get("/health")).status_code == 200

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from drivetrain.worker.sources import Resolved
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
-WRITE_TIMEOUT_S = 60.0
-"""What the server waits by default for a client that reads nothing; as long as a model's reader is waited for."""
-
 _EPILOG = """examples:
   drivetrain deploy smollm2-135m
   drivetrain deploy smollm2-135m --replicas 1:4 --target-ongoing 8 --num-cpus 2
@@ -103,6 +100,7 @@ def _has_key() -> bool:
 def run(args: argparse.Namespace) -> int:
     from drivetrain.deploy.plan import IngressPlan, arguments_of, config_of
     from drivetrain.deploy.telling import Telling
+    from drivetrain.server.settings import ServerSettings
 
     models = [_plan(args, given) for given in args.models]
     if len({model.deployment for model in models}) < len(models):
@@ -112,8 +110,9 @@ def run(args: argparse.Namespace) -> int:
         server["insecure_no_key"] = True
     if args.allowed_hosts:
         server["allowed_hosts"] = list(args.allowed_hosts)
-    reading_s = max(model.settings.get("reader_timeout_s", WRITE_TIMEOUT_S) for model in models)
-    if reading_s != WRITE_TIMEOUT_S:
+    default_s = ServerSettings().write_timeout_s
+    reading_s = max(model.settings.get("reader_timeout_s", default_s) for model in models)
+    if reading_s != default_s:
         server["write_timeout_s"] = reading_s
     if args.metrics_compat:
         server["metrics_compat"] = args.metrics_compat

@@ -130,6 +130,10 @@ async def mixed_load(rig: Rig, **settings: Any) -> AsyncIterator[tuple[Worker, S
             seen.generate(worker, **SHORT, max_tokens=4),  # all that may run and wait do
         ]
         await asyncio.gather(*load)
+        while not seen.endings[
+            Overloaded.code
+        ]:  # a quick engine behind a slow way may be done before the last one comes
+            await asyncio.gather(*(seen.generate(worker, **SHORT, max_tokens=LONG) for _ in range(8)))
         await seen.generate(worker, **{**SHORT, "temperature": -1})
         await seen.generate(worker, **SHORT, max_tokens=worker.capabilities.context_length + 1)
         with rig.fault(worker, 0, RuntimeError("broken")):

@@ -28,6 +28,10 @@ class StatedTokenizer:
     special_ids: Mapping[str, int]
 
     @property
+    def waits(self) -> bool:
+        return False
+
+    @property
     def vocab_size(self) -> int:
         raise _needs_library()
 

@@ -20,6 +20,11 @@ class Tokenizer(Protocol):
     """Read-only after loading, so one instance serves all requests from any thread."""
 
     @property
+    def waits(self) -> bool:
+        """Whether `encode` waits for somebody: another process, or another thread's turn with the same library."""
+        ...
+
+    @property
     def vocab_size(self) -> int:
         """Ids are below this, added tokens included."""
         ...

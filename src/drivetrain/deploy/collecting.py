@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Choice, Metrics, Partial, Result, Usage
-from drivetrain.worker.run import Collected
+from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, Usage
+from drivetrain.worker.collected import Collected, finish_reasons
 
 
 class Collecting:
@@ -78,15 +78,8 @@ class Collecting:
         """None before the request has begun."""
         if self._started is None:
             return ()
-        return tuple(self._choice(index, collected) for index, collected in enumerate(self._choices))
+        return tuple(choice.choice(index, logprobs=self._logprobs) for index, choice in enumerate(self._choices))
 
-    def _choice(self, index: int, collected: Collected) -> Choice:
-        finished = collected.finished
-        return Choice(
-            index=index,
-            text="".join(collected.texts),
-            token_ids=tuple(collected.token_ids),
-            logprobs=tuple(collected.logprobs) if self._logprobs else None,
-            finish_reason=finished.reason if finished else None,
-            matched_stop=finished.matched_stop if finished else None,
-        )
+    @property
+    def finish_reasons(self) -> list[FinishReason]:
+        return finish_reasons(self._choices)

@@ -56,6 +56,6 @@ class Counting:
         if error is None:
             if self._first is not None and usage.completion_tokens > 1:
                 stats.decode_s.observe(max(self._last.values()) - self._first)
-            stats.answers.update(choice.finish_reason for choice in collecting.partial.choices if choice.finish_reason)
+            stats.answers.update(collecting.finish_reasons)
             stats.prompt_length.observe(usage.prompt_tokens)
             stats.answer_length.observe(usage.completion_tokens)

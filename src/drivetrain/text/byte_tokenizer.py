@@ -24,6 +24,7 @@ _CHATML = (
 class ByteTokenizer:
     """Id b is the byte b; ids from 256 on are the special tokens."""
 
+    waits = False
     vocab_size = 256 + len(SPECIALS)
     bos_token: str | None = "<s>"
     eos_token: str | None = "</s>"

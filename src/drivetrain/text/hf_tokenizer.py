@@ -38,6 +38,10 @@ class HfTokenizer:
         self._table: list[bytes | None] = [None] * self.vocab_size
         self._chat_template = chat_template if chat_template is not None else _template_source(tokenizer)
 
+    @property
+    def waits(self) -> bool:
+        return self._backend is None
+
     @cached_property
     def vocab_size(self) -> int:
         return max(len(self._tokenizer), max(self._vocabulary.values(), default=-1) + 1)

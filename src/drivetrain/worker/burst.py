@@ -22,7 +22,7 @@ class Burst:
     def __init__(self) -> None:
         self._preparing = 0
         self._num_come = 0
-        self._gate: asyncio.Event | None = None
+        self._waiting: list[asyncio.Future[None]] = []
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -33,20 +33,21 @@ class Burst:
         finally:
             self._preparing -= 1
 
-    async def over(self) -> None:
-        """Return once nobody is being prepared and nobody new has come for a moment, all who wait in one turn."""
-        if self._gate is None:
-            self._gate = asyncio.Event()
+    def over(self) -> asyncio.Future[None]:
+        """Done once nobody is being prepared and nobody new has come for a moment, for all who wait in one turn."""
+        if not self._waiting:
             self._look_later(asyncio.get_running_loop().time() + GATHER_S)
-        await self._gate.wait()
+        self._waiting.append(asyncio.get_running_loop().create_future())
+        return self._waiting[-1]
 
     def _look_later(self, until: float) -> None:
         asyncio.get_running_loop().call_later(QUIET_S, self._look, self._num_come, until)
 
     def _look(self, come: int, until: float) -> None:
-        assert self._gate is not None
         if (self._preparing or come != self._num_come) and asyncio.get_running_loop().time() < until:
             self._look_later(until)
             return
-        self._gate.set()
-        self._gate = None
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)

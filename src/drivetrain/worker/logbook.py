@@ -14,11 +14,6 @@ from drivetrain.telemetry.logs import FIELDS
 _log = logging.getLogger("drivetrain.requests")
 
 
-class Choice(Protocol):
-    @property
-    def finish_reason(self) -> FinishReason | None: ...
-
-
 class Answer(Protocol):
     """What came of a request that was taken."""
 
@@ -32,14 +27,14 @@ class Answer(Protocol):
     def usage(self) -> Usage: ...
 
     @property
-    def choices(self) -> Sequence[Choice]: ...
+    def finish_reasons(self) -> Sequence[FinishReason]: ...
 
 
 def ended(run: Answer, error: DrivetrainError | None, metrics: Metrics) -> None:
     if not _log.isEnabledFor(logging.INFO):
         return
     usage, times = run.usage, [("queue", metrics.queue_s), ("first", metrics.first_token_s), ("total", metrics.total_s)]
-    reasons = [str(choice.finish_reason) for choice in run.choices if choice.finish_reason]
+    reasons = [str(reason) for reason in run.finish_reasons]
     fields = {
         "request_id": run.request_id,
         "model": run.model,

@@ -39,6 +39,6 @@ def count(stats: Stats, run: Run, error: DrivetrainError | None) -> None:
     if error is None:
         if times.first_token is not None and times.last_token is not None and usage.completion_tokens > 1:
             stats.decode_s.observe(times.last_token - times.first_token)
-        stats.answers.update(choice.finish_reason for choice in run.choices if choice.finish_reason)
+        stats.answers.update(run.finish_reasons)
         stats.prompt_length.observe(usage.prompt_tokens)
         stats.answer_length.observe(usage.completion_tokens)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
 from drivetrain.core.errors import (
@@ -35,6 +36,13 @@ T = TypeVar("T")
 LONGEST_PIECE_BYTES = 1024
 """No vocabulary has longer pieces, so a text of more bytes than this times the context cannot fit."""
 
+SHORT_CHARS = 1000
+"""Of characters or ids; there must be no images either. What is longer is never prepared on the event loop."""
+
+QUICK_S = 0.0005
+"""What may be done on the event loop: about what it takes to hand work to a thread and be woken by it while others
+compute."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -45,7 +53,11 @@ class Prepared:
 
 
 class Preparer:
-    """Holds what is the same for all requests of a model. Tokenizing runs in `executor`, off the event loop."""
+    """Holds what is the same for all requests of a model.
+
+    Rendering and tokenizing run in `executor`, off the event loop, but for short texts that take less time than to
+    wake a thread does.
+    """
 
     def __init__(
         self,
@@ -66,12 +78,35 @@ class Preparer:
         self._overflow = overflow
         self._media = media
         self._executor = executor
+        self._quick = False
+        self._on_threads: set[Future[Any]] = set()
         self.burst = Burst()
+
+    def at_once(self, request: GenerateRequest, request_id: str) -> Prepared | None:
+        """Prepared here and now; None where that may take its time, so that `prepare` has to do it.
+
+        A template comes with the weights, so nothing is known of its speed: the last short text tells. No thread
+        may be at it, since a template renders one text at a time.
+        """
+        if not self._quick or self._tokenizer.waits or self._on_threads or not _short(request):
+            return None
+        with self.burst.preparing():
+            return _typed(lambda: self._timed(request, request_id))
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         images = await self._images(request)
         with self.burst.preparing():
+            if _short(request):
+                return await self.on_thread(lambda: self._timed(request, request_id))
             return await self.on_thread(lambda: self._prepare(request, request_id, images))
+
+    def _timed(self, request: GenerateRequest, request_id: str) -> Prepared:
+        """Of a short text."""
+        began = time.thread_time()
+        try:
+            return self._prepare(request, request_id, [])
+        finally:
+            self._quick = time.thread_time() - began < QUICK_S
 
     async def tokenize(self, messages: tuple[Message, ...] | None, prompt: str | None) -> list[int]:
         def work() -> list[int]:
@@ -97,18 +132,13 @@ class Preparer:
     async def on_thread(self, work: Callable[[], T]) -> T:
         """Text work off the event loop. Whatever a tokenizer or template raises, a panic too, comes back typed."""
 
-        def typed() -> T:
-            try:
-                return work()
-            except DrivetrainError:
-                raise
-            except BaseException as exc:
-                raise EngineFailed(f"the tokenizer failed on this text ({type(exc).__name__})") from exc
-
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, typed)
+            job = self._executor.submit(_typed, work)
         except RuntimeError as exc:  # the executor is shut
             raise NotReady("the worker is stopped") from exc
+        self._on_threads.add(job)
+        job.add_done_callback(self._on_threads.discard)  # which may be long after nobody waits for it any more
+        return await asyncio.wrap_future(job)
 
     async def _images(self, request: GenerateRequest) -> list[object]:
         parts: list[tuple[ImagePart, str]] = [(p, f"images[{i}]") for i, p in enumerate(request.images or ())]
@@ -247,6 +277,25 @@ class Preparer:
         }
         for name, ids in named.items():
             check_known(ids, self._info.vocab_size, name)
+
+
+def _typed(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except (DrivetrainError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as exc:
+        raise EngineFailed(f"the tokenizer failed on this text ({type(exc).__name__})") from exc
+
+
+def _short(request: GenerateRequest) -> bool:
+    """Whether its text is, and there is no image to load."""
+    chars = len(request.prompt or request.prompt_token_ids or "")
+    for message in request.messages or ():
+        if message.images:
+            return False
+        chars += len(message.text)
+    return chars <= SHORT_CHARS and not request.images
 
 
 def _prompt_field(request: GenerateRequest) -> str:

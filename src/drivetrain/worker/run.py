@@ -7,18 +7,19 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar
 
 from drivetrain.core.engine import Engine, EngineInfo, EngineStream, PromptStep, Step, TokenStep
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
-from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
+from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, TokenLogprob, Usage
+from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Usage
 from drivetrain.core.stats import Stats
 from drivetrain.text.choice import ChoiceText, echo_entries
 from drivetrain.worker.admission import Admission, Ticket
+from drivetrain.worker.collected import Collected, finish_reasons
 from drivetrain.worker.prepare import Prepared, Preparer
 
 T = TypeVar("T")
@@ -47,18 +48,6 @@ class Trace(Protocol):
         ...
 
     def close(self, run: Run, error: DrivetrainError | None) -> None: ...
-
-
-@dataclass(slots=True)
-class Collected:
-    """What one choice has given out so far."""
-
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finished: ChoiceFinished | None = None
-    last_token: float | None = None
-    """When its last token came."""
 
 
 @dataclass(slots=True)
@@ -156,7 +145,7 @@ class Run:
         self._error: DrivetrainError | None = None
         self._ended = False
         self._reading = False
-        self._preparing: asyncio.Task[Any] | None = None
+        self._preparing: asyncio.Future[Any] | None = None
         self._prepared: Prepared | None = None
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(timeout_s, self._expire, timeout_s)
@@ -263,7 +252,12 @@ class Run:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        return tuple(self._choice(i, collected) for i, collected in enumerate(self._collected))
+        wanted = self._wants_logprobs
+        return tuple(collected.choice(i, logprobs=wanted) for i, collected in enumerate(self._collected))
+
+    @property
+    def finish_reasons(self) -> list[FinishReason]:
+        return finish_reasons(self._collected)
 
     # The way of a request
 
@@ -300,7 +294,7 @@ class Run:
         try:
             self._over()  # it may have ended between the grant of its slot and now
             self._stats.queue_s.observe(self.times.admitted - self.times.entered)
-            prepared = await self._unless_interrupted(self._prepare())
+            prepared = await self._prepare()
             self._stream = self._engine_stream(prepared)
         except BaseException:
             slot.release()
@@ -313,9 +307,12 @@ class Run:
             self._begin(prepared.request.prompt_ids)
 
     async def _prepare(self) -> Prepared:
-        prepared = await self._preparer.prepare(self.request, self.request_id)
+        prepared = self._preparer.at_once(self.request, self.request_id)
+        if prepared is None:
+            work = asyncio.create_task(self._preparer.prepare(self.request, self.request_id))
+            prepared = await self._unless_interrupted(work)
         if not self._engine.health().active:
-            await self._preparer.burst.over()
+            await self._unless_interrupted(self._preparer.burst.over())
         return prepared
 
     def _engine_stream(self, prepared: Prepared) -> EngineStream:
@@ -491,33 +488,26 @@ class Run:
         except Exception:  # noqa: BLE001 - whoever looks on must not take an ending away
             _log.exception("what watches the requests failed")
 
-    async def _unless_interrupted(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _unless_interrupted(self, work: asyncio.Future[T]) -> T:
         """Wait for `work`, but not past an interruption. What it has begun by then ends by its own limits."""
-        self._preparing = task = asyncio.create_task(work)
+        self._preparing = work
         try:
-            await asyncio.wait({task})
-            if self._error is not None:
-                raise self._error
-            return task.result()
+            result = await work
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # it is the reader who is cancelled
+            self._over()
+            raise
         finally:
             self._preparing = None
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            work.cancel()
+        self._over()
+        return result
 
     @property
     def _wants_logprobs(self) -> bool:
         return self.request.logprobs is not None or self.request.prompt_logprobs is not None
-
-    def _choice(self, index: int, collected: Collected) -> Choice:
-        finished = collected.finished
-        return Choice(
-            index=index,
-            text="".join(collected.texts),
-            token_ids=tuple(collected.token_ids),
-            logprobs=tuple(collected.logprobs) if self._wants_logprobs else None,
-            finish_reason=finished.reason if finished else None,
-            matched_stop=finished.matched_stop if finished else None,
-        )
 
 
 def _joined(first: Delta, second: Delta) -> Delta:

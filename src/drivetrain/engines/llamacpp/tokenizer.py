@@ -90,6 +90,10 @@ class LlamaCppTokenizer:
         self._image_token = image_token
 
     @property
+    def waits(self) -> bool:
+        return True
+
+    @property
     def vocab_size(self) -> int:
         return self._vocabulary.size
 

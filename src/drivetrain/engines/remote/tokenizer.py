@@ -39,6 +39,10 @@ class RemoteTokenizer:
             self._learnt.setdefault(token_id, spelling)
 
     @property
+    def waits(self) -> bool:
+        return True
+
+    @property
     def vocab_size(self) -> int:
         return self._facts.vocab_size
 

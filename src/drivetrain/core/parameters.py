@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities, Limits
@@ -217,17 +218,19 @@ TOKEN_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is H
 ENGINE_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.ENGINE)
 
 
+_NAMES = tuple(field.name for field in fields(GenerateRequest))
+_values = attrgetter(*_NAMES)
+
+
 def check(request: GenerateRequest, capabilities: Capabilities) -> None:
     """Raise `InvalidRequest` or `Unsupported`, naming the field, unless all of the request can be honoured."""
-    _check_sizes(request, capabilities.limits)
-    for field in fields(request):
-        value = getattr(request, field.name)
-        if value is None:
-            continue
-        parameter = PARAMETERS[field.name]
-        parameter.rule(field.name, value)
-        if field.name not in capabilities.parameters and value != parameter.neutral:
-            raise Unsupported(f"{field.name} is not supported by this model and engine", param=field.name)
+    stated = {name: value for name, value in zip(_NAMES, _values(request), strict=True) if value is not None}
+    _check_sizes(stated, capabilities.limits)
+    for name, value in stated.items():
+        parameter = PARAMETERS[name]
+        parameter.rule(name, value)
+        if name not in capabilities.parameters and value != parameter.neutral:
+            raise Unsupported(f"{name} is not supported by this model and engine", param=name)
     _check_input(request, capabilities)
     _check_limits(request, capabilities)
     _check_combinations(request)
@@ -239,17 +242,18 @@ _ID_FIELDS = (
 )  # fmt: skip
 
 
-def _check_sizes(request: GenerateRequest, limits: Limits) -> None:
+def _check_sizes(stated: Mapping[str, Any], limits: Limits) -> None:
     """How long each list is, before anything in it is looked at."""
-    for name in _ID_FIELDS:
-        value = getattr(request, name)
-        if isinstance(value, (tuple, list, Mapping)):
+    for name, value in stated.items():
+        if not isinstance(value, (tuple, list, Mapping)):
+            continue
+        if name in _ID_FIELDS:
             nested = sum(len(item) for item in value if isinstance(item, (tuple, list)))
             _at_most(name, max(len(value), nested), limits.max_ids, "entries")
-    for name, limit in (("prompt_token_ids", limits.max_prompt_chars), ("messages", limits.max_messages)):
-        value = getattr(request, name)
-        if isinstance(value, (tuple, list)):
-            _at_most(name, len(value), limit, "entries")
+        elif name == "prompt_token_ids":
+            _at_most(name, len(value), limits.max_prompt_chars, "entries")
+        elif name == "messages":
+            _at_most(name, len(value), limits.max_messages, "entries")
 
 
 def _check_input(request: GenerateRequest, capabilities: Capabilities) -> None:

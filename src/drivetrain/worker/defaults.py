@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any
 
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.sampling import Sampling
 
 NEUTRAL = Sampling()
+_NAMES = tuple(field.name for field in fields(Sampling))
+_asked = attrgetter(*_NAMES)
 
 Layer = tuple[str, Mapping[str, Any]]
 """The name of a source and what it says."""
@@ -21,9 +24,10 @@ class Defaults:
     def __init__(self, layers: list[Layer], honoured: frozenset[str]) -> None:
         self._layers = layers
         self._origin: dict[str, tuple[str, Any]] = {}
-        for field in fields(Sampling):
-            if field.name in honoured:
-                self._origin[field.name] = self._find(field.name)
+        for name in _NAMES:
+            if name in honoured:
+                self._origin[name] = self._find(name)
+        self._resolved = Sampling(**{name: value for name, (_, value) in self._origin.items()})
 
     @property
     def origins(self) -> Mapping[str, tuple[str, Any]]:
@@ -32,11 +36,12 @@ class Defaults:
 
     def resolve(self, request: GenerateRequest) -> Sampling:
         """A request that asks for a temperature above 0 lifts a default `top_k` of 1, which would undo it."""
-        values = {name: value for name, (_, value) in self._origin.items()}
-        asked = {field.name: value for field in fields(Sampling) if (value := getattr(request, field.name)) is not None}
-        if asked.get("temperature", 0) > 0 and values.get("top_k") == 1:
-            values["top_k"] = NEUTRAL.top_k
-        return Sampling(**(values | asked))
+        asked = {name: value for name, value in zip(_NAMES, _asked(request), strict=True) if value is not None}
+        if not asked:
+            return self._resolved
+        if asked.get("temperature", 0) > 0 and self._resolved.top_k == 1:
+            asked.setdefault("top_k", NEUTRAL.top_k)
+        return replace(self._resolved, **asked)
 
     def max_tokens(self) -> int | None:
         return next((layer["max_tokens"] for _, layer in self._layers if "max_tokens" in layer), None)

@@ -1,7 +1,8 @@
 """What Drivetrain itself costs a token: the fake engine says SmolLM2 ids, two stops set, one event a token.
 
 In process, and over HTTP (the server's CPU only, read from the system while a client in another process reads).
-Prints one JSON object: microseconds of CPU a token, and the memory of the open streams. With `--traced`, all requests
+Prints one JSON object: microseconds of CPU a token, the memory of the open streams, and for comparison with other
+machines and other hours what an empty turn of the event loop costs, before and after. With `--traced`, all requests
 are traced, in process alone, and what a request costs with that is told beside it: its spans are sent to an endpoint
 in another process that takes them and does nothing.
 """
@@ -27,7 +28,7 @@ from drivetrain.bench.workload import Closed
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.prompt import Prompt
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.engines.llamacpp.describe import of_file
+from drivetrain.engines.native.describe import of_files
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.server.app import create_app
 from drivetrain.server.run import Stop, address_of, bind, serve
@@ -42,6 +43,7 @@ ASKED = {"ignore_eos": True, "stop": ["###", "\n\nUser:"]}
 SHAPES = ((1, 100, 100), (1, 400, 25), (1, 1000, 10), (1, 4000, 3), (16, 1000, 1), (128, 400, 1), (512, 200, 1))
 """Streams side by side, tokens of each, and how often one after the other."""
 SHORT = 2000
+TURNS = 100_000
 TAKER = """
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Taker(BaseHTTPRequestHandler):
@@ -61,7 +63,7 @@ server.serve_forever()
 def make_worker(tracer: Tracer | None = None) -> Worker:
     found = Store().ensure("smollm2-135m", lambda what, share: None)
     spec = ModelSpec(name="smollm2-135m", path=found.path, format=found.format)
-    tokenizer = of_file(spec, lambda what, share: None).tokenizer
+    tokenizer = of_files(spec, lambda what, share: None).tokenizer  # in this process, as with all engines but llama.cpp
     ids = tuple(tokenizer.encode(Prompt.raw(TEXT * 5)))
     script = Script(token_ids=ids, repeat=True, max_concurrency=600, context_length=100_000)
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
@@ -69,7 +71,7 @@ def make_worker(tracer: Tracer | None = None) -> Worker:
 
 
 async def in_process(tracer: Tracer | None = None) -> list[dict[str, Any]]:
-    rows = []
+    rows: list[dict[str, Any]] = [{"us_per_empty_turn": await empty_turn()}]
     async with make_worker(tracer) as worker:
 
         async def one(tokens: int) -> None:
@@ -87,7 +89,14 @@ async def in_process(tracer: Tracer | None = None) -> list[dict[str, Any]]:
         for _ in range(SHORT):
             await one(1)
         rows.append({"us_per_request_of_one_token": round((time.process_time() - began) / SHORT * 1e6, 1)})
-    return rows
+    return [*rows, {"us_per_empty_turn": await empty_turn()}]
+
+
+async def empty_turn() -> float:
+    before = time.process_time()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    return round((time.process_time() - before) / TURNS * 1e6, 2)
 
 
 def traced() -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ EVERYWHERE = sorted({*PATHS, *(f"{path.rstrip('/')}/" for path in PATHS), "/noth
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "HEAD", "DELETE", "TRACE"])
 def test_no_key_no_way(locked: Served, method: str, path: str) -> None:
     status, headers, data = locked.request(method, path)
-    if path.rstrip("/") == "/health":
+    if path.rstrip("/") in {"/health", "/ready"}:
         assert status == (405 if method in {"POST", "DELETE", "TRACE"} else 200)
         return
     assert status == 401
@@ -102,3 +102,15 @@ def test_other_machines_need_a_key_or_a_word(host: str) -> None:
 
 def test_keys_are_not_shown() -> None:
     assert "hush" not in repr(ServerSettings(api_keys=("hush",)))
+
+
+def test_a_probe_is_told_that_it_is_not_ready_and_no_name() -> None:
+    with serving(fake(), api_keys=(KEY,)) as served:
+        assert served.request("GET", "/ready")[0] == 200
+        served.worker._engine.die()  # type: ignore[attr-defined] # the fake
+        status, _, data = served.request("GET", "/ready")
+        assert (status, json.loads(data)) == (503, {"status": "not ready"})
+        status, _, data = served.request(
+            "GET", "/ready", headers={"authorization": f"Bearer {KEY}".encode().decode("latin-1")}
+        )
+        assert (status, list(json.loads(data)["models"])) == (503, ["fake"])

@@ -41,7 +41,7 @@ ENDINGS = (
 
 # Bounds in seconds, fine enough for a rate of 1.5 between two of them where it matters.
 STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
-WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, *(10.0 * 2**i for i in range(8)))
 WHOLE_S = (0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
 LENGTH = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 
@@ -83,6 +83,8 @@ class Stats:
     """How often the engine had failed and was loaded again."""
     preemptions: int = 0
     """Of all engines that there were, as of the last look at the worker's status."""
+    load_wait_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
+    """Until its model was loaded, of each request that had to wait for that and got it. In none of the other times."""
     queue_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
     """From the request to its slot, of all that got one."""
     first_token_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))

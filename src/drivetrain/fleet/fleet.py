@@ -257,7 +257,9 @@ class Fleet:
             self._refuse(member, self._not_loaded)
 
     def _serve(self, member: Member) -> None:
+        now = self._clock()
         while member.line:
+            member.stats.load_wait_s.observe(now - member.line[0].since)
             self._grant(member, member.line.popleft())
 
     def _refuse(self, member: Member, error: Callable[[Member], DrivetrainError]) -> None:

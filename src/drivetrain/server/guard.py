@@ -24,7 +24,9 @@ from drivetrain.server.settings import ServerSettings
 from drivetrain.server.tenants import SCOPE_KEY, Tenants
 from drivetrain.telemetry.ids import HTTP_REQUEST_ID, new_id
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/ready"})
+"""What a probe asks, which has no key. Whether a caller has one is `SCOPE_KEY` in the scope."""
+
 LINGER_S = 2.0
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -99,12 +101,12 @@ class Guard:
             return refusal(431, message, kind="invalid_request_error", code="headers_too_large")
         if (refused := self._refuse_place(headers)) is not None:
             return refused
-        if scope["path"] in OPEN_PATHS:
-            return None
         administrates = scope["path"].startswith("/admin/") or scope["path"] == "/admin"
         keys = self._admin_keys if administrates and self._admin_keys else self._keys
         if keys:
             key_hash = _known_key(headers.get("authorization", ""), keys)
+            if key_hash is None and scope["path"] in OPEN_PATHS:
+                return None
             if key_hash is None:
                 return refusal(
                     401,

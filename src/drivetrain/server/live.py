@@ -13,6 +13,7 @@ from drivetrain.core.status import State
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
 from drivetrain.server.models import Model
+from drivetrain.server.tenants import SCOPE_KEY
 
 NO_STORE = {"cache-control": "no-store"}
 
@@ -22,9 +23,14 @@ async def health(request: Request, context: Context) -> Response:
 
 
 async def ready(request: Request, context: Context) -> Response:
-    """200 while every model that is loaded, or that should always be, takes requests; the reason otherwise."""
+    """200 while every model that is loaded, or that should always be, takes requests.
+
+    The reason otherwise, where it does not name models to a stranger.
+    """
     if context.models.ready:
         return json_response({"status": "ready"}, headers=NO_STORE)
+    if context.settings.api_keys and SCOPE_KEY not in request.scope:
+        return json_response({"status": "not ready"}, 503, {**NO_STORE, "retry-after": "1"})
     states = {model.name: _state(model) for model in context.models.members}
     return json_response({"status": "not ready", "models": states}, 503, {**NO_STORE, "retry-after": "1"})
 

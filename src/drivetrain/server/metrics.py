@@ -147,6 +147,7 @@ def _counters(stats: Mapping[str, Stats]) -> Iterator[Metric]:
 
 def _histograms(stats: Mapping[str, Stats]) -> Iterator[Metric]:
     rows: tuple[tuple[str, str, Callable[[Stats], Histogram]], ...] = (
+        ("load_wait_seconds", "that requests waited for their model to be loaded", lambda s: s.load_wait_s),
         ("queue_seconds", "from the request to its slot", lambda s: s.queue_s),
         ("first_token_seconds", "from the request to its first token", lambda s: s.first_token_s),
         ("inter_token_seconds", "between two tokens of a choice", lambda s: s.between_tokens_s),

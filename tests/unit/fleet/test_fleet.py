@@ -127,9 +127,12 @@ async def test_requests_for_a_model_that_is_loading_wait_and_count() -> None:
     assert fleet.report()[0]["progress"] == {"what": "reading", "share": 0.5}
     with pytest.raises(Overloaded, match="2 requests wait for a"):
         await used(fleet, "a")
+    book.now += 3
     book.opening["a"].set_result(None)
     assert await asyncio.gather(*waiting) == ["a", "a"]
     assert book.opened == ["a"]
+    waited = fleet.member("a").stats.load_wait_s
+    assert (waited.count, waited.sum) == (2, 6.0)
     book.by_hand = False
     await fleet.stop()
 

@@ -1,0 +1,144 @@
+"""Short texts are prepared on the event loop, as long as that is quick; all others on a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivetrain.core.engine import ModelSpec, WeightsFormat
+from drivetrain.core.errors import Cancelled, EngineFailed
+from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+from drivetrain.worker import prepare
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import Worker
+
+SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
+ON_LOOP = threading.get_ident()
+
+
+class Watched(ByteTokenizer):
+    """Notes where it was asked. `slow` keeps the processor busy, as a template can, and `hold` waits."""
+
+    waits = False
+
+    def __init__(self) -> None:
+        self.asked_on_loop: list[bool] = []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.broken: BaseException | None = None
+
+    def encode(self, prompt: Any) -> list[int]:
+        self.asked_on_loop.append(threading.get_ident() == ON_LOOP)
+        if "slow" in prompt.text:
+            until = time.thread_time() + 0.01
+            while time.thread_time() < until:
+                pass
+        if "hold" in prompt.text:
+            self.hold.wait(30)
+        if self.broken is not None:
+            raise self.broken
+        return super().encode(prompt)
+
+
+@pytest.fixture(autouse=True)
+def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine even a short text may take a while."""
+    monkeypatch.setattr(prepare, "QUICK_S", 0.005)
+
+
+@pytest.fixture
+def tokenizer() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+async def worker(tokenizer: Watched) -> AsyncIterator[Worker]:
+    engine = FakeEngine(Script(text="ab", context_length=10_000), tokenizer=tokenizer)
+    async with Worker(engine, SPEC, Settings()) as made:
+        tokenizer.asked_on_loop.clear()
+        yield made
+
+
+async def test_the_first_is_prepared_on_a_thread_and_quick_ones_after_it_on_the_loop(
+    worker: Worker, tokenizer: Watched
+) -> None:
+    for _ in range(3):
+        await worker.generate(prompt="short")
+    await worker.generate(messages=[{"role": "user", "content": "short"}])
+    assert tokenizer.asked_on_loop == [False, True, True, True]
+
+
+async def test_a_slow_one_sends_the_next_to_a_thread(worker: Worker, tokenizer: Watched) -> None:
+    for text in ("short", "slow", "short", "short"):
+        await worker.generate(prompt=text)
+    assert tokenizer.asked_on_loop == [False, True, False, True]
+
+
+async def test_long_texts_go_to_a_thread(worker: Worker, tokenizer: Watched) -> None:
+    await worker.generate(prompt="short")
+    await worker.generate(prompt="x" * (prepare.SHORT_CHARS + 1))
+    await worker.generate(messages=[{"role": "user", "content": "x" * 600}] * 2)
+    assert tokenizer.asked_on_loop == [False, False, False]
+
+
+async def test_one_that_waits_for_another_process_is_never_asked_on_the_loop(
+    worker: Worker, tokenizer: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watched, "waits", True)
+    for _ in range(3):
+        await worker.generate(prompt="short")
+    assert tokenizer.asked_on_loop == [False] * 3
+
+
+async def test_while_a_thread_is_at_it_the_loop_is_not(worker: Worker, tokenizer: Watched) -> None:
+    """Also of a request that has ended meanwhile: what it began goes on."""
+    await worker.generate(prompt="short")
+    tokenizer.hold.clear()
+    stream = worker.stream(prompt="hold" + "x" * prepare.SHORT_CHARS)
+    reading = asyncio.ensure_future(anext(stream))
+    while len(tokenizer.asked_on_loop) < 2:
+        await asyncio.sleep(0.001)
+    await stream.aclose()
+    with pytest.raises(Cancelled):
+        await reading
+    await worker.generate(prompt="short")
+    tokenizer.hold.set()
+    while worker._preparer is None or worker._preparer._on_threads:
+        await asyncio.sleep(0.001)
+    await worker.generate(prompt="short")
+    assert tokenizer.asked_on_loop == [False, False, False, True]
+
+
+@pytest.mark.parametrize("broken", [ValueError("no"), BaseException("a panic of another language")])
+async def test_what_a_tokenizer_raises_on_the_loop_is_typed(
+    worker: Worker, tokenizer: Watched, broken: BaseException
+) -> None:
+    await worker.generate(prompt="short")
+    tokenizer.broken = broken
+    with pytest.raises(EngineFailed, match="the tokenizer failed on this text"):
+        await worker.generate(prompt="short")
+    tokenizer.broken = None
+    await worker.generate(prompt="short")
+    assert tokenizer.asked_on_loop[1]
+
+
+async def test_an_interrupt_of_the_program_on_the_loop_is_no_failure_of_the_text(
+    worker: Worker, tokenizer: Watched
+) -> None:
+    await worker.generate(prompt="short")
+    tokenizer.broken = SystemExit()
+    stream = worker.stream(prompt="short")
+    coroutine = anext(stream)
+    with pytest.raises(SystemExit):
+        coroutine.__await__().__next__()
+    tokenizer.broken = None
+    assert worker.status.running == 0
+    with pytest.raises(Cancelled, match="the program is ending"):
+        await anext(stream)

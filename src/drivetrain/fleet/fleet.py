@@ -259,8 +259,10 @@ class Fleet:
     def _serve(self, member: Member) -> None:
         now = self._clock()
         while member.line:
-            member.stats.load_wait_s.observe(now - member.line[0].since)
-            self._grant(member, member.line.popleft())
+            lease = member.line.popleft()
+            if lease.waits:
+                member.stats.load_wait_s.observe(now - lease.since)
+            self._grant(member, lease)
 
     def _refuse(self, member: Member, error: Callable[[Member], DrivetrainError]) -> None:
         while member.line:

@@ -71,6 +71,11 @@ class Lease:
 
     # For the fleet
 
+    @property
+    def waits(self) -> bool:
+        """Not any more once its time is over or it was given up."""
+        return self._future is not None and not self._future.done()
+
     def grant(self, worker: Worker) -> None:
         self.worker = worker
         if self._future is None:

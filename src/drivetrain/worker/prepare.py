@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
@@ -21,7 +23,7 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.messages import ImagePart, Message
 from drivetrain.core.parameters import MAX_SEED, string
-from drivetrain.core.prompt import Prompt
+from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules
@@ -39,6 +41,10 @@ LONGEST_PIECE_BYTES = 1024
 SHORT_CHARS = 1000
 """Of characters or ids; there must be no images either. What is longer is never prepared on the event loop."""
 
+PART_CHARS = 16
+STOP_CHARS = 4
+"""What a message and each of its parts count for beside their text, and a character of a stop string."""
+
 QUICK_S = 0.0005
 """What may be done on the event loop: about what it takes to hand work to a thread and be woken by it while others
 compute."""
@@ -50,6 +56,15 @@ class Prepared:
     rules: StopRules
     prompt_text: str
     truncated: int
+
+
+def warm(info: EngineInfo) -> None:
+    """Have a tokenizer make what it makes when a text first spells a special token: of a large vocabulary that takes a
+    second, which nobody should have on the loop."""
+    special = next(iter(info.tokenizer.special_strings), None)
+    if special is not None and info.capabilities.tokens and not info.tokenizer.waits:
+        with contextlib.suppress(Exception):  # whoever asks for it is told
+            info.tokenizer.encode(Prompt.join([Segment(special, literal=True)], add_bos=False))
 
 
 class Preparer:
@@ -91,7 +106,7 @@ class Preparer:
         if not self._quick or self._tokenizer.waits or self._on_threads or not _short(request):
             return None
         with self.burst.preparing():
-            return _typed(lambda: self._timed(request, request_id))
+            return _typed(lambda: self._timed(request, request_id), (KeyboardInterrupt, SystemExit))  # of the program
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         images = await self._images(request)
@@ -279,23 +294,34 @@ class Preparer:
             check_known(ids, self._info.vocab_size, name)
 
 
-def _typed(work: Callable[[], T]) -> T:
+def _typed(work: Callable[[], T], passing: type[BaseException] | tuple[type[BaseException], ...] = ()) -> T:
     try:
         return work()
-    except (DrivetrainError, KeyboardInterrupt, SystemExit):
+    except DrivetrainError:
+        raise
+    except passing:
         raise
     except BaseException as exc:
         raise EngineFailed(f"the tokenizer failed on this text ({type(exc).__name__})") from exc
 
 
+_lists = attrgetter(
+    "images", "stop_sequences", "stop_token_ids", "logit_bias", "sequence_bias", "bad_words_ids", "suppress_tokens",
+    "begin_suppress_tokens",
+)  # fmt: skip
+
+
 def _short(request: GenerateRequest) -> bool:
-    """Whether its text is, and there is no image to load."""
-    chars = len(request.prompt or request.prompt_token_ids or "")
+    """Whether all that is walked through to prepare it is, and there is no image to load."""
+    if any(_lists(request)):
+        return False
+    chars = len(request.prompt or request.prompt_token_ids or "") + STOP_CHARS * sum(map(len, request.stop or ()))
     for message in request.messages or ():
-        if message.images:
+        chars += PART_CHARS * (1 + len(message.content))
+        if chars > SHORT_CHARS or message.images:
             return False
         chars += len(message.text)
-    return chars <= SHORT_CHARS and not request.images
+    return chars <= SHORT_CHARS
 
 
 def _prompt_field(request: GenerateRequest) -> str:

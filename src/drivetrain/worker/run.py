@@ -491,19 +491,14 @@ class Run:
     async def _unless_interrupted(self, work: asyncio.Future[T]) -> T:
         """Wait for `work`, but not past an interruption. What it has begun by then ends by its own limits."""
         self._preparing = work
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to hear of it
         try:
-            result = await work
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise  # it is the reader who is cancelled
-            self._over()
-            raise
+            await asyncio.wait((work,))
         finally:
             self._preparing = None
             work.cancel()
         self._over()
-        return result
+        return work.result()
 
     @property
     def _wants_logprobs(self) -> bool:

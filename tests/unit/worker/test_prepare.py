@@ -81,11 +81,40 @@ async def test_a_slow_one_sends_the_next_to_a_thread(worker: Worker, tokenizer: 
     assert tokenizer.asked_on_loop == [False, True, False, True]
 
 
-async def test_long_texts_go_to_a_thread(worker: Worker, tokenizer: Watched) -> None:
+TEXT = {"type": "text", "text": ""}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"prompt": "x" * (prepare.SHORT_CHARS + 1)},
+        {"prompt_token_ids": [65] * (prepare.SHORT_CHARS + 1)},
+        {"messages": [{"role": "user", "content": "x" * 600}] * 2},
+        {"messages": [{"role": "user", "content": ""}] * 100},
+        {"messages": [{"role": "user", "content": [TEXT] * 100}]},
+        {"prompt": "short", "stop": ["y" * 900]},
+        {"prompt": "short", "stop_sequences": [[66] * 100]},
+        {"prompt": "short", "stop_token_ids": [66]},
+    ],
+    ids=["prompt", "ids", "texts", "messages", "parts", "stops", "stop sequences", "stop ids"],
+)
+async def test_what_takes_long_to_walk_through_goes_to_a_thread(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, request_: dict[str, Any]
+) -> None:
+    preparer = worker._preparer
+    assert preparer is not None
+    prepared_on_loop: list[bool] = []
+    original = preparer._prepare
+
+    def watched(*given: Any) -> Any:
+        prepared_on_loop.append(threading.get_ident() == ON_LOOP)
+        return original(*given)
+
+    monkeypatch.setattr(preparer, "_prepare", watched)
     await worker.generate(prompt="short")
-    await worker.generate(prompt="x" * (prepare.SHORT_CHARS + 1))
-    await worker.generate(messages=[{"role": "user", "content": "x" * 600}] * 2)
-    assert tokenizer.asked_on_loop == [False, False, False]
+    await worker.generate(prompt="short", stop=["###"])
+    await worker.generate(**request_)
+    assert prepared_on_loop == [False, True, False]
 
 
 async def test_one_that_waits_for_another_process_is_never_asked_on_the_loop(
@@ -127,6 +156,23 @@ async def test_what_a_tokenizer_raises_on_the_loop_is_typed(
     tokenizer.broken = None
     await worker.generate(prompt="short")
     assert tokenizer.asked_on_loop[1]
+
+
+async def test_one_that_wants_to_end_the_program_on_a_thread_ends_its_request_only(
+    worker: Worker, tokenizer: Watched
+) -> None:
+    tokenizer.broken = SystemExit(3)
+    with pytest.raises(EngineFailed, match="the tokenizer failed on this text"):
+        await worker.generate(prompt="short")
+    tokenizer.broken = None
+    assert tokenizer.asked_on_loop == [False]
+    await worker.generate(prompt="short")
+
+
+async def test_its_first_special_token_is_spelled_before_it_is_ready(tokenizer: Watched) -> None:
+    """And not on the loop: a large vocabulary takes a second for it."""
+    async with Worker(FakeEngine(Script(text="ab"), tokenizer=tokenizer), SPEC, Settings()):
+        assert tokenizer.asked_on_loop == [False]
 
 
 async def test_an_interrupt_of_the_program_on_the_loop_is_no_failure_of_the_text(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from drivetrain.core.engine import EngineRequest, ModelSpec, WeightsFormat
+from drivetrain.core.errors import Cancelled, DeadlineExceeded
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker import burst
 from drivetrain.worker.settings import Settings
@@ -93,3 +95,54 @@ async def test_a_slow_one_is_not_waited_for(monkeypatch: Any) -> None:
         assert not behind.done()
         await behind
     assert engine.behind == [1, 0]
+
+
+async def test_time_that_preparing_took_is_waited_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burst, "QUIET_S", 0.5)
+    engine = Watched(Script(text="ab"))
+    async with Worker(engine, SPEC, Settings()) as worker:
+        engine.preparer = worker._preparer
+        assert worker._preparer is not None
+        render = worker._preparer._prepare
+
+        def slow(*given: Any) -> Any:
+            time.sleep(0.5)
+            return render(*given)
+
+        monkeypatch.setattr(worker._preparer, "_prepare", slow)
+        begun = time.monotonic()
+        await worker.generate(prompt="slow")
+        assert 0.5 <= time.monotonic() - begun < 0.9
+
+
+async def test_who_waits_for_others_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its deadline, by its reader and by cancelling that; also in a task that was cancelled once and went on."""
+    monkeypatch.setattr(burst, "QUIET_S", 1.0)
+    engine = Watched(Script(text="ab"))
+    async with Worker(engine, SPEC, Settings()) as worker:
+        engine.preparer = worker._preparer
+        kept = asyncio.create_task(worker.generate(prompt="kept"))
+        cancelled = asyncio.create_task(worker.generate(prompt="cancelled"))
+        stream = worker.stream(prompt="closed")
+        closed = asyncio.ensure_future(anext(stream))
+
+        async def stubborn() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(10)
+            await worker.generate(prompt="late", timeout_s=0.3)
+
+        late = asyncio.create_task(stubborn())
+        await asyncio.sleep(0.05)
+        late.cancel()
+        cancelled.cancel()
+        await stream.aclose()
+        with pytest.raises(Cancelled):
+            await closed
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        with pytest.raises(DeadlineExceeded):
+            await late
+        assert engine.come == []
+        assert (await kept).choices[0].text
+        assert worker.status.running == 0
+        assert len(engine.come) == 1

@@ -1,4 +1,4 @@
-"""Keys, where one is given: nothing but `/health` is open without it.
+"""Keys, where one is given: nothing but what a probe asks (`/health`, `/ready`) is open without it.
 
 OpenAI's own API has the paths below `/v1` only; for the others, `auth.beside` goes by what our server does.
 """

@@ -17,7 +17,10 @@ HONOURED = frozenset({
 _ORDER = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
 """Bias comes before all of them in every chain. llama.cpp's own order has the temperature last."""
 
-_GREEDY_ORDER = ("penalties", "temperature")
+_GREEDY_ORDER = ("penalties", "top_k")
+"""The likeliest one alone is left. A temperature of 0 comes to the same, but then llama.cpp draws from the whole
+vocabulary, with all of it impossible but one."""
+
 _NO_SEED = 2**32 - 1
 
 
@@ -59,7 +62,7 @@ def completion(request: EngineRequest, leg: Leg) -> dict[str, Any]:
         "response_fields": ["stop", "stop_type", "tokens_predicted"],
         "samplers": _GREEDY_ORDER if greedy else _ORDER,
         "temperature": 0.0 if greedy else sampling.temperature,
-        "top_k": sampling.top_k,
+        "top_k": 1 if greedy else sampling.top_k,
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
         "typical_p": sampling.typical_p,

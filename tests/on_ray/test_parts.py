@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +58,16 @@ async def test_it_says_how_often_its_engine_was_started_again() -> None:
     await made.stop()
     assert said.restarts == 3
     assert said.status.state is State.READY
+
+
+async def test_embeddings_have_the_callers_id_in_the_replicas_log(caplog: pytest.LogCaptureFixture) -> None:
+    made = Replica("fake", {})
+    await made.start()
+    with caplog.at_level(logging.INFO, "drivetrain.requests"):
+        await made.embed(wire.dumps((["x"], None, None, "from-the-server")))
+    await made.stop()
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "drivetrain.requests"]
+    assert line.startswith("from-the-server fake finished 1 vectors")
 
 
 async def test_a_replica_sends_spans_where_it_is_told_to() -> None:

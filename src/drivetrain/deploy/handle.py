@@ -296,9 +296,8 @@ class HandleWorker:
         request_id, began = id_here(), time.monotonic()
         try:
             items = check_embedding(inputs, timeout_s, said.capabilities)
-            made = await self._ask(
-                Embeddings, "embed", (items, timeout_s, trace_context), timeout_s or said.terms.timeout_s
-            )
+            asked = (items, timeout_s, trace_context, request_id)
+            made = await self._ask(Embeddings, "embed", asked, timeout_s or said.terms.timeout_s)
         except BaseException as exc:
             error = exc
             if isinstance(exc, DrivetrainError):

@@ -20,6 +20,7 @@ from drivetrain.core.status import Metadata, State, Status
 from drivetrain.core.worker import EventStream
 from drivetrain.deploy import wire
 from drivetrain.deploy.link import Outlets, Way
+from drivetrain.telemetry.ids import HTTP_REQUEST_ID
 from drivetrain.telemetry.tracing import Tracer
 from drivetrain.worker.worker import Worker
 
@@ -139,7 +140,8 @@ class Replica:
             await stream.aclose()
 
     async def embed(self, call: bytes) -> bytes:
-        inputs, timeout_s, trace_context = wire.loads(list[Any], call)
+        inputs, timeout_s, trace_context, request_id = wire.loads(list[Any], call)
+        HTTP_REQUEST_ID.set(request_id)  # so that its lines in the logs here and at the caller can be told to be one
         return await _answer(self.worker.embed(inputs, timeout_s=timeout_s, trace_context=trace_context))
 
     async def tokenize(self, call: bytes) -> bytes:

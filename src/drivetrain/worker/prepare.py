@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +22,7 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.messages import ImagePart, Message
 from drivetrain.core.parameters import MAX_SEED, string
-from drivetrain.core.prompt import Prompt, Segment
+from drivetrain.core.prompt import Prompt
 from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules
@@ -56,15 +55,6 @@ class Prepared:
     rules: StopRules
     prompt_text: str
     truncated: int
-
-
-def warm(info: EngineInfo) -> None:
-    """Have a tokenizer make what it makes when a text first spells a special token: of a large vocabulary that takes a
-    second, which nobody should have on the loop."""
-    special = next(iter(info.tokenizer.special_strings), None)
-    if special is not None and info.capabilities.tokens and not info.tokenizer.waits:
-        with contextlib.suppress(Exception):  # whoever asks for it is told
-            info.tokenizer.encode(Prompt.join([Segment(special, literal=True)], add_bos=False))
 
 
 class Preparer:
@@ -105,6 +95,8 @@ class Preparer:
         """
         if not self._quick or self._tokenizer.waits or self._on_threads or not _short(request):
             return None
+        if any(find_specials(message.text, self._tokenizer.special_strings) for message in request.messages or ()):
+            return None  # a tokenizer may make what it needs for these when they first come, which takes a second
         with self.burst.preparing():
             return _typed(lambda: self._timed(request, request_id), (KeyboardInterrupt, SystemExit))  # of the program
 

@@ -41,7 +41,7 @@ from drivetrain.worker.embedding import check_embedding, tokenize_inputs
 from drivetrain.worker.measure import count, measure
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.metadata import describe
-from drivetrain.worker.prepare import Preparer, warm
+from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.revival import Hung, Reviver
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
@@ -115,7 +115,6 @@ class Worker:
         span = self._traces.load()
         try:
             self._info = await self._engine.load(self._spec, self._progress)
-            await asyncio.to_thread(warm, self._info)
             self._make_ready(self._info)
         except BaseException as exc:
             span.end(error_type=error_type(exc))
@@ -480,7 +479,6 @@ class Worker:
         self._count_preemptions(self._engine.health())
         try:
             self._engine, self._info = await reviver.revive(self._engine)
-            await asyncio.to_thread(warm, self._info)
         except Hung as exc:
             _log.critical("%s: %s", self._spec.name, exc)
             self._admission.close(exc.message)

@@ -95,8 +95,9 @@ TEXT = {"type": "text", "text": ""}
         {"prompt": "short", "stop": ["y" * 900]},
         {"prompt": "short", "stop_sequences": [[66] * 100]},
         {"prompt": "short", "stop_token_ids": [66]},
+        {"messages": [{"role": "user", "content": "<|im_end|>"}]},
     ],
-    ids=["prompt", "ids", "texts", "messages", "parts", "stops", "stop sequences", "stop ids"],
+    ids=["prompt", "ids", "texts", "messages", "parts", "stops", "stop sequences", "stop ids", "special"],
 )
 async def test_what_takes_long_to_walk_through_goes_to_a_thread(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, request_: dict[str, Any]
@@ -167,12 +168,6 @@ async def test_one_that_wants_to_end_the_program_on_a_thread_ends_its_request_on
     tokenizer.broken = None
     assert tokenizer.asked_on_loop == [False]
     await worker.generate(prompt="short")
-
-
-async def test_its_first_special_token_is_spelled_before_it_is_ready(tokenizer: Watched) -> None:
-    """And not on the loop: a large vocabulary takes a second for it."""
-    async with Worker(FakeEngine(Script(text="ab"), tokenizer=tokenizer), SPEC, Settings()):
-        assert tokenizer.asked_on_loop == [False]
 
 
 async def test_an_interrupt_of_the_program_on_the_loop_is_no_failure_of_the_text(

@@ -32,7 +32,12 @@ def _stop(value: Any) -> Any:
 
 def _tuple(value: Any) -> Any:
     """Lists become tuples, all the way down; anything else is left for `check` to refuse."""
-    return tuple(_tuple(item) for item in value) if isinstance(value, (list, tuple)) else value
+    if not isinstance(value, (list, tuple)):
+        return value
+    for item in value:
+        if isinstance(item, (list, tuple)):
+            return tuple(map(_tuple, value))
+    return tuple(value)
 
 
 def _logprobs(value: Any) -> Any:

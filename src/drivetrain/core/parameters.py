@@ -248,8 +248,10 @@ def _check_sizes(stated: Mapping[str, Any], limits: Limits) -> None:
         if not isinstance(value, (tuple, list, Mapping)):
             continue
         if name in _ID_FIELDS:
-            nested = sum(len(item) for item in value if isinstance(item, (tuple, list)))
-            _at_most(name, max(len(value), nested), limits.max_ids, "entries")
+            _at_most(name, len(value), limits.max_ids, "entries")
+            _at_most(
+                name, sum(len(item) for item in value if isinstance(item, (tuple, list))), limits.max_ids, "entries"
+            )
         elif name == "prompt_token_ids":
             _at_most(name, len(value), limits.max_prompt_chars, "entries")
         elif name == "messages":

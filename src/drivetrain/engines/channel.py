@@ -65,12 +65,11 @@ class StepChannel:
         return self
 
     async def __anext__(self) -> Step:
-        while True:
+        while not self._steps:
             if self._aborted:
                 raise Cancelled("the request was cancelled")
-            if self._steps:
-                return self._steps.popleft()
-            await self._wait()
+            await self._arrival()
+        return self._steps.popleft()
 
     async def follow(self, hear: Callable[[Step], bool]) -> None:
         while True:
@@ -86,7 +85,7 @@ class StepChannel:
                 continue
             self._hear = hear
             try:
-                await self._wait()
+                await self._arrival()
                 if not self._followed:
                     return
             finally:
@@ -125,15 +124,13 @@ class StepChannel:
         return self._hear is not None
 
     def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        reader, self._reader = self._reader, None
+        if reader is not None and not reader.done():
+            reader.set_result(None)
 
-    async def _wait(self) -> None:
-        """For something new. Raises as `__anext__` where nothing can come."""
+    def _arrival(self) -> asyncio.Future[None]:
+        """Done once there is something new. Raises as `__anext__` where nothing can come."""
         if self._released:
             raise self._error or StopAsyncIteration
         self._reader = asyncio.get_running_loop().create_future()
-        try:
-            await self._reader
-        finally:
-            self._reader = None
+        return self._reader

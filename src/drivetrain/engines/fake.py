@@ -71,6 +71,7 @@ class _Running:
     likeliest: list[int]
     position: list[int]
     open: set[int]
+    limit: int
     started: float
     steps: int = 0
     prompt_told: bool = False
@@ -129,6 +130,7 @@ class FakeEngine:
             likeliest=self._ended(text),
             position=[0] * n,
             open=set(range(n)),
+            limit=request.max_tokens if request.max_tokens is not None else request.context_length,
             started=time.monotonic(),
         )
         if self._closed or self._dead:
@@ -172,18 +174,23 @@ class FakeEngine:
                 self._wake.clear()
                 await self._wake.wait()
             self.steps_run += 1
-            for running in list(self._running):
-                self._advance(running)
-            self._running = [r for r in self._running if r.open and not r.channel.aborted]
+            ended = False
+            now = time.monotonic()
+            for running in tuple(self._running):
+                self._advance(running, now)
+                ended |= not running.open
+            if ended:
+                self._running = [r for r in self._running if r.open]
             await asyncio.sleep(self.script.step_delay_s)
 
-    def _advance(self, running: _Running) -> None:
+    def _advance(self, running: _Running, now: float) -> None:
         """One step of one request. What it raises ends this request and no other."""
         script, channel = self.script, running.channel
         if channel.aborted:
+            running.open.clear()
             channel.release()
             return
-        if script.hang_at_step == running.steps or time.monotonic() - running.started < script.first_delay_s:
+        if script.hang_at_step == running.steps or now < running.started + script.first_delay_s:
             return
         try:
             if script.fault is not None and running.steps == script.fault_at_step:
@@ -199,7 +206,7 @@ class FakeEngine:
             channel.release(error)
             return
         running.steps += 1
-        self._last_progress = time.monotonic()
+        self._last_progress = now
         if not running.open:
             channel.release()
 
@@ -225,21 +232,27 @@ class FakeEngine:
 
     def _next_step(self, running: _Running, index: int) -> TokenStep:
         request, source = running.request, running.sources[index]
-        limit = request.max_tokens if request.max_tokens is not None else request.context_length
-        ids: list[int] = []
-        begin = running.position[index]
-        reason = FinishReason.LENGTH if limit == 0 else None
-        while len(ids) < self.script.ids_per_step and reason is None:
+        if self.script.ids_per_step == 1 and request.logprobs is None:
             at = running.position[index]
             token_id = source[at % len(source)]
-            if at < request.min_tokens and token_id in request.stop_ids:
+            if at + 1 < running.limit and token_id not in request.stop_ids:  # what it mostly comes to
+                running.position[index] = at + 1
+                return TokenStep(index, (token_id,))
+        ids: list[int] = []
+        begin = running.position[index]
+        reason = None
+        for at in range(begin, min(begin + self.script.ids_per_step, running.limit)):
+            token_id = source[at % len(source)]
+            if token_id in request.stop_ids:
+                if at >= request.min_tokens:
+                    ids.append(token_id)
+                    reason = FinishReason.STOP
+                    break
                 token_id = source[0] if source[0] not in request.stop_ids else ord("x")
             ids.append(token_id)
-            running.position[index] += 1
-            if token_id in request.stop_ids:
-                reason = FinishReason.STOP
-            elif running.position[index] >= limit:
-                reason = FinishReason.LENGTH
+        running.position[index] = end = begin + len(ids)
+        if reason is None and end >= running.limit:
+            reason = FinishReason.LENGTH
         logprobs = None
         if request.logprobs is not None:
             likeliest = running.likeliest
@@ -281,7 +294,7 @@ def _turned(ids: list[int], request: EngineRequest, seed: int) -> list[int]:
     """Above temperature 0 the seed turns the text by some places."""
     if request.sampling.greedy or len(ids) < 2:
         return ids
-    turn = random.Random(seed).randrange(len(ids))  # noqa: S311 - not for secrets
+    turn = seed * 0x9E3779B97F4A7C15 % 2**64 % len(ids)
     return ids[turn:] + ids[:turn]
 
 

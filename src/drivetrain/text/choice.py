@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from drivetrain.core.engine import IdLogprobs
 from drivetrain.core.events import ChoiceFinished, Delta
@@ -16,6 +17,9 @@ from drivetrain.core.results import FinishReason, MatchedStop, TokenLogprob, Top
 from drivetrain.core.tokenizer import Detokenizer, Tokenizer
 from drivetrain.text.stops import StopMatcher
 from drivetrain.text.utf8 import Utf8Stream
+
+KEPT_CHARS = 1000
+"""Of all stops of a request together, for their automaton to be kept for the next one that names the same."""
 
 
 class StopRules:
@@ -41,7 +45,7 @@ class StopRules:
         self._spelled = {_spell(ids, tokenizer): ids for ids in sequences if tokenizer}
         strings = tuple(strings)
         texts = {*strings, *self._spelled} - {""}
-        self.texts: StopMatcher[str] | None = StopMatcher(sorted(texts)) if texts else None
+        self.texts: StopMatcher[str] | None = _matcher(tuple(sorted(texts))) if texts else None
         self.sequences: StopMatcher[int] | None = StopMatcher(sequences) if sequences else None
         for string in strings:
             self._spelled.pop(string, None)
@@ -49,6 +53,16 @@ class StopRules:
     def named(self, matched: str) -> MatchedStop:
         """The stop as the caller gave it: an id sequence that was matched by its text is named by its ids."""
         return self._spelled.get(matched, matched)
+
+
+def _matcher(stops: tuple[str, ...]) -> StopMatcher[str]:
+    """Callers name the same few stops again and again. Only short ones are kept."""
+    return _kept_matcher(stops) if sum(map(len, stops)) <= KEPT_CHARS else StopMatcher(stops)
+
+
+@lru_cache(maxsize=64)
+def _kept_matcher(stops: tuple[str, ...]) -> StopMatcher[str]:
+    return StopMatcher(stops)
 
 
 def _spell(ids: tuple[int, ...], tokenizer: Tokenizer | None) -> str:

@@ -51,12 +51,12 @@ class HfTokenizer:
         """Read once: the library makes it anew, some tens of milliseconds, each time it is asked."""
         return dict(self._tokenizer.get_vocab())
 
-    @property
+    @cached_property
     def bos_token(self) -> str | None:
         token: str | None = self._tokenizer.bos_token
         return token
 
-    @property
+    @cached_property
     def eos_token(self) -> str | None:
         token: str | None = self._tokenizer.eos_token
         return token

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -159,7 +159,13 @@ class Run:
             while not self._events:
                 if self._over():
                     raise StopAsyncIteration
-                await self._advance_or_fail()
+                try:
+                    if self._stream is None:
+                        await self._start()
+                    else:
+                        self._take_step(await anext(self._stream))
+                except BaseException as exc:  # noqa: BLE001 - what may pass is raised again
+                    self._end_by(exc)
             return self._events.popleft()
         finally:
             self._reading = False
@@ -192,14 +198,17 @@ class Run:
                 return False
             return hand_on() and not self._ended
 
-        async def follow_steps(stream: EngineStream) -> None:
-            await stream.follow(take)
-            if failure is not None:
-                raise failure
-
         try:
             while hand_on() and not self._over():
-                await self._advance_or_fail(follow_steps)
+                try:
+                    if self._stream is None:
+                        await self._start()
+                    else:
+                        await self._stream.follow(take)
+                        if failure is not None:
+                            raise failure
+                except BaseException as exc:  # noqa: BLE001 - what may pass is raised again
+                    self._end_by(exc)
         finally:
             self._reading = False
         if broken is not None:
@@ -261,26 +270,19 @@ class Run:
 
     # The way of a request
 
-    async def _advance_or_fail(self, read: Callable[[EngineStream], Awaitable[None]] | None = None) -> None:
-        """Start, then take the next step, or what else `read` does with the engine's stream."""
-        try:
-            if self._stream is None:
-                await self._start()
-            elif read is not None:
-                await read(self._stream)
-            else:
-                self._take_step(await anext(self._stream))
-        except StopAsyncIteration:
+    def _end_by(self, exc: BaseException) -> None:
+        """End the request by what was raised on its way. Raises again what is not the request's alone."""
+        if isinstance(exc, StopAsyncIteration):
             self._fail(EngineFailed("the engine ended without finishing the answer"))
-        except DrivetrainError as exc:
+        elif isinstance(exc, DrivetrainError):
             self._fail(exc)
-        except asyncio.CancelledError:
+        elif isinstance(exc, asyncio.CancelledError):
             self.interrupt(Cancelled("the reader was cancelled"))
-            raise
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise exc
+        elif isinstance(exc, (KeyboardInterrupt, SystemExit, GeneratorExit)):
             self.interrupt(Cancelled("the program is ending"))
-            raise
-        except BaseException as exc:  # noqa: BLE001 - the boundary: a bug, ours or a library's, is one typed ending
+            raise exc
+        else:  # a bug, ours or a library's, is one typed ending
             error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
             error.__cause__ = exc
             self._fail(error)
@@ -355,8 +357,23 @@ class Run:
             return
         if isinstance(step, PromptStep):
             self._take_prompt(step)
-        else:
-            self._take(step)
+            return
+        if not self._begun:
+            raise EngineFailed("the engine gave tokens before it told the prompt")
+        choice = self._choices[step.index]
+        if choice.finished:
+            return
+        self.times.last_token = now = time.monotonic()
+        before = choice.num_tokens
+        delta = choice.feed(step.token_ids, step.logprobs, step.pieces)
+        if delta is not None:
+            self._give(delta)
+        if number := choice.num_tokens - before:
+            self._count_tokens(step.index, number, now)
+        if step.reason is not None and (rest := choice.finish(step.reason)) is not None:
+            self._give(rest)
+        if choice.finished is not None:
+            self._finish_choice(choice, by_engine=step.reason is not None)
 
     def _take_prompt(self, step: PromptStep) -> None:
         self.cached_tokens = step.cached_tokens
@@ -367,29 +384,13 @@ class Run:
         if step.logprobs is not None:
             self._echo(step)
 
-    def _take(self, step: TokenStep) -> None:
-        if not self._begun:
-            raise EngineFailed("the engine gave tokens before it told the prompt")
-        choice = self._choices[step.index]
-        if choice.finished:
-            return
-        self.times.last_token = now = time.monotonic()
-        before = choice.num_tokens
-        self._give(choice.feed(step.token_ids, step.logprobs, step.pieces))
-        if choice.num_tokens > before:
-            self._count_tokens(step.index, choice.num_tokens - before, now)
-        if choice.finished is None and step.reason is not None:
-            self._give(choice.finish(step.reason))
-        if choice.finished is not None:
-            self._finish_choice(choice, by_engine=step.reason is not None)
-
     def _count_tokens(self, index: int, number: int, now: float) -> None:
         stats, collected = self._stats, self._collected[index]
         stats.completion_tokens += number
-        if collected.last_token is not None:
-            stats.between_tokens_s.observe((now - collected.last_token) / number, number)
-        collected.last_token = now
-        if self.times.first_token is None:
+        before, collected.last_token = collected.last_token, now
+        if before is not None:
+            stats.between_tokens_s.observe((now - before) / number, number)
+        elif self.times.first_token is None:
             self.times.first_token = now
             stats.first_token_s.observe(now - self.times.entered)
             stats.prefill_s.observe(now - (self.times.admitted or now))
@@ -419,10 +420,8 @@ class Run:
 
     # Text on its way out
 
-    def _give(self, delta: Delta | None) -> None:
+    def _give(self, delta: Delta) -> None:
         """Send a delta, or gather it with its neighbours up to the stream interval."""
-        if delta is None:
-            return
         if not self._waiting and len(delta.token_ids) >= self._interval:
             self._send(delta)
             return

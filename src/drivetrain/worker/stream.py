@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from drivetrain.core.errors import Cancelled
 from drivetrain.core.events import Event
@@ -40,8 +41,8 @@ class EventStream:
     def __aiter__(self) -> EventStream:
         return self
 
-    async def __anext__(self) -> Event:
-        return await self._run.next_event()
+    def __anext__(self) -> Coroutine[Any, Any, Event]:
+        return self._run.next_event()
 
     async def follow(self, hear: Callable[[Sequence[Event]], bool]) -> None:
         """The same events, handed to `hear` where they arise, until the last one or until it returns False."""

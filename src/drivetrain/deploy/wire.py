@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Usage
+from drivetrain.core.results import TokenLogprob, Usage
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Reply:
     number: int
 
 
-_EVENTS: dict[str, type] = {cls.__name__: cls for cls in (Started, Delta, ChoiceFinished, Finished)}
+_EVENTS: dict[str, type] = {cls.__name__: cls for cls in (Started, ChoiceFinished, Finished)}
 _ERROR = "error"
 _REPLY = "reply"
 _SIMPLE = frozenset({int, str, float, bool})
@@ -91,7 +91,8 @@ def load_events(data: bytes) -> tuple[list[Event], tuple[DrivetrainError, Usage]
     events: list[Event] = []
     for item in json.loads(data):
         if type(item[0]) is int:
-            events.append(Delta(item[0], item[1], tuple(item[2])))
+            logprobs = _shaped(tuple[TokenLogprob, ...], item[3]) if len(item) > 3 else None
+            events.append(Delta(item[0], item[1], tuple(item[2]), logprobs))
         elif item[0] == _ERROR:
             return events, (_error(item[1]), _shaped(Usage, item[2]))
         else:
@@ -100,8 +101,9 @@ def load_events(data: bytes) -> tuple[list[Event], tuple[DrivetrainError, Usage]
 
 
 def _plain_event(event: Event) -> list[Any]:
-    if type(event) is Delta and event.logprobs is None:
-        return [event.index, event.text, event.token_ids]
+    if isinstance(event, Delta):
+        plain = [event.index, event.text, event.token_ids]
+        return plain if event.logprobs is None else [*plain, _plain(event.logprobs)]
     return [type(event).__name__, _plain(event)]
 
 

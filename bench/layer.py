@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -42,6 +43,8 @@ TEXT = "The quick brown fox jumps over the lazy dog, then it goes home to have s
 ASKED = {"ignore_eos": True, "stop": ["###", "\n\nUser:"]}
 SHAPES = ((1, 100, 100), (1, 400, 25), (1, 1000, 10), (1, 4000, 3), (16, 1000, 1), (128, 400, 1), (512, 200, 1))
 """Streams side by side, tokens of each, and how often one after the other."""
+ROUNDS = 5
+"""At least, in process. Of all rounds the median is told, and the least: what others do on the machine only adds."""
 SHORT = 2000
 TURNS = 100_000
 TAKER = """
@@ -80,11 +83,13 @@ async def in_process(tracer: Tracer | None = None) -> list[dict[str, Any]]:
 
         await one(200)
         for streams, tokens, times in SHAPES:
-            before = time.process_time()
-            for _ in range(times):
+            costs = []
+            for _ in range(max(times, ROUNDS)):
+                before = time.process_time()
                 await asyncio.gather(*(one(tokens) for _ in range(streams)))
-            cost = (time.process_time() - before) / streams / tokens / times
-            rows.append({"streams": streams, "tokens": tokens, "us_per_token": round(cost * 1e6, 1)})
+                costs.append(round((time.process_time() - before) / streams / tokens * 1e6, 1))
+            row = {"streams": streams, "tokens": tokens, "us_per_token": round(statistics.median(costs), 1)}
+            rows.append({**row, "least": min(costs)})
         began = time.process_time()
         for _ in range(SHORT):
             await one(1)

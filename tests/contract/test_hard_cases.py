@@ -149,6 +149,7 @@ async def test_sizes_are_judged_before_contents(worker: Worker) -> None:
     huge: dict[str, Any] = {
         "logit_bias": dict.fromkeys(range(500_000), 1.0), "stop_sequences": [tuple(range(1_000_000))],
         "suppress_tokens": [1] * 1_000_000, "stop": ["x"] * 1_000_000, "bad_words_ids": [[1]] * 1_000_000,
+        "sequence_bias": [[[1] * 1_000_000, 1.0]],
     }  # fmt: skip
     for name, value in huge.items():
         with pytest.raises(InvalidRequest) as caught:

@@ -248,10 +248,10 @@ def _check_sizes(stated: Mapping[str, Any], limits: Limits) -> None:
         if not isinstance(value, (tuple, list, Mapping)):
             continue
         if name in _ID_FIELDS:
-            _at_most(name, len(value), limits.max_ids, "entries")
-            _at_most(
-                name, sum(len(item) for item in value if isinstance(item, (tuple, list))), limits.max_ids, "entries"
-            )
+            level = [value]
+            while level:
+                _at_most(name, sum(map(len, level)), limits.max_ids, "entries")
+                level = [item for items in level for item in items if isinstance(item, (tuple, list))]
         elif name == "prompt_token_ids":
             _at_most(name, len(value), limits.max_prompt_chars, "entries")
         elif name == "messages":

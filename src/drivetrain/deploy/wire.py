@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import TokenLogprob, Usage
+from drivetrain.core.results import Usage
 
 T = TypeVar("T")
 
@@ -91,8 +91,10 @@ def load_events(data: bytes) -> tuple[list[Event], tuple[DrivetrainError, Usage]
     events: list[Event] = []
     for item in json.loads(data):
         if type(item[0]) is int:
-            logprobs = _shaped(tuple[TokenLogprob, ...], item[3]) if len(item) > 3 else None
-            events.append(Delta(item[0], item[1], tuple(item[2]), logprobs))
+            events.append(Delta(item[0], item[1], tuple(item[2])))
+        elif item[0] == Delta.__name__:
+            told = {name: value for name, value in item[1].items() if name in Delta._fields}
+            events.append(Delta(**{name: _shaped(_hints(Delta)[name], value) for name, value in told.items()}))
         elif item[0] == _ERROR:
             return events, (_error(item[1]), _shaped(Usage, item[2]))
         else:
@@ -102,8 +104,9 @@ def load_events(data: bytes) -> tuple[list[Event], tuple[DrivetrainError, Usage]
 
 def _plain_event(event: Event) -> list[Any]:
     if isinstance(event, Delta):
-        plain = [event.index, event.text, event.token_ids]
-        return plain if event.logprobs is None else [*plain, _plain(event.logprobs)]
+        if event.logprobs is None:
+            return [event.index, event.text, event.token_ids]
+        return [Delta.__name__, {name: _plain(value) for name, value in event._asdict().items()}]
     return [type(event).__name__, _plain(event)]
 
 

@@ -294,7 +294,7 @@ def _turned(ids: list[int], request: EngineRequest, seed: int) -> list[int]:
     """Above temperature 0 the seed turns the text by some places."""
     if request.sampling.greedy or len(ids) < 2:
         return ids
-    turn = seed * 0x9E3779B97F4A7C15 % 2**64 % len(ids)
+    turn = ((seed + 1) * 0x9E3779B97F4A7C15 % 2**64 >> 32) % len(ids)
     return ids[turn:] + ids[:turn]
 
 

@@ -18,7 +18,7 @@ from drivetrain.core.tokenizer import Detokenizer, Tokenizer
 from drivetrain.text.stops import StopMatcher
 from drivetrain.text.utf8 import Utf8Stream
 
-KEPT_CHARS = 1000
+KEPT_CHARS = 100
 """Of all stops of a request together, for their automaton to be kept for the next one that names the same."""
 
 

@@ -164,8 +164,9 @@ class Run:
                         await self._start()
                     else:
                         self._take_step(await anext(self._stream))
-                except BaseException as exc:  # noqa: BLE001 - what may pass is raised again
-                    self._end_by(exc)
+                except BaseException as exc:
+                    if not self._end_by(exc):
+                        raise
             return self._events.popleft()
         finally:
             self._reading = False
@@ -207,8 +208,9 @@ class Run:
                         await self._stream.follow(take)
                         if failure is not None:
                             raise failure
-                except BaseException as exc:  # noqa: BLE001 - what may pass is raised again
-                    self._end_by(exc)
+                except BaseException as exc:
+                    if not self._end_by(exc):
+                        raise
         finally:
             self._reading = False
         if broken is not None:
@@ -270,22 +272,23 @@ class Run:
 
     # The way of a request
 
-    def _end_by(self, exc: BaseException) -> None:
-        """End the request by what was raised on its way. Raises again what is not the request's alone."""
+    def _end_by(self, exc: BaseException) -> bool:
+        """End the request by what was raised on its way. False: it is not the request's alone, and goes on."""
         if isinstance(exc, StopAsyncIteration):
             self._fail(EngineFailed("the engine ended without finishing the answer"))
         elif isinstance(exc, DrivetrainError):
             self._fail(exc)
         elif isinstance(exc, asyncio.CancelledError):
             self.interrupt(Cancelled("the reader was cancelled"))
-            raise exc
+            return False
         elif isinstance(exc, (KeyboardInterrupt, SystemExit, GeneratorExit)):
             self.interrupt(Cancelled("the program is ending"))
-            raise exc
+            return False
         else:  # a bug, ours or a library's, is one typed ending
             error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
             error.__cause__ = exc
             self._fail(error)
+        return True
 
     async def _start(self) -> None:
         """Admit, prepare, hand to the engine. Gives the first event, and the echo if there is one."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from drivetrain.core.errors import Cancelled
 from drivetrain.core.events import Event
@@ -41,8 +40,8 @@ class EventStream:
     def __aiter__(self) -> EventStream:
         return self
 
-    def __anext__(self) -> Coroutine[Any, Any, Event]:
-        return self._run.next_event()
+    async def __anext__(self) -> Event:
+        return await self._run.next_event()  # in a frame that holds the stream: nobody else may
 
     async def follow(self, hear: Callable[[Sequence[Event]], bool]) -> None:
         """The same events, handed to `hear` where they arise, until the last one or until it returns False."""

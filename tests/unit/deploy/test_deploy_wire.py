@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -43,6 +44,17 @@ EVENTS: list[Event] = [
 
 def test_events() -> None:
     assert wire.load_events(wire.dump_events(EVENTS)) == (EVENTS, None)
+
+
+def test_events_of_a_replica_of_another_version() -> None:
+    """A rolling update has both for a while: this is what is read and written by all that there have been."""
+    logprob = {"token_id": 1, "token": "a", "bytes": "YQ==", "logprob": -0.5, "top": [], "text_offset": 0}
+    told = b'[[0,"a",[1]],["Delta",{"index":0,"text":"a","token_ids":[1],"logprobs":[%b],"new":1}]]'
+    told %= json.dumps(logprob).encode()
+    events: list[Event] = [Delta(0, "a", (1,)), Delta(0, "a", (1,), (TokenLogprob(1, "a", b"a", -0.5, (), 0),))]
+    assert wire.load_events(told) == (events, None)
+    del (again := json.loads(told))[1][1]["new"]
+    assert json.loads(wire.dump_events(events)) == again
 
 
 REQUESTS: list[dict[str, Any]] = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -149,6 +151,34 @@ async def test_other_endings(ending: str) -> None:
             await following
         await asyncio.sleep(0.02)
         assert made.status.running == 0
+
+
+async def test_a_stream_that_only_its_reader_holds() -> None:
+    async with worker() as made:
+        assert isinstance(await anext(made.stream(prompt="x")), Started)
+
+
+async def test_a_cancelled_reader_leaves_nothing_for_the_collector() -> None:
+    async with worker(repeat=True, max_concurrency=1) as made:
+        held: list[weakref.ref[object]] = []
+
+        async def read() -> None:
+            stream = made.stream(prompt="x")
+            held.append(weakref.ref(stream))
+            async for _ in stream:
+                pass
+
+        gc.collect()
+        gc.disable()
+        try:
+            reading = asyncio.create_task(read())
+            await asyncio.sleep(0.01)
+            reading.cancel()
+            await asyncio.wait([reading])
+            del reading
+            assert held[0]() is None
+        finally:
+            gc.enable()
 
 
 async def test_one_reader() -> None:

@@ -12,10 +12,8 @@ S = TypeVar("S", bound=Hashable)
 class StopMatcher(Generic[S]):
     """An Aho-Corasick automaton. It never changes once it is built: choices and requests share it.
 
-    States are small integers.
-
-    `depth(state)` is the length of the longest suffix of what was read that may still grow into a stop: so many
-    symbols must be held back.
+    States are small integers. `depth(state)` is the length of the longest suffix of what was read that may still
+    grow into a stop: so many symbols must be held back.
     """
 
     ROOT = 0

@@ -1,7 +1,7 @@
 """What crosses between a replica and a handle: JSON in bytes, so that old and new replicas understand each other.
 
 Ray would pickle whatever it is given; of ours it carries bytes only. The types are read from the annotations of the
-contract's own dataclasses, and a field that the other side does not know is left out.
+contract's own dataclasses and named tuples, and a field that the other side does not know is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reply:
     number: int
 
 
-_EVENTS: dict[str, type] = {cls.__name__: cls for cls in (Started, ChoiceFinished, Finished)}
+_EVENTS: dict[str, type] = {cls.__name__: cls for cls in (Started, Delta, ChoiceFinished, Finished)}
 _ERROR = "error"
 _REPLY = "reply"
 _SIMPLE = frozenset({int, str, float, bool})
@@ -92,9 +92,6 @@ def load_events(data: bytes) -> tuple[list[Event], tuple[DrivetrainError, Usage]
     for item in json.loads(data):
         if type(item[0]) is int:
             events.append(Delta(item[0], item[1], tuple(item[2])))
-        elif item[0] == Delta.__name__:
-            told = {name: value for name, value in item[1].items() if name in Delta._fields}
-            events.append(Delta(**{name: _shaped(_hints(Delta)[name], value) for name, value in told.items()}))
         elif item[0] == _ERROR:
             return events, (_error(item[1]), _shaped(Usage, item[2]))
         else:
@@ -103,10 +100,8 @@ def load_events(data: bytes) -> tuple[list[Event], tuple[DrivetrainError, Usage]
 
 
 def _plain_event(event: Event) -> list[Any]:
-    if isinstance(event, Delta):
-        if event.logprobs is None:
-            return [event.index, event.text, event.token_ids]
-        return [Delta.__name__, {name: _plain(value) for name, value in event._asdict().items()}]
+    if type(event) is Delta and event.logprobs is None:
+        return [event.index, event.text, event.token_ids]
     return [type(event).__name__, _plain(event)]
 
 
@@ -141,6 +136,8 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         named = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: _plain(item) for field, item in named if item is not None or field.default is not None}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):  # a named one
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, frozenset)):
@@ -179,7 +176,7 @@ def _shaped(hint: Any, value: Any) -> Any:
         return {int(k) if key is int else k: _shaped(item_hint, item) for k, item in value.items()}
     if hint is bytes:
         return base64.b64decode(value)
-    if isinstance(hint, type) and is_dataclass(hint):
+    if isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields")):
         hints = _hints(hint)
         return hint(**{name: _shaped(hints[name], item) for name, item in value.items() if name in hints})
     if isinstance(hint, type) and issubclass(hint, Enum):

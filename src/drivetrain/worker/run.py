@@ -9,9 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from drivetrain.core.engine import Engine, EngineInfo, EngineStream, PromptStep, Step, TokenStep
+from drivetrain.core.engine import Engine, EngineInfo, EngineStream, PromptStep, Step
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
 from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
@@ -20,6 +20,7 @@ from drivetrain.core.stats import Stats
 from drivetrain.text.choice import ChoiceText, echo_entries
 from drivetrain.worker.admission import Admission, Ticket
 from drivetrain.worker.collected import Collected, finish_reasons
+from drivetrain.worker.echo import NothingToSample
 from drivetrain.worker.prepare import Prepared, Preparer
 
 T = TypeVar("T")
@@ -61,37 +62,6 @@ class Times:
     first_token: float | None = None
     last_token: float | None = None
     ended: float | None = None
-
-
-class NothingToSample:
-    """The steps of an echo alone: no engine is asked, and every choice is at its limit."""
-
-    unread = 0
-
-    def __init__(self, choices: int) -> None:
-        self._steps = iter([TokenStep(index, (), None, FinishReason.LENGTH) for index in range(choices)])
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> TokenStep:
-        return next(self._steps)
-
-    async def follow(self, hear: Callable[[Step], bool]) -> None:
-        while hear(next(self._steps)):
-            pass
-
-    def finish(self, index: int) -> None:
-        return None
-
-    def abort(self) -> None:
-        return None
-
-    async def aclose(self) -> None:
-        return None
-
-    def on_released(self, callback: Callable[[], None]) -> None:
-        callback()
 
 
 class Run:

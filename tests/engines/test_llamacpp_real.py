@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,25 @@ async def test_those_who_come_at_once_to_an_idle_engine_begin_together(smollm2: 
             assert [one.choices[0].token_ids for one in found] == [one.choices[0].token_ids for one in alone]
             assert all(one.usage.cached_tokens < one.usage.prompt_tokens for one in found)
     assert together >= 3
+
+
+async def test_a_crowd_of_texts_leaves_the_server_threads_for_others(smollm2: str) -> None:
+    """Each open connection has one of the server's threads, for five seconds though nothing is asked on it."""
+    worker = worker_on(path_of(smollm2), slots=1)
+    async with worker:
+        assert worker._info is not None
+        tokenizer, all_there = worker._info.tokenizer, threading.Barrier(40)
+
+        def ids() -> list[int]:
+            all_there.wait(30)
+            return tokenizer.encode(Prompt.raw(STORY * 300))
+
+        with ThreadPoolExecutor(40) as threads:
+            began = time.monotonic()
+            asked = [threads.submit(ids) for _ in range(40)]
+            assert len({tuple(await asyncio.wrap_future(one)) for one in asked}) == 1
+            assert (await worker.generate(prompt=STORY, max_tokens=2, **GREEDY)).usage.completion_tokens == 2
+            assert time.monotonic() - began < 4
 
 
 async def test_the_prompt_cache(worker: Worker) -> None:

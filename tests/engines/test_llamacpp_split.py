@@ -6,10 +6,12 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from drivetrain.core.errors import EngineFailed
+from drivetrain.engines.llamacpp.host import SPLITS
 from drivetrain.engines.llamacpp.tokenizer import ServerSplit
 
 BODY = json.dumps({"tokens": [1, 2]}).encode()
@@ -67,3 +69,40 @@ def test_an_answer_that_breaks_off_is_an_error_once() -> None:
         split("text", specials=True)
     assert server.connections == 1
     server.stop()
+
+
+def test_many_at_once_share_a_few_connections() -> None:
+    """Of a server that answers nobody until all have come that can."""
+    come, closing = threading.Semaphore(0), threading.Event()
+    opened: list[socket.socket] = []
+
+    def answer(connection: socket.socket) -> None:
+        while connection.recv(2**16):
+            come.release()
+            closing.wait(10)
+            connection.sendall(ANSWER)
+
+    def accept(listening: socket.socket, threads: ThreadPoolExecutor) -> None:
+        while True:
+            connection, _ = listening.accept()
+            if closing.is_set() and not connection.recv(1, socket.MSG_PEEK):
+                connection.close()
+                return
+            opened.append(connection)
+            threads.submit(answer, connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(64) as threads:
+        port = listening.getsockname()[1]
+        threads.submit(accept, listening, threads)
+        split = ServerSplit("127.0.0.1", port, "key")
+        asked = [threads.submit(split, "text", specials=True) for _ in range(32)]
+        for _ in range(SPLITS):
+            assert come.acquire(timeout=10)
+        assert not come.acquire(timeout=0.2)
+        closing.set()
+        assert [one.result(10) for one in asked] == [[1, 2]] * 32
+        assert len(opened) == SPLITS
+        del split, asked
+        socket.create_connection(("127.0.0.1", port)).close()
+    for connection in opened:
+        connection.close()

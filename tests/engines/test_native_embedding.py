@@ -17,7 +17,7 @@ from drivetrain.core.engine import EmbedItem
 from drivetrain.core.errors import EngineFailed, InvalidSetting, OutOfMemory
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native import embedding
-from drivetrain.engines.native.embedding import EmbedCall, Embedder
+from drivetrain.engines.native.embedding import CallOver, EmbedCall, Embedder
 from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.worker.worker import Worker
 
@@ -141,26 +141,60 @@ async def test_streams_and_texts_do_not_touch_each_other(worker: Worker, short_p
         close((await task).vectors, vectors)
 
 
-async def test_a_stream_goes_on_while_texts_are_embedded(worker: Worker, short_passes: None) -> None:
-    many = asyncio.create_task(worker.embed(IDS * 40))
+class PassLog:
+    """Writes down on the engine's own thread what the passes did: read from the event loop, their number is of some
+    moment, and no one knows how many more there will be before a request reaches the engine."""
+
+    def __init__(self, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_beside = 0
+        """Passes beside running requests."""
+        self.added: list[tuple[EmbedCall, int]] = []
+        """Each call, and the passes before it."""
+        self.over: dict[EmbedCall, int] = {}
+        """After how many passes a call was over."""
+        step, add = embedder.step, embedder.add
+
+        def logged_step(limit_s: float | None = None) -> list[CallOver]:
+            self.num_beside += limit_s is not None
+            over = step(limit_s)
+            self.over.update({one.job: embedder.passes_run for one in over})
+            return over
+
+        def logged_add(call: EmbedCall) -> list[CallOver]:
+            self.added.append((call, embedder.passes_run))
+            return add(call)
+
+        monkeypatch.setattr(embedder, "step", logged_step)
+        monkeypatch.setattr(embedder, "add", logged_add)
+
+    def num_passes(self, index: int) -> int:
+        """Between the coming and the end of a call."""
+        call, before = self.added[index]
+        return self.over[call] - before
+
+
+async def test_a_stream_goes_on_while_texts_are_embedded(
+    worker: Worker, short_passes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = PassLog(embedder_of(worker), monkeypatch)
+    many = asyncio.create_task(worker.embed(IDS * 60))
     while not embedder_of(worker).passes_run:
         await asyncio.sleep(0)
-    before = embedder_of(worker).passes_run
     await worker.generate(prompt="Hello", **STREAM)
     assert not many.done()
-    assert embedder_of(worker).passes_run - before <= STREAM["max_tokens"] + 5  # one pass a step, and a few about it
-    await many
+    assert 0 < log.num_beside <= STREAM["max_tokens"] + 5  # one pass a step, and a few for the prompt
+    assert len((await many).vectors) == len(IDS) * 60
 
 
-async def test_calls_take_turns(worker: Worker, short_passes: None) -> None:
-    large = asyncio.create_task(worker.embed([[5] * 100] * 50))
+async def test_calls_take_turns(worker: Worker, short_passes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PassLog(embedder_of(worker), monkeypatch)
+    large = asyncio.create_task(worker.embed([[5] * 100] * 100))
     while not embedder_of(worker).passes_run:
         await asyncio.sleep(0)
-    before = embedder_of(worker).passes_run
     await worker.embed([[6] * 20])
     assert not large.done()
-    assert embedder_of(worker).passes_run - before < 20
-    assert len((await large).vectors) == 50
+    assert log.num_passes(1) < 20
+    assert len((await large).vectors) == 100
 
 
 async def test_a_call_that_is_given_up_ends_at_once(worker: Worker, short_passes: None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
@@ -14,6 +15,7 @@ from drivetrain.core.tokenizer import Detokenizer
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.answer import Answer
 from drivetrain.engines.llamacpp.errors import ServerRefused
+from drivetrain.engines.llamacpp.host import SPLITS
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.text.detokenizers import TableDetokenizer
 from drivetrain.text.spans import find_specials
@@ -29,7 +31,10 @@ class Split(Protocol):
 
 
 class ServerSplit:
-    """Asks the server's `/tokenize`, on connections that are kept: a new one costs as much as the question."""
+    """Asks the server's `/tokenize`, on connections that are kept: a new one costs as much as the question.
+
+    There are `SPLITS` of them at the most; further callers wait for their turn.
+    """
 
     def __init__(self, host: str, port: int, key: str) -> None:
         self._address = (host, port)
@@ -38,6 +43,7 @@ class ServerSplit:
             "Content-Type: application/json\r\nContent-Length: "
         )
         self._kept: list[socket.socket] = []
+        self._free = threading.BoundedSemaphore(SPLITS)
 
     def __del__(self) -> None:
         for kept in self._kept:
@@ -49,7 +55,9 @@ class ServerSplit:
         body = json.dumps({"content": text, "add_special": add_special, "parse_special": specials})
         request = f"{self._head}{len(body)}\r\n\r\n{body}".encode()
         try:
-            return [int(i) for i in json.loads(self._ask(request))["tokens"]]
+            with self._free:
+                answer = self._ask(request)
+            return [int(i) for i in json.loads(answer)["tokens"]]
         except Exception as exc:
             raise errors.while_running(exc) from exc
 

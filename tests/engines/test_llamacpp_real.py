@@ -290,7 +290,7 @@ async def test_a_crowd_of_texts_leaves_the_server_threads_for_others(smollm2: st
         with ThreadPoolExecutor(40) as threads:
             began = time.monotonic()
             asked = [threads.submit(ids) for _ in range(40)]
-            assert len({tuple(await asyncio.wrap_future(one)) for one in asked}) == 1
+            assert len({tuple(ids) for ids in await asyncio.gather(*map(asyncio.wrap_future, asked))}) == 1
             assert (await worker.generate(prompt=STORY, max_tokens=2, **GREEDY)).usage.completion_tokens == 2
             assert time.monotonic() - began < 4
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -21,12 +23,19 @@ import pytest
 COMMAND = [sys.executable, "-m", "drivetrain", "serve"]
 
 
+def _limited(open_files: int | None) -> list[str]:
+    """Both limits, so that it cannot raise them."""
+    return [] if open_files is None else ["bash", "-c", f'ulimit -n {open_files}; exec "$0" "$@"']
+
+
 class Process:
-    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, environment: dict[str, str] | None = None, open_files: int | None = None
+    ) -> None:
         # What is printed goes through a pipe, so the process must flush it itself.
         clean = {k: v for k, v in os.environ.items() if k != "DRIVETRAIN_API_KEY"}
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*_limited(open_files), *COMMAND, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -56,14 +65,42 @@ class Process:
 
 
 @contextlib.contextmanager
-def started(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[Process]:
-    made = Process(*arguments, environment=environment)
+def started(
+    *arguments: str, environment: dict[str, str] | None = None, open_files: int | None = None
+) -> Iterator[Process]:
+    made = Process(*arguments, environment=environment, open_files=open_files)
     try:
         yield made
     finally:
         if made.process.poll() is None:
             made.process.kill()
         made.process.communicate(timeout=30)
+
+
+def test_a_process_that_may_open_few_files_takes_fewer_connections() -> None:
+    """Out of files, asyncio tries to accept as often as it was told, and everything else stands still meanwhile."""
+    with contextlib.ExitStack() as stack:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        server = stack.enter_context(started("fake", "--port", "0"))
+        server.wait_ready()
+        found = Path(f"/proc/{server.process.pid}/limits").read_text()
+        assert int(re.findall(r"Max open files +(\d+)", found)[0]) == min(hard, 65536)
+        few = stack.enter_context(started("fake", "--port", "0", open_files=400))
+        few.wait_ready()
+        address = ("127.0.0.1", int(few.base.rpartition(":")[2]))
+        kept = stack.enter_context(contextlib.closing(http.client.HTTPConnection(*address, timeout=10)))
+        for i in range(4):
+            for _ in range(500 if i == 1 else 0):
+                stack.enter_context(socket.create_connection(address))
+            began = time.monotonic()
+            kept.request("GET", "/health")
+            assert kept.getresponse().read() == b'{"status":"ok"}'
+            assert time.monotonic() - began < 2
+        few.process.send_signal(signal.SIGTERM)
+        code, errors = few.end()
+        assert code == 0
+        assert "may open 400 files, so it takes 300 connections" in errors
+        assert "out of system resource" not in errors
 
 
 def shell(line: str, environment: dict[str, str] | None = None) -> str:

@@ -19,9 +19,15 @@ from uvicorn import Config, Server
 
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.server.connection import connection_class
+from drivetrain.server.files import within_files
 from drivetrain.server.settings import ServerSettings
 
 BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted."""
+
+ACCEPTS = 16
+"""Connections accepted in one turn. asyncio makes no pause in between where the process can open no more files."""
+
 TURN_S = 0.0001
 """For which a thread may keep the interpreter when another one wants it. Python's own 5 ms are a good part of a step of
 an engine that computes in this process, and it would wait for so long whenever the event loop has something to do."""
@@ -79,13 +85,18 @@ class HttpServer(Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            backlog=BACKLOG,
+            backlog=ACCEPTS,
             timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type] # a number does
             timeout_graceful_shutdown=CLOSING_S,  # type: ignore[arg-type] # a number does
             h11_max_incomplete_event_size=settings.max_header_bytes,
         )
         super().__init__(config)
         self._left = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(BACKLOG)  # asyncio has told the kernel the smaller number
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -161,7 +172,7 @@ async def serve(
     """
     turn = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
-    server = HttpServer(app, settings)
+    server = HttpServer(app, within_files(settings))
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="drivetrain-http")
     loading = asyncio.ensure_future(start())
     stopping = asyncio.create_task(stop.wait())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -94,6 +95,12 @@ async def test_the_logprobs_of_a_long_prompt_are_one_event() -> None:
     assert len(event["choices"][0]["logprobs"]["top_logprobs"]) == count
     with pytest.raises(TooLong):
         await heard(*parts, most=most_bytes(request(count, logprobs=top)))
+
+
+def test_that_we_can_open_no_more_files_is_not_the_fault_of_an_upstream() -> None:
+    assert not is_fault(OSError(errno.EMFILE, "Too many open files"))
+    assert is_fault(OSError(errno.ECONNREFUSED, "Connection refused"))
+    assert may_try_again(OSError(errno.EMFILE, "Too many open files"))
 
 
 def test_what_is_too_long_for_one_request_is_nobodys_fault() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import errno
 import json
 import re
 import ssl
@@ -115,6 +116,8 @@ def is_fault(exc: BaseException) -> bool:
     good as before."""
     if isinstance(exc, Refused):
         return exc.status >= 500 and exc.status not in {503, 504} and not _overflows(exc)
+    if isinstance(exc, OSError) and exc.errno in {errno.EMFILE, errno.ENFILE}:
+        return False  # it is we who can open no more files
     return isinstance(exc, (Broken, OSError, EOFError)) and not isinstance(exc, TooLong)
 
 

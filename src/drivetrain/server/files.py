@@ -1,0 +1,40 @@
+"""How many files the process may have open: each connection is one, and out of them nobody gets in, or on."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import replace
+
+from drivetrain.server.settings import ServerSettings
+
+WANTED = 65536
+
+_log = logging.getLogger("drivetrain.server")
+
+
+def within_files(settings: ServerSettings) -> ServerSettings:
+    """Raise the limit as far as it may be; where that is too low, allow fewer connections.
+
+    A quarter of the files is for all else.
+    """
+    if sys.platform == "win32":  # which has no such limit
+        return settings
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return settings
+    if soft < WANTED:
+        soft = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    most = soft - soft // 4
+    if settings.max_connections <= most:
+        return settings
+    _log.warning(
+        "this process may open %d files, so it takes %d connections at once, not %d; raise the limit (ulimit -n)",
+        soft,
+        most,
+        settings.max_connections,
+    )
+    return replace(settings, max_connections=most)

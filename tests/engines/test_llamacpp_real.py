@@ -295,6 +295,13 @@ async def test_a_crowd_of_texts_leaves_the_server_threads_for_others(smollm2: st
             assert time.monotonic() - began < 4
 
 
+async def test_more_slots_than_prompt_tokens_in_a_step(smollm2: str) -> None:
+    """Each slot needs a place in the step for its one token; llama.cpp ends its process where there are too few."""
+    async with worker_on(path_of(smollm2), slots=130, context_length=32) as worker:
+        answers = await asyncio.gather(*(worker.generate(prompt=STORY, max_tokens=4, **GREEDY) for _ in range(140)))
+        assert {answer.text for answer in answers} == {answers[0].text}
+
+
 async def test_the_prompt_cache(worker: Worker) -> None:
     assert worker._info is not None
     ids = await asyncio.to_thread(worker._info.tokenizer.encode, Prompt.raw(STORY * 120))

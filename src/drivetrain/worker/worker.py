@@ -55,6 +55,12 @@ WATCH_INTERVAL_S = 1.0
 ABORT_WAIT_S = 10.0
 """An aborted request is free after one more step; an engine that needs longer is closed under it."""
 
+COMPUTING = 2
+"""Threads that prepare requests. More would only take the interpreter from one another."""
+
+ASKING = 16
+"""The same where another process or machine splits the texts, and the threads wait for it."""
+
 MEMORY_AGE_S = 0.1
 """How old what is told of the memory may be: to ask the system takes as long as ten tokens, and a GPU's driver more."""
 
@@ -141,7 +147,8 @@ class Worker:
             capabilities.parameters,
         )
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(2, thread_name_prefix="drivetrain-prepare")
+            threads = min(ASKING, capabilities.max_concurrency) if tokenizer.waits else COMPUTING
+            self._executor = ThreadPoolExecutor(threads, thread_name_prefix="drivetrain-prepare")
         self._preparer = Preparer(
             info=info,
             family=chosen.family,

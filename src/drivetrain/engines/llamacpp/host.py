@@ -20,7 +20,8 @@ READY = "drivetrain-llamacpp-ready "
 
 CPU_BATCH = 128
 GPU_BATCH = 512
-"""Prompt tokens of one step. A cancel waits for a step or two; on a CPU, 128 costs 3 % more than 512 in all."""
+"""Prompt tokens of one step, beside one token for each slot that generates: those go in first, and would leave no room
+for prompts. A cancel waits for a step or two; on a CPU, 128 costs 3 % more than 512 in all."""
 
 SPLITS = 4
 """Connections for the splitting of texts. Each that is open, though nothing is asked on it, takes one of the server's
@@ -69,7 +70,7 @@ def serve(config: dict[str, Any]) -> Any:
     params.n_parallel = config["slots"]
     params.n_ctx = config["context_length"] * config["slots"]
     on_cpu = device(config["gpu_layers"]) == "cpu"
-    params.n_batch = params.n_ubatch = config["batch"] or (CPU_BATCH if on_cpu else GPU_BATCH)
+    params.n_batch = params.n_ubatch = (config["batch"] or (CPU_BATCH if on_cpu else GPU_BATCH)) + config["slots"]
     params.n_threads_http = 2 * config["slots"] + SPLITS + 4
     params.cache_ram_mib = 0  # our own slot pool decides what stays cached, in memory that was counted at load
     params.fit_params = False

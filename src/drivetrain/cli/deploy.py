@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 _EPILOG = """examples:
   drivetrain deploy smollm2-135m
-  drivetrain deploy smollm2-135m --replicas 1:4 --target-ongoing 8 --num-cpus 2
+  drivetrain deploy smollm2-135m --replicas 1:4 --slots 8 --num-cpus 2
   drivetrain deploy chat=org/name embed=./my-embedder --address auto
   drivetrain deploy smollm2-135m --replicas 1:4 --dry-run > serve.yaml; serve deploy serve.yaml
 
@@ -161,7 +161,7 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
 
     named = _NAMED.fullmatch(given)
     name, model = named.groups() if named else (None, given)
-    resolved = sources.read_settings(model, options.given_settings(args), config=args.config)
+    resolved = sources.read_settings(name or model, options.given_settings(args), config=args.config)
     settings = _stated(resolved)
     lowest, highest = _replicas(args.replicas)
     chosen = {

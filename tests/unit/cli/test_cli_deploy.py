@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
+from drivetrain.cli import deploy
+from drivetrain.cli import main as cli
 from drivetrain.cli.main import main
 
 
@@ -27,3 +30,16 @@ def test_a_ray_of_others_needs_a_key(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.delenv("DRIVETRAIN_API_KEY", raising=False)
     assert main(["deploy", "smollm2-135m", "--address", "auto"]) == 2
     assert "DRIVETRAIN_API_KEY" in capsys.readouterr().err
+
+
+def test_the_settings_of_a_name_are_those_of_the_model_under_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `serve NAME=MODEL` reads them."""
+    file = tmp_path / "settings.toml"
+    file.write_text("timeout_s = 100\n[models.foo]\nmax_waiting = 3\n[models.smollm2-135m]\ndrain_s = 1\n")
+    monkeypatch.setenv("DRIVETRAIN_FOO_SLOTS", "7")
+    args, _ = cli._parsers()[0].parse_known_args(["deploy", "foo=smollm2-135m", "--config", str(file)])
+    plan = deploy._plan(args, "foo=smollm2-135m")
+    assert (plan.name, plan.model) == ("foo", "smollm2-135m")
+    assert plan.settings == {"timeout_s": 100.0, "max_waiting": 3, "slots": 7}

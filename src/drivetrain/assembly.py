@@ -288,7 +288,10 @@ def check_engine(settings: Settings) -> None:
 
 def refuse_unused(settings: Settings, kind: EngineKind) -> None:
     for name in kind.lacks(settings):
-        raise InvalidSetting(f"the engine {kind.name} has no setting {name}; leave it out", param=name)
+        raise InvalidSetting(
+            f"the engine {kind.name} has no setting {name}; leave it out, or state it for other models alone",
+            param=name,
+        )
 
 
 def is_remote(model: str, settings: Settings) -> bool:

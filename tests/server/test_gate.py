@@ -78,6 +78,17 @@ def test_draining() -> None:
         drain.join(10)
 
 
+def test_where_only_a_new_process_helps_health_says_so() -> None:
+    with serving(fake({"restart": False, "stall_s": 0.2}, repeat=True, hang_at_step=2)) as served:
+        assert served.request("GET", "/health")[0] == 200
+        with pytest.raises(openai.InternalServerError, match="has not moved"):
+            served.client.completions.create(model="fake", prompt="x", max_tokens=9)
+        assert served.worker.state is State.FAILED
+        status, _, data = served.request("GET", "/health")
+        assert (status, json.loads(data)) == (503, {"status": "failed"})
+        assert served.request("GET", "/ready")[0] == 503
+
+
 def test_stopping_lets_streams_end() -> None:
     with serving(fake(repeat=True, step_delay_s=0.01)) as served:
         stream = iter(served.client.completions.create(model="fake", prompt="x", max_tokens=60, stream=True))

@@ -29,6 +29,12 @@ def test_retrieve(served: Served) -> None:
     assert (temperature["type"], temperature["minimum"], temperature["maximum"]) == ("number", 0, 2)
     assert temperature["default"] == capabilities["defaults"]["temperature"]["value"]
     assert capabilities["parameters"]["echo"]["endpoints"] == ["completions"]
+    if "logprobs" in capabilities["parameters"]:
+        logprobs = capabilities["parameters"]["logprobs"]
+        assert (logprobs["endpoints"], logprobs["type"], logprobs.get("maximum")) == (
+            ["chat", "completions"], "boolean", None,
+        )  # fmt: skip
+        assert [logprobs["completions"][key] for key in ("type", "minimum", "maximum")] == ["integer", 0, 20]
     assert "receipt" not in capabilities["parameters"]
 
 

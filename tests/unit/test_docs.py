@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from drivetrain.assembly import ENGINES
 from drivetrain.cli import main
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.families import registry
@@ -28,6 +29,14 @@ def test_a_page_names_them_all(page: str, names: list[str]) -> None:
     text = (ROOT / "docs" / "guides" / page).read_text()
     rows = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
     assert rows == set(names)
+
+
+def test_the_settings_of_each_engine_are_told() -> None:
+    text = (ROOT / "docs" / "guides" / "settings.md").read_text()
+    told = {
+        name: set(re.findall(r"`(\w+)`", row)) for name, row in re.findall(r"^\| (\w+) \| (`.*)\|$", text, re.MULTILINE)
+    }
+    assert told == {name: set(kind.settings) for name, kind in ENGINES.items() if kind.settings}
 
 
 def test_the_readme_shows_every_command() -> None:

@@ -218,6 +218,7 @@ TOKEN_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is H
 ENGINE_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.ENGINE)
 
 
+_INSTEAD = "its capabilities list what is, and another engine may take it"
 _NAMES = tuple(field.name for field in fields(GenerateRequest))
 _values = attrgetter(*_NAMES)
 
@@ -230,7 +231,7 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
         parameter = PARAMETERS[name]
         parameter.rule(name, value)
         if name not in capabilities.parameters and value != parameter.neutral:
-            raise Unsupported(f"{name} is not supported by this model and engine", param=name)
+            raise Unsupported(f"{name} is not supported by this model and engine; {_INSTEAD}", param=name)
     _check_input(request, capabilities)
     _check_limits(request, capabilities)
     _check_combinations(request)

@@ -36,7 +36,7 @@ async def serve_alone(
 ) -> None:
     """Until a signal, as `drivetrain serve`. Raises `LoadFailed` for a model of which no replica could be started."""
     workers = workers_of(handles)
-    fleet = Fleet.of(workers)
+    fleet = Fleet.of(workers, replaced=True)
     stop = Stop()
 
     noted: set[cluster.Told] = set()

@@ -69,7 +69,7 @@ class Ingress:
         self._workers = workers_of(handles)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        app = create_app(Fleet.of(self._workers), self._settings, self._tracer)
+        app = create_app(Fleet.of(self._workers, replaced=True), self._settings, self._tracer)
 
         async def with_lifespan(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "lifespan":

@@ -53,19 +53,23 @@ class Fleet:
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.TimerHandle | None = None
         self._up = False
+        self._replaced = False
         self._closed = ""
         if self.limits.max_loaded is not None and sum(offer.pinned for offer in offers) > self.limits.max_loaded:
             raise InvalidSetting("more models are pinned than may be loaded; raise max_loaded", param="max_loaded")
 
     @classmethod
-    def of(cls, workers: Mapping[str, Worker]) -> Fleet:
-        """Of workers that run already, and that somebody else will stop: always loaded, nothing to wait for."""
+    def of(cls, workers: Mapping[str, Worker], *, replaced: bool = False) -> Fleet:
+        """Of workers that run already, and that somebody else will stop: always loaded, nothing to wait for.
+
+        `replaced`: somebody else puts a new one in the place of one that has failed, too.
+        """
         offers = [Offer(name=n, open=_opened_elsewhere, pinned=True, stats=w.stats) for n, w in workers.items()]
         fleet = cls(offers)
         for member in fleet._members:
             member.stage, member.worker = Stage.READY, workers[member.name]
             member.loaded_at = member.last_used = fleet._clock()
-        fleet._up = True
+        fleet._up, fleet._replaced = True, replaced
         return fleet
 
     # What there is
@@ -109,6 +113,11 @@ class Fleet:
     def ready(self) -> bool:
         """Whether the start is over and every model that is loaded or should always be serves."""
         return self._up and not self._closed and all(member.serves for member in self._members if member.should_serve)
+
+    @property
+    def lost(self) -> bool:
+        """Whether one has failed that nothing here will start again: only a new process helps."""
+        return not self._replaced and any(member.lost for member in self._members)
 
     def report(self) -> list[dict[str, Any]]:
         now = self._clock()
@@ -168,6 +177,7 @@ class Fleet:
     def unload(self, name: str) -> Member:
         """Also one that is being loaded. Raises `InvalidRequest` for one that is pinned or that somebody needs."""
         member = self.member(name)
+        _check_own(member, "unloaded")
         if member.pinned:
             raise InvalidRequest(f"{member.name} is pinned; unpin it first", param="model")
         if member.leases or member.line:
@@ -192,10 +202,9 @@ class Fleet:
         return member
 
     def unpin(self, name: str) -> Member:
-        """Raises `InvalidRequest` for a worker that was opened elsewhere: nothing here could load it again."""
+        """Raises `InvalidRequest` for a worker that was opened elsewhere."""
         member = self.member(name)
-        if member.worker is not None and member.owned is None:
-            raise InvalidRequest(f"{member.name} cannot be unpinned: this server did not load it", param="model")
+        _check_own(member, "unpinned")
         member.pinned = False
         self.think()
         return member
@@ -362,6 +371,15 @@ class Fleet:
         self._timer = self._watching = None
         for member in self._members:
             self._refuse(member, lambda m: NotReady(self._closed, retry_after_s=5.0))
+
+
+def _check_own(member: Member, what: str) -> None:
+    if member.borrowed:
+        raise InvalidRequest(
+            f"{member.name} cannot be {what}: it came with the server and goes with it; serve it with --idle-s or "
+            "--max-loaded to change that",
+            param="model",
+        )
 
 
 class _Desk:

@@ -78,6 +78,16 @@ class Member:
         return self.owned is not None and self.owned.state is State.FAILED
 
     @property
+    def borrowed(self) -> bool:
+        """Whether its worker was opened elsewhere: nothing here could load it again."""
+        return self.worker is not None and self.owned is None
+
+    @property
+    def lost(self) -> bool:
+        """Whether a borrowed one will never serve again."""
+        return self.worker is not None and self.borrowed and self.worker.state is State.FAILED
+
+    @property
     def should_serve(self) -> bool:
         """As one does that is loaded or pinned. One whose broken engine is not gone is at fault too: it may hang."""
         return self.pinned or self.worker is not None or (self.stage is Stage.UNLOADING and self.failure != "")
@@ -97,7 +107,7 @@ class Member:
             name=self.name,
             stage=self.stage,
             leases=self.leases,
-            pinned=self.pinned or (self.worker is not None and self.owned is None),
+            pinned=self.pinned or self.borrowed,
             size_bytes=self.size_bytes,
             last_used=self.last_used,
             loaded_at=self.loaded_at,

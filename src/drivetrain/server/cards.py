@@ -75,13 +75,19 @@ def capabilities_json(worker: Worker) -> dict[str, Any]:
 
 
 def parameters_json(capabilities: Capabilities, metadata: Metadata) -> dict[str, Any]:
-    """Each field that this model honours: type, range, default, where the default comes from, and the endpoints."""
+    """Each field that this model honours: type, range, default, where the default comes from, and the endpoints.
+
+    Where two endpoints take a field differently, what the second one takes stands under its name.
+    """
     found: dict[str, Any] = {}
     for endpoint, body in (("chat", ChatBody), ("completions", CompletionBody)):
         for name, schema in body.model_json_schema()["properties"].items():
             if name in _NOT_ASKING or not _honoured(name, endpoint, capabilities):
                 continue
-            entry = found.setdefault(name, {"endpoints": [], **_described(name, schema, capabilities, metadata)})
+            described = _described(name, schema, capabilities, metadata)
+            entry = found.setdefault(name, {"endpoints": [], **described})
+            if entry.get("type") != described.get("type"):
+                entry[endpoint] = described
             entry["endpoints"].append(endpoint)
     return found
 
@@ -98,7 +104,7 @@ def _described(name: str, schema: dict[str, Any], capabilities: Capabilities, me
     if len(kinds) == 1:
         entry |= {key: kinds[0][key] for key in ("type", "enum") if key in kinds[0]}
     highest = _highest(capabilities).get(name)
-    if highest is not None:
+    if highest is not None and entry.get("type") != "boolean":
         entry["maximum"] = highest
     if name in metadata.sampling:
         source, default = metadata.sampling[name]

@@ -18,6 +18,7 @@ from drivetrain.core.errors import (
     ModelNotFound,
     NotReady,
     Overloaded,
+    Unsupported,
 )
 
 MAX_BODY_BYTES = 4000
@@ -82,6 +83,10 @@ def json_response(body: bytes | Any, status: int = 200, headers: Mapping[str, st
     return Response(body, status, dict(headers or {}), "application/json")
 
 
+_SPOKEN = {"prompt_logprobs": "echo with logprobs"}
+"""What is not supported, where the name of the field alone says it of too much."""
+
+
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     """The same error in the words of the endpoint, where the field has another name than in our request."""
     head, rest = _head(error.param or "")
@@ -89,7 +94,8 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
         return error
     param, message = names[head] + rest, error.message
     if message.startswith(head):
-        message = names[head] + message[len(head) :]
+        said = _SPOKEN.get(head, names[head]) if isinstance(error, Unsupported) else names[head]
+        message = said + message[len(head) :]
     if isinstance(error, ContextOverflow):
         made: InvalidRequest = ContextOverflow(
             message, prompt_tokens=error.prompt_tokens, limit=error.limit, param=param

@@ -97,7 +97,8 @@ class Guard:
         settings = self._settings
         size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) for k, v in scope["headers"])
         if size > settings.max_header_bytes or len(scope["headers"]) > settings.max_headers:
-            message = f"the headers are too large: at most {settings.max_header_bytes} bytes"
+            most = f"{settings.max_header_bytes} bytes in {settings.max_headers} lines"
+            message = f"the headers are too large: at most {most}"
             return refusal(431, message, kind="invalid_request_error", code="headers_too_large")
         if (refused := self._refuse_place(headers)) is not None:
             return refused

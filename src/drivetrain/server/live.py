@@ -19,6 +19,9 @@ NO_STORE = {"cache-control": "no-store"}
 
 
 async def health(request: Request, context: Context) -> Response:
+    """200 unless only a new process helps: whoever looks after this one should end it."""
+    if context.models.lost:
+        return json_response({"status": "failed"}, 503, NO_STORE)
     return json_response({"status": "ok"}, headers=NO_STORE)
 
 

@@ -96,6 +96,11 @@ class Models(Protocol):
     @property
     def ready(self) -> bool: ...
 
+    @property
+    def lost(self) -> bool:
+        """Whether one has failed that nothing here will start again: only a new process helps."""
+        ...
+
     def report(self) -> list[dict[str, Any]]:
         """All of them with all that is known, for administrators: JSON objects, each with the name as `id`."""
         ...

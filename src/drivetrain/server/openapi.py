@@ -79,7 +79,7 @@ def _paths() -> dict[str, Any]:
         },
         "/tokenize": {"post": _post("A prompt or chat as token ids", TokenizeBody, _object("tokens", "count"))},
         "/detokenize": {"post": _post("The text of token ids", DetokenizeBody, _object("prompt"))},
-        "/health": {"get": _get("Whether the process lives", _object("status"))},
+        "/health": {"get": _get("Whether the process lives; 503 where only a new one helps", _object("status"))},
         "/ready": {"get": _get("Whether requests are taken now", _object("status"))},
         "/status": {"get": _get("How things stand", _object("state", "running", "waiting", "tokens_per_s"))},
         "/metrics": {"get": _get("For Prometheus", {"type": "string"}, media="text/plain")},

@@ -43,7 +43,7 @@ _MESSAGES_SCHEMA: dict[str, Any] = {
     "minItems": 1,
     "items": {
         "type": "object",
-        "description": "Keys beside role and content are ignored.",
+        "description": "Keys beside role and content are ignored, but tool_calls and function_call are refused.",
         "properties": {
             "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
             "content": _CONTENT_SCHEMA,

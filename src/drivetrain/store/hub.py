@@ -118,7 +118,7 @@ def _library() -> Any:
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ImportError as exc:
-        raise MissingExtra("pulling from the Hugging Face hub", extra="transformers") from exc
+        raise MissingExtra("pulling from the Hugging Face hub", extra="hub") from exc
     return huggingface_hub
 
 

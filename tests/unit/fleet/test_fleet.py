@@ -562,12 +562,24 @@ async def test_of_running_workers() -> None:
     fleet = Fleet.of({"a": worker})
     assert ready(fleet)
     assert await used(fleet, "a") == "a"
-    refused(fleet.unload, "a", "pinned")
-    refused(fleet.unpin, "a", "did not load it")
+    refused(fleet.unload, "a", "cannot be unloaded: it came with the server")
+    refused(fleet.unpin, "a", "cannot be unpinned: it came with the server")
     await fleet.drain(0.0)
     assert not ready(fleet)
     await fleet.stop()
     assert book.alive["a"] == 1, "it is somebody else's"
+
+
+async def test_a_worker_of_somebody_else_that_failed_is_lost_unless_it_is_replaced() -> None:
+    book = Book()
+    worker = cast("Any", await book.offer("a").open(lambda what, share: None))
+    own = book.fleet(book.offer("a"))
+    await own.start()
+    fleets = [Fleet.of({"a": worker}), Fleet.of({"a": worker}, replaced=True), own]
+    assert not any(fleet.lost for fleet in fleets)
+    worker.state = cast("Any", own.find("a")).state = State.FAILED
+    assert [fleet.lost for fleet in fleets] == [True, False, False]
+    await own.stop()
 
 
 def test_names_are_of_one_model() -> None:

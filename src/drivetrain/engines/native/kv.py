@@ -8,9 +8,11 @@ written down as operations, in order; `drain` hands them to the cache, which doe
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 FIRST_CAPACITY = 128
 FIRST_SEGMENT = 4
@@ -23,6 +25,7 @@ FIRST_SEGMENT_SHARE = 1 / 16
 """Of the budget, at the most, for those more."""
 
 _ASTRAY = "a row is not where it should be"
+_USE = "the cold rows and their order of use differ"
 
 
 class BooksDisagree(Exception):
@@ -89,13 +92,21 @@ Operation = Grow | Trim | Copy | Clear
 
 @dataclass(slots=True)
 class SizeClass:
-    """Hot rows are `0 .. len(hot) - 1`; a cold row is any other one that `cold` names; the rest is free."""
+    """Hot rows are `0 .. len(hot) - 1`; a cold row is any other one that `cold` names; the rest is free.
+
+    A large machine has thousands of cold rows, and all of them may have to give way to one prompt: what is asked for
+    each of them is counted here, not looked for.
+    """
 
     capacity: int
     row_bytes: int
     segments: list[int] = field(default_factory=list)
     hot: list[Slot] = field(default_factory=list)
     cold: dict[int, Slot] = field(default_factory=dict)
+    num_cold_in: list[int] = field(default_factory=list)
+    """Of each segment."""
+    by_use: OrderedDict[Slot, None] = field(default_factory=OrderedDict)
+    """The cold rows; the last one was of use last."""
 
     @property
     def rows(self) -> int:
@@ -114,14 +125,46 @@ class SizeClass:
         """Whether nothing is in the last segment."""
         if not self.segments:
             return False
-        start = self.rows - self.segments[-1]
-        return len(self.hot) <= start and all(index < start for index in self.cold)
+        return len(self.hot) <= self.rows - self.segments[-1] and not self.num_cold_in[-1]
+
+    def grow(self, rows: int) -> None:
+        self.segments.append(rows)
+        self.num_cold_in.append(0)
+
+    def trim(self) -> None:
+        self.segments.pop()
+        self.num_cold_in.pop()
+
+    def put_cold(self, slot: Slot) -> None:
+        """At its index."""
+        self.cold[slot.index] = slot
+        self.num_cold_in[self._segment_of(slot.index)] += 1
+
+    def pop_cold(self, slot: Slot) -> None:
+        del self.cold[slot.index]
+        self.num_cold_in[self._segment_of(slot.index)] -= 1
+
+    def _segment_of(self, index: int) -> int:
+        """There are few: each is as large as all before it."""
+        for segment, rows in enumerate(self.segments):
+            if index < rows:
+                return segment
+            index -= rows
+        raise BooksDisagree(_ASTRAY)
 
 
 def must(holds: bool, what: str) -> None:
     """Not `assert`: it holds under `python -O` as well."""
     if not holds:
         raise BooksDisagree(what)
+
+
+def _by_segment(size: SizeClass) -> list[int]:
+    """The cold rows of each segment, counted one by one."""
+    ends, counts = list(accumulate(size.segments)), [0] * len(size.segments)
+    for index in size.cold:
+        counts[bisect_right(ends, index)] += 1
+    return counts
 
 
 def capacities(context_length: int, first: int = FIRST_CAPACITY) -> tuple[int, ...]:
@@ -244,19 +287,21 @@ class KvRows:
         else:
             home.hot.pop()
         slot.hot = False
-        home.cold[slot.index] = slot
-        self._cold[slot] = None
+        home.put_cold(slot)
+        self._cold[slot] = home.by_use[slot] = None
         return True
 
     def touch(self, slot: Slot) -> None:
         """It was of use: it goes last."""
         if slot in self._cold:
             self._cold.move_to_end(slot)
+            self._classes[slot.capacity].by_use.move_to_end(slot)
 
     def evict(self, slot: Slot) -> None:
         """A cold row is free again."""
-        del self._cold[slot]
-        del self._classes[slot.capacity].cold[slot.index]
+        home = self._classes[slot.capacity]
+        del self._cold[slot], home.by_use[slot]
+        home.pop_cold(slot)
         slot.alive = False
         self._evicted(slot)
 
@@ -268,7 +313,8 @@ class KvRows:
             for slot in size.hot:
                 slot.alive = False
             size.hot.clear()
-            size.segments.clear()
+            while size.segments:
+                size.trim()
         self._operations.clear()
 
     def check(self) -> None:
@@ -280,8 +326,12 @@ class KvRows:
             must(all(s.index == index and not s.hot and s.alive for index, s in size.cold.items()), _ASTRAY)
             must(all(len(size.hot) <= index < size.rows for index in size.cold), _ASTRAY)
             must(len(size.hot) <= size.rows, "there are more hot rows than rows")
+            must(len(size.by_use) == len(size.cold), _USE)
+            must(size.num_cold_in == _by_segment(size), "cold rows are counted wrongly")
             cold += len(size.cold)
-        must(cold == len(self._cold), "the cold rows and their order of use differ")
+        must(cold == len(self._cold), _USE)
+        used = {size.capacity: iter(size.by_use) for size in self._classes.values()}
+        must(all(next(used[slot.capacity]) is slot for slot in self._cold), _USE)
         must(self.bytes_held <= self._budget_bytes, "the rows are larger than the budget")
 
     def _class_for(self, length: int) -> SizeClass:
@@ -301,7 +351,7 @@ class KvRows:
         rows = min(affordable, size.rows or self._first_rows(size))
         if rows < 1:
             return False
-        size.segments.append(rows)
+        size.grow(rows)
         self._operations.append(Grow(size.capacity, rows))
         return True
 
@@ -312,13 +362,13 @@ class KvRows:
     def _trim_one(self, *, but: SizeClass) -> bool:
         for size in self._classes.values():
             if size is not but and size.tail_is_idle:
-                size.segments.pop()
+                size.trim()
                 self._operations.append(Trim(size.capacity))
                 return True
         return False
 
     def _evict_from(self, size: SizeClass) -> bool:
-        oldest = next((slot for slot in self._cold if slot.capacity == size.capacity), None)
+        oldest = next(iter(size.by_use), None)
         if oldest is not None:
             self.evict(oldest)
         return oldest is not None
@@ -331,9 +381,9 @@ class KvRows:
 
     def _move_cold(self, size: SizeClass, slot: Slot, index: int) -> None:
         self._operations.append(Copy(slot.place, Place(size.capacity, index), slot.filled))
-        del size.cold[slot.index]
+        size.pop_cold(slot)
         slot.index = index
-        size.cold[index] = slot
+        size.put_cold(slot)
 
     def _leave_hot(self, slot: Slot) -> None:
         """The last hot row moves into the hole."""

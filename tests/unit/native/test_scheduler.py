@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from row_memory import RowMemory
@@ -189,6 +190,29 @@ def test_the_youngest_gives_way_and_comes_back() -> None:
     assert made.num_preemptions > 0
     assert order == [0, 1]
     assert first.sequences[0].num_sampled == second.sequences[0].num_sampled == 20
+
+
+def test_who_has_no_row_is_not_tried_again_until_one_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beginning would be looked up in each step, which takes all streams the longer, the longer the prompt is."""
+    made = scheduler(budget_rows=1)
+    running, waiting = job(1, 30, 20), job(2, 30, 2)
+    made.add(running)
+    do(made, made.schedule())
+    tried: list[Sequence] = []
+    admit = made._admit
+
+    def noted(sequence: Sequence) -> bool:
+        tried.append(sequence)
+        return admit(sequence)
+
+    monkeypatch.setattr(made, "_admit", noted)
+    made.add(waiting)
+    for _ in range(12):
+        do(made, made.schedule())
+    assert [sequence.job for sequence in tried] == [waiting]
+    ended = [sequence for _ in range(40) for sequence in do(made, made.schedule())]
+    assert [sequence.job for sequence in ended] == [running, waiting]
+    assert made.idle
 
 
 def test_choices_share_the_prompt() -> None:

@@ -193,6 +193,8 @@ class KvRows:
         self._evicted = evicted
         self._operations: list[Operation] = []
         self._cold: OrderedDict[Slot, None] = OrderedDict()
+        self.num_left = 0
+        """How often a hot row was left. Until it is again, there is no room for what there was none for."""
         if max(sizes) * token_bytes > budget_bytes:
             raise ValueError("the budget holds no row of the largest class")
 
@@ -286,6 +288,7 @@ class KvRows:
             slot.index = target.index
         else:
             home.hot.pop()
+            self.num_left += 1
         slot.hot = False
         home.put_cold(slot)
         self._cold[slot] = home.by_use[slot] = None
@@ -312,6 +315,7 @@ class KvRows:
         for size in self._classes.values():
             for slot in size.hot:
                 slot.alive = False
+                self.num_left += 1
             size.hot.clear()
             while size.segments:
                 size.trim()
@@ -389,6 +393,7 @@ class KvRows:
         """The last hot row moves into the hole."""
         home = self._classes[slot.capacity]
         last = home.hot.pop()
+        self.num_left += 1
         if last is slot:
             return
         self._operations.append(Copy(last.place, slot.place, last.filled))

@@ -41,7 +41,9 @@ class Scheduler:
         self._max_batch = max_batch
         self._budget = budget or TokenBudget()
         self._headroom = headroom
-        self._no_row = False  # for the first that waits, since it was tried
+        self._no_row: Sequence | None = None
+        self._num_left_then = 0
+        """For whom there was no row, and how often rows had been left when that was found."""
 
     @property
     def idle(self) -> bool:
@@ -131,9 +133,16 @@ class Scheduler:
     def _num_prompts(self) -> int:
         """How many have something of their prompt to compute now, or might begin with it."""
         begun = sum(sequence.pending > 1 and sequence.awaits is None for sequence in self.running)
-        if self._no_row:
+        if self._is_stuck:
             return begun
         return begun + sum(sequence.leads for sequence in self.waiting[: self._max_batch - len(self.running)])
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether there was no row for the first that waits, and nobody has left one since. To look for its beginning
+        again in each step would take all streams as long as the prompt is."""
+        stuck = bool(self.waiting) and self.waiting[0] is self._no_row
+        return stuck and self._num_left_then == self.rows.num_left
 
     def _continue_prompts(self, work: list[Work], room: Room) -> None:
         """Chunks for those that have a row already, oldest first.
@@ -145,9 +154,9 @@ class Scheduler:
                 self._add_chunk(work, sequence, room)
 
     def _admit_waiting(self, work: list[Work], room: Room) -> None:
-        while room and self.waiting and len(self.running) < self._max_batch:
+        while room and self.waiting and len(self.running) < self._max_batch and not self._is_stuck:
             if not self._admit(self.waiting[0]):
-                self._no_row = True
+                self._no_row, self._num_left_then = self.waiting[0], self.rows.num_left
                 return
             sequence = self.waiting.pop(0)
             sequence.awaits = self._being_computed(sequence)
@@ -247,7 +256,6 @@ class Scheduler:
         """Keep the row for later prompts, or free it."""
         slot = sequence.slot
         sequence.slot = None
-        self._no_row = False
         if slot is None or not slot.alive:
             return
         self._forget(slot)

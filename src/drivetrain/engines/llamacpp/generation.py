@@ -13,7 +13,7 @@ from drivetrain.core.results import FinishReason
 from drivetrain.engines.llamacpp.connection import Connection
 from drivetrain.engines.llamacpp.continuing import Continued, behind
 from drivetrain.engines.llamacpp.errors import ServerRefused
-from drivetrain.engines.llamacpp.idle import until_idle
+from drivetrain.engines.llamacpp.idle import SlotWatch
 from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
@@ -35,7 +35,7 @@ class Served:
     vocabulary: Vocabulary
     slots: SlotPool
     count_step: Callable[[], None]
-    alive: Callable[[], bool]
+    watch: SlotWatch
     image_prompts: ImagePrompts | None = None
 
 
@@ -126,7 +126,7 @@ class ChoiceRun:
         finally:
             try:
                 if not over:
-                    await until_idle(self._served.connection, slot.id, self._served.alive)
+                    await self._served.watch.until_idle(slot.id)
             finally:
                 # The last id was sampled and not computed; without any, who knows how much of the prompt was.
                 slot.cached = (*self._key, *self._sampled[:-1]) if self._sampled else ()

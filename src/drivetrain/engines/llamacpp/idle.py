@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from drivetrain.engines.llamacpp.connection import Connection
@@ -11,29 +12,76 @@ FIRST_PAUSE_S = 0.001
 LONGEST_PAUSE_S = 0.05
 
 
-async def until_idle(connection: Connection, slot: int, alive: Callable[[], bool]) -> None:
-    """Returns at most one step of the server later. Cancelling does not cut it short; it is passed on afterwards."""
-    waiting = asyncio.ensure_future(_poll(connection, slot, alive))
-    cancelled = False
-    while not waiting.done():
-        try:
-            await asyncio.shield(waiting)
-        except asyncio.CancelledError:
-            cancelled = True
-    waiting.result()
-    if cancelled:
-        raise asyncio.CancelledError
+class SlotWatch:
+    """Asks for the state of the slots while anybody waits for one, one question at a time for all who wait.
 
+    The answer tells of all slots, and llama.cpp gives it between two of its steps: a question each would hold up the
+    others, and us, by the square of those who leave at once.
+    """
 
-async def _poll(connection: Connection, slot: int, alive: Callable[[], bool]) -> None:
-    """The server answers between two of its steps."""
-    pause_s = FIRST_PAUSE_S
-    while alive():
+    def __init__(self, connection: Connection, alive: Callable[[], bool]) -> None:
+        self._connection = connection
+        self._alive = alive
+        self._waiting: dict[asyncio.Future[None], int] = {}
+        self._come = asyncio.Event()
+        self._asking: asyncio.Task[None] | None = None
+
+    async def until_idle(self, slot: int) -> None:
+        """Returns at most one step of the server later. Cancelling does not cut it short; it is raised afterwards."""
+        idle = asyncio.get_running_loop().create_future()
+        self._waiting[idle] = slot
+        self._come.set()
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask_on(), name="drivetrain-llamacpp-slots")
+        cancelled = False
+        while not idle.done():
+            try:
+                await asyncio.shield(idle)
+            except asyncio.CancelledError:
+                cancelled = True
+        idle.result()
+        if cancelled:
+            raise asyncio.CancelledError
+
+    async def _ask_on(self) -> None:
+        """Until nobody waits, or llama.cpp has ended: then all slots are idle."""
         try:
-            slots = await connection.ask("GET", "/slots")
+            await self._ask_while_any()
+        except Exception as exc:  # noqa: BLE001 - raised where it is waited for
+            for idle in self._waiting:
+                idle.set_exception(exc)
+        finally:
+            self._asking = None
+            for idle in self._waiting:
+                if not idle.done():
+                    idle.set_result(None)
+            self._waiting.clear()
+
+    async def _ask_while_any(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while self._waiting and self._alive():
+            asked = dict(self._waiting)  # who comes later may not have been let go when the answer was made
+            self._come.clear()
+            busy = await self._busy()
+            for idle, slot in asked.items():
+                if busy is not None and slot not in busy:
+                    del self._waiting[idle]
+                    idle.set_result(None)
+            if not self._waiting:
+                return
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if await self._pause(pause_s) else FIRST_PAUSE_S
+
+    async def _busy(self) -> set[int] | None:
+        try:
+            slots = await self._connection.ask("GET", "/slots")
         except (OSError, EOFError):
-            slots = None
-        if slots is not None and not any(s["id"] == slot and s["is_processing"] for s in slots):
-            return
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            return None
+        return {int(slot["id"]) for slot in slots if slot["is_processing"]}
+
+    async def _pause(self, pause_s: float) -> bool:
+        """False if it was cut short, since somebody has come."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._come.wait()
+                return False
+        return True

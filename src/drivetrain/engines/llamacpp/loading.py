@@ -14,6 +14,7 @@ from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.llamacpp.connection import Connection
 from drivetrain.engines.llamacpp.generation import Served
 from drivetrain.engines.llamacpp.gguf import as_text, read_metadata
+from drivetrain.engines.llamacpp.idle import SlotWatch
 from drivetrain.engines.llamacpp.image_token import image_token
 from drivetrain.engines.llamacpp.images import ImagePrompts
 from drivetrain.engines.llamacpp.mmproj import BATCH
@@ -102,12 +103,13 @@ class Model:
         token, prompts = info.image_token, None
         if token is not None:
             prompts = ImagePrompts(info.tokenizer, marker=process.marker, token=token)
+        connection = Connection(process.host, process.port, process.key)
         return Served(
-            connection=Connection(process.host, process.port, process.key),
+            connection=connection,
             vocabulary=self.vocabulary,
             slots=SlotPool(self.options.slots),
             count_step=count_step,
-            alive=lambda: process.alive,
+            watch=SlotWatch(connection, lambda: process.alive),
             image_prompts=prompts,
         )
 

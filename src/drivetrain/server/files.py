@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from dataclasses import replace
@@ -26,8 +27,10 @@ def within_files(settings: ServerSettings) -> ServerSettings:
     if soft == resource.RLIM_INFINITY:
         return settings
     if soft < WANTED:
-        soft = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        best = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
+        with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (best, hard))
+            soft = best
     most = soft - soft // 4
     if settings.max_connections <= most:
         return settings

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities, Limits
@@ -12,6 +13,9 @@ from drivetrain.core.parameters import PARAMETERS, string
 from drivetrain.core.prompt import Prompt
 
 EmbedInput = str | tuple[int, ...]
+OnThread = Callable[[Callable[[], list[EmbedItem]]], Awaitable[list[EmbedItem]]]
+
+TEXTS_A_JOB = 32
 
 
 def check_embedding(inputs: Any, timeout_s: float | None, capabilities: Capabilities) -> list[EmbedInput]:
@@ -47,12 +51,22 @@ def embed_inputs(inputs: Any, limits: Limits) -> list[EmbedInput]:
     return made
 
 
-def tokenize_inputs(
-    inputs: Sequence[EmbedInput], info: EngineInfo, trace_context: Mapping[str, str] | None
+async def tokenize_inputs(
+    inputs: Sequence[EmbedInput], info: EngineInfo, trace_context: Mapping[str, str] | None, on_thread: OnThread
+) -> list[EmbedItem]:
+    """Some texts a job, so that other requests do not wait for all of a long list."""
+    items: list[EmbedItem] = []
+    for start in range(0, len(inputs), TEXTS_A_JOB):
+        items += await on_thread(partial(_tokenize, inputs, start, info, trace_context))
+    return items
+
+
+def _tokenize(
+    inputs: Sequence[EmbedInput], start: int, info: EngineInfo, trace_context: Mapping[str, str] | None
 ) -> list[EmbedItem]:
     items = []
     limit = info.capabilities.context_length
-    for i, item in enumerate(inputs):
+    for i, item in enumerate(inputs[start : start + TEXTS_A_JOB], start):
         ids = tuple(info.tokenizer.encode(Prompt.raw(item))) if isinstance(item, str) else item
         if not ids:
             raise InvalidRequest(f"input[{i}] has no tokens", param=f"input[{i}]")

@@ -409,7 +409,7 @@ class Worker:
         try:
             trace.phase("prepare")
             context = trace.context
-            items = await preparer.on_thread(lambda: tokenize_inputs(inputs, info, context))
+            items = await tokenize_inputs(inputs, info, context, preparer.on_thread)
             trace.phase("embed")
             vectors = await self._engine.embed(items)
         finally:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from drivetrain.core.engine import ModelSpec, WeightsFormat
-from drivetrain.core.errors import Cancelled, EngineFailed
+from drivetrain.core.errors import Cancelled, EngineFailed, InvalidRequest
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.worker import prepare
+from drivetrain.worker.embedding import TEXTS_A_JOB
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 
@@ -183,3 +184,29 @@ async def test_an_interrupt_of_the_program_on_the_loop_is_no_failure_of_the_text
     assert worker.status.running == 0
     with pytest.raises(Cancelled, match="the program is ending"):
         await anext(stream)
+
+
+async def test_a_request_comes_between_the_texts_of_long_lists(worker: Worker, tokenizer: Watched) -> None:
+    lists = [asyncio.create_task(worker.embed(["slow"] * 400)) for _ in range(2)]
+    while len(tokenizer.asked_on_loop) < 4:
+        await asyncio.sleep(0.001)
+    await worker.generate(prompt="x" * 2000, max_tokens=1)
+    assert len(tokenizer.asked_on_loop) < 200
+    assert not any(one.done() for one in lists)
+    assert [len((await one).vectors) for one in lists] == [400, 400]
+
+
+async def test_a_list_that_is_given_up_is_not_tokenized_to_its_end(worker: Worker, tokenizer: Watched) -> None:
+    given_up = asyncio.create_task(worker.embed(["slow"] * 400))
+    while not tokenizer.asked_on_loop:
+        await asyncio.sleep(0.001)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    await asyncio.sleep(1)
+    assert len(tokenizer.asked_on_loop) <= TEXTS_A_JOB
+
+
+async def test_what_is_wrong_far_down_a_list_is_named(worker: Worker) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await worker.embed([*[[65]] * 70, [10**9], [65]])
+    assert caught.value.param == "input[70]"

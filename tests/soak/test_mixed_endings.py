@@ -75,8 +75,8 @@ async def storm(worker: Worker, requests: int, at_once: int) -> Counter[str]:
 
 
 def num_threads() -> int:
-    """But those of the two pools, which are bounded and grow only when all of theirs are busy at once."""
-    pools = ("drivetrain-prepare", "asyncio_")
+    """But those of the pools, which are bounded and grow only when all of theirs are busy at once."""
+    pools = ("drivetrain-prepare", "drivetrain-fetch", "asyncio_")
     return sum(not thread.name.startswith(pools) for thread in threading.enumerate())
 
 

@@ -10,10 +10,12 @@ import os
 import re
 import stat
 import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from drivetrain.core.capabilities import Limits
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import InvalidRequest, NotReady
 from drivetrain.core.messages import ImagePart
 from drivetrain.worker.fetch import Fetcher
 
@@ -25,21 +27,38 @@ _PADDING = {"%2b": "+", "%2f": "/", "%3d": "=", "%0a": "", "%0d": "", "%20": ""}
 """All that base64 can need percent-encoding for."""
 
 
+FETCHES = 16
+"""At once. They wait for other people's servers, so they have threads of their own: the event loop's are for what is
+done soon, the decoding of images and the closing of an engine among it."""
+
+
 class MediaLoader:
-    """`allow_hosts` are the only hosts that anything is fetched from; none by default."""
+    """`allow_hosts` are the only hosts that anything is fetched from; none by default. `close` at the end."""
 
     def __init__(
         self, limits: Limits, *, allow_hosts: frozenset[str] = frozenset(), fetcher: Fetcher | None = None
     ) -> None:
         self._limits = limits
         self._fetcher = fetcher or Fetcher(allow_hosts, max_bytes=limits.max_image_bytes)
+        self._fetching = ThreadPoolExecutor(FETCHES, thread_name_prefix="drivetrain-fetch")
+
+    def close(self) -> None:
+        """What is being fetched is not waited for."""
+        self._fetching.shutdown(wait=False, cancel_futures=True)
 
     async def load(self, part: ImagePart, where: str) -> Any:
         """An RGB image of Pillow. Raises `InvalidRequest` with `where` as its param."""
-        return await asyncio.to_thread(self._load, part, where)
+        if part.data is None and part.path is None and _scheme(part.url).startswith(("http://", "https://")):
+            fetch = partial(self._fetcher.fetch, part.url or "", where)
+            try:
+                fetching = asyncio.get_running_loop().run_in_executor(self._fetching, fetch)
+            except RuntimeError as exc:  # the threads are gone
+                raise NotReady("the worker is stopped") from exc
+            data = await fetching
+            return await asyncio.to_thread(self._decode, data, where)
+        return await asyncio.to_thread(lambda: self._decode(self._bytes(part, where), where))
 
-    def _load(self, part: ImagePart, where: str) -> Any:
-        data = self._bytes(part, where)
+    def _decode(self, data: bytes, where: str) -> Any:
         if len(data) > self._limits.max_image_bytes:
             raise self._too_long(where)
         if not data:
@@ -52,11 +71,8 @@ class MediaLoader:
         if part.path is not None:
             return self._read(part.path, where)
         url = part.url or ""
-        scheme = url[:8].lower()
-        if scheme.startswith("data:"):
+        if _scheme(url).startswith("data:"):
             return self._data_uri(url, where)
-        if scheme.startswith(("http://", "https://")):
-            return self._fetcher.fetch(url, where)
         raise _refused("an image must be a data URI, or an http(s) URL of an allowed host", where)
 
     def _read(self, path: str, where: str) -> bytes:
@@ -92,6 +108,10 @@ class MediaLoader:
 
     def _too_long(self, where: str) -> InvalidRequest:
         return _refused(f"the image has more than {self._limits.max_image_bytes} bytes", where)
+
+
+def _scheme(url: str | None) -> str:
+    return (url or "")[:8].lower()
 
 
 def decode(data: bytes, max_pixels: int, where: str) -> Any:

@@ -101,6 +101,7 @@ class Worker:
             self._reviver = Reviver(remake, spec, self._progress)
         self._reviving: asyncio.Task[None] | None = None
         self._executor: ThreadPoolExecutor | None = None
+        self._media: MediaLoader | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._runs: set[Run] = set()
@@ -149,13 +150,15 @@ class Worker:
         if self._executor is None:
             threads = min(ASKING, capabilities.max_concurrency) if tokenizer.waits else COMPUTING
             self._executor = ThreadPoolExecutor(threads, thread_name_prefix="drivetrain-prepare")
+        if self._media is None:
+            self._media = MediaLoader(capabilities.limits, allow_hosts=frozenset(settings.media_hosts))
         self._preparer = Preparer(
             info=info,
             family=chosen.family,
             eos_ids=eos_ids,
             defaults=defaults,
             overflow=_overflow(settings.overflow),
-            media=MediaLoader(capabilities.limits, allow_hosts=frozenset(settings.media_hosts)),
+            media=self._media,
             executor=self._executor,
         )
         self._admission = Admission(
@@ -217,6 +220,8 @@ class Worker:
         try:
             await self._engine.close()
         finally:
+            if self._media is not None:
+                self._media.close()
             if self._executor is not None:
                 await asyncio.to_thread(self._executor.shutdown)
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import io
 import os
 import struct
+import threading
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
 from PIL import Image
 
 from drivetrain.core.capabilities import Limits
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import InvalidRequest, NotReady
 from drivetrain.core.messages import ImagePart
-from drivetrain.worker.media import FORMATS, MAX_UNENCODED_CHARS, MediaLoader
+from drivetrain.worker.fetch import Fetcher
+from drivetrain.worker.media import FETCHES, FORMATS, MAX_UNENCODED_CHARS, MediaLoader
 
 WHERE = "messages[0].content[1]"
 LIMITS = Limits(max_image_bytes=100_000, max_image_pixels=10_000)
@@ -237,3 +240,34 @@ async def test_paths_of_python_callers(tmp_path: Path) -> None:
         assert str(tmp_path) not in message
     for path in ("", "/dev/zero"):
         await refusal(path=path)
+
+
+class Slow:
+    """A fetcher whose hosts answer when they are told to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer = threading.Event()
+
+    def fetch(self, url: str, where: str) -> bytes:
+        self.asked += 1
+        self.answer.wait(30)
+        return encoded()
+
+
+async def test_slow_hosts_keep_nobody_waiting_but_those_who_asked_for_them() -> None:
+    slow = Slow()
+    loader = MediaLoader(LIMITS, fetcher=cast("Fetcher", slow))
+    fetching = [asyncio.create_task(loader.load(ImagePart(url="https://a.example/x"), WHERE)) for _ in range(40)]
+    try:
+        async with asyncio.timeout(10):
+            while slow.asked < FETCHES:
+                await asyncio.sleep(0.01)
+            await loader.load(ImagePart(url=uri(encoded())), WHERE)
+            await asyncio.to_thread(lambda: None)
+    finally:
+        slow.answer.set()
+    assert len(await asyncio.gather(*fetching)) == 40
+    loader.close()
+    with pytest.raises(NotReady):
+        await loader.load(ImagePart(url="https://a.example/x"), WHERE)

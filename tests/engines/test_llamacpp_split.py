@@ -96,13 +96,18 @@ def test_many_at_once_share_a_few_connections() -> None:
         threads.submit(accept, listening, threads)
         split = ServerSplit("127.0.0.1", port, "key")
         asked = [threads.submit(split, "text", specials=True) for _ in range(32)]
-        for _ in range(SPLITS):
-            assert come.acquire(timeout=10)
-        assert not come.acquire(timeout=0.2)
-        closing.set()
-        assert [one.result(10) for one in asked] == [[1, 2]] * 32
-        assert len(opened) == SPLITS
-        del split, asked
-        socket.create_connection(("127.0.0.1", port)).close()
+        try:
+            for _ in range(SPLITS):
+                assert come.acquire(timeout=10)
+            assert not come.acquire(timeout=0.2)
+            closing.set()
+            assert [one.result(10) for one in asked] == [[1, 2]] * 32
+            assert len(opened) == SPLITS
+        finally:
+            closing.set()
+            for one in asked:
+                one.cancel()
+            del split, asked
+            socket.create_connection(("127.0.0.1", port)).close()
     for connection in opened:
         connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from typing import Any
@@ -11,6 +12,7 @@ import openai
 import pytest
 
 from drivetrain.core.status import State
+from drivetrain.server.run import ACCEPTS, BACKLOG
 from server.serving import Served, fake, serving
 
 
@@ -136,3 +138,17 @@ def test_error_bodies_stay_small(served: Served) -> None:
         served.refused("/v1/completions", {"model": name, "prompt": "x"}, 404)
         served.refused("/v1/chat/completions", {"model": served.model, "messages": [{"role": name}]})
         served.refused("/v1/completions", {"model": served.model, "prompt": "x", "logit_bias": {name: 1}})
+
+
+def test_the_kernel_keeps_more_connections_than_are_accepted_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    listen = socket.socket.listen
+
+    def noted(sock: socket.socket, backlog: int) -> None:
+        asked.append(backlog)
+        listen(sock, backlog)
+
+    monkeypatch.setattr(socket.socket, "listen", noted)
+    with serving(fake()) as served:
+        served.works()
+    assert asked == [BACKLOG, ACCEPTS, BACKLOG]

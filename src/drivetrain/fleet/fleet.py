@@ -177,7 +177,7 @@ class Fleet:
     def unload(self, name: str) -> Member:
         """Also one that is being loaded. Raises `InvalidRequest` for one that is pinned or that somebody needs."""
         member = self.member(name)
-        _check_own(member, "unloaded")
+        self._check_own(member, "unloaded")
         if member.pinned:
             raise InvalidRequest(f"{member.name} is pinned; unpin it first", param="model")
         if member.leases or member.line:
@@ -204,10 +204,17 @@ class Fleet:
     def unpin(self, name: str) -> Member:
         """Raises `InvalidRequest` for a worker that was opened elsewhere."""
         member = self.member(name)
-        _check_own(member, "unpinned")
+        self._check_own(member, "unpinned")
         member.pinned = False
         self.think()
         return member
+
+    def _check_own(self, member: Member, what: str) -> None:
+        if member.borrowed:
+            instead = "" if self._replaced else "; serve it with --idle-s or --max-loaded to change that"
+            raise InvalidRequest(
+                f"{member.name} cannot be {what}: it came with the server and goes with it{instead}", param="model"
+            )
 
     # What happens
 
@@ -371,15 +378,6 @@ class Fleet:
         self._timer = self._watching = None
         for member in self._members:
             self._refuse(member, lambda m: NotReady(self._closed, retry_after_s=5.0))
-
-
-def _check_own(member: Member, what: str) -> None:
-    if member.borrowed:
-        raise InvalidRequest(
-            f"{member.name} cannot be {what}: it came with the server and goes with it; serve it with --idle-s or "
-            "--max-loaded to change that",
-            param="model",
-        )
 
 
 class _Desk:

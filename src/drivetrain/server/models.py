@@ -98,7 +98,7 @@ class Models(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether one has failed that nothing here will start again: only a new process helps."""
+        """Whether one that was not loaded here has failed for good: only a new process helps."""
         ...
 
     def report(self) -> list[dict[str, Any]]:

@@ -148,7 +148,7 @@ class Worker:
             capabilities.parameters,
         )
         if self._executor is None:
-            threads = min(ASKING, capabilities.max_concurrency) if tokenizer.waits else COMPUTING
+            threads = max(COMPUTING, min(ASKING, capabilities.max_concurrency)) if tokenizer.waits else COMPUTING
             self._executor = ThreadPoolExecutor(threads, thread_name_prefix="drivetrain-prepare")
         if self._media is None:
             self._media = MediaLoader(capabilities.limits, allow_hosts=frozenset(settings.media_hosts))

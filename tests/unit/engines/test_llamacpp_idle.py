@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from drivetrain.core.errors import EngineFailed
 from drivetrain.engines.llamacpp.connection import Connection
 from drivetrain.engines.llamacpp.idle import SlotWatch
 
@@ -100,7 +101,43 @@ async def test_an_answer_that_cannot_be_read_is_told_to_all_and_the_next_ask_ane
     slots.say.set()
     watch = slots.watch()
     told = await asyncio.gather(*(watch.until_idle(i) for i in range(3)), return_exceptions=True)
-    assert [str(error) for error in told] == ["no JSON"] * 3
+    assert [type(error) for error in told] == [EngineFailed] * 3
+    assert [str(cast("EngineFailed", error).__cause__) for error in told] == ["no JSON"] * 3
     slots.error = None
     await watch.until_idle(0)
     assert slots.asked == 2
+
+
+async def test_nobody_waits_for_a_question_that_was_cancelled_before_it_was_put() -> None:
+    """As at the end of a loop, which cancels all tasks."""
+    slots = Slots(1)
+    watch = slots.watch()
+    task = asyncio.create_task(watch.until_idle(1))
+    while watch._asking is None:
+        await asyncio.sleep(0)
+    assert slots.asked == 0
+    watch._asking.cancel()
+    async with asyncio.timeout(5):
+        await task
+    assert slots.asked == 0
+    slots.busy.clear()
+    slots.say.set()
+    await watch.until_idle(1)
+    assert slots.asked == 1
+
+
+async def test_who_comes_as_the_questions_end_is_asked_for_by_new_ones() -> None:
+    slots = Slots()
+    slots.say.set()
+    watch = slots.watch()
+    first = asyncio.create_task(watch.until_idle(0))
+    await until(lambda: watch._asking is not None)
+    over = watch._asking
+    assert over is not None
+    await until(over.done)
+    slots.busy.add(2)
+    second = asyncio.create_task(watch.until_idle(2))
+    await until(lambda: slots.asked > 2)
+    assert (first.done(), second.done()) == (True, False)
+    slots.busy.clear()
+    await asyncio.gather(first, second)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from drivetrain.core.engine import ModelSpec, WeightsFormat
-from drivetrain.core.errors import Cancelled, EngineFailed, InvalidRequest
+from drivetrain.core.errors import Cancelled, EngineFailed, InvalidRequest, NotReady
+from drivetrain.core.messages import ImagePart
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.worker import prepare
@@ -210,3 +211,18 @@ async def test_what_is_wrong_far_down_a_list_is_named(worker: Worker) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await worker.embed([*[[65]] * 70, [10**9], [65]])
     assert caught.value.param == "input[70]"
+
+
+@pytest.mark.parametrize(("waits", "at_once", "threads"), [(False, 40, 2), (True, 1, 2), (True, 5, 5), (True, 40, 16)])
+async def test_as_many_threads_as_there_is_to_wait_for(
+    tokenizer: Watched, monkeypatch: pytest.MonkeyPatch, waits: bool, at_once: int, threads: int
+) -> None:
+    monkeypatch.setattr(Watched, "waits", waits)
+    engine = FakeEngine(Script(text="ab", max_concurrency=at_once), tokenizer=tokenizer)
+    async with Worker(engine, SPEC, Settings()) as worker:
+        assert worker._executor is not None
+        assert worker._executor._max_workers == threads
+        media = worker._media
+    assert media is not None
+    with pytest.raises(NotReady):
+        await media.load(ImagePart(url="https://a.example/x"), "here")

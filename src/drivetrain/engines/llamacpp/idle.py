@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.connection import Connection
 
 FIRST_PAUSE_S = 0.001
@@ -31,8 +32,9 @@ class SlotWatch:
         idle = asyncio.get_running_loop().create_future()
         self._waiting[idle] = slot
         self._come.set()
-        if self._asking is None:
+        if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_on(), name="drivetrain-llamacpp-slots")
+            self._asking.add_done_callback(self._settle)
         cancelled = False
         while not idle.done():
             try:
@@ -43,21 +45,21 @@ class SlotWatch:
         if cancelled:
             raise asyncio.CancelledError
 
+    def _settle(self, asking: asyncio.Task[None]) -> None:
+        """Nobody waits for ever, whatever ended it: it may have been cancelled before it began."""
+        if asking is not self._asking:
+            return  # the next one asks for all who wait
+        self._asking = None
+        exc = None if asking.cancelled() else asking.exception()
+        waiting, self._waiting = self._waiting, {}
+        for idle in waiting:
+            if exc is None:
+                idle.set_result(None)
+            else:
+                idle.set_exception(errors.while_running(exc))
+
     async def _ask_on(self) -> None:
         """Until nobody waits, or llama.cpp has ended: then all slots are idle."""
-        try:
-            await self._ask_while_any()
-        except Exception as exc:  # noqa: BLE001 - raised where it is waited for
-            for idle in self._waiting:
-                idle.set_exception(exc)
-        finally:
-            self._asking = None
-            for idle in self._waiting:
-                if not idle.done():
-                    idle.set_result(None)
-            self._waiting.clear()
-
-    async def _ask_while_any(self) -> None:
         pause_s = FIRST_PAUSE_S
         while self._waiting and self._alive():
             asked = dict(self._waiting)  # who comes later may not have been let go when the answer was made

@@ -6,7 +6,6 @@ import argparse
 import gc
 import importlib.util
 import os
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from drivetrain.server.settings import ServerSettings
     from drivetrain.worker.sources import Resolved
 
-_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 _EPILOG = """examples:
   drivetrain deploy smollm2-135m
   drivetrain deploy smollm2-135m --replicas 1:4 --slots 8 --num-cpus 2
@@ -159,7 +157,7 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
     from drivetrain.deploy.plan import SURGE, ModelPlan
     from drivetrain.worker import sources
 
-    named = _NAMED.fullmatch(given)
+    named = options.NAMED.fullmatch(given)
     name, model = named.groups() if named else (None, given)
     resolved = sources.read_settings(name or model, options.given_settings(args), config=args.config)
     settings = _stated(resolved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,6 +26,9 @@ Commands = Any
 
 _HINTS = typing.get_type_hints(Settings)
 _DEST = "setting_"
+
+NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<reference>.+)", re.DOTALL)
+"""A model with a name of its own."""
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,7 +16,6 @@ from drivetrain.core.errors import InvalidSetting
 if TYPE_CHECKING:
     from drivetrain.worker.sources import Resolved
 
-_NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<reference>.+)", re.DOTALL)
 _LIMITS = ("max_loaded", "idle_s", "turn_s", "room_wait_s")
 
 
@@ -103,7 +101,7 @@ def _several(models: Sequence[str]) -> bool:
     """URLs alone are servers of one model."""
     from drivetrain.engines.remote.address import is_url
 
-    return bool(_NAMED.fullmatch(models[0])) or (len(models) > 1 and not all(map(is_url, models)))
+    return bool(options.NAMED.fullmatch(models[0])) or (len(models) > 1 and not all(map(is_url, models)))
 
 
 def _in_file(config: Path | None) -> Said:
@@ -155,7 +153,7 @@ def _chosen(text: str, args: argparse.Namespace) -> Chosen:
     from drivetrain import assembly
     from drivetrain.worker import sources
 
-    named = None if Path(text).exists() else _NAMED.fullmatch(text)
+    named = None if Path(text).exists() else options.NAMED.fullmatch(text)
     reference, given = (named["reference"] if named else text), options.given_settings(args)
     resolved = sources.read_settings(named["name"] if named else reference, given, config=args.config)
     usual = assembly.name_of(reference)

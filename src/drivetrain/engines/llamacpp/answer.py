@@ -48,16 +48,19 @@ class Answer:
         return [data] if data else []
 
     def _chunks(self) -> list[bytes]:
-        parts: list[bytes] = []
         data, at = self._data, 0
-        while not self.over and (line_end := data.find(b"\r\n", at)) >= 0:
+        parts: list[bytes] = []
+        while (line_end := data.find(b"\r\n", at)) >= 0:
             start = line_end + 2
             end = start + int(data[at:line_end].partition(b";")[0], 16)
             if len(data) < end + 2:
                 break
-            self.over = start == end
             at = end + 2
-            if not self.over:
-                parts.append(data[start:end])
+            if start == end:
+                self.over = True
+                break
+            parts.append(data[start:end])
+            if at == len(data):  # nearly always the first chunk is the only one
+                break
         self._data = data[at:]
         return parts

@@ -58,6 +58,7 @@ class ChoiceRun:
         self._sampled: list[int] = []
         self._received = 0
         self._missing = 0
+        self._plain = False
         self._ended = False
         self._last: TokenStep | None = None
         left = request.context_length - len(request.prompt_ids)
@@ -109,14 +110,14 @@ class ChoiceRun:
     async def _run_leg(self, leg: Leg, slot: Slot) -> None:
         """Leaving it before llama.cpp's own end closes the connection, and waits until the slot is idle."""
         self._received = 0
+        self._plain = self._request.logprobs is None and not leg.forced and not self._missing
         over = enough = False
         known, slot.cached = slot.cached, ()
 
         def hear(event: dict[str, Any]) -> bool:
             nonlocal over, enough
-            over = bool(event["stop"])
-            self._hear(event, leg)
-            enough = over or (self._ended and self._last is None)
+            over = event["stop"]
+            enough = self._hear(event, leg)
             return enough
 
         try:
@@ -138,17 +139,20 @@ class ChoiceRun:
         prompt = leg.prompt[: common_prefix(known, leg.prompt)]
         return (lambda: completion(self._request, replace(leg, prompt=prompt, limit=1))) if prompt else None
 
-    def _hear(self, event: dict[str, Any], leg: Leg) -> None:
+    def _hear(self, event: dict[str, Any], leg: Leg) -> bool:
+        """True once nothing more of this leg is wanted."""
         if event["stop"]:
             self._leg_over(event, leg)
-        elif "prompt_progress" in event:
-            self._served.count_step()
-            self._hear_prompt(int(event["prompt_progress"]["total"]), int(event["prompt_progress"]["cache"]))
-        elif self._last is not None:
+            return True
+        if self._last is not None:
             self._give_last()  # llama.cpp did not end where we do: the leg is closed
+            return True
+        self._served.count_step()
+        if "prompt_progress" in event:
+            self._hear_prompt(int(event["prompt_progress"]["total"]), int(event["prompt_progress"]["cache"]))
         else:
-            self._served.count_step()
             self._take(event, leg)
+        return self._ended and self._last is None
 
     def _hear_prompt(self, total: int, cached: int) -> None:
         """Before the first image is looked at: only llama.cpp knows how long the prompt is with them."""
@@ -175,8 +179,14 @@ class ChoiceRun:
 
     def _take(self, event: dict[str, Any], leg: Leg) -> None:
         """One frame: mostly one id, with those before it that the stream left out."""
-        predicted = int(event["tokens_predicted"])
         ids: tuple[int, ...] = tuple(event["tokens"])
+        predicted: int = event["tokens_predicted"]
+        next_one = self._plain and len(ids) == 1 and predicted == self._received + 1
+        if next_one and ids[0] not in self._request.stop_ids and len(self._sampled) + 1 < self._limit:
+            self._received = predicted  # as nearly always, at less cost than below
+            self._sampled.append(ids[0])
+            self._emit(TokenStep(self.index, ids))
+            return
         if self._received < len(leg.forced):
             if predicted > len(leg.forced) or ids[-1] != leg.forced[predicted - 1]:
                 raise EngineFailed("llama.cpp did not come back to where this answer was")

@@ -24,8 +24,8 @@ GPU_BATCH = 512
 for prompts. A cancel waits for a step or two; on a CPU, 128 costs 3 % more than 512 in all."""
 
 SPLITS = 4
-"""Connections for the splitting of texts. Each that is open, though nothing is asked on it, takes one of the server's
-threads; and one more than it has threads waits, with all that is asked on it, until another is closed."""
+"""Connections for the splitting of texts. Each takes one of the server's threads while it is open; and one more than
+it has threads waits, with all that is asked on it, until another is closed."""
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 from drivetrain.engines.llamacpp.answer import Answer
 from drivetrain.engines.llamacpp.errors import ServerRefused
-from drivetrain.engines.llamacpp.together import First, Together
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -35,7 +34,6 @@ class Connection:
         self._host = host
         self._port = port
         self._key = key
-        self._together = Together(lambda body, heard: self.follow("/completion", body, heard))
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON answer. Raises `ServerRefused` for any status but 200, `OSError` or `EOFError` without one."""
@@ -45,7 +43,7 @@ class Connection:
             parts.append(part)
             return False
 
-        await self._exchange(self._request(method, path, body), take, _Exchange.write)
+        await self._exchange(self._request(method, path, body), take)
         return json.loads(b"".join(parts))
 
     async def follow(self, path: str, body: Mapping[str, Any], hear: Hear) -> None:
@@ -53,22 +51,11 @@ class Connection:
 
         Raises what `hear` raises, and `ServerRefused` for an error in the middle of the answer.
         """
-        await self._exchange(self._request("POST", path, body), _Lines(hear), _Exchange.write)
+        await self._exchange(self._request("POST", path, body), _Lines(hear))
 
-    async def begin(self, body: Mapping[str, Any], first: First | None, hear: Hear) -> None:
-        """As `follow`, for a completion; those of one moment begin in one step (`Together`)."""
-        with self._together.running():
-            await self._exchange(
-                self._request("POST", "/completion", body),
-                _Lines(hear),
-                lambda exchange: self._together.add(exchange, first),
-            )
-
-    async def _exchange(
-        self, request: bytes, take: Callable[[bytes], bool], connected: Callable[[_Exchange], None]
-    ) -> None:
+    async def _exchange(self, request: bytes, take: Callable[[bytes], bool]) -> None:
         loop = asyncio.get_running_loop()
-        exchange = _Exchange(request, Answer(), take, connected, loop.create_future())
+        exchange = _Exchange(request, Answer(), take, loop.create_future())
         try:
             transport, _ = await loop.create_connection(lambda: exchange, sock=self._connecting())
         except BaseException:
@@ -102,16 +89,9 @@ class _Exchange(asyncio.Protocol):
     """One request and its answer. `done` is settled once: by the end, by `take` having enough, or by an error."""
 
     def __init__(
-        self,
-        request: bytes,
-        answer: Answer,
-        take: Callable[[bytes], bool],
-        connected: Callable[[_Exchange], None],
-        done: asyncio.Future[None],
+        self, request: bytes, answer: Answer, take: Callable[[bytes], bool], done: asyncio.Future[None]
     ) -> None:
         self._request = request
-        self._connected = connected
-        self._transport: asyncio.Transport | None = None
         self._answer = answer
         self._take = take
         self._refusal: list[bytes] = []
@@ -120,17 +100,8 @@ class _Exchange(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as of any TCP connection
         raw: socket.socket = transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self._transport = transport
-        self._connected(self)
-
-    def write(self, *, but: int = 0) -> None:
-        """All that has not been written yet, but for some bytes at its end. Nothing to one that has been left."""
-        if self.done.done():
-            return
-        assert self._transport is not None
-        rest = len(self._request) - but
-        self._transport.write(self._request[:rest])
-        self._request = self._request[rest:]
+        if not self.done.done():  # who asks may have left meanwhile
+            transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         if self.done.done():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
@@ -17,7 +17,7 @@ from drivetrain.engines.llamacpp.idle import SlotWatch
 from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import Slot, SlotPool, common_prefix
+from drivetrain.engines.llamacpp.slots import Slot, SlotPool
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.engines.room import room_after
 
@@ -112,7 +112,7 @@ class ChoiceRun:
         self._received = 0
         self._plain = self._request.logprobs is None and not leg.forced and not self._missing
         over = enough = False
-        known, slot.cached = slot.cached, ()
+        slot.cached = ()
 
         def hear(event: dict[str, Any]) -> bool:
             nonlocal over, enough
@@ -121,7 +121,7 @@ class ChoiceRun:
             return enough
 
         try:
-            await self._served.connection.begin(completion(self._request, leg), self._first(leg, known), hear)
+            await self._served.connection.follow("/completion", completion(self._request, leg), hear)
             if not enough:
                 raise EOFError("the answer broke off")
         finally:
@@ -131,13 +131,6 @@ class ChoiceRun:
             finally:
                 # The last id was sampled and not computed; without any, who knows how much of the prompt was.
                 slot.cached = (*self._key, *self._sampled[:-1]) if self._sampled else ()
-
-    def _first(self, leg: Leg, known: tuple[int, ...]) -> Callable[[], Mapping[str, Any]] | None:
-        """What the slot knows of this prompt once more: one token to compute, and no other cache after it."""
-        if self._request.seeded or not isinstance(leg.prompt, tuple):
-            return None
-        prompt = leg.prompt[: common_prefix(known, leg.prompt)]
-        return (lambda: completion(self._request, replace(leg, prompt=prompt, limit=1))) if prompt else None
 
     def _hear(self, event: dict[str, Any], leg: Leg) -> bool:
         """True once nothing more of this leg is wanted."""

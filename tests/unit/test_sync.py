@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +53,38 @@ def test_many_threads_share_one_worker() -> None:
         for thread in threads:
             thread.join(20)
         assert texts == ["The quick"] * 8
+
+
+@pytest.fixture
+def switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("switching_often")
+def test_the_status_is_read_while_requests_come_and_go() -> None:
+    with drivetrain.sync.Worker.open("fake") as worker:
+        ended = threading.Event()
+
+        def ask() -> None:
+            try:
+                for _ in range(25):
+                    streams = [worker.stream(prompt="x", max_tokens=2) for _ in range(8)]
+                    for stream in streams:
+                        list(stream)
+            finally:
+                ended.set()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        most = 0.0
+        while not ended.is_set():
+            most = max(most, worker.status.kv_used)
+        asking.join(20)
+        assert 0 < most < 1
+        assert worker.status.endings["finished"] == 200
 
 
 def test_an_interrupt_while_opening_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

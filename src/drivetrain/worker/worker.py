@@ -253,6 +253,7 @@ class Worker:
 
     @property
     def status(self) -> Status:
+        """How things stand now. This may be asked from any thread, also while requests come and go."""
         health = self._engine.health()
         self._count_preemptions(health)
         return Status(
@@ -280,7 +281,7 @@ class Worker:
         if self._capabilities is None:
             return 0.0
         room = self._capabilities.max_concurrency * self._capabilities.context_length
-        held = sum(run.usage.total_tokens for run in self._runs)
+        held = sum(run.usage.total_tokens for run in self._runs.copy())  # others come and go on the loop's thread
         return min(1.0, held / room) if room else 0.0
 
     # What it does

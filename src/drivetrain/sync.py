@@ -31,8 +31,7 @@ class Worker:
     def __init__(self, opening: assembly.Opening) -> None:
         self._opening = opening
         self._started: assembly.Worker | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: _Loop | None = None
 
     @classmethod
     def open(cls, model: str | Path, engine: str = "auto", **settings: Any) -> Self:
@@ -41,13 +40,11 @@ class Worker:
     def __enter__(self) -> Self:
         if self._loop is not None:
             raise NotReady("this worker was opened before; open another one")
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="drivetrain-sync", daemon=True)
-        self._thread.start()
+        self._loop = _Loop()
         try:
-            self._started = _wait(self._loop, self._opening.__aenter__)
+            self._started = self._loop.wait(self._opening.__aenter__)
         except BaseException:
-            self._end_loop()
+            self._loop.end()
             raise
         return self
 
@@ -55,14 +52,9 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Stop the worker and its loop. Idempotent."""
-        if self._loop is None or self._loop.is_closed():
-            return
-        try:
-            if self._started is not None:
-                _wait(self._loop, self._started.stop)
-        finally:
-            self._end_loop()
+        """Stop the worker and its loop. Idempotent, from any thread; what other threads wait for ends `Cancelled`."""
+        if self._loop is not None:
+            self._loop.end(self._started.stop if self._started is not None else None)
 
     @property
     def _worker(self) -> assembly.Worker:
@@ -84,7 +76,7 @@ class Worker:
 
     def stream(self, **request: Any) -> SyncStream:
         loop = self._running()
-        return SyncStream(loop, _wait(loop, lambda: self._open(request)))
+        return SyncStream(loop, loop.wait(lambda: self._open(request)))
 
     def generate(self, **request: Any) -> Result:
         return self._call(lambda worker: worker.generate(**request))
@@ -102,21 +94,92 @@ class Worker:
 
     def _call(self, work: Callable[[assembly.Worker], Coroutine[Any, Any, T]]) -> T:
         worker = self._worker
-        return _wait(self._running(), lambda: work(worker))
+        return self._running().wait(lambda: work(worker))
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None or self._loop.is_closed():
+    def _running(self) -> _Loop:
+        if self._loop is None or self._loop.ended:
             raise NotReady("the worker is not open; use it with `with`")
         return self._loop
 
-    def _end_loop(self) -> None:
-        """Let what still runs on the loop end (a load that was interrupted, say), then end the loop and its thread."""
-        assert self._loop is not None
-        assert self._thread is not None
-        _wait(self._loop, _wind_up)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+
+class SyncStream:
+    """The events of one answer, blocking. Leaving the loop early and forgetting it ends the request."""
+
+    def __init__(self, loop: _Loop, stream: EventStream) -> None:
+        self._loop = loop
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return self._loop.wait(self._stream.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def result(self) -> Result:
+        return self._stream.result()
+
+    def close(self) -> None:
+        """End the request. Idempotent, also after the worker is closed, which ended it."""
+        with contextlib.suppress(Cancelled):
+            self._loop.wait(self._stream.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Loop:
+    """An event loop in a thread of its own, which does what other threads want done and wait for."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="drivetrain-sync", daemon=True)
+        self._thread.start()
+        self._giving = threading.Lock()
+        self._ending = threading.Lock()
+        self.ended = False
+
+    def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Raises `Cancelled` if the loop has ended, or ends before the work does."""
+        return self._wait(work)
+
+    def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Do the last work, let what still runs end (a load that was interrupted, say), then the loop and its thread.
+
+        Idempotent. Whatever another thread gives is either given before the end, and ended by it, or refused.
+        """
+        with self._ending:
+            if self._loop.is_closed():
+                return
+            try:
+                if last is not None:
+                    self._wait(last, at_end=True)
+            finally:
+                with self._giving:
+                    self.ended = True
+                self._wait(_wind_up, at_end=True)
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+
+    def _wait(self, work: Callable[[], Coroutine[Any, Any, T]], *, at_end: bool = False) -> T:
+        """The coroutine is made over there, so that an interrupt at any moment leaves none that nobody awaits."""
+        call = _Call(work)
+        try:
+            with self._giving:
+                if self.ended and not at_end:
+                    raise Cancelled("the worker was closed")
+                self._loop.call_soon_threadsafe(call.begin)
+            return call.result()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(call.cancel)
+            raise
 
 
 async def _wind_up() -> None:
@@ -129,63 +192,20 @@ async def _wind_up() -> None:
     await loop.shutdown_default_executor()
 
 
-class SyncStream:
-    """The events of one answer, blocking. Leaving the loop early and forgetting it ends the request."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, stream: EventStream) -> None:
-        self._loop = loop
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[Event]:
-        return self
-
-    def __next__(self) -> Event:
-        if self._loop.is_closed():
-            raise Cancelled("the worker was closed")
-        try:
-            return _wait(self._loop, self._stream.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
-
-    def result(self) -> Result:
-        return self._stream.result()
-
-    def close(self) -> None:
-        """End the request. Idempotent, also after the worker is closed, which ended it."""
-        if not self._loop.is_closed():
-            _wait(self._loop, self._stream.aclose)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-def _wait(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run on the worker's loop and wait here; an interrupt here cancels it there.
-
-    The coroutine is made over there, so that an interrupt at any moment leaves none that nobody awaits.
-    """
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
-    call = _Call(work, done)
-    try:
-        loop.call_soon_threadsafe(call.begin)
-        return done.result()
-    except BaseException:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(call.cancel)
-        raise
-
-
 class _Call(Generic[T]):
     """One piece of work on the loop. `begin` and `cancel` run there, each at most once, in any order."""
 
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], done: concurrent.futures.Future[T]) -> None:
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._work = work
-        self._done = done
+        self._done: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._task: asyncio.Task[T] | None = None
         self._cancelled = False
+
+    def result(self) -> T:
+        try:
+            return self._done.result()
+        except concurrent.futures.CancelledError:
+            raise Cancelled("the worker was closed") from None
 
     def begin(self) -> None:
         if not self._cancelled:

@@ -87,6 +87,34 @@ def test_the_status_is_read_while_requests_come_and_go() -> None:
         assert worker.status.endings["finished"] == 200
 
 
+@pytest.mark.usefixtures("switching_often")
+def test_calls_of_other_threads_end_when_it_is_closed() -> None:
+    """At whatever moment they come: none waits for a loop that has ended."""
+    for round_ in range(20):
+        worker = drivetrain.sync.Worker.open("fake")
+        worker.__enter__()
+        answers: list[str] = []
+
+        def ask(worker: drivetrain.sync.Worker, answers: list[str]) -> None:
+            try:
+                while True:
+                    answers.append(worker.generate(prompt="x", max_tokens=2).text)
+            except (Cancelled, NotReady) as exc:
+                answers.append(exc.code)
+
+        threads = [threading.Thread(target=ask, args=(worker, answers), daemon=True) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.002 * round_)
+        closing = [threading.Thread(target=worker.close, daemon=True) for _ in range(2)]
+        for thread in closing:
+            thread.start()
+        for thread in (*threads, *closing):
+            thread.join(20)
+            assert not thread.is_alive()
+        assert sum(answer in {"cancelled", "not_ready"} for answer in answers) == len(threads), answers
+
+
 def test_an_interrupt_while_opening_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     loading = threading.Event()
 
@@ -98,19 +126,16 @@ def test_an_interrupt_while_opening_leaves_nothing(monkeypatch: pytest.MonkeyPat
         raise AssertionError("it was interrupted")
 
     monkeypatch.setattr(FakeEngine, "load", slow)
-    real = drivetrain.sync._wait
 
     def interrupted(loop: Any, work: Any) -> Any:
-        if not loading.is_set():
-            import asyncio
+        import asyncio
 
-            future: Any = asyncio.run_coroutine_threadsafe(work(), loop)
-            loading.wait(10)
-            future.cancel()
-            raise KeyboardInterrupt
-        return real(loop, work)
+        future: Any = asyncio.run_coroutine_threadsafe(work(), loop._loop)
+        loading.wait(10)
+        future.cancel()
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(drivetrain.sync, "_wait", interrupted)
+    monkeypatch.setattr(drivetrain.sync._Loop, "wait", interrupted)
     before = threading.active_count()
     worker = drivetrain.sync.Worker.open("fake")
     started = time.monotonic()
@@ -127,7 +152,7 @@ def test_an_interrupt_before_the_call_reaches_the_loop_leaves_nothing(monkeypatc
         assert worker._loop is not None
         for call in (lambda: next(stream), lambda: worker.generate(prompt="x"), stream.close):
             with monkeypatch.context() as patch:
-                patch.setattr(worker._loop, "call_soon_threadsafe", _interrupted)
+                patch.setattr(worker._loop._loop, "call_soon_threadsafe", _interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     call()
             gc.collect()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from drivetrain.engines.llamacpp.idle import SlotWatch
 from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import Slot, SlotPool
+from drivetrain.engines.llamacpp.slots import Slot, SlotPool, common_prefix
+from drivetrain.engines.llamacpp.step_room import Left, StepRoom
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.engines.room import room_after
 
@@ -34,6 +35,7 @@ class Served:
     connection: Connection
     vocabulary: Vocabulary
     slots: SlotPool
+    step_room: StepRoom
     count_step: Callable[[], None]
     watch: SlotWatch
     image_prompts: ImagePrompts | None = None
@@ -61,6 +63,7 @@ class ChoiceRun:
         self._plain = False
         self._ended = False
         self._last: TokenStep | None = None
+        self._left: Left
         left = request.context_length - len(request.prompt_ids)
         self._limit = left if request.max_tokens is None else request.max_tokens
 
@@ -71,9 +74,16 @@ class ChoiceRun:
         async with self._served.slots.taken(self._key) as slot:
             try:
                 while not self._ended:
-                    await self._run_leg(self._next_leg(slot, await self._continued()), slot)
+                    leg = self._next_leg(slot, await self._continued())
+                    async with self._served.step_room.taken(self._new_tokens(slot)) as self._left:
+                        await self._run_leg(leg, slot)
             except ServerRefused as exc:
                 raise exc if self._images is None else refused(exc) from exc
+
+    def _new_tokens(self, slot: Slot) -> int:
+        """What of the prompt has to be computed in this slot, where at least the last token always is."""
+        cached = 0 if self._request.seeded else common_prefix(slot.cached, self._key)
+        return max(1, len(self._key) - cached)
 
     async def _continued(self) -> Continued | None:
         if self._images is None or self._served.image_prompts is None:
@@ -142,13 +152,15 @@ class ChoiceRun:
             return True
         self._served.count_step()
         if "prompt_progress" in event:
-            self._hear_prompt(int(event["prompt_progress"]["total"]), int(event["prompt_progress"]["cache"]))
+            self._hear_prompt(event["prompt_progress"])
         else:
             self._take(event, leg)
         return self._ended and self._last is None
 
-    def _hear_prompt(self, total: int, cached: int) -> None:
-        """Before the first image is looked at: only llama.cpp knows how long the prompt is with them."""
+    def _hear_prompt(self, progress: Mapping[str, int]) -> None:
+        """Before an image is looked at, and with each step: only llama.cpp knows how long a prompt with images is."""
+        total, cached = progress["total"], progress["cache"]
+        self._left(total - progress["processed"])
         if self._images is None:
             self._emit(PromptStep(cached_tokens=cached))
         elif not self._sampled:

@@ -35,7 +35,12 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = serve(config)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever drains the worker decides when this one ends
-    told = {"address": server.listening_address, "version": version(), "device": device(config["gpu_layers"])}
+    told = {
+        "address": server.listening_address,
+        "version": version(),
+        "device": device(config["gpu_layers"]),
+        "prompt_step": prompt_step(config),
+    }
     sys.stdout.write(READY + json.dumps(told) + "\n")
     sys.stdout.flush()
     sys.stdin.read()  # ends with the parent, however that ends
@@ -70,7 +75,7 @@ def serve(config: dict[str, Any]) -> Any:
     params.n_parallel = config["slots"]
     params.n_ctx = config["context_length"] * config["slots"]
     on_cpu = device(config["gpu_layers"]) == "cpu"
-    params.n_batch = params.n_ubatch = (config["batch"] or (CPU_BATCH if on_cpu else GPU_BATCH)) + config["slots"]
+    params.n_batch = params.n_ubatch = prompt_step(config) + config["slots"]
     params.n_threads_http = 2 * config["slots"] + SPLITS + 4
     params.cache_ram_mib = 0  # our own slot pool decides what stays cached, in memory that was counted at load
     params.fit_params = False
@@ -97,6 +102,12 @@ def serve(config: dict[str, Any]) -> Any:
         params.embedding = True
         params.pooling_type = getattr(xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{config['pooling'].upper()}")
     return xllamacpp.Server(params)
+
+
+def prompt_step(config: dict[str, Any]) -> int:
+    """The prompt tokens of one step, whoever generates beside them."""
+    on_cpu = device(config["gpu_layers"]) == "cpu"
+    return int(config["batch"] or (CPU_BATCH if on_cpu else GPU_BATCH))
 
 
 def library() -> Any:

@@ -28,6 +28,7 @@ from drivetrain.engines.llamacpp.options import (
 from drivetrain.engines.llamacpp.payload import HONOURED
 from drivetrain.engines.llamacpp.process import Launch, ServerProcess
 from drivetrain.engines.llamacpp.slots import SlotPool
+from drivetrain.engines.llamacpp.step_room import SHARED_ON_CPU, StepRoom
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit, Split
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
@@ -108,6 +109,7 @@ class Model:
             connection=connection,
             vocabulary=self.vocabulary,
             slots=SlotPool(self.options.slots),
+            step_room=StepRoom(SHARED_ON_CPU if process.device == "cpu" else process.prompt_step, process.prompt_step),
             count_step=count_step,
             watch=SlotWatch(connection, lambda: process.alive),
             image_prompts=prompts,

@@ -44,7 +44,7 @@ class Worker:
         try:
             self._started = self._loop.wait(self._opening.__aenter__)
         except BaseException:
-            self._loop.end()
+            self._loop.end(self._opening.__aexit__)
             raise
         return self
 
@@ -52,9 +52,9 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Stop the worker and its loop. Idempotent, from any thread; what other threads wait for ends `Cancelled`."""
+        """Stop the worker and its loop. Idempotent, from any thread; what others wait for ends, as `Cancelled`."""
         if self._loop is not None:
-            self._loop.end(self._started.stop if self._started is not None else None)
+            self._loop.end(self._opening.__aexit__)
 
     @property
     def _worker(self) -> assembly.Worker:
@@ -124,7 +124,7 @@ class SyncStream:
     def close(self) -> None:
         """End the request. Idempotent, also after the worker is closed, which ended it."""
         with contextlib.suppress(Cancelled):
-            self._loop.wait(self._stream.aclose)
+            self._loop.finish(self._stream.aclose)
 
     def __enter__(self) -> Self:
         return self
@@ -140,35 +140,55 @@ class _Loop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="drivetrain-sync", daemon=True)
         self._thread.start()
-        self._giving = threading.Lock()
-        self._ending = threading.Lock()
+        self._giving = threading.RLock()  # both may be wanted by the handler of a signal that comes while they are held
+        self._ending = threading.RLock()
+        self._is_ending = False
+        self._wound_up = False
         self.ended = False
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Raises `Cancelled` if the loop has ended, or ends before the work does."""
         return self._wait(work)
 
-    def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+    def finish(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """`wait`, but on the loop's own thread, where the garbage collector may ask for it: there it only begins."""
+        if threading.current_thread() is self._thread:
+            self._loop.call_soon(_Call(work).begin)
+        else:
+            self._wait(work)
+
+    def end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do the last work, let what still runs end (a load that was interrupted, say), then the loop and its thread.
 
         Idempotent. Whatever another thread gives is either given before the end, and ended by it, or refused.
         """
         with self._ending:
-            if self._loop.is_closed():
-                return
+            if self._is_ending or self._loop.is_closed():
+                return  # in the first case a signal's handler asks, within the call that does it
+            self._is_ending = True
             try:
-                if last is not None:
-                    self._wait(last, at_end=True)
+                self._end(last)
+            finally:
+                self._is_ending = False
+
+    def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Once more from where it was, if it was interrupted."""
+        if not self._wound_up:
+            try:
+                self._wait(last, at_end=True)
             finally:
                 with self._giving:
                     self.ended = True
                 self._wait(_wind_up, at_end=True)
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join()
-                self._loop.close()
+                self._wound_up = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def _wait(self, work: Callable[[], Coroutine[Any, Any, T]], *, at_end: bool = False) -> T:
         """The coroutine is made over there, so that an interrupt at any moment leaves none that nobody awaits."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("this is the worker's own thread, which would wait for itself; ask from another one")
         call = _Call(work)
         try:
             with self._giving:

@@ -115,6 +115,51 @@ def test_calls_of_other_threads_end_when_it_is_closed() -> None:
         assert sum(answer in {"cancelled", "not_ready"} for answer in answers) == len(threads), answers
 
 
+def test_on_the_thread_of_its_own_loop_it_refuses_to_wait() -> None:
+    """It would wait for itself, and everybody with it. An abandoned stream may be closed there, by the collector."""
+    with drivetrain.sync.Worker.open("fake") as worker:
+        stream = worker.stream(prompt="x", max_tokens=3000)
+        next(stream)
+
+        async def on_the_loop() -> str:
+            stream.close()
+            try:
+                worker.generate(prompt="x")
+            except RuntimeError as exc:
+                return str(exc)
+            return ""
+
+        assert worker._loop is not None
+        assert "wait for itself" in worker._loop.wait(on_the_loop)
+        end = time.monotonic() + 10
+        while worker.status.running:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert worker.status.endings["cancelled"] == 1
+
+
+def test_an_end_that_is_interrupted_may_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while it waits for the thread; and a signal's handler may ask within the call that does it."""
+    worker = drivetrain.sync.Worker.open("fake")
+    worker.__enter__()
+    assert worker._loop is not None
+    loop, thread = worker._loop, worker._loop._thread
+    real = thread.join
+
+    def interrupted() -> None:
+        worker.close()
+        real()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.close()
+    assert not loop._loop.is_closed()
+    worker.close()
+    assert loop._loop.is_closed()
+
+
 def test_an_interrupt_while_opening_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     loading = threading.Event()
 

@@ -255,7 +255,6 @@ class Worker:
     def status(self) -> Status:
         """How things stand now. This may be asked from any thread, also while requests come and go."""
         health = self._engine.health()
-        self._count_preemptions(health)
         return Status(
             state=self._state,
             running=self._admission.running,
@@ -267,7 +266,7 @@ class Worker:
             engine_alive=health.alive,
             last_progress_s=max(0.0, time.monotonic() - health.last_progress),
             kv_used=self._kv_used() if health.kv_used is None else health.kv_used,
-            preemptions=self._stats.preemptions,
+            preemptions=self._stats.preemptions + self._uncounted(health),
             upstreams=health.upstreams,
             memory=self._memory_now(),
         )
@@ -445,18 +444,23 @@ class Worker:
 
     def _count_preemptions(self, health: Health) -> None:
         """An engine counts its own, and tells of none once it is closed."""
-        self._stats.preemptions += max(0, health.preemptions - self._preemptions)
+        self._stats.preemptions += self._uncounted(health)
         self._preemptions = health.preemptions
+
+    def _uncounted(self, health: Health) -> int:
+        return max(0, health.preemptions - self._preemptions)
 
     def _memory_now(self) -> tuple[DeviceMemory, ...]:
         """A device that is broken cannot say what it holds; that must not hide how the request ended."""
         now = time.monotonic()
         if now - self._memory_read_at > MEMORY_AGE_S:
-            self._memory_read_at, self._memory_read = now, ()
+            self._memory_read_at = now
+            read: tuple[DeviceMemory, ...] = ()
             try:
-                self._memory_read = (host_memory(), *self._engine.memory())
+                read = (host_memory(), *self._engine.memory())
             except Exception:  # noqa: BLE001 - a library's error of any kind; it is logged, and no ending hangs on it
                 _log.exception("the memory of the device cannot be read")
+            self._memory_read = read
         return self._memory_read
 
     async def _watch(self) -> None:

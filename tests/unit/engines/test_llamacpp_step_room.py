@@ -83,9 +83,19 @@ async def test_who_comes_later_does_not_overtake(prompts: Prompts) -> None:
     assert set(prompts.given) == {"a", "b", "c"}
 
 
+async def test_an_answer_that_goes_on_waits_for_no_prompt(prompts: Prompts) -> None:
+    """All of it but a token is computed already."""
+    for name, tokens in (("a", 128), ("b", 128), ("on", 1)):
+        await prompts.come(name, tokens)
+    assert set(prompts.given) == {"a", "on"}
+    await prompts.told("on", 1)
+    await prompts.told("a", 128)
+    assert set(prompts.given) == {"a", "b", "on"}
+
+
 async def test_one_that_never_begins_gives_its_place_back(prompts: Prompts) -> None:
     await prompts.come("a", 128)
-    await prompts.come("b", 1)
+    await prompts.come("b", 2)
     assert set(prompts.given) == {"a"}
     await prompts.end("a")
     assert set(prompts.given) == {"a", "b"}

@@ -109,11 +109,16 @@ class Model:
             connection=connection,
             vocabulary=self.vocabulary,
             slots=SlotPool(self.options.slots),
-            step_room=StepRoom(SHARED_ON_CPU if process.device == "cpu" else process.prompt_step, process.prompt_step),
+            step_room=_step_room(process),
             count_step=count_step,
             watch=SlotWatch(connection, lambda: process.alive),
             image_prompts=prompts,
         )
+
+
+def _step_room(process: ServerProcess) -> StepRoom:
+    step = process.prompt_step
+    return StepRoom(min(SHARED_ON_CPU, step) if process.device == "cpu" else step, step)
 
 
 def open_model(spec: ModelSpec) -> Model:

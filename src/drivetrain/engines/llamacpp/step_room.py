@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 SHARED_ON_CPU = 64
-"""There a step takes as much longer as it has more of them, from about 30 on. With 32, a burst of 16 gets its first
+"""On a CPU a step takes as much longer as it has more of them, from about 30 on. With 32, a burst of 16 gets its first
 tokens later again: each step has more streams beside the prompts."""
 
 Left = Callable[[int], None]
@@ -37,7 +37,7 @@ class StepRoom:
 
     @asynccontextmanager
     async def taken(self, tokens: int) -> AsyncIterator[Left]:
-        """Around the time that llama.cpp has a prompt of which it has so many tokens to compute."""
+        """Around the time that llama.cpp has a prompt, of which it will compute about so many tokens."""
         whole, share = tokens <= self._step, min(tokens, self._shared)
         if whole:
             await self._take(share)
@@ -63,7 +63,7 @@ class StepRoom:
             left(0)
 
     async def _take(self, share: int) -> None:
-        if not self._waiting and self._fits(share):
+        if share == 1 or (not self._waiting and self._fits(share)):  # a token holds up nobody: so an answer goes on
             self._free -= share
             return
         turn = asyncio.get_running_loop().create_future()

@@ -1,0 +1,116 @@
+"""A server in a process of its own, which tells how long its event loop stood still and how much memory it took.
+
+    python tests/bounds/victim.py '{"model": "fake", "script": {}, "worker": {}, "server": {}}'
+
+prints its port. `GET /bounds` gives the figures since the last `GET /bounds/reset`. A stall is counted in seconds of
+CPU that this process used between two turns of its loop: what other processes do to the machine does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from drivetrain import assembly
+from drivetrain.core.engine import ModelSpec, WeightsFormat
+from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.fleet.fleet import Fleet
+from drivetrain.server.app import create_app
+from drivetrain.server.context import Context
+from drivetrain.server.run import Stop, bind, serve
+from drivetrain.server.settings import ServerSettings
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import Worker
+
+BEAT_S = 0.002
+_STATUS = Path("/proc/self/status")
+
+
+class Heart:
+    """Beats on the loop; the longest time between two beats is the longest stall."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.stall_cpu_s = self.stall_s = 0.0
+        self._last = (time.process_time(), time.monotonic())
+
+    async def beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            cpu, now = time.process_time(), time.monotonic()
+            self.stall_cpu_s = max(self.stall_cpu_s, cpu - self._last[0])
+            self.stall_s = max(self.stall_s, now - self._last[1] - BEAT_S)
+            self._last = (cpu, now)
+
+
+def memory(name: str) -> int:
+    """`VmRSS` (now) or `VmHWM` (the peak since `forget_peak`), in bytes."""
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+async def main(about: dict[str, Any]) -> None:
+    heart = Heart()
+
+    async def figures(request: Request, context: Context) -> Response:
+        return JSONResponse(
+            {
+                "stall_cpu_s": heart.stall_cpu_s,
+                "stall_s": heart.stall_s,
+                "rss_bytes": memory("VmRSS"),
+                "peak_bytes": memory("VmHWM"),
+                "tasks": len(asyncio.all_tasks()),
+            }
+        )
+
+    async def reset(request: Request, context: Context) -> Response:
+        forget_peak()
+        heart.reset()
+        return Response()
+
+    settings = ServerSettings(port=0, **about.get("server", {}))
+    sock, stop = bind(settings), Stop()
+    async with AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(await opened(about))
+        models = Fleet.of({worker.metadata.name: worker})
+        routes = (("GET", "/bounds", figures), ("GET", "/bounds/reset", reset))
+        beating = asyncio.create_task(heart.beat())
+        with stop.on_signals():
+            await serve(
+                create_app(models, settings, None, routes),
+                settings,
+                sock,
+                start=lambda: asyncio.sleep(0),
+                drain=lambda: models.drain(2.0),
+                stop=stop,
+                ready=lambda: print(sock.getsockname()[1], flush=True),
+            )
+        beating.cancel()
+
+
+async def opened(about: dict[str, Any]) -> Worker:
+    model, wanted = about.get("model", "fake"), about.get("worker", {})
+    if model != "fake":
+        return await assembly.Worker.open(model, **wanted)
+    spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
+    worker = Worker(FakeEngine(Script(**about.get("script", {}))), spec, Settings(**wanted))
+    await worker.start()
+    return worker
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}))

@@ -95,9 +95,13 @@ async def test_a_held_stream_that_nobody_reads_is_cancelled(rig: Rig) -> None:
             while worker._runs:
                 await asyncio.sleep(0.02)
         await until_idle(rig, worker)
-        with pytest.raises(Cancelled) as caught:
-            await read_some(stream, LONG + 10)
-        assert caught.value.partial is not None
+        if stream.result().usage.completion_tokens == LONG:  # a quick engine had said it all by then
+            with pytest.raises(StopAsyncIteration):
+                await read_some(stream, LONG + 10)
+        else:
+            with pytest.raises(Cancelled) as caught:
+                await read_some(stream, LONG + 10)
+            assert caught.value.partial is not None
         await works(worker)
 
 

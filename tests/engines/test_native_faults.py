@@ -19,6 +19,7 @@ from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.shaping import Shape
 from drivetrain.engines.native.stepper import Stepper
 from drivetrain.worker.worker import Worker
+from reading import StepReading, all_of
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 20}
 PROMPTS = [f"{i} is the number of one of some requests that run together" for i in range(6)]
@@ -269,8 +270,7 @@ async def test_what_the_worker_would_never_send(
     others = [asyncio.create_task(outcome(worker, prompt)) for prompt in PROMPTS]
     await asyncio.sleep(0.01)
     with pytest.raises(error):
-        async for _ in engine.generate(request_):
-            pass
+        await all_of(StepReading(engine, request_))
     assert await asyncio.gather(*others) == well
 
 

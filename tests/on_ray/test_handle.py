@@ -15,7 +15,15 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.errors import DeadlineExceeded, DrivetrainError, EngineFailed, NotReady, Overloaded, Unsupported
+from drivetrain.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DrivetrainError,
+    EngineFailed,
+    NotReady,
+    Overloaded,
+    Unsupported,
+)
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import DeviceMemory, FinishReason, Metrics, Usage
@@ -207,37 +215,39 @@ async def test_a_closed_stream_waits_for_the_end_of_its_call() -> None:
         assert worker.stats.endings == {"cancelled": 1}
 
 
-async def test_what_hears_may_stop_and_go_on() -> None:
+async def test_a_batch_is_all_that_has_come() -> None:
     async with worker_over(Scripted([*WHOLE])) as worker:
         answer = worker.stream(prompt="x")
         heard: list[Event] = []
-
-        def hear_once(events: Any) -> bool:
-            heard.extend(events)
-            return False
-
-        await answer.follow(hear_once)
-        assert heard
-        assert len(heard) < len(BEGUN + ENDED)
-
-        def hear_all(events: Any) -> bool:
-            heard.extend(events)
-            return True
-
-        await answer.follow(hear_all)
+        while events := await answer.batch():
+            heard += events
         assert heard == BEGUN + ENDED
 
 
-async def test_what_hears_and_breaks_is_told_and_ends_the_request() -> None:
+class Breaking:
+    """A sink that cannot take what it is given."""
+
+    unread = 0
+    last_read = 0.0
+
+    def __init__(self) -> None:
+        self.errors: list[DrivetrainError] = []
+
+    def take(self, events: Any) -> None:
+        raise ZeroDivisionError
+
+    def fail(self, error: DrivetrainError) -> None:
+        self.errors.append(error)
+
+
+async def test_a_sink_that_breaks_ends_its_request() -> None:
     async with worker_over(Scripted([WHOLE[0], 5.0])) as worker:
-
-        def hear(events: Any) -> bool:
-            raise ZeroDivisionError
-
-        answer = worker.stream(prompt="x")
-        with pytest.raises(ZeroDivisionError):
-            await answer.follow(hear)
-        await answer.aclose()
+        sink = Breaking()
+        submission = worker.submit(build_request({"prompt": "x"}), sink)
+        while not submission.ended:
+            await asyncio.sleep(0.01)
+        await submission.released()
+        assert [type(error) for error in sink.errors] == [Cancelled]
         assert worker.stats.endings == {"cancelled": 1}
 
 
@@ -247,7 +257,7 @@ async def test_nobody_there_is_not_ready() -> None:
     await asyncio.sleep(0.05)
     assert worker.state is State.LOADING
     request = build_request({"prompt": "x"})
-    for ask in (lambda: worker.submit(request), lambda: worker.capabilities):
+    for ask in (lambda: worker.submit(request, Breaking()), lambda: worker.capabilities):
         with pytest.raises(NotReady):
             ask()
     with pytest.raises(NotReady):

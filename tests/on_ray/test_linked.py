@@ -18,7 +18,7 @@ from drivetrain.core.events import Delta, Event
 from drivetrain.deploy import link, wire
 from drivetrain.deploy.handle import HandleWorker
 from drivetrain.deploy.replica import Replica
-from drivetrain.deploy.stream import HandleStream
+from drivetrain.worker.stream import EventStream
 from drivetrain.worker.worker import Worker
 
 STREAMS = 16
@@ -94,14 +94,14 @@ class Pair:
         self.near = Near(replica)
         self.worker = HandleWorker(self.near, "fake", host=host)
 
-    async def queued(self) -> list[HandleStream]:
+    async def queued(self) -> list[EventStream]:
         """More, of which nothing has come, because they wait in the replica."""
         streams = [self.worker.stream(**LONG) for _ in range(4)]
         self.reading = [asyncio.create_task(read(stream)) for stream in streams]
         await until(lambda: self.replica.worker.status.waiting == len(streams))
         return streams
 
-    async def begun(self, number: int, **more: Any) -> list[HandleStream]:
+    async def begun(self, number: int, **more: Any) -> list[EventStream]:
         """So many streams, each with some tokens."""
         streams = [self.worker.stream(**LONG, **more) for _ in range(number)]
         for stream in streams:
@@ -136,7 +136,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def read(stream: HandleStream) -> tuple[list[Event], DrivetrainError | None]:
+async def read(stream: EventStream) -> tuple[list[Event], DrivetrainError | None]:
     events: list[Event] = []
     try:
         async for event in stream:
@@ -224,12 +224,12 @@ async def test_a_late_decline_is_sent_again_at_once(monkeypatch: pytest.MonkeyPa
     async with paired() as pair:
         submit, declined = pair.replica.worker.submit, 0
 
-        def decline(request: Any) -> Any:
+        def decline(request: Any, sink: Any) -> Any:
             nonlocal declined
             declined += 1
             if declined == 1:
-                return Declining()
-            return submit(request)
+                return Declining(sink)
+            return submit(request, sink)
 
         monkeypatch.setattr(pair.replica.worker, "submit", decline)
         async with asyncio.timeout(3):
@@ -239,13 +239,18 @@ async def test_a_late_decline_is_sent_again_at_once(monkeypatch: pytest.MonkeyPa
 
 
 class Declining:
-    """The stream of a request whose engine went away while it waited."""
+    """A request whose engine went away while it waited."""
 
-    async def follow(self, hear: Any) -> None:
-        await asyncio.sleep(0.05)
-        raise NotReady("the engine is being started again", retry_after_s=1.0)
+    ended = True
 
-    async def aclose(self) -> None:
+    def __init__(self, sink: Any) -> None:
+        error = NotReady("the engine is being started again", retry_after_s=1.0)
+        asyncio.get_running_loop().call_later(0.05, sink.fail, error)
+
+    def cancel(self, why: str) -> None:
+        pass
+
+    async def released(self) -> None:
         pass
 
 
@@ -264,7 +269,7 @@ async def test_whatever_a_call_raises_the_request_has_its_ending(
 ) -> None:
     async with paired() as pair:
         with monkeypatch.context() as patched:
-            patched.setattr(pair.replica.worker, "submit", lambda _: 1 / 0)
+            patched.setattr(pair.replica.worker, "submit", lambda *_: 1 / 0)
             _, error = await read(pair.worker.stream(**LONG))
         assert type(error) is EngineFailed
         assert "ZeroDivisionError" in str(error)

@@ -231,7 +231,7 @@ def test_what_their_server_keeps_is_never_an_error(path: str, monkeypatch: pytes
         unknown = told(other, path, {"model": "other"})
         assert (set(unknown), unknown["error_code"]) == ({"text", "error_code"}, ErrorCode.INVALID_MODEL)
         assert told(other, path, b"{")["error_code"] == ErrorCode.PARAM_OUT_OF_RANGE
-        monkeypatch.setattr("drivetrain.server.dropin.fastchat.held", broken)
+        monkeypatch.setattr("drivetrain.fleet.fleet.Fleet.lease", broken)
         failed = told(other, path, {"model": "fake"})
         assert (set(failed), failed["error_code"]) == ({"text", "error_code"}, ErrorCode.INTERNAL_ERROR)
         assert "a fault of ours" not in failed["text"]

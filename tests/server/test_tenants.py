@@ -11,6 +11,7 @@ import pytest
 from contract.native_rig import NativeRig
 from contract.rigs import FakeRig
 from drivetrain.core.request import GenerateRequest
+from drivetrain.core.worker import EventSink
 from server.serving import Served, fake, serving
 
 PROMPT = "This beginning is what two tenants have in common. " * 5
@@ -26,9 +27,9 @@ def salts(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     seen: list[str | None] = []
     submit = served.worker.submit
 
-    def noted(request: GenerateRequest) -> Any:
+    def noted(request: GenerateRequest, sink: EventSink) -> Any:
         seen.append(request.cache_salt)
-        return submit(request)
+        return submit(request, sink)
 
     monkeypatch.setattr(served.worker, "submit", noted)
     return seen

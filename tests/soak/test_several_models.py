@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from drivetrain.core.errors import DrivetrainError, NotLoaded
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.telemetry.memory import host_memory
 from drivetrain.worker.sources import read_settings
+from drivetrain.worker.worker import Worker
 
 pytestmark = pytest.mark.soak
 
@@ -59,7 +60,7 @@ async def client(fleet: Fleet, number: int, rounds: int, outcomes: Counter[str])
             async with (
                 asyncio.timeout(0.05 if how == "give up" else None),
                 fleet.lease(name, 60.0) as worker,
-                aclosing(worker.submit(REQUEST)) as stream,
+                aclosing(cast("Worker", worker)._open(REQUEST)) as stream,
             ):
                 async for _ in stream:
                     if how == "leave":

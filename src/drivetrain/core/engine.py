@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import DeviceMemory, FinishReason
 from drivetrain.core.sampling import Sampling
@@ -170,39 +171,28 @@ class TokenStep(NamedTuple):
 Step = PromptStep | TokenStep
 
 
-class EngineStream(Protocol):
-    """The steps of one request, until every choice has ended; then it stops, or raises one `DrivetrainError`."""
+class StepSink(Protocol):
+    """Where an engine puts what one request comes to: steps as they arise, then the end, once.
 
-    def __aiter__(self) -> Self: ...
+    Both are called on the event loop, in the engine's own call; they neither block nor raise.
+    """
 
-    async def __anext__(self) -> Step: ...
+    def take(self, step: Step) -> None: ...
 
-    async def follow(self, hear: Callable[[Step], bool]) -> None:
-        """Hand on each step where it arises, without a task to wake, until `hear` returns False; else as `__anext__`.
-
-        `hear` is called on the event loop and must neither block nor raise.
-        """
+    def close(self, error: DrivetrainError | None) -> None:
+        """The last call: the engine holds nothing of the request any more. `error`: what kept it from finishing."""
         ...
+
+
+class RequestHandle(Protocol):
+    """What may be said to an engine about a request that it was given. Nothing here waits, and all is idempotent."""
 
     def finish(self, index: int) -> None:
         """End one choice from outside; the others run on. Steps of it that are under way may still arrive."""
         ...
 
     def abort(self) -> None:
-        """Ask for the end, without waiting. A pending or later `__anext__` raises `Cancelled`. Idempotent."""
-        ...
-
-    async def aclose(self) -> None:
-        """Abort and return once the request's resources are free: at most one more step. Idempotent."""
-        ...
-
-    def on_released(self, callback: Callable[[], None]) -> None:
-        """Call back once on the event loop when the resources are free, also if nobody reads any more."""
-        ...
-
-    @property
-    def unread(self) -> int:
-        """Steps that wait for the reader."""
+        """End all of it. No step follows; `close` does, after at most one more step of the engine."""
         ...
 
 
@@ -239,8 +229,8 @@ class Engine(Protocol):
         """Load once. Raises `LoadFailed` (or `MissingExtra`, `InvalidSetting`); nothing is left behind then."""
         ...
 
-    def generate(self, request: EngineRequest) -> EngineStream:
-        """Start at once; the worker has already waited for a slot."""
+    def generate(self, request: EngineRequest, sink: StepSink) -> RequestHandle:
+        """Start at once; the worker has already waited for a slot. What cannot start is closed in this very call."""
         ...
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import Event
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Embeddings, Result
@@ -13,31 +14,50 @@ from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata, State, Status
 
 
-class EventStream(Protocol):
-    """The events of one answer. Whoever holds it ends the request by `aclose`, or by letting go of it."""
+class EventSink(Protocol):
+    """Where a worker puts the events of one answer, in the call that brought them from the engine.
+
+    Called on the event loop. What it does must not block; what it raises ends the request.
+    """
+
+    @property
+    def unread(self) -> int:
+        """Events that wait for somebody slower. A worker ends a request that leaves too many of them."""
+        ...
+
+    @property
+    def last_read(self) -> float:
+        """When somebody last took one, by `time.monotonic()`. Whoever leaves some for too long is given up."""
+        ...
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Events that came together. The last one of a good answer is `Finished`."""
+        ...
+
+    def fail(self, error: DrivetrainError) -> None:
+        """The one error that ended the request, in place of the events that are missing."""
+        ...
+
+
+class Submission(Protocol):
+    """A request that a worker has taken on."""
 
     @property
     def request_id(self) -> str: ...
 
-    def __aiter__(self) -> Self: ...
+    @property
+    def ended(self) -> bool: ...
 
-    async def __anext__(self) -> Event:
-        """The next event; raises the one `DrivetrainError` that ended the request, or `StopAsyncIteration`."""
+    def cancel(self, why: str) -> None:
+        """End it at once, without waiting. Nothing happens if it has ended."""
         ...
 
-    async def follow(self, hear: Callable[[Sequence[Event]], bool]) -> None:
-        """Hand on events where they arise, until the last one or until `hear` returns False; it may be called again.
-
-        `hear` is called on the event loop and must neither block nor raise. Errors as of `__anext__`.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """End the request if it runs, and return once its resources are free."""
+    async def released(self) -> None:
+        """Return once it holds nothing any more. Only for one that has ended or was cancelled."""
         ...
 
     def result(self) -> Result:
-        """Everything so far as one value; whole once the stream has ended."""
+        """Everything so far as one value; whole once it has ended."""
         ...
 
 
@@ -65,8 +85,8 @@ class Worker(Protocol):
         """What was counted until now. To be read, not kept: it goes on counting."""
         ...
 
-    def submit(self, request: GenerateRequest) -> EventStream:
-        """Raises at once what can be told without work; the work begins with the first event awaited."""
+    def submit(self, request: GenerateRequest, sink: EventSink) -> Submission:
+        """Begin. Raises at once what can be told without work; all else goes to the sink."""
         ...
 
     async def complete(self, request: GenerateRequest) -> Result:

@@ -26,16 +26,18 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Embeddings, Result
 from drivetrain.core.stats import Stats, ending
 from drivetrain.core.status import Metadata, State, Status
+from drivetrain.core.worker import EventSink
 from drivetrain.deploy import wire
 from drivetrain.deploy.errors import FOREIGN, LOST, translated
 from drivetrain.deploy.link import Inlet
 from drivetrain.deploy.prefix import prefix_of
 from drivetrain.deploy.replica import Description
-from drivetrain.deploy.stream import ATTEMPTS, HandleRun, HandleStream
+from drivetrain.deploy.stream import ATTEMPTS, HandleRun
 from drivetrain.deploy.words import Words
 from drivetrain.telemetry.ids import id_here
 from drivetrain.worker import logbook
 from drivetrain.worker.embedding import check_embedding
+from drivetrain.worker.stream import EventStream, Reader
 
 T = TypeVar("T")
 
@@ -160,8 +162,8 @@ class HandleWorker:
             terms = self._description.terms
             await asyncio.sleep(min(WATCH_S, terms.reader_timeout_s / 4))
             for run in list(self._runs):
-                idle_s = time.monotonic() - run.last_read
-                if run.unread > terms.max_unread or (run.unread and idle_s > terms.reader_timeout_s):
+                unread, idle_s = run.sink.unread, time.monotonic() - run.sink.last_read
+                if unread > terms.max_unread or (unread and idle_s > terms.reader_timeout_s):
                     run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
 
     # What it is
@@ -222,10 +224,19 @@ class HandleWorker:
 
     # What it does
 
-    def stream(self, **request: Any) -> HandleStream:
-        return self.submit(build_request(request))
+    def stream(self, **request: Any) -> EventStream:
+        return self._open_stream(build_request(request))
 
-    def submit(self, request: GenerateRequest) -> HandleStream:
+    def _open_stream(self, request: GenerateRequest) -> EventStream:
+        reader = Reader()
+        return EventStream(self._admitted(request, reader), reader)
+
+    def submit(self, request: GenerateRequest, sink: EventSink) -> HandleRun:
+        run = self._admitted(request, sink)
+        run.start()
+        return run
+
+    def _admitted(self, request: GenerateRequest, sink: EventSink) -> HandleRun:
         request_id = request.request_id or id_here()
         said = self._said
         if said is None or self._state is State.LOADING:
@@ -241,6 +252,7 @@ class HandleWorker:
         named, prefix = replace(request, request_id=request_id), prefix_of(request)
         run = HandleRun(
             request,
+            sink,
             request_id=request_id,
             model=self._name,
             call=lambda reply: self._call(named, prefix, reply),
@@ -250,7 +262,7 @@ class HandleWorker:
         )
         self._runs.add(run)
         self._idle.clear()
-        return HandleStream(run)
+        return run
 
     def _call(self, request: GenerateRequest, prefix: tuple[int, ...], reply: wire.Reply | None) -> Any:
         if self._state is not State.READY:
@@ -261,8 +273,8 @@ class HandleWorker:
         return await self.complete(build_request(request))
 
     async def complete(self, request: GenerateRequest) -> Result:
-        async with self.submit(request) as stream:
-            async for _ in stream:
+        async with self._open_stream(request) as stream:
+            while await stream.batch():
                 pass
             return stream.result()
 

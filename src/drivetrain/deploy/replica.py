@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from drivetrain import assembly
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady
-from drivetrain.core.events import Event
+from drivetrain.core.events import Event, Finished
 from drivetrain.core.messages import Message
 from drivetrain.core.status import Metadata, State, Status
-from drivetrain.core.worker import EventStream
 from drivetrain.deploy import wire
 from drivetrain.deploy.link import Outlets, Way
 from drivetrain.telemetry.ids import HTTP_REQUEST_ID
 from drivetrain.telemetry.tracing import Tracer
+from drivetrain.worker.stream import EventStream, Reader
 from drivetrain.worker.worker import Worker
 
 RESTART_S = 600.0
@@ -123,21 +121,23 @@ class Replica:
         """
         request, reply = wire.load_call(call)
         way = await self._outlets.way(reply)
+        reader, link = Reader(), None if way is None else _ByLink(way)
         try:
-            stream = self.worker.submit(request)
+            run = self.worker.submit(request, link or reader)
         except DrivetrainError as exc:
             yield wire.dump_ending(exc)
             return
-        try:
-            if way is not None:
-                if not await _send(stream, way):
+        async with EventStream(run, reader) as stream:
+            if link is not None:
+                await link.ended.wait()
+                if not link.there:
                     yield wire.dump_ending(NotReady("the way to the caller was lost", retry_after_s=1.0))
                 return
-            async with aclosing(_gathered(stream)) as items:
-                async for item in items:
-                    yield item
-        finally:
-            await stream.aclose()
+            try:
+                while events := await stream.batch():
+                    yield wire.dump_events(events)
+            except DrivetrainError as exc:
+                yield wire.dump_ending(exc)
 
     async def embed(self, call: bytes) -> bytes:
         inputs, timeout_s, trace_context, request_id = wire.loads(list[Any], call)
@@ -152,65 +152,31 @@ class Replica:
         return await _answer(self.worker.detokenize(wire.loads(list[Any], call)))
 
 
-async def _send(stream: EventStream, way: Way) -> bool:
-    """Whether the caller was there to the end."""
-    there = True
+class _ByLink:
+    """The sink of a request whose events go over the link."""
 
-    def hear(events: Sequence[Event]) -> bool:
-        nonlocal there
-        there = way.send(wire.dump_events(events))
-        return there
+    unread = 0
+    """What waits for a caller that does not read is the link's business."""
 
-    try:
-        await stream.follow(hear)
-    except DrivetrainError as exc:
-        return way.send(wire.dump_ending(exc))
-    return there
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self.there = True
+        self.ended = asyncio.Event()
 
+    @property
+    def last_read(self) -> float:
+        return time.monotonic()
 
-async def _gathered(stream: EventStream) -> AsyncGenerator[bytes]:
-    gathered = Gathered()
-    reading = asyncio.create_task(gathered.read(stream.follow(gathered.hear)))
-    try:
-        async for item in gathered:
-            yield item
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+    def take(self, events: Sequence[Event]) -> None:
+        self._send(wire.dump_events(events), ends=isinstance(events[-1], Finished))
 
+    def fail(self, error: DrivetrainError) -> None:
+        self._send(wire.dump_ending(error), ends=True)
 
-class Gathered:
-    """Events between the engine that brings them and the call that sends them: all that wait go as one item."""
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._there = asyncio.Event()
-        self._ended = False
-        self._error: DrivetrainError | None = None
-
-    def hear(self, events: Sequence[Event]) -> bool:
-        self._events += events
-        self._there.set()
-        return True
-
-    async def read(self, following: Awaitable[None]) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            try:
-                await following
-            except DrivetrainError as exc:
-                self._error = exc
-        self._ended = True
-        self._there.set()
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while self._events or not self._ended:
-            await self._there.wait()
-            self._there.clear()
-            if self._events:
-                events, self._events = self._events, []
-                yield wire.dump_events(events)
-        if self._error is not None:
-            yield wire.dump_ending(self._error)
+    def _send(self, item: bytes, *, ends: bool) -> None:
+        self.there = self._way.send(item) and self.there
+        if ends or not self.there:
+            self.ended.set()
 
 
 async def _answer(work: Awaitable[Any]) -> bytes:

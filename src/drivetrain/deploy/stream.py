@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from drivetrain.core.events import Event
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Result
 from drivetrain.core.stats import Stats
+from drivetrain.core.worker import EventSink
 from drivetrain.deploy import wire
 from drivetrain.deploy.collecting import Collecting
 from drivetrain.deploy.counting import Counting
@@ -34,8 +34,6 @@ LAST_WORD_S = 30.0
 """When a call has ended, for the next of the items that are on their way by the link. A busy ingress reads late."""
 
 _log = logging.getLogger(__name__)
-
-Hear = Callable[[Sequence[Event]], bool]
 
 
 class Response(Protocol):
@@ -58,11 +56,12 @@ class Observer(Protocol):
 
 
 class HandleRun:
-    """The request itself. Its task reads the replica from the first event awaited until the replica has let go."""
+    """The request itself. Its task reads the replica from `start` until the replica has let go."""
 
     def __init__(
         self,
         request: GenerateRequest,
+        sink: EventSink,
         *,
         request_id: str,
         model: str,
@@ -72,19 +71,13 @@ class HandleRun:
         timeout_s: float,
     ) -> None:
         self.request_id = request_id
+        self.sink = sink
         self.collecting = Collecting(request, request_id, model)
-        self.last_read = time.monotonic()
         self.last_heard = 0.0
         self._call = call
         self._inlet = inlet
         self._observer = observer
         self._counting = Counting(observer.stats)
-        self._events: deque[Event] = deque()
-        self._hear: Hear | None = None
-        self._news = asyncio.Event()
-        self._reading = False
-        self._error: DrivetrainError | None = None
-        self._broken: BaseException | None = None
         self.ended = False
         self._told = asyncio.Event()
         """How the attempt ended is known."""
@@ -95,66 +88,15 @@ class HandleRun:
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(timeout_s, self._expire, timeout_s)
 
-    # What the reader does
+    # What the caller does
 
-    async def next_event(self) -> Event:
-        self._begin_reading()
-        try:
-            while not self._events:
-                if self._over():
-                    raise StopAsyncIteration
-                await self._await_news()
-            return self._events.popleft()
-        finally:
-            self._reading = False
-
-    async def follow(self, hear: Hear) -> None:
-        self._begin_reading()
-        self._hear = hear
-        try:
-            while self._hand_on() and not self._over():
-                await self._await_news()
-        finally:
-            self._hear, self._reading = None, False
-        if self._broken is not None:
-            raise self._broken
-
-    def _begin_reading(self) -> None:
-        if self._reading:
-            raise RuntimeError("one answer has one reader, and it is already waiting for an event")
-        self._reading = True
-        self.last_read = time.monotonic()
+    def start(self) -> None:
+        """Send it to a replica: once, and not at all if it has ended before."""
         if self._task is None and not self.ended:
             self._task = asyncio.create_task(self._run(), name=f"drivetrain-{self.request_id}")
 
-    async def _await_news(self) -> None:
-        self._news.clear()
-        try:
-            await self._news.wait()
-        except asyncio.CancelledError:
-            self.interrupt(Cancelled("the reader was cancelled"))
-            raise
-
-    def _over(self) -> bool:
-        """Whether no event will come any more. Raises the error that ended the request."""
-        if self._error is not None:
-            raise self._error
-        return self.ended
-
-    def _hand_on(self) -> bool:
-        """Whether whoever follows wants more."""
-        if self._events and self._hear is not None:
-            self.last_read = time.monotonic()
-            events = tuple(self._events)
-            self._events.clear()
-            try:
-                wanted = self._hear(events)
-            except BaseException as exc:  # noqa: BLE001 - it is raised to the reader, whose own it is
-                self._broken, wanted = exc, False
-                self.interrupt(Cancelled("what reads the answer failed"))
-            if not wanted:
-                self._hear = None
-        return self._hear is not None
+    def result(self) -> Result:
+        return self.collecting.result()
 
     # The way of the request
 
@@ -238,7 +180,7 @@ class HandleRun:
         except Exception as exc:  # noqa: BLE001 - of a version that says other things, whatever it says
             self.interrupt(EngineFailed(f"the replica said what this ingress does not understand: {exc!r}"))
             return
-        self._events += events
+        self._hand_on(events)
         if ending is not None:
             error, usage = ending
             if isinstance(error, NotReady) and self._may_go_elsewhere:
@@ -247,14 +189,18 @@ class HandleRun:
                 return
             self.collecting.told(usage)
             self._end(error)
-        elif self.collecting.finished:
-            self._end(None)
-        self._tell()
 
-    def _tell(self) -> None:
-        """Hand on to who follows, in this very call; wake whoever waits for an event or for the end."""
-        if not self._hand_on() or self.ended:
-            self._news.set()
+    def _hand_on(self, events: Sequence[Event]) -> None:
+        """A good answer has ended by the time that its last event is heard."""
+        if self.collecting.finished:
+            self._end(None)
+        if not events:
+            return
+        try:
+            self.sink.take(events)
+        except Exception:  # noqa: BLE001 - whoever reads must not break what reads the replica
+            _log.exception("what reads the answer of %s failed", self.request_id)
+            self.cancel("what reads the answer failed")
 
     # Endings
 
@@ -262,6 +208,9 @@ class HandleRun:
         """The link is lost over which the first items came: what more there is cannot come."""
         if not self._declined:
             self.interrupt(EngineFailed("the replica that ran this request was lost; the next one may work"))
+
+    def cancel(self, why: str) -> None:
+        self.interrupt(Cancelled(why))
 
     def interrupt(self, error: DrivetrainError) -> None:
         """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
@@ -276,16 +225,12 @@ class HandleRun:
     def forget(self) -> None:
         """The reader is gone for good. May be called from any thread, as the garbage collector does."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it everything is over
-            self._loop.call_soon_threadsafe(self.interrupt, Cancelled("the reader went away"))
+            self._loop.call_soon_threadsafe(self.cancel, "the reader went away")
 
     async def released(self) -> None:
         """Wait until the replica has let go of it."""
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=ABORT_WAIT_S)
-
-    @property
-    def unread(self) -> int:
-        return len(self._events)
 
     def _expire(self, timeout_s: float) -> None:
         self.interrupt(DeadlineExceeded(f"the request was not done within its {timeout_s:g} seconds"))
@@ -298,46 +243,11 @@ class HandleRun:
         self._timer.cancel()
         self._counting.end(self.collecting, error)
         if error is not None:
-            self._error = error
             error.partial, error.request_id = self.collecting.partial, self.request_id
         logbook.ended(self.collecting, error, self.collecting.metrics)
         self._told.set()
-        self._news.set()
-
-
-class HandleStream:
-    """The reader's end: letting go of it, in whatever way, ends the request."""
-
-    def __init__(self, run: HandleRun) -> None:
-        self._run = run
-
-    @property
-    def request_id(self) -> str:
-        return self._run.request_id
-
-    def result(self) -> Result:
-        return self._run.collecting.result()
-
-    def __aiter__(self) -> HandleStream:
-        return self
-
-    async def __anext__(self) -> Event:
-        return await self._run.next_event()
-
-    async def follow(self, hear: Hear) -> None:
-        await self._run.follow(hear)
-
-    async def aclose(self) -> None:
-        self._run.interrupt(Cancelled("the request was closed by its reader"))
-        await self._run.released()
-
-    async def __aenter__(self) -> HandleStream:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        run: HandleRun | None = getattr(self, "_run", None)
-        if run is not None and not run.ended:
-            run.forget()
+        if error is not None:
+            try:
+                self.sink.fail(error)
+            except Exception:  # noqa: BLE001 - as above
+                _log.exception("what reads the answer of %s failed", self.request_id)

@@ -23,6 +23,7 @@ from drivetrain.core.engine import (
     ModelSpec,
     Progress,
     PromptStep,
+    StepSink,
     TokenStep,
 )
 from drivetrain.core.errors import EngineFailed, LoadFailed
@@ -119,8 +120,8 @@ class FakeEngine:
             pooling="mean",
         )
 
-    def generate(self, request: EngineRequest) -> StepChannel:
-        channel = StepChannel(on_abort=self._wake.set, on_finish=lambda index: self._finish(running, index))
+    def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
+        channel = StepChannel(sink, on_abort=self._wake.set, on_finish=lambda index: self._finish(running, index))
         n = len(request.seeds)
         text = self._text(request)
         running = _Running(

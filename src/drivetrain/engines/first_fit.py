@@ -10,10 +10,11 @@ from drivetrain.core.engine import (
     Engine,
     EngineInfo,
     EngineRequest,
-    EngineStream,
     Health,
     ModelSpec,
     Progress,
+    RequestHandle,
+    StepSink,
 )
 from drivetrain.core.errors import InvalidSetting, LoadFailed, UnfitEngine
 from drivetrain.core.results import DeviceMemory
@@ -72,8 +73,8 @@ class FirstFit:
         progress(note, None)
         self._engine = self._candidate.make()
 
-    def generate(self, request: EngineRequest) -> EngineStream:
-        return self._engine.generate(request)
+    def generate(self, request: EngineRequest, sink: StepSink) -> RequestHandle:
+        return self._engine.generate(request, sink)
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         return await self._engine.embed(items)

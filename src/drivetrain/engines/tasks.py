@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from drivetrain.core.engine import Step
+from drivetrain.core.engine import Step, StepSink
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.engines.channel import StepChannel
 
@@ -33,9 +33,11 @@ class RequestTasks:
         """Those that have not been let go yet."""
         return len(self._tasks)
 
-    def start(self, name: str, make: Callable[[Callable[[Step], None]], Generation]) -> StepChannel:
+    def start(self, name: str, sink: StepSink, make: Callable[[Callable[[Step], None]], Generation]) -> StepChannel:
         """`make` gets where its steps go."""
-        channel = StepChannel(on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index))
+        channel = StepChannel(
+            sink, on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index)
+        )
         generation = make(channel.push)
         task = asyncio.create_task(generation.run(), name=name)
         self._tasks[channel] = task
@@ -63,8 +65,8 @@ class RequestTasks:
         channel.release(None if error is None else self._translate(error))
 
 
-def refused(error: DrivetrainError) -> StepChannel:
+def refused(error: DrivetrainError, sink: StepSink) -> StepChannel:
     """The channel of a request that is not even begun."""
-    channel = StepChannel(on_abort=lambda: None, on_finish=lambda index: None)
+    channel = StepChannel(sink, on_abort=lambda: None, on_finish=lambda index: None)
     channel.release(error)
     return channel

@@ -82,32 +82,24 @@ class Fleet:
         """Those that are loaded."""
         return iter([(member.name, member.worker) for member in self._members if member.worker is not None])
 
-    def member(self, name: str) -> Member:
-        """By its name or an alias. Raises `ModelNotFound`."""
+    def member(self, name: str | None) -> Member:
+        """By its name or an alias; where there is only one, it need not be named. Raises `ModelNotFound`."""
+        if name is None:
+            if len(self._members) > 1:
+                raise ModelNotFound("model is missing, and there is more than one here", param="model")
+            return self._members[0]
         member = self._names.get(name)
         if member is None:
             shown = name if len(name) <= 100 else name[:97] + "..."
             raise ModelNotFound(f"there is no model {shown!r} here; /v1/models lists what there is", param="model")
         return member
 
-    def name_or_only(self, name: str | None) -> str:
-        """Where there is only one, it need not be named."""
-        if name is not None:
-            return name
-        if len(self._members) > 1:
-            raise ModelNotFound("model is missing, and there is more than one here", param="model")
-        return self._members[0].name
-
-    def find(self, name: str) -> Worker:
+    def find(self, name: str | None) -> Worker:
         """One that is loaded now, for a look at it; who uses it takes a lease. Raises `NotReady` where it is not."""
         member = self.member(name)
         if member.worker is None:
             raise NotReady(f"{member.name} is not loaded", retry_after_s=1.0)
         return member.worker
-
-    def find_or_only(self, name: str | None) -> tuple[str, Worker]:
-        found = self.name_or_only(name)
-        return found, self.find(found)
 
     @property
     def ready(self) -> bool:
@@ -125,12 +117,12 @@ class Fleet:
 
     # Who uses it
 
-    def lease(self, name: str, timeout_s: float | None = None) -> Lease:
+    def lease(self, name: str | None, timeout_s: float | None = None) -> Lease:
         """`async with` it, or see `Lease`. Raises `ModelNotFound`, and `InvalidRequest` for a time that cannot be."""
         member = self.member(name)
         at_once = member.worker is not None and not (member.reserved or member.broken or self._closed)
         limit_s = 0.0 if at_once else member.wait_limit_s(timeout_s)
-        lease = Lease(self._desks[member.name], limit_s, since=self._clock())
+        lease = Lease(self._desks[member.name], member.name, limit_s, since=self._clock())
         if at_once:
             self._grant(member, lease)
         return lease

@@ -29,9 +29,10 @@ class Lease:
     `unserved` is how its request ended that did not get the worker, None for one that did.
     """
 
-    __slots__ = ("_future", "_holder", "_limit_s", "left_s", "since", "unserved", "worker")
+    __slots__ = ("_future", "_holder", "_limit_s", "left_s", "name", "since", "unserved", "worker")
 
-    def __init__(self, holder: Holder, limit_s: float, *, since: float) -> None:
+    def __init__(self, holder: Holder, name: str, limit_s: float, *, since: float) -> None:
+        self.name = name
         self._holder: Holder | None = holder
         self._limit_s = limit_s
         self._future: asyncio.Future[Worker] | None = None

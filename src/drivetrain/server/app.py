@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,13 +21,16 @@ from drivetrain.server.context import Context
 from drivetrain.server.counts import ROUTE_KEY
 from drivetrain.server.embeddings import embeddings
 from drivetrain.server.errors import error_response, refusal
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.guard import Guard
 from drivetrain.server.models import Models
 from drivetrain.server.refusals import tell_refusal
 from drivetrain.server.settings import ServerSettings
 from drivetrain.telemetry.tracing import NoTracer, Tracer
 
-Endpoint = Callable[[Request, Context], Awaitable[Any]]
+Endpoint = Callable[[Exchange, Context], Awaitable[Response | None]]
+"""What it gives is sent; None where it has sent its answer itself."""
+
 Route = tuple[str, str, Endpoint]
 """Method, path, and who answers."""
 
@@ -77,24 +79,28 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began_ns = time.time_ns()
-        try:
-            response = await self._answer(Request(scope, receive))
-            await response(scope, receive, send)
-        except DrivetrainError as exc:
-            self._context.counts.refused(exc)
-            tell_refusal(self._context.tracer, scope, exc, began_ns)
-            await error_response(exc)(scope, receive, send)
-        except HTTPException as exc:
-            await _not_here(exc)(scope, receive, send)
+        exchange = Exchange(scope, receive, send)
+        await exchange.body()
+        async with exchange.while_client_stays():
+            try:
+                response = await self._answer(exchange)
+            except DrivetrainError as exc:
+                self._context.counts.refused(exc)
+                tell_refusal(self._context.tracer, scope, exc, began_ns)
+                response = error_response(exc)
+            except HTTPException as exc:
+                response = _not_here(exc)
+            if response is not None:
+                await response(scope, receive, exchange.send)
 
-    async def _answer(self, request: Request) -> Any:
-        method, handler = self._find(request)
+    async def _answer(self, exchange: Exchange) -> Response | None:
+        method, handler = self._find(exchange)
         methods = [method, "HEAD", "OPTIONS"] if method == "GET" else [method, "OPTIONS"]
-        if request.method not in methods:
+        if exchange.method not in methods:
             raise HTTPException(405, headers={"allow": ", ".join(methods)})
-        if request.method == "OPTIONS":
+        if exchange.method == "OPTIONS":
             return Response(headers={"allow": ", ".join(methods)})
-        return await handler(request, self._context)
+        return await handler(exchange, self._context)
 
     def _find(self, request: Request) -> tuple[str, Endpoint]:
         path = request.scope["path"]

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from starlette.requests import Request
-
+from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
 from drivetrain.core.results import Choice, Result, Usage
+from drivetrain.server.answer import answer
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
-from drivetrain.server.generate import Answered, answer
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.schema import ChatBody
 from drivetrain.server.spelling import Heads, chat_logprobs, compact, matched_stop_json, quote, usage_json
+from drivetrain.server.sse import DONE, EVENT_STREAM, error_event
 from drivetrain.server.translate import Asked, chat_request
 
 
-async def chat(request: Request, context: Context) -> Answered:
-    read = read_body(await request.body(), ChatBody, unknown=context.settings.unknown_fields)
-    context.models.member(read.body.model)  # the first thing to be wrong
-    asked = chat_request(read.body, request.headers)
-    shape = ChatShape(read.body.model, asked)
-    return await answer(request, context, read.body.model, asked, shape, read.headers)
+async def chat(exchange: Exchange, context: Context) -> None:
+    read = read_body(await exchange.body(), ChatBody, unknown=context.settings.unknown_fields)
+    asked = chat_request(read.body, exchange.headers)
+    formatter = ChatFormatter(read.body.model, asked, created=int(time.time()))
+    await answer(exchange, context, read.body.model, asked, formatter, read.headers)
 
 
-class ChatShape:
+class ChatFormatter:
     """One id, one time and one model in all that is said about one request."""
 
-    def __init__(self, model: str, asked: Asked) -> None:
+    content_type = EVENT_STREAM
+    head_first = False
+
+    def __init__(self, model: str, asked: Asked, *, created: int) -> None:
         self._asked = asked
         self._id = asked.id
-        self._created = int(time.time())
+        self._created = created
         self._model = model
         head = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": model}
         self._head = f"data: {compact(head)[:-1]},"
@@ -40,7 +44,7 @@ class ChatShape:
         self._texts = Heads(lambda index: f'{self._head}"choices":[{{"index":{index},"delta":{{"content":')
         self._plain = not asked.logprobs and not asked.token_ids
 
-    def whole(self, results: list[Result], usage: Usage) -> dict[str, Any]:
+    def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (result,) = results
         extra = {"prompt_token_ids": result.prompt_token_ids} if self._asked.token_ids else {}
         return {
@@ -65,7 +69,12 @@ class ChatShape:
 
     # In chunks
 
-    def spell(self, prompt: int, event: Event) -> bytes:
+    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
+        if len(events) == 1:
+            return self._event(events[0])
+        return b"".join(map(self._event, events))
+
+    def _event(self, event: Event) -> bytes:
         if type(event) is Delta:
             if self._plain:
                 return (self._texts[event.index] + quote(event.text) + self._tail).encode() if event.text else b""
@@ -106,5 +115,10 @@ class ChatShape:
         more = f",{compact(extra)[1:-1]}" if extra else ""
         return f'{self._head}"choices":[{compact(choice)}]{more}{self._usage}}}\n\n'.encode()
 
-    def usage(self, usage: Usage) -> bytes:
-        return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode()
+    def end(self, usage: Usage) -> bytes:
+        if not self._asked.include_usage:
+            return DONE
+        return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode() + DONE
+
+    def failure(self, error: DrivetrainError) -> bytes:
+        return error_event(error) + DONE

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from starlette.requests import Request
-
+from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
 from drivetrain.core.results import Choice, Result, Usage
+from drivetrain.server.answer import answer
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
-from drivetrain.server.generate import Answered, answer
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.schema import CompletionBody
 from drivetrain.server.spelling import Heads, compact, completion_logprobs, matched_stop_json, quote, usage_json
+from drivetrain.server.sse import DONE, EVENT_STREAM, error_event
 from drivetrain.server.translate import Asked, completion_request
 
 
-async def completions(request: Request, context: Context) -> Answered:
-    read = read_body(await request.body(), CompletionBody, unknown=context.settings.unknown_fields)
-    context.models.member(read.body.model)  # the first thing to be wrong
-    asked = completion_request(read.body, request.headers, max_prompts=context.settings.max_prompts)
-    shape = CompletionShape(read.body.model, asked)
-    return await answer(request, context, read.body.model, asked, shape, read.headers)
+async def completions(exchange: Exchange, context: Context) -> None:
+    read = read_body(await exchange.body(), CompletionBody, unknown=context.settings.unknown_fields)
+    asked = completion_request(read.body, exchange.headers, max_prompts=context.settings.max_prompts)
+    formatter = CompletionFormatter(read.body.model, asked, created=int(time.time()))
+    await answer(exchange, context, read.body.model, asked, formatter, read.headers)
 
 
-class CompletionShape:
+class CompletionFormatter:
     """One id, one time and one model in all that is said about one request."""
 
-    def __init__(self, model: str, asked: Asked) -> None:
+    content_type = EVENT_STREAM
+    head_first = False
+
+    def __init__(self, model: str, asked: Asked, *, created: int) -> None:
         self._asked = asked
         self._id = asked.id
-        self._created = int(time.time())
+        self._created = created
         self._model = model
         head = {"id": self._id, "object": "text_completion", "created": self._created, "model": model}
         self._head = f"data: {compact(head)[:-1]},"
@@ -40,7 +44,7 @@ class CompletionShape:
         self._texts = Heads(lambda index: f'{self._head}"choices":[{{"index":{index},"text":')
         self._plain = not asked.logprobs and not asked.token_ids
 
-    def whole(self, results: list[Result], usage: Usage) -> dict[str, Any]:
+    def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         choices = [self._choice(i, result, choice) for i, result in enumerate(results) for choice in result.choices]
         return {
             "id": self._id,
@@ -68,7 +72,12 @@ class CompletionShape:
 
     # In chunks
 
-    def spell(self, prompt: int, event: Event) -> bytes:
+    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
+        if len(events) == 1:
+            return self._event(prompt, events[0])
+        return b"".join([self._event(prompt, event) for event in events])
+
+    def _event(self, prompt: int, event: Event) -> bytes:
         if type(event) is Delta:
             if self._plain:
                 index = prompt * self._asked.n + event.index
@@ -100,5 +109,10 @@ class CompletionShape:
         }
         return f'{self._head}"choices":[{compact(choice)}]{self._usage}}}\n\n'.encode()
 
-    def usage(self, usage: Usage) -> bytes:
-        return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode()
+    def end(self, usage: Usage) -> bytes:
+        if not self._asked.include_usage:
+            return DONE
+        return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode() + DONE
+
+    def failure(self, error: DrivetrainError) -> bytes:
+        return error_event(error) + DONE

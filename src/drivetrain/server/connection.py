@@ -12,7 +12,6 @@ import socket
 import struct
 import sys
 from typing import Any
-from weakref import WeakMethod
 
 import h11
 from uvicorn.config import Config
@@ -20,7 +19,6 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
 from drivetrain.server.errors import error_body
-from drivetrain.server.sending import GIVE_KEY
 from drivetrain.server.settings import ServerSettings
 
 _RESET = struct.pack("ii", 1, 0)
@@ -67,7 +65,6 @@ class Connection(H11Protocol):
         self.conn = self._conversation = _Conversation(h11.SERVER, self.settings.max_header_bytes)
         self._receipt: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self.app_state = {**app_state, GIVE_KEY: WeakMethod(self._give)}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's
         super().connection_made(transport)
@@ -88,14 +85,6 @@ class Connection(H11Protocol):
         elif self._receipt is not None:
             self._receipt.cancel()
             self._receipt = None
-
-    def _give(self, data: bytes) -> bool:
-        """Send a part of a body past all that stands in between; False where that is more than just one more chunk."""
-        held = self.flow.write_paused or self.cycle.disconnected
-        if not data or held or not self._conversation.in_chunks or self.scope["method"] == "HEAD":
-            return False
-        self.transport.write(chunk(data))
-        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -16,7 +16,6 @@ from drivetrain.core.worker import Worker
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
-from drivetrain.server.leasing import leased, unless_gone
 from drivetrain.server.schema import EmbeddingBody
 from drivetrain.server.translate import as_list, trace_headers
 
@@ -24,12 +23,12 @@ from drivetrain.server.translate import as_list, trace_headers
 async def embeddings(request: Request, context: Context) -> Response:
     read = read_body(await request.body(), EmbeddingBody, unknown=context.settings.unknown_fields)
     body = read.body
-    context.models.member(body.model)  # the first thing to be wrong
     inputs: Any = as_list(body.input, "input")
-    async with leased(context.models, body.model, request.receive, body.timeout_s) as (worker, left_s):
+    lease = context.models.lease(body.model, body.timeout_s)
+    async with lease as worker:
         _check(body, worker)
-        timeout_s, trace = left_s or body.timeout_s, trace_headers(request.headers)
-        found = await unless_gone(worker.embed(inputs, timeout_s=timeout_s, trace_context=trace), request.receive)
+        timeout_s, trace = lease.left_s or body.timeout_s, trace_headers(request.headers)
+        found = await worker.embed(inputs, timeout_s=timeout_s, trace_context=trace)
     return json_response(_document(body, found), headers=read.headers)
 
 

@@ -41,25 +41,23 @@ class Model(Protocol):
 
 
 class Lease(Protocol):
-    """A request's hold on one model, which stays loaded meanwhile. Whoever has one calls `release` at the end."""
+    """A request's hold on one model, which stays loaded while it is entered."""
 
     @property
-    def worker(self) -> Worker | None:
-        """There at once where the model is loaded; else `wait` for it."""
+    def name(self) -> str:
+        """Of the model, which its request may have called by an alias or not at all."""
         ...
 
     @property
     def left_s(self) -> float | None:
-        """What the wait left of the request's time; None where it did not wait."""
+        """What waiting for the model left of the request's time; None where it did not wait."""
         ...
 
-    async def wait(self) -> Worker:
-        """Within the request's time. Raises what keeps the model from being loaded. Cancelling it leaves nothing."""
+    async def __aenter__(self) -> Worker:
+        """Waits for a model that is not loaded, within the request's time. Raises what keeps it from being loaded."""
         ...
 
-    def release(self) -> None:
-        """Idempotent."""
-        ...
+    async def __aexit__(self, *exc: object) -> None: ...
 
 
 class Models(Protocol):
@@ -79,18 +77,15 @@ class Models(Protocol):
         """By its name or an alias. Raises `ModelNotFound`."""
         ...
 
-    def name_or_only(self, name: str | None) -> str:
-        """Where there is only one, it need not be named. Raises `ModelNotFound`."""
-        ...
-
-    def find(self, name: str) -> Worker:
+    def find(self, name: str | None) -> Worker:
         """One that is loaded now, for a look at it. Raises `ModelNotFound`, and `NotReady` where it is not loaded."""
         ...
 
-    def find_or_only(self, name: str | None) -> tuple[str, Worker]: ...
+    def lease(self, name: str | None, timeout_s: float | None = None) -> Lease:
+        """For one request with this much time; where there is only one model, it need not be named.
 
-    def lease(self, name: str, timeout_s: float | None = None) -> Lease:
-        """For one request with this much time. Raises `ModelNotFound`, and `InvalidRequest` for the time."""
+        Raises `ModelNotFound`, and `InvalidRequest` for the time.
+        """
         ...
 
     @property

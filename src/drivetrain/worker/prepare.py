@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
 from drivetrain.core.errors import (
@@ -27,7 +25,6 @@ from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules
 from drivetrain.text.spans import find_specials
-from drivetrain.worker.burst import Burst
 from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.overflow import Fitted, fit
@@ -36,17 +33,6 @@ T = TypeVar("T")
 
 LONGEST_PIECE_BYTES = 1024
 """No vocabulary has longer pieces, so a text of more bytes than this times the context cannot fit."""
-
-SHORT_CHARS = 1000
-"""Of characters or ids; there must be no images either. What is longer is never prepared on the event loop."""
-
-PART_CHARS = 16
-STOP_CHARS = 4
-"""What a message and each of its parts count for beside their text, and a character of a stop string."""
-
-QUICK_S = 0.0005
-"""What may be done on the event loop: about what it takes to hand work to a thread and be woken by it while others
-compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +46,7 @@ class Prepared:
 class Preparer:
     """Holds what is the same for all requests of a model.
 
-    Rendering and tokenizing run in `executor`, off the event loop, but for short texts that take less time than to
-    wake a thread does.
+    Rendering and tokenizing run in `executor`, off the event loop.
     """
 
     def __init__(
@@ -83,37 +68,10 @@ class Preparer:
         self._overflow = overflow
         self._media = media
         self._executor = executor
-        self._quick = False
-        self._on_threads: set[Future[Any]] = set()
-        self.burst = Burst()
-
-    def at_once(self, request: GenerateRequest, request_id: str) -> Prepared | None:
-        """Prepared here and now; None where that may take its time, so that `prepare` has to do it.
-
-        A template comes with the weights, so nothing is known of its speed: the last short text tells. No thread
-        may be at it, since a template renders one text at a time.
-        """
-        if not self._quick or self._tokenizer.waits or self._on_threads or not _short(request):
-            return None
-        if any(find_specials(message.text, self._tokenizer.special_strings) for message in request.messages or ()):
-            return None  # a tokenizer may make what it needs for these when they first come, which takes a second
-        with self.burst.preparing():
-            return _typed(lambda: self._timed(request, request_id), (KeyboardInterrupt, SystemExit))  # of the program
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         images = await self._images(request)
-        with self.burst.preparing():
-            if _short(request):
-                return await self.on_thread(lambda: self._timed(request, request_id))
-            return await self.on_thread(lambda: self._prepare(request, request_id, images))
-
-    def _timed(self, request: GenerateRequest, request_id: str) -> Prepared:
-        """Of a short text."""
-        began = time.thread_time()
-        try:
-            return self._prepare(request, request_id, [])
-        finally:
-            self._quick = time.thread_time() - began < QUICK_S
+        return await self.on_thread(lambda: self._prepare(request, request_id, images))
 
     async def tokenize(self, messages: tuple[Message, ...] | None, prompt: str | None) -> list[int]:
         def work() -> list[int]:
@@ -143,8 +101,6 @@ class Preparer:
             job = self._executor.submit(_typed, work)
         except RuntimeError as exc:  # the executor is shut
             raise NotReady("the worker is stopped") from exc
-        self._on_threads.add(job)
-        job.add_done_callback(self._on_threads.discard)  # which may be long after nobody waits for it any more
         return await asyncio.wrap_future(job)
 
     async def _images(self, request: GenerateRequest) -> list[object]:
@@ -286,34 +242,13 @@ class Preparer:
             check_known(ids, self._info.vocab_size, name)
 
 
-def _typed(work: Callable[[], T], passing: type[BaseException] | tuple[type[BaseException], ...] = ()) -> T:
+def _typed(work: Callable[[], T]) -> T:
     try:
         return work()
     except DrivetrainError:
         raise
-    except passing:
-        raise
     except BaseException as exc:
         raise EngineFailed(f"the tokenizer failed on this text ({type(exc).__name__})") from exc
-
-
-_lists = attrgetter(
-    "images", "stop_sequences", "stop_token_ids", "logit_bias", "sequence_bias", "bad_words_ids", "suppress_tokens",
-    "begin_suppress_tokens",
-)  # fmt: skip
-
-
-def _short(request: GenerateRequest) -> bool:
-    """Whether all that is walked through to prepare it is, and there is no image to load."""
-    if any(_lists(request)):
-        return False
-    chars = len(request.prompt or request.prompt_token_ids or "") + STOP_CHARS * sum(map(len, request.stop or ()))
-    for message in request.messages or ():
-        chars += PART_CHARS * (1 + len(message.content))
-        if chars > SHORT_CHARS or message.images:
-            return False
-        chars += len(message.text)
-    return chars <= SHORT_CHARS
 
 
 def _prompt_field(request: GenerateRequest) -> str:

@@ -6,38 +6,48 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
-from drivetrain.core.engine import Engine, EngineInfo, EngineStream, PromptStep, Step
+from drivetrain.core.engine import Engine, EngineInfo, PromptStep, RequestHandle, Step, TokenStep
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
 from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Usage
+from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, Usage
 from drivetrain.core.stats import Stats
+from drivetrain.core.worker import EventSink
 from drivetrain.text.choice import ChoiceText, echo_entries
-from drivetrain.worker.admission import Admission, Ticket
+from drivetrain.worker.admission import Admission, Slot
 from drivetrain.worker.collected import Collected, finish_reasons
-from drivetrain.worker.echo import NothingToSample
 from drivetrain.worker.prepare import Prepared, Preparer
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-Hear = Callable[[Sequence[Event]], bool]
-"""Takes events that came together; False if that is enough for now."""
 
-
-class Observer(Protocol):
-    """Told once how each request ended; `stats` is what its tokens count in."""
+class Host(Protocol):
+    """The worker, as its runs see it. Engine, preparer and gate are those of now: a restart brings others."""
 
     @property
-    def stats(self) -> Stats: ...
+    def stats(self) -> Stats:
+        """What the tokens of a run count in."""
+        ...
 
-    def ended(self, run: Run, error: DrivetrainError | None) -> Metrics: ...
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    @property
+    def preparer(self) -> Preparer: ...
+
+    @property
+    def admission(self) -> Admission: ...
+
+    def ended(self, run: Run, error: DrivetrainError | None) -> Metrics:
+        """Told once how each run ended."""
+        ...
 
 
 class Trace(Protocol):
@@ -65,167 +75,97 @@ class Times:
 
 
 class Run:
-    """Pulled by one reader through `next_event`; ended by whichever comes first of finish, error and `interrupt`.
+    """Takes the steps of the engine, gives events to its sink, and ends by what comes first: finish, error, interrupt.
 
-    The slot follows the engine, not the reader: it is free once the engine says that the request holds nothing.
+    Its task lasts from `start` until the engine has the request. The slot follows the engine, not the reader: it is
+    free once the engine says that the request holds nothing.
     """
 
     def __init__(
         self,
         request: GenerateRequest,
+        sink: EventSink,
         *,
         request_id: str,
         model: str,
-        engine: Engine,
-        info: EngineInfo,
-        admission: Admission,
-        preparer: Preparer,
-        observer: Observer,
+        host: Host,
         trace: Trace,
         timeout_s: float,
         stream_interval: int,
     ) -> None:
         self.request = request
+        self.sink = sink
         self.request_id = request_id
         self.model = model
         self.times = Times(time.monotonic(), time.time())
-        self.last_read = self.times.entered
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.told = False
         self.truncated = 0
         self.prompt_token_ids: tuple[int, ...] | None = None
         self.metrics = Metrics()
-        self._engine = engine
-        self._info = info
-        self._admission = admission
-        self._preparer = preparer
-        self._observer = observer
-        self._stats = observer.stats
+        self._host = host
+        self._info = host.info
+        self._stats = host.stats
         self._trace = trace
         self._interval = stream_interval
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._choices: list[ChoiceText] = []
         self._collected: list[Collected] = []
         self._waiting: dict[int, Delta] = {}
         self._open = 0
-        self._ticket: Ticket | None = None
-        self._stream: EngineStream | None = None
         self._begun = False
-        self._error: DrivetrainError | None = None
         self._ended = False
-        self._reading = False
-        self._preparing: asyncio.Future[Any] | None = None
         self._prepared: Prepared | None = None
+        self._slot: Slot | None = None
+        self._handle: RequestHandle | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._free = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(timeout_s, self._expire, timeout_s)
 
-    # What the reader does
+    # What the caller does
 
-    async def next_event(self) -> Event:
-        """The next event, `StopAsyncIteration` after the last one, or the error that ended the request."""
-        self._begin_reading()
-        try:
-            while not self._events:
-                if self._over():
-                    raise StopAsyncIteration
-                try:
-                    if self._stream is None:
-                        await self._start()
-                    else:
-                        self._take_step(await anext(self._stream))
-                except BaseException as exc:
-                    if not self._end_by(exc):
-                        raise
-            return self._events.popleft()
-        finally:
-            self._reading = False
+    def start(self) -> None:
+        """Begin the work: once, and not at all if it has ended before."""
+        if self._starting is None and not self._ended:
+            self._starting = asyncio.create_task(self._start(), name=f"drivetrain-start-{self.request_id}")
+            self._starting.add_done_callback(self._started)
 
-    async def follow(self, hear: Hear) -> None:
-        """Hand events on where they arise, until the last one or until `hear` returns False."""
-        self._begin_reading()
-        wanted = True
-        failure: BaseException | None = None
-        broken: BaseException | None = None
-
-        def hand_on() -> bool:
-            nonlocal wanted, broken
-            if self._events and wanted:
-                self.last_read = time.monotonic()
-                events = tuple(self._events)
-                self._events.clear()
-                try:
-                    wanted = hear(events)
-                except BaseException as exc:  # noqa: BLE001 - nor of this
-                    wanted, broken = False, exc
-            return wanted
-
-        def take(step: Step) -> bool:
-            nonlocal failure
-            try:
-                self._take_step(step)
-            except BaseException as exc:  # noqa: BLE001 - the engine must not hear of it: it is raised to the reader
-                failure = exc
-                return False
-            return hand_on() and not self._ended
-
-        try:
-            while hand_on() and not self._over():
-                try:
-                    if self._stream is None:
-                        await self._start()
-                    else:
-                        await self._stream.follow(take)
-                        if failure is not None:
-                            raise failure
-                except BaseException as exc:
-                    if not self._end_by(exc):
-                        raise
-        finally:
-            self._reading = False
-        if broken is not None:
-            self.interrupt(Cancelled("what reads the answer failed"))
-            raise broken
-
-    def _begin_reading(self) -> None:
-        if self._reading:
-            raise RuntimeError("one answer has one reader, and it is already waiting for an event")
-        self._reading = True
-        self.last_read = time.monotonic()
-
-    def _over(self) -> bool:
-        """Whether no event will come any more. Raises the error that ended the request."""
-        if self._error is not None:
-            raise self._error
-        return self._ended
+    def cancel(self, why: str) -> None:
+        self.interrupt(Cancelled(why))
 
     def interrupt(self, error: DrivetrainError) -> None:
         """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
-        if self._ended:
-            return
-        self._fail(error)
-        if self._preparing is not None:
-            self._preparing.cancel()
-        if self._ticket is not None:
-            self._ticket.give_up(error)
+        if not self._ended:
+            self._fail(error)
+            if self._starting is not None:
+                self._starting.cancel()
 
     def forget(self) -> None:
         """The reader is gone for good. May be called from any thread, as the garbage collector does."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it everything is over
-            self._loop.call_soon_threadsafe(self.interrupt, Cancelled("the reader went away"))
+            self._loop.call_soon_threadsafe(self.cancel, "the reader went away")
 
     async def released(self) -> None:
         """Wait until the engine and the slot are free of this request."""
-        if self._stream is not None:
-            await self._stream.aclose()
+        if self._starting is not None:
+            await self._free.wait()
+
+    def result(self) -> Result:
+        return Result(
+            request_id=self.request_id,
+            model=self.model,
+            choices=self.choices,
+            usage=self.usage,
+            metrics=self.metrics,
+            prompt_token_ids=self.prompt_token_ids,
+            truncated_tokens=self.truncated,
+        )
 
     @property
     def ended(self) -> bool:
         return self._ended
-
-    @property
-    def unread(self) -> int:
-        return len(self._events) + (self._stream.unread if self._stream is not None else 0)
 
     @property
     def usage(self) -> Usage:
@@ -240,62 +180,75 @@ class Run:
     def finish_reasons(self) -> list[FinishReason]:
         return finish_reasons(self._collected)
 
-    # The way of a request
-
-    def _end_by(self, exc: BaseException) -> bool:
-        """End the request by what was raised on its way. False: it is not the request's alone, and goes on."""
-        if isinstance(exc, StopAsyncIteration):
-            self._fail(EngineFailed("the engine ended without finishing the answer"))
-        elif isinstance(exc, DrivetrainError):
-            self._fail(exc)
-        elif isinstance(exc, asyncio.CancelledError):
-            self.interrupt(Cancelled("the reader was cancelled"))
-            return False
-        elif isinstance(exc, (KeyboardInterrupt, SystemExit, GeneratorExit)):
-            self.interrupt(Cancelled("the program is ending"))
-            return False
-        else:  # a bug, ours or a library's, is one typed ending
-            error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
-            error.__cause__ = exc
-            self._fail(error)
-        return True
+    # The way to the engine
 
     async def _start(self) -> None:
-        """Admit, prepare, hand to the engine. Gives the first event, and the echo if there is one."""
-        self._ticket = self._admission.enter()
-        slot = await self._ticket.wait()
-        self._ticket = None
-        self.times.admitted = time.monotonic()
+        """Admit, prepare, hand to the engine."""
         try:
-            self._over()  # it may have ended between the grant of its slot and now
+            self._slot = await self._host.admission.enter().wait()
+            self.times.admitted = time.monotonic()
             self._stats.queue_s.observe(self.times.admitted - self.times.entered)
-            prepared = await self._prepare()
-            self._stream = self._engine_stream(prepared)
-        except BaseException:
-            slot.release()
-            raise
-        self._stream.on_released(slot.release)
-        self.times.prepared = time.monotonic()
-        self._prepared = prepared
-        self.truncated = prepared.truncated
-        if prepared.request.media is None:
-            self._begin(prepared.request.prompt_ids)
+            prepared = await self._host.preparer.prepare(self.request, self.request_id)
+            self.times.prepared = time.monotonic()
+            self._hand_over(prepared)
+        except BaseException as exc:
+            if not self._end_by(exc):
+                raise
 
-    async def _prepare(self) -> Prepared:
-        prepared = self._preparer.at_once(self.request, self.request_id)
-        if prepared is None:
-            work = asyncio.create_task(self._preparer.prepare(self.request, self.request_id))
-            prepared = await self._unless_interrupted(work)
-        if not self._engine.health().active:
-            await self._unless_interrupted(self._preparer.burst.over())
-        return prepared
+    def _started(self, task: asyncio.Task[None]) -> None:
+        """Also where the task was cancelled before it ran at all."""
+        if self._handle is None and not self._free.is_set():
+            self._let_go()
 
-    def _engine_stream(self, prepared: Prepared) -> EngineStream:
-        if prepared.request.max_tokens == 0 and prepared.request.prompt_logprobs is None:
-            return NothingToSample(len(prepared.request.seeds))
-        if (context := self._trace.context) is not None:
-            return self._engine.generate(replace(prepared.request, trace_context=context))
-        return self._engine.generate(prepared.request)
+    def _hand_over(self, prepared: Prepared) -> None:
+        self._prepared, self._info, self.truncated = prepared, self._host.info, prepared.truncated
+        request = prepared.request
+        if request.media is None:
+            self._begin(request.prompt_ids)
+            self._hand_on()
+        if self._ended:
+            self._let_go()
+        elif request.max_tokens == 0 and request.prompt_logprobs is None:
+            for index in range(len(request.seeds)):  # an echo alone, for which no engine is asked
+                self.take(TokenStep(index, (), None, FinishReason.LENGTH))
+            self.close(None)
+        else:
+            if (context := self._trace.context) is not None:
+                request = replace(request, trace_context=context)
+            self._handle = self._host.engine.generate(request, self)
+
+    def _let_go(self) -> None:
+        self._handle = None
+        if self._slot is not None:
+            self._slot.release()
+        self._free.set()
+
+    # What the engine does
+
+    def take(self, step: Step) -> None:
+        """As `StepSink`. Whatever goes wrong with a step is this request's ending, and no business of the engine."""
+        if self._ended:
+            return
+        try:
+            self._take_step(step)
+        except Exception as exc:  # noqa: BLE001 - translated by the one that ends requests
+            self._end_by(exc)
+        else:
+            self._hand_on()
+
+    def close(self, error: DrivetrainError | None) -> None:
+        """As `StepSink`."""
+        self._let_go()
+        if not self._ended:
+            self._end_by(error or EngineFailed("the engine ended without finishing the answer"))
+
+    def _finish(self, index: int) -> None:
+        if self._handle is not None:
+            self._handle.finish(index)
+
+    def _abort(self) -> None:
+        if self._handle is not None:
+            self._handle.abort()
 
     def _begin(self, prompt_ids: tuple[int, ...]) -> None:
         """The prompt is known: with media only once the engine's processor has expanded it."""
@@ -326,8 +279,6 @@ class Run:
             self._echo(None)
 
     def _take_step(self, step: Step) -> None:
-        if self._ended:
-            return
         if isinstance(step, PromptStep):
             self._take_prompt(step)
             return
@@ -371,7 +322,6 @@ class Run:
 
     def _finish_choice(self, choice: ChoiceText, *, by_engine: bool) -> None:
         assert choice.finished is not None
-        assert self._stream is not None
         self._flush(choice.index)
         self._collected[choice.index].finished = choice.finished
         self._events.append(choice.finished)
@@ -379,16 +329,15 @@ class Run:
         if self._open == 0:
             self._complete()
         elif not by_engine:
-            self._loop.call_soon(self._stream.finish, choice.index)
+            self._loop.call_soon(self._finish, choice.index)
 
     def _complete(self) -> None:
         """All choices ended. The engine may still hold a last step of one that our matcher ended: abort that.
 
         Not here and now, nor the end of one choice: the engine may be in the middle of handing its steps on.
         """
-        assert self._stream is not None
         self._settle(None)
-        self._loop.call_soon(self._stream.abort)
+        self._loop.call_soon(self._abort)
         self._events.append(Finished(self.usage, self.metrics))
 
     # Text on its way out
@@ -429,10 +378,37 @@ class Run:
         for index in range(len(self._choices)):
             self._send(Delta(index, prepared.prompt_text, (), logprobs))
 
+    def _hand_on(self) -> None:
+        """Give the sink what there is. A sink that fails has no use for the rest."""
+        if not self._events:
+            return
+        events, self._events = self._events, []
+        try:
+            self.sink.take(events)
+        except Exception:  # noqa: BLE001 - whoever reads must not break the engine's step
+            _log.exception("what reads the answer of %s failed", self.request_id)
+            self.interrupt(Cancelled("what reads the answer failed"))
+
     # Endings
 
     def _expire(self, timeout_s: float) -> None:
         self.interrupt(DeadlineExceeded(f"the request was not done within its {timeout_s:g} seconds"))
+
+    def _end_by(self, exc: BaseException) -> bool:
+        """End the request by what was raised on its way. False: it is not the request's alone, and goes on."""
+        if isinstance(exc, DrivetrainError):
+            self._fail(exc)
+        elif isinstance(exc, asyncio.CancelledError):
+            self._fail(Cancelled("the request was cancelled"))
+            return False
+        elif isinstance(exc, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+            self._fail(Cancelled("the program is ending"))
+            return False
+        else:  # a bug, ours or a library's, is one typed ending
+            error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
+            error.__cause__ = exc
+            self._fail(error)
+        return True
 
     def _fail(self, error: DrivetrainError) -> None:
         """Free first, then tell: whatever goes wrong in the telling, nothing is held and the error stands."""
@@ -440,11 +416,14 @@ class Run:
             return
         for index in list(self._waiting):
             self._flush(index)
-        self._error = error
-        if self._stream is not None:
-            self._stream.abort()
         self._settle(error)
+        self._loop.call_soon(self._abort)
         error.request_id, error.partial = self.request_id, Partial(self.choices, self.usage)
+        self._hand_on()
+        try:
+            self.sink.fail(error)
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("what reads the answer of %s failed", self.request_id)
 
     def _settle(self, error: DrivetrainError | None) -> None:
         """The one place that every request passes exactly once."""
@@ -454,23 +433,11 @@ class Run:
         self.times.ended = time.monotonic()
         try:
             try:
-                self.metrics = self._observer.ended(self, error)
+                self.metrics = self._host.ended(self, error)
             finally:
                 self._trace.close(self, error)
         except Exception:  # noqa: BLE001 - whoever looks on must not take an ending away
             _log.exception("what watches the requests failed")
-
-    async def _unless_interrupted(self, work: asyncio.Future[T]) -> T:
-        """Wait for `work`, but not past an interruption. What it has begun by then ends by its own limits."""
-        self._preparing = work
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to hear of it
-        try:
-            await asyncio.wait((work,))
-        finally:
-            self._preparing = None
-            work.cancel()
-        self._over()
-        return work.result()
 
     @property
     def _wants_logprobs(self) -> bool:

@@ -1,24 +1,66 @@
-"""The reader's end of a request: events as an async iterator that owns what it reads from."""
+"""The reader's end of a request, for Python: events as an async iterator that owns what it reads from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
 
-from drivetrain.core.errors import Cancelled
+from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import Event
 from drivetrain.core.results import Result
-from drivetrain.worker.run import Run
+from drivetrain.core.worker import Submission
+
+
+class Readable(Submission, Protocol):
+    """A request that begins with its reader, and ends when that is forgotten."""
+
+    def start(self) -> None: ...
+
+    def forget(self) -> None:
+        """From any thread."""
+        ...
+
+
+class Reader:
+    """A sink that keeps the events until somebody takes them."""
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque()
+        self.error: DrivetrainError | None = None
+        self.last_read = time.monotonic()
+        self.news: asyncio.Future[None] | None = None
+
+    @property
+    def unread(self) -> int:
+        return len(self.events)
+
+    def take(self, events: Sequence[Event]) -> None:
+        self.events += events
+        self._tell()
+
+    def fail(self, error: DrivetrainError) -> None:
+        self.error = error
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.news is not None and not self.news.done():
+            self.news.set_result(None)
 
 
 class EventStream:
     """What `Worker.stream` returns: an async iterator of events that owns its request.
 
-    Reading to the end, `aclose()`, leaving an `async with`, an error, cancelling the reading task, forgetting the
-    object and not reading for too long all end the request and free what it holds.
+    The work begins with the first event awaited. Reading to the end, `aclose()`, leaving an `async with`, an error,
+    cancelling the reading task, forgetting the object and not reading for too long all end the request and free what
+    it holds.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Readable, reader: Reader) -> None:
         self._run = run
+        self._reader = reader
 
     @property
     def request_id(self) -> str:
@@ -26,30 +68,51 @@ class EventStream:
 
     def result(self) -> Result:
         """Everything so far, as one value; whole once the stream has ended."""
-        run = self._run
-        return Result(
-            request_id=run.request_id,
-            model=run.model,
-            choices=run.choices,
-            usage=run.usage,
-            metrics=run.metrics,
-            prompt_token_ids=run.prompt_token_ids,
-            truncated_tokens=run.truncated,
-        )
+        return self._run.result()
 
     def __aiter__(self) -> EventStream:
         return self
 
     async def __anext__(self) -> Event:
-        return await self._run.next_event()  # in a frame that holds the stream: nobody else may
+        """The next event; raises the one `DrivetrainError` that ended the request, or `StopAsyncIteration`."""
+        reader = self._reader
+        if reader.news is not None:
+            raise RuntimeError("one answer has one reader, and it is already waiting for an event")
+        reader.last_read = time.monotonic()
+        self._run.start()
+        while not reader.events:
+            if reader.error is not None:
+                raise reader.error
+            if self._run.ended:
+                raise StopAsyncIteration
+            await self._news()
+        return reader.events.popleft()
 
-    async def follow(self, hear: Callable[[Sequence[Event]], bool]) -> None:
-        """The same events, handed to `hear` where they arise, until the last one or until it returns False."""
-        await self._run.follow(hear)
+    async def batch(self) -> Sequence[Event]:
+        """All events that wait, at least one; none at the end. Raises as `__anext__`."""
+        try:
+            first = await anext(self)
+        except StopAsyncIteration:
+            return ()
+        events = (first, *self._reader.events)
+        self._reader.events.clear()
+        return events
+
+    async def _news(self) -> None:
+        reader = self._reader
+        reader.news = asyncio.get_running_loop().create_future()
+        try:
+            await reader.news
+        except asyncio.CancelledError:
+            self._run.cancel("the reader was cancelled")
+            raise
+        finally:
+            reader.news = None
 
     async def aclose(self) -> None:
-        """End the request if it runs, and return once its resources are free."""
-        self._run.interrupt(Cancelled("the request was closed by its reader"))
+        """End the request if it runs, and return once its resources are free. What was not read then is not kept."""
+        self._run.cancel("the request was closed by its reader")
+        self._reader.events.clear()
         await self._run.released()
 
     async def __aenter__(self) -> EventStream:
@@ -59,6 +122,6 @@ class EventStream:
         await self.aclose()
 
     def __del__(self) -> None:
-        run: Run | None = getattr(self, "_run", None)
+        run: Readable | None = getattr(self, "_run", None)
         if run is not None and not run.ended:
             run.forget()

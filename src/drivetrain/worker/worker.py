@@ -29,6 +29,7 @@ from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.core.results import DeviceMemory, Embeddings, Metrics, Result, Usage
 from drivetrain.core.stats import Stats, ending
 from drivetrain.core.status import Metadata, State, Status
+from drivetrain.core.worker import EventSink
 from drivetrain.families.choose import Chosen, choose
 from drivetrain.telemetry.genai import Operation, error_type
 from drivetrain.telemetry.ids import id_here, new_id
@@ -45,7 +46,7 @@ from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.revival import Hung, Reviver
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.stream import EventStream
+from drivetrain.worker.stream import EventStream, Reader
 from drivetrain.worker.tracing import EmbeddingTrace, Traces, operation_of
 from drivetrain.worker.watchdog import Watchdog
 
@@ -292,7 +293,7 @@ class Worker:
 
             async for event in worker.stream(messages=[...], max_tokens=64): ...
         """
-        return self.submit(self._build(request))
+        return self._open(self._build(request))
 
     def _build(self, request: Mapping[str, Any]) -> GenerateRequest:
         try:
@@ -303,8 +304,17 @@ class Worker:
             self._note_refusal(new_id(), exc)
             raise
 
-    def submit(self, request: GenerateRequest) -> EventStream:
-        """The same for a request that is already built."""
+    def _open(self, request: GenerateRequest) -> EventStream:
+        reader = Reader()
+        return EventStream(self._admitted(request, reader), reader)
+
+    def submit(self, request: GenerateRequest, sink: EventSink) -> Run:
+        """Begin: its events go to the sink. Raises at once what can be told without work."""
+        run = self._admitted(request, sink)
+        run.start()
+        return run
+
+    def _admitted(self, request: GenerateRequest, sink: EventSink) -> Run:
         if self._preparer is None or self._info is None or self._capabilities is None:
             raise self._not_ready(request.request_id or id_here())
         request_id = request.request_id or new_id()
@@ -317,28 +327,25 @@ class Worker:
             raise
         run = Run(
             request,
+            sink,
             request_id=request_id,
             model=self._spec.name,
-            engine=self._engine,
-            info=self._info,
-            admission=self._admission,
-            preparer=self._preparer,
-            observer=self,
+            host=self,
             trace=self._traces.request(request),
             timeout_s=request.timeout_s or min(self.settings.timeout_s, self.settings.max_timeout_s),
             stream_interval=self.settings.stream_interval,
         )
         self._runs.add(run)
         self._all_read.clear()
-        return EventStream(run)
+        return run
 
     async def generate(self, **request: Any) -> Result:
         """The whole answer at once; the same text as the joined stream."""
         return await self.complete(self._build(request))
 
     async def complete(self, request: GenerateRequest) -> Result:
-        async with self.submit(request) as stream:
-            async for _ in stream:
+        async with self._open(request) as stream:
+            while await stream.batch():
                 pass
             return stream.result()
 
@@ -423,6 +430,26 @@ class Worker:
         usage = Usage(prompt_tokens=sum(len(item.token_ids) for item in items))
         return Embeddings(self._spec.name, tuple(vectors), usage)
 
+    # For its runs
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    @property
+    def info(self) -> EngineInfo:
+        assert self._info is not None
+        return self._info
+
+    @property
+    def preparer(self) -> Preparer:
+        assert self._preparer is not None
+        return self._preparer
+
+    @property
+    def admission(self) -> Admission:
+        return self._admission
+
     # What it notes
 
     def ended(self, run: Run, error: DrivetrainError | None) -> Metrics:
@@ -469,8 +496,8 @@ class Worker:
         while True:
             await asyncio.sleep(min(WATCH_INTERVAL_S, settings.reader_timeout_s / 4))
             for run in list(self._runs):
-                idle_s = time.monotonic() - run.last_read
-                if run.unread > settings.max_unread or (run.unread and idle_s > settings.reader_timeout_s):
+                unread, idle_s = run.sink.unread, time.monotonic() - run.sink.last_read
+                if unread > settings.max_unread or (unread and idle_s > settings.reader_timeout_s):
                     run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
             if self._state is State.READY:
                 why = self._watchdog.complaint(

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from drivetrain.core.engine import EngineRequest, Media, PromptStep, Step, TokenStep
+from drivetrain.core.engine import EngineRequest, Media, PromptStep, TokenStep
 from drivetrain.core.errors import Cancelled, ContextOverflow, EngineFailed, InvalidRequest, OutOfMemory
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
-from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.core import Loaded, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
 from drivetrain.engines.vllm.seen import Seen
 from drivetrain.text.byte_tokenizer import ByteTokenizer
+from reading import StepReading, all_of
 
 
 class ScriptedCore:
@@ -85,13 +85,9 @@ def request(**changes: Any) -> EngineRequest:
     return EngineRequest(**{**base, **changes})
 
 
-async def all_of(stream: StepChannel) -> list[Step]:
-    return [step async for step in stream]
-
-
 async def test_the_prompt_is_told_first_and_once(engine: VllmEngine, core: ScriptedCore) -> None:
     core.held.set()
-    steps = await all_of(engine.generate(request(seeds=(1, 2))))
+    steps = await all_of(StepReading(engine, request(seeds=(1, 2))))
     assert isinstance(steps[0], PromptStep)
     rest = [step for step in steps[1:] if isinstance(step, TokenStep)]
     assert len(rest) == len(steps) - 1 == 6
@@ -104,7 +100,7 @@ async def test_the_prompt_is_told_first_and_once(engine: VllmEngine, core: Scrip
 
 async def test_an_abort_is_over_when_vllm_has_answered(engine: VllmEngine, core: ScriptedCore) -> None:
     core.answers.clear()
-    stream = engine.generate(request())
+    stream = StepReading(engine, request())
     await anext(stream)
     await anext(stream)
     closing = asyncio.create_task(stream.aclose())
@@ -120,10 +116,10 @@ async def test_an_abort_is_over_when_vllm_has_answered(engine: VllmEngine, core:
 
 
 async def test_a_choice_that_is_finished_from_outside_is_let_go(engine: VllmEngine, core: ScriptedCore) -> None:
-    stream = engine.generate(request(seeds=(1, 2)))
+    stream = StepReading(engine, request(seeds=(1, 2)))
     while engine.steps_run < 3:
         await asyncio.sleep(0)
-    stream.finish(1)
+    stream.handle.finish(1)
     core.held.set()
     steps = [step for step in await all_of(stream) if isinstance(step, TokenStep)]
     assert [step.reason for step in steps if step.index == 0][-1] is FinishReason.LENGTH
@@ -132,7 +128,7 @@ async def test_a_choice_that_is_finished_from_outside_is_let_go(engine: VllmEngi
 
 
 async def test_a_death_ends_every_request_at_once(engine: VllmEngine, core: ScriptedCore) -> None:
-    streams = [engine.generate(request(seeds=seeds)) for seeds in ((1,), (1, 2))]
+    streams = [StepReading(engine, request(seeds=seeds)) for seeds in ((1,), (1, 2))]
     for stream in streams:
         await anext(stream)
     core.alive = False
@@ -144,29 +140,28 @@ async def test_a_death_ends_every_request_at_once(engine: VllmEngine, core: Scri
     assert not engine.health().alive
     assert engine.health().detail == errors.DEAD
     with pytest.raises(EngineFailed):
-        await all_of(engine.generate(request()))
+        await all_of(StepReading(engine, request()))
     core.alive = True
     core.held.set()
-    assert len(await all_of(engine.generate(request()))) == 4
+    assert len(await all_of(StepReading(engine, request()))) == 4
 
 
 async def test_bans_that_leave_nothing_never_reach_vllm(engine: VllmEngine, core: ScriptedCore) -> None:
     with pytest.raises(InvalidRequest):
-        await all_of(engine.generate(request(sampling=Sampling(suppress_tokens=tuple(range(50))))))
+        await all_of(StepReading(engine, request(sampling=Sampling(suppress_tokens=tuple(range(50))))))
     assert not core.asked
     assert not core.let_gone
 
 
 async def test_closing_ends_what_runs_and_then_vllm(engine: VllmEngine, core: ScriptedCore) -> None:
-    stream = engine.generate(request())
+    stream = StepReading(engine, request())
     await anext(stream)
     await engine.close()
     assert not core.alive
     assert len(core.let_gone) == 1
-    with pytest.raises(Cancelled):
-        await anext(stream)
+    assert stream.released.is_set()
     with pytest.raises(EngineFailed, match="closed"):
-        await all_of(engine.generate(request()))
+        await all_of(StepReading(engine, request()))
 
 
 def with_images(*images: Any, text: str = "ab", **changes: Any) -> EngineRequest:
@@ -175,7 +170,7 @@ def with_images(*images: Any, text: str = "ab", **changes: Any) -> EngineRequest
 
 async def test_a_prompt_with_images_is_told_as_it_was_widened(engine: VllmEngine, core: ScriptedCore) -> None:
     core.held.set()
-    first, *rest = await all_of(engine.generate(with_images("an image", seeds=(1, 2))))
+    first, *rest = await all_of(StepReading(engine, with_images("an image", seeds=(1, 2))))
     assert isinstance(first, PromptStep)
     assert first.token_ids is not None
     assert first.token_ids[-4:] == (9, 9, 9, 9)
@@ -185,14 +180,14 @@ async def test_a_prompt_with_images_is_told_as_it_was_widened(engine: VllmEngine
 
 async def test_the_room_is_what_the_widened_prompt_leaves(engine: VllmEngine, core: ScriptedCore) -> None:
     core.held.set()
-    await all_of(engine.generate(with_images("an image", max_tokens=None, context_length=20)))
+    await all_of(StepReading(engine, with_images("an image", max_tokens=None, context_length=20)))
     assert core.asked[0]["max_tokens"] == 14
     for max_tokens, limit, param in ((15, 20, "max_tokens"), (None, 6, "messages")):
         with pytest.raises(ContextOverflow) as caught:
-            await all_of(engine.generate(with_images("an image", max_tokens=max_tokens, context_length=limit)))
+            await all_of(StepReading(engine, with_images("an image", max_tokens=max_tokens, context_length=limit)))
         assert (caught.value.prompt_tokens, caught.value.param) == (6, param)
     with pytest.raises(ContextOverflow):  # and not what the image raises
-        await all_of(engine.generate(with_images(ValueError("seen"), text="a" * 20, context_length=20)))
+        await all_of(StepReading(engine, with_images(ValueError("seen"), text="a" * 20, context_length=20)))
     assert len(core.asked) == 1
 
 
@@ -209,7 +204,7 @@ async def test_what_is_wrong_with_images_is_typed(
     engine: VllmEngine, core: ScriptedCore, raised: Exception, typed: type[Exception]
 ) -> None:
     with pytest.raises(typed) as caught:
-        await all_of(engine.generate(with_images(raised)))
+        await all_of(StepReading(engine, with_images(raised)))
     assert not isinstance(caught.value, InvalidRequest) or caught.value.param == "images"
     assert not core.asked
     assert not core.let_gone
@@ -227,11 +222,9 @@ async def test_one_that_does_not_answer_is_closed_all_the_same(
 
     monkeypatch.setattr(core, "close", close)
     core.answers.clear()
-    stream = engine.generate(request())
+    stream = StepReading(engine, request())
     await anext(stream)
-    released = asyncio.Event()
-    stream.on_released(released.set)
     await asyncio.wait_for(engine.close(), 5)
     assert not core.alive
-    assert released.is_set()
+    assert stream.released.is_set()
     assert not engine.busy

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from drivetrain.core.engine import EmbedItem, EngineRequest, ModelSpec, WeightsFormat
+from drivetrain.core.engine import EmbedItem, EngineRequest, ModelSpec, StepSink, WeightsFormat
 from drivetrain.core.errors import (
     Cancelled,
     ContextOverflow,
@@ -28,6 +28,7 @@ from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry import genai
 from drivetrain.telemetry.content import MAX_CHARS
 from drivetrain.worker.settings import Settings
+from drivetrain.worker.stream import EventStream
 from drivetrain.worker.tracing import asked
 from drivetrain.worker.worker import Worker
 from recorded_spans import RecordingTracer, checked
@@ -182,6 +183,11 @@ async def test_a_fault_of_the_engine_is_that_of_the_phase_in_which_it_came() -> 
     assert tracer.requests[0].attributes["gen_ai.response.finish_reasons"] == ("error", "error")
 
 
+async def rest_of(stream: EventStream) -> None:
+    async for _ in stream:
+        pass
+
+
 async def test_a_request_that_waits_when_the_worker_stops() -> None:
     tracer = RecordingTracer()
     made = worker(LONG, tracer, max_running=1, drain_s=0.05)
@@ -194,7 +200,7 @@ async def test_a_request_that_waits_when_the_worker_stops() -> None:
     while not made.status.waiting:
         await asyncio.sleep(0.001)
     await made.stop()
-    for ended in await asyncio.gather(anext(running), waiting, return_exceptions=True):
+    for ended in await asyncio.gather(rest_of(running), waiting, return_exceptions=True):
         assert isinstance(ended, Cancelled | NotReady)
     checked(tracer.requests[0], PHASES, "cancelled")
     checked(tracer.requests[1], PHASES[:1], "not_ready")
@@ -233,9 +239,9 @@ class AskedEngine(FakeEngine):
         super().__init__(Script(text="ab"))
         self.contexts: list[Mapping[str, str] | None] = []
 
-    def generate(self, request: EngineRequest) -> StepChannel:
+    def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
         self.contexts.append(request.trace_context)
-        return super().generate(request)
+        return super().generate(request, sink)
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         self.contexts += [item.trace_context for item in items]

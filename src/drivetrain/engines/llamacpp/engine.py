@@ -13,6 +13,7 @@ from drivetrain.core.engine import (
     Health,
     ModelSpec,
     Progress,
+    StepSink,
     WeightsFormat,
 )
 from drivetrain.core.errors import DrivetrainError, EngineFailed, LoadFailed
@@ -73,11 +74,13 @@ class LlamaCppEngine:
         progress("loaded", 1.0)
         return info
 
-    def generate(self, request: EngineRequest) -> StepChannel:
+    def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
         served = self._served
         if served is None or not self._is_alive():
-            return refused(EngineFailed("llama.cpp is not running"))
-        return self._running.start(f"llamacpp-{request.request_id}", lambda push: Generation(request, served, push))
+            return refused(EngineFailed("llama.cpp is not running"), sink)
+        return self._running.start(
+            f"llamacpp-{request.request_id}", sink, lambda push: Generation(request, served, push)
+        )
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         if self._embedder is None or self._closed:

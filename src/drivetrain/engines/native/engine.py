@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress
+from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, StepSink
 from drivetrain.core.errors import DrivetrainError, EngineFailed, UnfitEngine
 from drivetrain.core.results import DeviceMemory
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.channel import Ending, StepChannel
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.sequence import Job
 from drivetrain.engines.thread import EngineThread, post
@@ -89,10 +90,11 @@ class NativeEngine:
             await self.close()
             raise
 
-    def generate(self, request: EngineRequest) -> StepChannel:
+    def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
         self._requests += 1
         job = Job.of(request, self._requests)
         channel = StepChannel(
+            sink,
             on_abort=lambda: self._order(lambda stepper: stepper.abort(job)),
             on_finish=lambda index: self._order(lambda stepper: stepper.finish(job, index)),
         )
@@ -111,16 +113,19 @@ class NativeEngine:
         if self._closed or embedder is None or self._broken:
             raise EngineFailed(self._broken or "the engine is closed")
         call = EmbedCall([item.token_ids for item in items])
+        ending = Ending()
         channel = StepChannel(
-            on_abort=lambda: self._order(lambda stepper: embedder.drop(call)), on_finish=lambda index: None
+            ending, on_abort=lambda: self._order(lambda stepper: embedder.drop(call)), on_finish=lambda index: None
         )
         self._running[call] = channel
         self._order(lambda stepper: embedder.add(call))
         try:
-            async for _ in channel:  # there are no steps: it ends with the call, or raises what ended it
-                pass
-        finally:
-            await channel.aclose()
+            await ending.wait()
+        except asyncio.CancelledError:
+            channel.abort()
+            with contextlib.suppress(DrivetrainError):
+                await ending.wait()  # until no pass has anything of it
+            raise
         return call.vectors
 
     def memory(self) -> tuple[DeviceMemory, ...]:

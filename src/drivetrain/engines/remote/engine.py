@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress
+from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, StepSink
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidSetting
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
@@ -79,11 +79,11 @@ class RemoteEngine:
         progress("ready", 1.0)
         return _info(facts, tokenizer)
 
-    def generate(self, request: EngineRequest) -> StepChannel:
+    def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
         served = self._served
         if served is None or self._closed:
-            return refused(EngineFailed("the engine is closed"))
-        return self._running.start(f"remote-{request.request_id}", lambda push: Generation(request, served, push))
+            return refused(EngineFailed("the engine is closed"), sink)
+        return self._running.start(f"remote-{request.request_id}", sink, lambda push: Generation(request, served, push))
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         served = self._served

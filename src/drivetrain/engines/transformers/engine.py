@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step
+from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step, StepSink
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
@@ -59,11 +59,13 @@ class TransformersEngine:
             await self.close()
             raise
 
-    def generate(self, request: EngineRequest) -> StepChannel:
+    def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
         from drivetrain.engines.transformers.generation import Generation
 
         loop = asyncio.get_running_loop()
-        channel = StepChannel(on_abort=lambda: generation.abort(), on_finish=lambda index: generation.finish(index))
+        channel = StepChannel(
+            sink, on_abort=lambda: generation.abort(), on_finish=lambda index: generation.finish(index)
+        )
 
         def emit(step: Step) -> None:
             post(loop, lambda: channel.push(step))
@@ -73,11 +75,10 @@ class TransformersEngine:
             return channel
         generation = Generation(request, self._loaded, emit, self._count_step)
         self._running[channel] = generation
-        channel.on_released(lambda: self._forget(channel))
         outcome: list[DrivetrainError | None] = [EngineFailed("the engine's thread broke on this request")]
         self._thread.submit(
             lambda: outcome.append(self._run(generation)),
-            then=lambda: post(loop, lambda: channel.release(outcome[-1])),
+            then=lambda: post(loop, lambda: self._release(channel, outcome[-1])),
         )
         return channel
 
@@ -122,14 +123,15 @@ class TransformersEngine:
         finally:  # also of a thread that hangs, for which nobody waits any longer
             self._loaded = None
             for channel in list(self._running):
-                channel.release()
+                self._release(channel, None)
 
     def _count_step(self) -> None:
         self.steps_run += 1
         self._last_progress = time.monotonic()
 
-    def _forget(self, channel: StepChannel) -> None:
+    def _release(self, channel: StepChannel, error: DrivetrainError | None) -> None:
         self._running.pop(channel, None)
+        channel.release(error)
 
     def _run(self, generation: Any) -> DrivetrainError | None:
         """On the engine's thread: how the request ended, None if well."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step
+from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step, StepSink
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.results import DeviceMemory
 from drivetrain.core.tokenizer import Tokenizer
@@ -79,8 +79,10 @@ class VllmEngine:
         progress("loaded", 1.0)
         return info
 
-    def generate(self, request: EngineRequest) -> StepChannel:
-        channel = StepChannel(on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index))
+    def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
+        channel = StepChannel(
+            sink, on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index)
+        )
         if self._core is None or self._tokenizer is None or self._closed or not self._core.alive:
             channel.release(EngineFailed("the engine is closed" if self._closed else errors.DEAD))
             return channel

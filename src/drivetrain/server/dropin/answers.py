@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
-from drivetrain.core.results import FinishReason, Metrics, TokenLogprob, Usage
-from drivetrain.core.worker import EventStream
-from drivetrain.server.answering import answering
+from drivetrain.core.results import FinishReason, Metrics, Result, TokenLogprob, Usage
+from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
-from drivetrain.server.leasing import leased, within
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.refusals import tell_refusal
 from drivetrain.server.spelling import compact
 from drivetrain.server.translate import Asked
@@ -47,6 +44,15 @@ class SoFar:
         self.text = ""
         self.ended = False
 
+    @classmethod
+    def of(cls, result: Result) -> SoFar:
+        """All of an answer that has ended."""
+        made, (choice,) = cls(), result.choices
+        made.text, made.reason = choice.text, choice.finish_reason
+        made.logprobs = None if choice.logprobs is None else list(choice.logprobs)
+        made.usage, made.metrics, made.ended = result.usage, result.metrics, True
+        return made
+
     @property
     def num_entries(self) -> int:
         return len(self.logprobs or ())
@@ -69,109 +75,86 @@ class SoFar:
         return False
 
 
-class Dialect(Protocol):
-    """How a protocol asks, and how it is answered."""
+class SoFarFormatter:
+    """Each part of a stream has all that was said until then."""
 
-    async def read(self, request: Request, context: Context) -> tuple[str, Asked]:
-        """The model's name, and one request to it. Raises `DrivetrainError`."""
-        ...
+    content_type = "application/octet-stream"
+    head_first = True
+
+    def __init__(self) -> None:
+        self._so_far = SoFar()
+        self._sent = 0
 
     def spell(self, so_far: SoFar) -> dict[str, Any]:
-        """Called after each piece of text without a reason and metrics, and once at the end with both."""
-        ...
+        """In the words of the protocol. The reason and the metrics are there at the end only."""
+        raise NotImplementedError
 
-    def failed(self, error: DrivetrainError) -> dict[str, Any]: ...
+    def failed(self, error: DrivetrainError) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
+        """What came together goes out together."""
+        brought = [self._so_far.hear(event) for event in events]
+        entries = self._so_far.num_entries
+        if self._so_far.ended or not any(brought) or entries * GROWTH < self._sent * (GROWTH + 1):
+            return b""
+        self._sent = entries
+        return _part(self.spell(self._so_far))
+
+    def end(self, usage: Usage) -> bytes:
+        return _part(self.spell(self._so_far))
+
+    def failure(self, error: DrivetrainError) -> bytes:
+        return _part(self.failed(error))
+
+    def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
+        (result,) = results
+        return self.spell(SoFar.of(result))
 
 
-async def whole(request: Request, context: Context, dialect: Dialect) -> Response:
-    return await answered(request, context, dialect, _whole(request, context, dialect))
+Read = Callable[[Exchange, Context], Awaitable[tuple[str | None, Asked]]]
+"""The model's name, if one was given, and one request to it. Raises `DrivetrainError`."""
 
 
-async def _whole(request: Request, context: Context, dialect: Dialect) -> dict[str, Any]:
-    so_far = SoFar()
-    async with _stream(request, context, dialect) as stream:
-        async for event in stream:
-            so_far.hear(event)
-    return dialect.spell(so_far)
+async def respond(
+    exchange: Exchange, context: Context, read: Read, formatter: SoFarFormatter, *, stream: bool
+) -> Response | None:
+    """Of status 200, whatever becomes of it: another one is kept by FastChat's API server for ever."""
+    began_ns = time.time_ns()
+    try:
+        model, asked = await read(exchange, context)
+        await answer(exchange, context, model, replace(asked, stream=stream), formatter)
+    except DrivetrainError as exc:
+        error = exc
+    except Exception:  # noqa: BLE001 - see above
+        _log.exception("a request could not be answered")
+        error = EngineFailed("the server failed on this request")
+    else:
+        return None
+    _refused(context, exchange, error, began_ns)
+    if stream:
+        return Response(formatter.failure(error), media_type=formatter.content_type)
+    return json_response(formatter.failed(error))
 
 
-async def answered(request: Request, context: Context, dialect: Dialect, work: Awaitable[dict[str, Any]]) -> Response:
+async def answered(
+    exchange: Exchange, context: Context, formatter: SoFarFormatter, work: Awaitable[dict[str, Any]]
+) -> Response:
     """What `work` comes to, or in the protocol's words what went wrong: of status 200 either way."""
     began_ns = time.time_ns()
     try:
         return json_response(await work)
     except DrivetrainError as exc:
-        _refused(context, request.scope, exc, began_ns)
-        return json_response(dialect.failed(exc))
+        _refused(context, exchange, exc, began_ns)
+        return json_response(formatter.failed(exc))
     except Exception:  # noqa: BLE001 - another status is kept by FastChat's API server for ever
         _log.exception("a request could not be answered")
-        return json_response(dialect.failed(EngineFailed("the server failed on this request")))
+        return json_response(formatter.failed(EngineFailed("the server failed on this request")))
 
 
-class Stream:
-    """An ASGI response. It begins before anything is known of the answer, and its last text says how it ended."""
-
-    def __init__(self, request: Request, context: Context, dialect: Dialect) -> None:
-        self._request = request
-        self._context = context
-        self._dialect = dialect
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [
-            (b"content-type", b"application/octet-stream"),
-            (b"cache-control", b"no-store"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        began_ns = time.time_ns()
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        try:
-            last = await self._until_the_last(send)
-        except DrivetrainError as exc:
-            _refused(self._context, scope, exc, began_ns)
-            last = self._dialect.failed(exc)
-        except Exception:  # noqa: BLE001 - our own bug must still be one typed ending
-            _log.exception("a stream could not be written")
-            last = self._dialect.failed(EngineFailed("the server failed on this stream"))
-        await send({"type": "http.response.body", "body": _part(last)})
-
-    async def _until_the_last(self, send: Send) -> dict[str, Any]:
-        """What came together goes out together."""
-        so_far = SoFar()
-        sent, due = 0, False
-
-        def hear(events: Sequence[Event]) -> bool:
-            nonlocal due
-            brought = [so_far.hear(event) for event in events]
-            due = any(brought) and so_far.num_entries * GROWTH >= sent * (GROWTH + 1)
-            return not due
-
-        async with _stream(self._request, self._context, self._dialect) as stream:
-            while not so_far.ended:
-                due = False
-                await stream.follow(hear)
-                if due and not so_far.ended:
-                    sent = so_far.num_entries
-                    part = _part(self._dialect.spell(so_far))
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-                elif not so_far.ended:
-                    raise EngineFailed("the answer stopped without an ending")
-        return self._dialect.spell(so_far)
-
-
-def _refused(context: Context, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
+def _refused(context: Context, exchange: Exchange, error: DrivetrainError, began_ns: int) -> None:
     context.counts.refused(error)
-    tell_refusal(context.tracer, scope, error, began_ns)
-
-
-@asynccontextmanager
-async def _stream(request: Request, context: Context, dialect: Dialect) -> AsyncIterator[EventStream]:
-    """The model is held until the answer has ended."""
-    name, asked = await dialect.read(request, context)
-    async with (
-        leased(context.models, name, request.receive) as (worker, left_s),
-        answering(worker, within(asked, left_s), request.receive) as (stream,),
-    ):
-        yield stream
+    tell_refusal(context.tracer, exchange.scope, error, began_ns)
 
 
 def _part(value: dict[str, Any]) -> bytes:

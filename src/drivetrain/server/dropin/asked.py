@@ -1,27 +1,16 @@
-"""What the two protocols have in common before an answer: the model held, and the request shaped."""
+"""What the two protocols have in common before an answer: the request shaped."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
 
 from drivetrain.core.build import build_request
 from drivetrain.core.errors import InvalidRequest
-from drivetrain.core.worker import Worker
-from drivetrain.server.context import Context
 from drivetrain.server.errors import renamed
-from drivetrain.server.leasing import leased
 from drivetrain.server.translate import Asked, trace_headers
-
-
-@asynccontextmanager
-async def held(request: Request, context: Context, model: str | None) -> AsyncIterator[Worker]:
-    """The worker of that model, loaded first if need be; where there is only one it need not be named."""
-    async with leased(context.models, context.models.name_or_only(model), request.receive) as (worker, _):
-        yield worker
 
 
 def sampling(temperature: float | None, top_p: float | None, top_k: int | None) -> dict[str, Any]:

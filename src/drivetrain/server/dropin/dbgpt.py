@@ -18,11 +18,11 @@ from drivetrain.core.results import Metrics
 from drivetrain.core.worker import Worker
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
-from drivetrain.server.dropin.answers import Dialect, SoFar, Stream, whole
-from drivetrain.server.dropin.asked import asked_of, held, sampling
+from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, respond
+from drivetrain.server.dropin.asked import asked_of, sampling
 from drivetrain.server.dropin.codes import code_of
 from drivetrain.server.errors import json_response
-from drivetrain.server.leasing import unless_gone
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.translate import Asked, trace_headers
 
 _ROLES = {"human": "user", "ai": "assistant"}
@@ -79,12 +79,13 @@ class _Embed(BaseModel):
     span_id: str | None = None
 
 
-class DbGpt(Dialect):
-    """Answers are its `ModelOutput`."""
+async def _read(exchange: Exchange, context: Context) -> tuple[str | None, Asked]:
+    body = read_body(await exchange.body(), _Generate, unknown=context.settings.unknown_fields).body
+    return body.model, _asked(exchange, body)
 
-    async def read(self, request: Request, context: Context) -> tuple[str, Asked]:
-        body = read_body(await request.body(), _Generate, unknown=context.settings.unknown_fields).body
-        return context.models.name_or_only(body.model), _asked(request, body)
+
+class DbGptFormatter(SoFarFormatter):
+    """Answers are its `ModelOutput`."""
 
     def spell(self, so_far: SoFar) -> dict[str, Any]:
         usage, metrics = so_far.usage, so_far.metrics
@@ -104,42 +105,39 @@ class DbGpt(Dialect):
         return _output(error.message, error_code=code_of(error))
 
 
-DIALECT = DbGpt()
+async def generate_stream(exchange: Exchange, context: Context) -> Response | None:
+    return await respond(exchange, context, _read, DbGptFormatter(), stream=True)
 
 
-async def generate_stream(request: Request, context: Context) -> Any:
-    return Stream(request, context, DIALECT)
-
-
-async def generate(request: Request, context: Context) -> Response:
-    return await whole(request, context, DIALECT)
+async def generate(exchange: Exchange, context: Context) -> Response | None:
+    return await respond(exchange, context, _read, DbGptFormatter(), stream=False)
 
 
 async def embeddings(request: Request, context: Context) -> Response:
     body = read_body(await request.body(), _Embed, unknown=context.settings.unknown_fields).body
     if body.worker_type not in {None, "text2vec"} or body.query is not None:
         raise Unsupported("this worker gives embeddings; it ranks no texts", param="worker_type")
-    async with held(request, context, body.model) as worker:
-        work = worker.embed(body.input, trace_context=trace_headers(request.headers))
-        found = await unless_gone(work, request.receive)
+    async with context.models.lease(body.model) as worker:
+        found = await worker.embed(body.input, trace_context=trace_headers(request.headers))
     return json_response([list(vector) for vector in found.vectors])
 
 
 async def count_token(request: Request, context: Context) -> Response:
     body = read_body(await request.body(), _Named, unknown=context.settings.unknown_fields).body
-    async with held(request, context, body.model) as worker:
-        return json_response(len(await unless_gone(worker.tokenize(body.prompt), request.receive)))
+    async with context.models.lease(body.model) as worker:
+        return json_response(len(await worker.tokenize(body.prompt)))
 
 
 async def model_metadata(request: Request, context: Context) -> Response:
     body = read_body(await request.body(), _Named, unknown=context.settings.unknown_fields).body
-    async with held(request, context, body.model) as worker:
-        return json_response(_metadata(context.models.name_or_only(body.model), worker))
+    lease = context.models.lease(body.model)
+    async with lease as worker:
+        return json_response(_metadata(body.model or lease.name, worker))
 
 
 async def parameter_descriptions(request: Request, context: Context) -> Response:
     """Of what a request may ask of this model. A `GET` loads none."""
-    _, worker = context.models.find_or_only(request.query_params.get("model"))
+    worker = context.models.find(request.query_params.get("model"))
     return json_response([_described(name, worker) for name in sorted(worker.capabilities.parameters)])
 
 

@@ -14,13 +14,13 @@ from starlette.responses import Response
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, Unsupported
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
-from drivetrain.server.dropin.answers import Dialect, SoFar, Stream, answered, whole
-from drivetrain.server.dropin.asked import asked_of, held, sampling
+from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, answered, respond
+from drivetrain.server.dropin.asked import asked_of, sampling
 from drivetrain.server.dropin.codes import code_of
 from drivetrain.server.dropin.conversation import conversation
 from drivetrain.server.embeddings import as_base64
 from drivetrain.server.errors import json_response
-from drivetrain.server.leasing import unless_gone
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.models import Models
 from drivetrain.server.spelling import completion_logprobs
 from drivetrain.server.translate import Asked, trace_headers
@@ -69,15 +69,16 @@ class _Embed(BaseModel):
     encoding_format: str | None = None
 
 
-class FastChat(Dialect):
-    async def read(self, request: Request, context: Context) -> tuple[str, Asked]:
-        body = read_body(await request.body(), _Generate, unknown=context.settings.unknown_fields).body
-        if body.use_beam_search:
-            raise Unsupported("use_beam_search is not supported; leave it out", param="use_beam_search")
-        if body.images:
-            raise Unsupported("images are not taken in this protocol; /v1/chat/completions takes them", param="images")
-        return context.models.name_or_only(body.model), _asked(request, body)
+async def _read(exchange: Exchange, context: Context) -> tuple[str | None, Asked]:
+    body = read_body(await exchange.body(), _Generate, unknown=context.settings.unknown_fields).body
+    if body.use_beam_search:
+        raise Unsupported("use_beam_search is not supported; leave it out", param="use_beam_search")
+    if body.images:
+        raise Unsupported("images are not taken in this protocol; /v1/chat/completions takes them", param="images")
+    return body.model, _asked(exchange, body)
 
+
+class FastChatFormatter(SoFarFormatter):
     def spell(self, so_far: SoFar) -> dict[str, Any]:
         return {
             "text": so_far.text,
@@ -114,28 +115,24 @@ def _asked(request: Request, body: _Generate) -> Asked:
     return asked_of(request, values, _NAMES, logprobs=body.logprobs is not None)
 
 
-DIALECT = FastChat()
+async def generate_stream(exchange: Exchange, context: Context) -> Response | None:
+    return await respond(exchange, context, _read, FastChatFormatter(), stream=True)
 
 
-async def generate_stream(request: Request, context: Context) -> Any:
-    return Stream(request, context, DIALECT)
+async def generate(exchange: Exchange, context: Context) -> Response | None:
+    return await respond(exchange, context, _read, FastChatFormatter(), stream=False)
 
 
-async def generate(request: Request, context: Context) -> Response:
-    return await whole(request, context, DIALECT)
-
-
-async def get_embeddings(request: Request, context: Context) -> Response:
-    return await answered(request, context, DIALECT, _embeddings(request, context))
+async def get_embeddings(exchange: Exchange, context: Context) -> Response:
+    return await answered(exchange, context, FastChatFormatter(), _embeddings(exchange, context))
 
 
 async def _embeddings(request: Request, context: Context) -> dict[str, Any]:
     body = read_body(await request.body(), _Embed, unknown=context.settings.unknown_fields).body
     if body.encoding_format not in {None, "float", "base64"}:
         raise InvalidRequest("encoding_format must be float or base64", param="encoding_format")
-    async with held(request, context, body.model) as worker:
-        work = worker.embed(body.input, trace_context=trace_headers(request.headers))
-        found = await unless_gone(work, request.receive)
+    async with context.models.lease(body.model) as worker:
+        found = await worker.embed(body.input, trace_context=trace_headers(request.headers))
     encode = as_base64 if body.encoding_format == "base64" else list
     return {"embedding": [encode(vector) for vector in found.vectors], "token_num": found.usage.prompt_tokens}
 
@@ -160,41 +157,41 @@ def queue_length(models: Models) -> int:
     return sum(s.running + s.waiting for s in statuses) + sum(member.num_waiting for member in models.members)
 
 
-class _Counting(FastChat):
+class _Counting(FastChatFormatter):
     """An engine that gives no ids cannot count; their API server then leaves the limit to the request itself."""
 
     def failed(self, error: DrivetrainError) -> dict[str, Any]:
         return {"count": 0, **super().failed(error)}
 
 
-async def count_token(request: Request, context: Context) -> Response:
-    return await answered(request, context, _Counting(), _count(request, context))
+async def count_token(exchange: Exchange, context: Context) -> Response:
+    return await answered(exchange, context, _Counting(), _count(exchange, context))
 
 
 async def _count(request: Request, context: Context) -> dict[str, Any]:
     body = await _named(request, context)
-    async with held(request, context, body.model) as worker:
-        ids = await unless_gone(worker.tokenize(body.prompt or ""), request.receive)
+    async with context.models.lease(body.model) as worker:
+        ids = await worker.tokenize(body.prompt or "")
     return {"count": len(ids), "error_code": 0}
 
 
-async def model_details(request: Request, context: Context) -> Response:
-    return await answered(request, context, DIALECT, _details(request, context))
+async def model_details(exchange: Exchange, context: Context) -> Response:
+    return await answered(exchange, context, FastChatFormatter(), _details(exchange, context))
 
 
 async def _details(request: Request, context: Context) -> dict[str, Any]:
-    async with held(request, context, (await _named(request, context)).model) as worker:
+    async with context.models.lease((await _named(request, context)).model) as worker:
         return {"context_length": worker.capabilities.context_length}
 
 
-async def get_conv_template(request: Request, context: Context) -> Response:
+async def get_conv_template(exchange: Exchange, context: Context) -> Response:
     """Their API server keeps the template, and what comes with another status than 200 in its place. An answer
     without `conv` fails only the request that it is asked for."""
-    return await answered(request, context, DIALECT, _template(request, context))
+    return await answered(exchange, context, FastChatFormatter(), _template(exchange, context))
 
 
 async def _template(request: Request, context: Context) -> dict[str, Any]:
-    async with held(request, context, (await _named(request, context)).model) as worker:
+    async with context.models.lease((await _named(request, context)).model) as worker:
         return {"conv": await conversation(worker)}
 
 

@@ -1,0 +1,288 @@
+"""One answer, from the model's lease to the last byte: events of the worker in, bytes of a formatter out.
+
+The events of a stream are written in the very call that brought them from the engine, as long as the connection takes
+them. Where it does not, they wait here, and the worker ends a request that leaves too many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Protocol
+
+from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, Unsupported
+from drivetrain.core.events import Event, Finished, Started
+from drivetrain.core.results import Result, Usage
+from drivetrain.core.worker import Submission, Worker
+from drivetrain.server.context import Context
+from drivetrain.server.errors import json_response, renamed
+from drivetrain.server.exchange import Exchange
+from drivetrain.server.refusals import tell_refusal
+from drivetrain.server.tenants import apart
+from drivetrain.server.translate import Asked
+
+TRUNCATED_HEADER = "x-drivetrain-truncated-tokens"
+
+_STREAMED = {"cache-control": "no-store", "x-accel-buffering": "no"}
+_log = logging.getLogger("drivetrain.server")
+
+
+class Formatter(Protocol):
+    """How one API spells an answer: events in, bytes out. It knows no clock, no connection and no worker.
+
+    One is made for each answer, and may remember what it has said.
+    """
+
+    content_type: str
+    """Of a stream."""
+
+    head_first: bool
+    """The head of a stream goes out before anything is known: whatever goes wrong is then part of the answer."""
+
+    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
+        """What goes out for events of that prompt that came together; nothing, if they say nothing to this client."""
+        ...
+
+    def end(self, usage: Usage) -> bytes:
+        """The end of a stream whose events have all been formatted."""
+        ...
+
+    def failure(self, error: DrivetrainError) -> bytes:
+        """The end of a stream that broke."""
+        ...
+
+    def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
+        """The answer as one JSON object."""
+        ...
+
+
+async def answer(
+    exchange: Exchange,
+    context: Context,
+    model: str | None,
+    asked: Asked,
+    formatter: Formatter,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    """Hold the model, submit each prompt, send what comes. What goes wrong before the head is sent is raised."""
+    began_ns = time.time_ns()
+    outlet = Stream(exchange, formatter, headers or {}) if asked.stream else Whole(exchange, formatter, headers or {})
+    try:
+        if asked.stream and formatter.head_first:
+            await exchange.start(200, outlet.head())
+        lease = context.models.lease(model, asked.requests[0].timeout_s)
+        async with lease as worker:
+            await _deliver(worker, apart(_within(asked, lease.left_s), exchange.scope, worker.capabilities), outlet)
+    except DrivetrainError as exc:
+        error = renamed(exc, asked.names) if isinstance(exc, InvalidRequest) else exc
+        if not exchange.started:
+            raise error from exc
+        context.counts.refused(error)
+        tell_refusal(context.tracer, exchange.scope, error, began_ns)
+        await exchange.write(formatter.failure(error), last=True)
+    except Exception:
+        if not exchange.started:
+            raise
+        _log.exception("a stream could not be written")
+        await exchange.write(formatter.failure(EngineFailed("the server failed on this stream")), last=True)
+
+
+async def _deliver(worker: Worker, asked: Asked, outlet: Outlet) -> None:
+    """All prompts at once. The first error ends them all, and so does a client that leaves."""
+    if asked.token_ids and not worker.capabilities.tokens:
+        raise Unsupported("this model's engine gives text, no token ids", param="return_token_ids")
+    submissions: list[Submission] = []
+    try:
+        for request in asked.requests:  # one after the other: those before one that is refused are in the list
+            submissions += (worker.submit(request, outlet.prompt()),)
+        await outlet.send(submissions)
+    finally:
+        for submission in submissions:
+            if not submission.ended:
+                submission.cancel("the request was closed by its reader")
+                await submission.released()
+
+
+def _within(asked: Asked, left_s: float | None) -> Asked:
+    """The same with what waiting for the model left of its time."""
+    if left_s is None:
+        return asked
+    return replace(asked, requests=tuple(replace(request, timeout_s=left_s) for request in asked.requests))
+
+
+class Outlet:
+    """Where the events of all prompts come together."""
+
+    def __init__(self, exchange: Exchange, formatter: Formatter, headers: Mapping[str, str]) -> None:
+        self._exchange = exchange
+        self._formatter = formatter
+        self._headers = dict(headers)
+        self._prompts = 0
+        self._finished: list[Usage] = []
+        self._error: DrivetrainError | None = None
+        self._news = asyncio.Event()
+
+    def prompt(self) -> PromptSink:
+        """The sink of one more prompt."""
+        self._prompts += 1
+        return PromptSink(self, self._prompts - 1)
+
+    def head(self) -> Mapping[str, str]:
+        return {"content-type": self._formatter.content_type, **_STREAMED, **self._headers}
+
+    async def send(self, submissions: Sequence[Submission]) -> None:
+        """Return when all has been sent. Raises the error that ended a prompt."""
+        raise NotImplementedError
+
+    @property
+    def unread(self) -> int:
+        return 0
+
+    def take(self, prompt: int, events: Sequence[Event]) -> None:
+        raise NotImplementedError
+
+    def fail(self, error: DrivetrainError) -> None:
+        self._error = self._error or error
+        self._news.set()
+
+    @property
+    def _running(self) -> bool:
+        return self._error is None and len(self._finished) < self._prompts
+
+    def _usage(self) -> Usage:
+        """Of all prompts together."""
+        return Usage(
+            sum(u.prompt_tokens for u in self._finished),
+            sum(u.completion_tokens for u in self._finished),
+            sum(u.cached_tokens for u in self._finished),
+            all(u.told for u in self._finished),
+        )
+
+
+class PromptSink:
+    """The `EventSink` of one prompt."""
+
+    __slots__ = ("_number", "_outlet")
+
+    def __init__(self, outlet: Outlet, number: int) -> None:
+        self._outlet = outlet
+        self._number = number
+
+    @property
+    def unread(self) -> int:
+        return self._outlet.unread
+
+    @property
+    def last_read(self) -> float:
+        """A client that takes nothing at all is the connection's business."""
+        return time.monotonic()
+
+    def take(self, events: Sequence[Event]) -> None:
+        try:
+            self._outlet.take(self._number, events)
+        except Exception:  # noqa: BLE001 - our own bug must still be one typed ending
+            _log.exception("an answer could not be written")
+            self._outlet.fail(EngineFailed("the server failed on this stream"))
+
+    def fail(self, error: DrivetrainError) -> None:
+        self._outlet.fail(error)
+
+
+class Whole(Outlet):
+    """One JSON object at the end."""
+
+    def take(self, prompt: int, events: Sequence[Event]) -> None:
+        if type(last := events[-1]) is Finished:
+            self._finished.append(last.usage)
+            self._news.set()
+
+    async def send(self, submissions: Sequence[Submission]) -> None:
+        while self._running:
+            self._news.clear()
+            await self._news.wait()
+        if self._error is not None:
+            raise self._error
+        results = [submission.result() for submission in submissions]
+        if truncated := sum(result.truncated_tokens for result in results):
+            self._headers[TRUNCATED_HEADER] = str(truncated)
+        response = json_response(self._formatter.whole(results, self._usage()), headers=self._headers)
+        await response(self._exchange.scope, self._exchange.receive, self._exchange.send)
+
+
+class Stream(Outlet):
+    """Parts, each as soon as it is there. The last events go with the end, so that a client wakes once for them."""
+
+    def __init__(self, exchange: Exchange, formatter: Formatter, headers: Mapping[str, str]) -> None:
+        super().__init__(exchange, formatter, headers)
+        self._waiting: list[tuple[int, Sequence[Event]]] = []
+        self._unsent = b""
+        self._open = False
+        """The connection has taken all there was: what comes next is written at once."""
+
+    @property
+    def unread(self) -> int:
+        return sum(len(events) for _, events in self._waiting)
+
+    def take(self, prompt: int, events: Sequence[Event]) -> None:
+        if type(last := events[-1]) is Finished:
+            self._finished.append(last.usage)
+        elif self._open:
+            data = self._formatter.format(prompt, events)
+            if not data or self._exchange.write_now(data):
+                return
+            self._unsent, events = data, ()
+        if events:
+            self._waiting.append((prompt, events))
+        self._open = False
+        self._news.set()
+
+    async def send(self, submissions: Sequence[Submission]) -> None:
+        await self._until_something_to_say()
+        if not self._exchange.started:
+            await self._exchange.start(200, self.head())
+        while self._running:
+            self._news.clear()
+            if data := self._formatted():
+                await self._exchange.write(data)
+            elif not self._waiting:
+                self._open = True
+                await self._news.wait()
+        last = self._formatted()
+        if self._error is not None:
+            if last:
+                await self._exchange.write(last)
+            raise self._error
+        await self._exchange.write(last + self._formatter.end(self._usage()), last=True)
+
+    async def _until_something_to_say(self) -> None:
+        """Every prompt was found good, and a first token came: now there is no way back to an error status.
+
+        A list of prompts is held back until the last of them is admitted; the worker's limits bound what that takes.
+        """
+        while not self._formatter.head_first and self._running and not self._spoken():
+            self._news.clear()
+            await self._news.wait()
+        if self._error is not None:
+            raise self._error
+        if truncated := sum(event.truncated_tokens for event in self._starts()):
+            self._headers[TRUNCATED_HEADER] = str(truncated)
+
+    def _spoken(self) -> bool:
+        starts = len(self._starts())
+        return starts == self._prompts and self.unread > starts
+
+    def _starts(self) -> list[Started]:
+        return [event for _, events in self._waiting for event in events if isinstance(event, Started)]
+
+    def _formatted(self) -> bytes:
+        """All that waits: events of one prompt that stand together are formatted together."""
+        parts, waiting = [self._unsent], self._waiting
+        self._unsent, self._waiting = b"", []
+        for prompt, batches in groupby(waiting, key=itemgetter(0)):
+            parts.append(self._formatter.format(prompt, [event for _, events in batches for event in events]))
+        return b"".join(parts)

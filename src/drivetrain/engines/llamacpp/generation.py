@@ -17,8 +17,7 @@ from drivetrain.engines.llamacpp.idle import SlotWatch
 from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import Slot, SlotPool, common_prefix
-from drivetrain.engines.llamacpp.step_room import Left, StepRoom
+from drivetrain.engines.llamacpp.slots import Slot, SlotPool
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.engines.room import room_after
 
@@ -35,7 +34,6 @@ class Served:
     connection: Connection
     vocabulary: Vocabulary
     slots: SlotPool
-    step_room: StepRoom
     count_step: Callable[[], None]
     watch: SlotWatch
     image_prompts: ImagePrompts | None = None
@@ -63,7 +61,6 @@ class ChoiceRun:
         self._plain = False
         self._ended = False
         self._last: TokenStep | None = None
-        self._tell_left: Left
         left = request.context_length - len(request.prompt_ids)
         self._limit = left if request.max_tokens is None else request.max_tokens
 
@@ -75,16 +72,9 @@ class ChoiceRun:
             try:
                 while not self._ended:
                     leg = self._next_leg(slot, await self._continued())
-                    async with self._served.step_room.taken(self._new_tokens(slot)) as self._tell_left:
-                        await self._run_leg(leg, slot)
+                    await self._run_leg(leg, slot)
             except ServerRefused as exc:
                 raise exc if self._images is None else refused(exc) from exc
-
-    def _new_tokens(self, slot: Slot) -> int:
-        """What of the prompt has to be computed in this slot, where at least the last token always is."""
-        if self._request.seeded:
-            return len(self._key) + len(self._sampled)
-        return max(1, len(self._key) - common_prefix(slot.cached, self._key))
 
     async def _continued(self) -> Continued | None:
         if self._images is None or self._served.image_prompts is None:
@@ -161,7 +151,6 @@ class ChoiceRun:
     def _hear_prompt(self, progress: Mapping[str, int]) -> None:
         """Before an image is looked at, and with each step: only llama.cpp knows how long a prompt with images is."""
         total, cached = progress["total"], progress["cache"]
-        self._tell_left(total - progress["processed"])
         if self._images is None:
             self._emit(PromptStep(cached_tokens=cached))
         elif not self._sampled:

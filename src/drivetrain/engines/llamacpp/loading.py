@@ -28,7 +28,6 @@ from drivetrain.engines.llamacpp.options import (
 from drivetrain.engines.llamacpp.payload import HONOURED
 from drivetrain.engines.llamacpp.process import Launch, ServerProcess
 from drivetrain.engines.llamacpp.slots import SlotPool
-from drivetrain.engines.llamacpp.step_room import SHARED_ON_CPU, StepRoom
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit, Split
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
@@ -109,16 +108,10 @@ class Model:
             connection=connection,
             vocabulary=self.vocabulary,
             slots=SlotPool(self.options.slots),
-            step_room=_step_room(process),
             count_step=count_step,
             watch=SlotWatch(connection, lambda: process.alive),
             image_prompts=prompts,
         )
-
-
-def _step_room(process: ServerProcess) -> StepRoom:
-    step = process.prompt_step
-    return StepRoom(min(SHARED_ON_CPU, step) if process.device == "cpu" else step, step)
 
 
 def open_model(spec: ModelSpec) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -37,7 +38,8 @@ async def test_joined_stream_equals_the_whole(worker: Worker) -> None:
     assert tuple(i for delta in deltas for i in delta.token_ids) == result.choices[0].token_ids
     finished = events[-1]
     assert isinstance(finished, Finished)
-    assert finished.usage == result.usage
+    kept = result.usage.cached_tokens  # what is found in a cache depends on what came before, and on a server's slots
+    assert replace(finished.usage, cached_tokens=kept) == result.usage
     assert len(deltas) > 1
 
 

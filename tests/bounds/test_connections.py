@@ -5,6 +5,7 @@ Each kind of bad client comes `NUM` times at once; as many as the server takes a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import resource
@@ -17,10 +18,15 @@ from typing import Any
 import pytest
 
 from bounds.attack import Victim, eventually, victim
+from drivetrain.server.run import HttpServer, bind
+from drivetrain.server.settings import ServerSettings
 
 NUM = 64
 MAX_CONNECTIONS = 2048
 MB = 10**6
+
+FILL = 10_000
+"""More than the smallest buffers of a kernel hold."""
 
 ENDLESS = {"model": "fake", "prompt": "x", "max_tokens": 5_000_000, "stream": True, "ignore_eos": True}
 
@@ -122,6 +128,55 @@ def test_bad_clients_are_gone_in_bounded_time(server: Victim, name: str, num: in
     finally:
         for sock in sockets:
             sock.close()
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Victim]:
+    with victim(script={"first_delay_s": 1000.0}) as made:
+        yield made
+
+
+@pytest.mark.parametrize("behind", [b"", b"G", b"rubbish" * 9000, b"x" * 1_000_000])
+@pytest.mark.parametrize("header", [b"X: y", b"Connection: upgrade\r\nUpgrade: x", b"Connection: close"])
+def test_who_leaves_before_the_answer_begins(slow: Victim, header: bytes, behind: bytes) -> None:
+    """Nothing is written that could fail, so that only reading tells; what follows the request must not stop it."""
+    body = json.dumps({"model": "fake", "prompt": "x", "max_tokens": 2}).encode()
+    sockets = come(slow, Bad(post(body, header), behind), 8)
+    eventually(lambda: slow.num_connections() >= len(sockets))
+    for sock in sockets:
+        sock.close()
+    eventually(lambda: gone(slow))
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"])
+@pytest.mark.parametrize("then", [half_close, lambda sock: None])
+@pytest.mark.parametrize("size", [1, 1000, 40_000, 200_000])
+async def test_what_is_left_unread_holds_no_connection(head: bytes, then: Any, size: int) -> None:
+    """However little it is: asyncio itself waits for ever until it is taken."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for connection in http.server_state.connections:
+            sock = connection.transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * (FILL + size)})
+
+    settings = ServerSettings(port=0, write_timeout_s=0.5, keep_alive_s=0.5)
+    listening = bind(settings)
+    http = HttpServer(app, settings)
+    serving = asyncio.create_task(http.serve(sockets=[listening]))
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        sock.connect(listening.getsockname())
+        sock.sendall(head)
+        async with asyncio.timeout(60):
+            while not http.server_state.total_requests:
+                await asyncio.sleep(0.01)
+            then(sock)
+            while http.server_state.connections:
+                await asyncio.sleep(0.01)
+    http.should_exit = True
+    await serving
 
 
 def test_a_trickle_ends(server: Victim) -> None:

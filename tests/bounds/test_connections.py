@@ -42,7 +42,13 @@ STREAM = post(json.dumps(ENDLESS).encode())
 @pytest.fixture(scope="module")
 def server() -> Iterator[Victim]:
     with victim(
-        script={"repeat": True, "context_length": 10_000_000, "ids_per_step": 50, "step_delay_s": 0.01},
+        script={
+            "repeat": True,
+            "context_length": 10_000_000,
+            "ids_per_step": 50,
+            "step_delay_s": 0.01,
+            "max_concurrency": 4096,
+        },
         worker={"max_waiting": 4096, "reader_timeout_s": 2.0, "drain_s": 1.0},
         server={"receipt_timeout_s": 2, "write_timeout_s": 2, "keep_alive_s": 2, "max_connections": MAX_CONNECTIONS},
     ) as made:
@@ -84,7 +90,8 @@ KINDS = {
     "the last request of a connection, and rubbish": Bad(
         STREAM.replace(b"Host:", b"Connection: close\r\nHost:"), b"rubbish" * 9000, then=leave
     ),
-    "never reads": Bad(STREAM),
+    "never reads a stream": Bad(STREAM),
+    "never reads": Bad(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100),
     "never reads, and half-closes": Bad(STREAM, then=half_close),
     "half-closes": Bad(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", then=half_close),
     "a refusal not awaited": Bad(post(b"x" * 100_000, length=99 * MB), then=leave),

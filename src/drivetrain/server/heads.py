@@ -31,10 +31,10 @@ NOT_HTTP = Fault(400, "this is not a valid HTTP request")
 
 def fault_in(received: bytes) -> Fault | None:
     """`received` begins with a request's line, and may end anywhere."""
-    line, newline, _ = received.partition(b"\n")
-    if not newline:
-        return None if _BEGINNING.fullmatch(line) else NOT_HTTP
-    match = _LINE.fullmatch(line.removesuffix(b"\r"))
+    newline = received.find(b"\n")
+    if newline < 0:
+        return None if _BEGINNING.fullmatch(received) else NOT_HTTP
+    match = _LINE.fullmatch(received[:newline].removesuffix(b"\r"))
     if match is None:
         return NOT_HTTP
     if match[1] not in _VERSIONS:

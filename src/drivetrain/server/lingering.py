@@ -70,7 +70,7 @@ class LingeringTransport(asyncio.Transport):
     def reset(self) -> None:
         """Drop the connection and what the client has not taken, in the kernel too."""
         sock = self._inner.get_extra_info("socket")
-        if sock is not None and not self._inner.is_closing():
+        if sock is not None:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._inner.abort()

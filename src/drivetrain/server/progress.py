@@ -14,8 +14,8 @@ LOOKS = 8
 """How many times in its timeout a client is looked at."""
 
 UNSENT_BYTES = 64 * 2**10
-"""What the kernel keeps of what was not sent yet. It would keep megabytes, and report room only when a client had taken
-a third of them: the stream of a client that reads slowly would look as if nobody read it."""
+"""What the kernel keeps of what was not sent yet: by itself it would keep megabytes for each client that does not read,
+and report room only when a third of them was taken."""
 
 
 class WriteProgress:

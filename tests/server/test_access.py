@@ -156,6 +156,15 @@ def test_only_a_question_needs_no_key(open_to_a_page: Served) -> None:
     assert open_to_a_page.request("GET", "/v1/models", headers=asking(PAGE))[0] == 401
 
 
+def test_what_needs_no_key_brings_no_large_body(open_to_a_page: Served) -> None:
+    key = {"authorization": f"Bearer {KEY}".encode().decode("latin-1")}
+    body = b"a" * 100_000
+    assert open_to_a_page.request("OPTIONS", "/v1/models", body, asking(PAGE))[0] == 413
+    assert open_to_a_page.request("GET", "/health", body)[0] == 413
+    assert open_to_a_page.request("GET", "/health", body[:1000])[0] == 200
+    assert open_to_a_page.request("GET", "/health", body, key)[0] == 200
+
+
 def test_every_page_may_use_the_api_and_not_the_rest() -> None:
     with serving(fake(), allowed_origins=("*",)) as everybody:
         for path, headers, status in (

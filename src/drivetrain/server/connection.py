@@ -18,8 +18,9 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from drivetrain.server.body_writer import EXTENSION, BodyWriter
+from drivetrain.server.body_writer import BodyWriter
 from drivetrain.server.errors import error_body
+from drivetrain.server.extensions import BODY_EXTENSION
 from drivetrain.server.heads import NOT_HTTP, Fault, fault_in
 from drivetrain.server.lingering import LingeringTransport
 from drivetrain.server.progress import WriteProgress, keep_little_unsent
@@ -131,10 +132,10 @@ class Connection(H11Protocol):
         self._refuse(Fault(status, "the headers are too large" if status == 431 else NOT_HTTP.message))
 
     def _offer_body_writer(self) -> None:
-        self._body = BodyWriter(self.conn, self.transport, self.flow)
+        self._body = BodyWriter(self.conn, self.transport.inner, self.flow)
         if self.scope["method"] == "HEAD":
             self._body.end()
-        self.scope["extensions"] = {EXTENSION: self._body}  # type: ignore[dict-item] # a callable, not options
+        self.scope["extensions"] = {BODY_EXTENSION: self._body}  # type: ignore[dict-item] # a callable, not options
 
     def _end_answer(self) -> None:
         """The application hears that the client has left, and nothing more is written for it."""

@@ -28,6 +28,9 @@ from drivetrain.telemetry.ids import HTTP_REQUEST_ID, new_id
 OPEN_PATHS = frozenset({"/health", "/ready"})
 """What a probe asks, which has no key. Whether a caller has one is `SCOPE_KEY` in the scope."""
 
+KEYLESS_BODY_BYTES = 64 * 2**10
+"""Of a request that needs no key where others do: a probe, or a browser that asks about an origin."""
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
@@ -148,9 +151,11 @@ class Guard:
 
     async def _received(self, scope: Scope, headers: Headers, receive: Receive) -> tuple[Response | None, Receive]:
         """Take the whole body, within its bounds, and hand it on as one piece."""
-        settings, length = self._settings, headers.get("content-length", "0")
-        if int(length) > settings.max_body_bytes:
-            return _too_large(settings.max_body_bytes), receive
+        settings, limit = self._settings, self._settings.max_body_bytes
+        if self._keys and SCOPE_KEY not in scope:
+            limit = min(limit, KEYLESS_BODY_BYTES)
+        if int(headers.get("content-length", "0")) > limit:
+            return _too_large(limit), receive
         chunks, size = [], 0
         try:
             async with asyncio.timeout(settings.receipt_timeout_s):
@@ -161,8 +166,8 @@ class Guard:
                         raise ClientGone
                     chunks.append(message.get("body", b""))
                     size += len(chunks[-1])
-                    if size > settings.max_body_bytes:
-                        return _too_large(settings.max_body_bytes), receive
+                    if size > limit:
+                        return _too_large(limit), receive
                     more = message.get("more_body", False)
         except TimeoutError:
             message_text = f"the request did not arrive within {settings.receipt_timeout_s:g} seconds"

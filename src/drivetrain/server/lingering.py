@@ -33,7 +33,8 @@ class LingeringTransport(asyncio.Transport):
     def __init__(self, inner: asyncio.Transport, conn: h11.Connection, linger_s: float) -> None:
         super().__init__()
         self.lingering = False
-        self._inner = inner
+        self.inner = inner
+        """asyncio's own."""
         self._conn = conn
         self._linger_s = linger_s
         self._loop = asyncio.get_running_loop()
@@ -48,7 +49,7 @@ class LingeringTransport(asyncio.Transport):
         if self._conn.their_state in {h11.SEND_BODY, h11.ERROR} or self._discarded:
             self.linger()
         else:
-            self._inner.close()
+            self.inner.close()
 
     def linger(self) -> None:
         """Close our side now, and the connection when the client has stopped sending."""
@@ -56,9 +57,9 @@ class LingeringTransport(asyncio.Transport):
             return
         self.lingering = True
         self._until = self._loop.time() + self._linger_s
-        self._inner.resume_reading()
+        self.inner.resume_reading()
         with contextlib.suppress(OSError):  # reset already: reading tells
-            self._inner.write_eof()
+            self.inner.write_eof()
         self._look()
 
     def discard(self, data: bytes) -> None:
@@ -69,11 +70,11 @@ class LingeringTransport(asyncio.Transport):
 
     def reset(self) -> None:
         """Drop the connection and what the client has not taken, in the kernel too."""
-        sock = self._inner.get_extra_info("socket")
+        sock = self.inner.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-        self._inner.abort()
+        self.inner.abort()
 
     def lost(self) -> None:
         if self._timer is not None:
@@ -82,29 +83,29 @@ class LingeringTransport(asyncio.Transport):
     def _look(self) -> None:
         left_s = self._until - self._loop.time()
         if self._quiet or left_s <= 0:
-            self._inner.close()
+            self.inner.close()
             return
         self._quiet = True
         self._timer = self._loop.call_later(min(QUIET_S, left_s), self._look)
 
     def is_closing(self) -> bool:
-        return self.lingering or self._inner.is_closing()
+        return self.lingering or self.inner.is_closing()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.lingering:
-            self._inner.write(data)
+            self.inner.write(data)
 
     def abort(self) -> None:
-        self._inner.abort()
+        self.inner.abort()
 
     def pause_reading(self) -> None:
-        self._inner.pause_reading()
+        self.inner.pause_reading()
 
     def resume_reading(self) -> None:
-        self._inner.resume_reading()
+        self.inner.resume_reading()
 
     def get_write_buffer_size(self) -> int:
-        return self._inner.get_write_buffer_size()
+        return self.inner.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._inner.get_extra_info(name, default)
+        return self.inner.get_extra_info(name, default)

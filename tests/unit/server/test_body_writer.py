@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from drivetrain.server.body_writer import WriteBody, write_body_of
+from drivetrain.server.extensions import BODY_EXTENSION, WriteBody
 from drivetrain.server.run import HttpServer, bind
 from drivetrain.server.settings import ServerSettings
 
@@ -29,8 +29,7 @@ class Site:
         self.server: HttpServer
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        door = write_body_of(scope)
-        assert door is not None
+        door = scope["extensions"][BODY_EXTENSION]
         assert not door(b"too early")
         await self.doors.put((door, send))
         await self.go_on.acquire()

@@ -78,19 +78,20 @@ class Victim:
 
     def num_connections(self) -> int:
         """Of the victim's sockets, those that are not listening: whatever state TCP has them in."""
-        links = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{self.process.pid}/fd") if _is_link(entry)]
+        with os.scandir(f"/proc/{self.process.pid}/fd") as files:
+            links = [_link(entry) for entry in files]
         inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         here = f":{self.port:04X}"
         return sum(row[9] in inodes and row[1].endswith(here) and row[3] != "0A" for row in rows)
 
 
-def _is_link(entry: os.DirEntry[str]) -> bool:
+def _link(entry: os.DirEntry[str]) -> str:
+    """What it is a link to; nothing if it was closed meanwhile."""
     try:
-        os.readlink(entry.path)
+        return os.readlink(entry.path)
     except OSError:
-        return False
-    return True
+        return ""
 
 
 @contextlib.contextmanager

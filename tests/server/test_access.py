@@ -100,6 +100,99 @@ def test_other_machines_need_a_key_or_a_word(host: str) -> None:
     assert ServerSettings(host=host, insecure_no_key=True).host == host
 
 
+PAGE = "https://chat.example"
+
+
+@pytest.fixture(scope="module")
+def open_to_a_page() -> Iterator[Served]:
+    with serving(fake(), api_keys=(KEY,), allowed_origins=(PAGE, "http://localhost:3000")) as made:
+        yield made
+
+
+def asking(origin: str, **more: str) -> dict[str, str]:
+    return {
+        "origin": origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type,x-stainless-os",
+        **more,
+    }
+
+
+@pytest.mark.parametrize("origin", [PAGE, "http://localhost:3000", PAGE.upper()])
+def test_a_browser_may_ask_for_an_allowed_page_without_a_key(open_to_a_page: Served, origin: str) -> None:
+    status, headers, data = open_to_a_page.request("OPTIONS", "/v1/chat/completions", headers=asking(origin))
+    assert (status, data) == (204, b"")
+    assert headers["access-control-allow-origin"] == origin
+    assert headers["access-control-allow-headers"] == "authorization,content-type,x-stainless-os"
+    assert "POST" in headers["access-control-allow-methods"]
+    assert headers["vary"] == "origin"
+    assert "access-control-allow-credentials" not in headers
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://chat.example", f"{PAGE}:444", "null", "", "*"])
+@pytest.mark.parametrize("method", ["OPTIONS", "POST"])
+def test_a_page_that_is_not_allowed(open_to_a_page: Served, origin: str, method: str) -> None:
+    status, headers, data = open_to_a_page.request(method, "/v1/chat/completions", headers=asking(origin))
+    assert (status, json.loads(data)["error"]["code"]) == (403, "origin_not_allowed")
+    assert "--allowed-origins" in json.loads(data)["error"]["message"]
+    assert not [name for name in headers if name.startswith("access-control-")]
+    assert headers["vary"] == "origin"
+
+
+def test_an_allowed_page_reads_answers_and_refusals(open_to_a_page: Served) -> None:
+    key = {"authorization": f"Bearer {KEY}".encode().decode("latin-1")}
+    for given, expected in (({}, 401), (key, 200)):
+        status, headers, _ = open_to_a_page.request("GET", "/v1/models", headers={"origin": PAGE, **given})
+        assert status == expected
+        assert headers["access-control-allow-origin"] == PAGE
+        exposed = headers["access-control-expose-headers"].split(", ")
+        assert {"x-request-id", "retry-after", "x-drivetrain-ignored-fields"} <= set(exposed)
+    status, headers, _ = open_to_a_page.request("GET", "/v1/models", headers=key)
+    assert (status, headers.get("access-control-allow-origin")) == (200, None)
+
+
+def test_only_a_question_needs_no_key(open_to_a_page: Served) -> None:
+    assert open_to_a_page.request("OPTIONS", "/v1/models", headers={"origin": PAGE})[0] == 401
+    assert open_to_a_page.request("GET", "/v1/models", headers=asking(PAGE))[0] == 401
+
+
+def test_what_needs_no_key_brings_no_large_body(open_to_a_page: Served) -> None:
+    key = {"authorization": f"Bearer {KEY}".encode().decode("latin-1")}
+    body = b"a" * 100_000
+    assert open_to_a_page.request("OPTIONS", "/v1/models", body, asking(PAGE))[0] == 413
+    assert open_to_a_page.request("GET", "/health", body)[0] == 413
+    assert open_to_a_page.request("GET", "/health", body[:1000])[0] == 200
+    assert open_to_a_page.request("GET", "/health", body, key)[0] == 200
+
+
+def test_every_page_may_use_the_api_and_not_the_rest() -> None:
+    with serving(fake(), allowed_origins=("*",)) as everybody:
+        for path, headers, status in (
+            ("/v1/models", {}, 200),
+            ("/v1/models", {"authorization": "Basic eDp5"}, 403),
+            ("/admin/models", {}, 403),
+            ("/admin", {}, 403),
+        ):
+            got, told, _ = everybody.request("GET", path, headers={"origin": PAGE, **headers})
+            assert got == status
+            assert told.get("access-control-allow-origin") == ("*" if status == 200 else None)
+        assert everybody.request("OPTIONS", "/v1/models", headers=asking("null"))[0] == 204
+        assert everybody.request("OPTIONS", "/admin/models/load", headers=asking(PAGE))[0] == 403
+
+
+def test_no_page_is_allowed_unless_it_is_said(locked: Served) -> None:
+    status, headers, data = locked.request("OPTIONS", "/v1/models", headers=asking(PAGE))
+    assert status == 403
+    assert "--allowed-origins" in json.loads(data)["error"]["message"]
+    assert "vary" not in headers
+
+
+@pytest.mark.parametrize("origin", ["chat.example", f"{PAGE}/", f"{PAGE}/chat", "https://", "null", "https://a b"])
+def test_an_origin_is_spelled_as_a_browser_does(origin: str) -> None:
+    with pytest.raises(InvalidSetting, match="an origin is like"):
+        ServerSettings(allowed_origins=(origin,))
+
+
 def test_keys_are_not_shown() -> None:
     assert "hush" not in repr(ServerSettings(api_keys=("hush",)))
 

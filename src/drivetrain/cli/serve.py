@@ -83,6 +83,12 @@ def _add_server(group: Any) -> None:
         "--allowed-hosts", type=options.comma_list, metavar="A,B", help="further host names that requests may name"
     )
     group.add_argument(
+        "--allowed-origins",
+        type=options.comma_list,
+        metavar="A,B",
+        help="other sites whose pages may call this server, like https://chat.example (CORS); * for all",
+    )
+    group.add_argument(
         "--unknown-fields",
         choices=("refuse", "warn"),
         help="what becomes of a field that nobody knows (default: refuse)",
@@ -102,9 +108,8 @@ def _add_server(group: Any) -> None:
 
 
 _FLAGS = (
-    "host", "port", "insecure_no_key", "allowed_hosts", "unknown_fields", "metrics_compat", "max_body_bytes",
-    "max_header_bytes",
-    "max_connections", "max_prompts", "receipt_timeout_s",
+    "host", "port", "insecure_no_key", "allowed_hosts", "allowed_origins", "unknown_fields", "metrics_compat",
+    "max_body_bytes", "max_header_bytes", "max_connections", "max_prompts", "receipt_timeout_s",
 )  # fmt: skip
 
 

@@ -1,58 +1,45 @@
 """One HTTP connection: uvicorn's own, with bounds on what a client may hold open without doing anything.
 
 - A request's line and headers must arrive within `receipt_timeout_s`, as a whole and from the first byte on.
-- A client that takes no byte for `write_timeout_s` while we have some is cut off, not waited for.
-- What is not HTTP gets an OpenAI error body like everything else.
+- A client that takes no byte for `write_timeout_s` while we have some is cut off, not waited for (`progress`).
+- What could be read in two ways is refused (`heads`). A refusal reaches a client that is still sending (`lingering`).
+- Reading never stops while an answer runs: that is how we hear that the client has left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 import sys
 from typing import Any
 
 import h11
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from drivetrain.server.body_writer import BodyWriter
 from drivetrain.server.errors import error_body
+from drivetrain.server.extensions import BODY_EXTENSION
+from drivetrain.server.heads import NOT_HTTP, Fault, fault_in
+from drivetrain.server.lingering import LingeringTransport
+from drivetrain.server.progress import WriteProgress, keep_little_unsent
 from drivetrain.server.settings import ServerSettings
 
-_RESET = struct.pack("ii", 1, 0)
-"""Linger for no time: what was not taken is dropped."""
+MAX_AHEAD_BYTES = HIGH_WATER_LIMIT
+"""What may wait of requests that a client sends before it has the answer to the one before."""
 
+_RECEIVING = frozenset({h11.IDLE, h11.SEND_BODY, h11.ERROR})
+"""What a client is in until its whole request is here."""
 
-class _Conversation(h11.Connection):
-    """h11's, with less to do for each token: a chunk is spelled here, and a head goes out with what follows it."""
-
-    _head = b""
-    in_chunks = False
-    """Whether the next part of the body is just one more chunk."""
-
-    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override] # all of its overloads
-        if self.in_chunks and type(event) is h11.Data:
-            return chunk(event.data)
-        said = super().send(event)
-        self.in_chunks = False
-        if type(event) is h11.Response:
-            self._head = said or b""
-            return b""
-        if self._head and said is not None:
-            self.in_chunks = type(event) is h11.Data and b"\r\ntransfer-encoding: chunked\r\n" in self._head.lower()
-            said, self._head = self._head + said, b""
-        return said
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+_CODES = {431: "headers_too_large", 408: "request_timeout", 505: "version_not_supported"}
 
 
 class Connection(H11Protocol):
     settings: ServerSettings
     """Set by `connection_class`, since uvicorn makes the instances."""
+
+    transport: LingeringTransport
 
     def __init__(
         self,
@@ -62,97 +49,149 @@ class Connection(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.conn = self._conversation = _Conversation(h11.SERVER, self.settings.max_header_bytes)
         self._receipt: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.TimerHandle | None = None
+        self._progress: WriteProgress
+        self._body: BodyWriter | None = None
+        self._ahead_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's
-        super().connection_made(transport)
+        keep_little_unsent(transport)
+        lingering = LingeringTransport(transport, self.conn, self.settings.receipt_timeout_s)
+        self._progress = WriteProgress(lingering, self.loop, self.settings.write_timeout_s)
+        super().connection_made(lingering)
         if len(self.connections) > self.settings.max_connections:
             transport.abort()
             return
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_timers()
+        self._stop_awaiting()
+        self._progress.end()
+        self.transport.lost()
         self._unset_keepalive_if_required()
+        self._end_answer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            self._await_request()
-        elif self._receipt is not None:
-            self._receipt.cancel()
-            self._receipt = None
+        if self.transport.lingering:
+            self.transport.discard(data)
+        elif self.conn.their_state not in _RECEIVING:
+            self._receive_ahead(data)
+        else:
+            super().data_received(data)
+            if self.conn.their_state is h11.IDLE:
+                self._await_request()
+            else:
+                self._stop_awaiting()
+
+    def eof_received(self) -> None:
+        """A client that closes its sending side has left: its request ends now, not when it has taken the rest."""
+        self._end_answer()
+
+    def handle_events(self) -> None:
+        fault = fault_in(self.conn.trailing_data[0]) if self.conn.their_state is h11.IDLE else None
+        if fault is not None:
+            self._refuse(fault)
+            return
+        cycle = self.cycle
+        super().handle_events()
+        if self.cycle is not cycle:
+            self._offer_body_writer()
+        if self.conn.their_state not in _RECEIVING and not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._stalled is None:
-            self._stalled = self.loop.call_later(self.settings.write_timeout_s, self._cut_off)
+        self._progress.begin()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+        self._progress.end()
 
     def on_response_complete(self) -> None:
+        if self._body is not None:
+            self._body.end()
+        self._ahead_bytes = 0
         super().on_response_complete()
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._await_request()
 
+    def shutdown(self) -> None:
+        if self.transport.is_closing():
+            self.transport.abort()
+        else:
+            super().shutdown()
+
     def send_400_response(self, msg: str) -> None:
         """The first error status that fits. Where an answer has begun, there is nothing left to say."""
+        exc = sys.exc_info()[1]
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             self.transport.abort()
             return
-        exc = sys.exc_info()[1]
         status = exc.error_status_hint if isinstance(exc, h11.RemoteProtocolError) else 400
-        self._refuse(status, "the headers are too large" if status == 431 else "this is not a valid HTTP request")
+        self._refuse(Fault(status, "the headers are too large" if status == 431 else NOT_HTTP.message))
+
+    def _offer_body_writer(self) -> None:
+        self._body = BodyWriter(self.conn, self.transport.inner, self.flow)
+        if self.scope["method"] == "HEAD":
+            self._body.end()
+        self.scope["extensions"] = {BODY_EXTENSION: self._body}  # type: ignore[dict-item] # a callable, not options
+
+    def _end_answer(self) -> None:
+        """The application hears that the client has left, and nothing more is written for it."""
+        if self._body is not None:
+            self._body.end()
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that there always is one
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self.flow.resume_writing()
+
+    def _receive_ahead(self, data: bytes) -> None:
+        """Keep it for after this answer; more than a little makes this answer the connection's last."""
+        self._ahead_bytes += len(data)
+        if self._ahead_bytes > MAX_AHEAD_BYTES or self.conn.their_state is h11.MUST_CLOSE:
+            self.cycle.keep_alive = False
+            self.transport.discard(data)
+        else:
+            self.conn.receive_data(data)
 
     def _await_request(self) -> None:
         if self._receipt is None:
             self._receipt = self.loop.call_later(self.settings.receipt_timeout_s, self._too_slow)
+
+    def _stop_awaiting(self) -> None:
+        if self._receipt is not None:
+            self._receipt.cancel()
+            self._receipt = None
 
     def _too_slow(self) -> None:
         self._receipt = None
         if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
             return
         if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
-            self._refuse(408, "the request did not arrive in time")
+            self._refuse(Fault(408, "the request did not arrive in time"))
         else:
             self.transport.close()
 
-    def _cut_off(self) -> None:
-        """Closing would wait for the client to take the rest, which is what it does not do; so would the kernel."""
-        self._stalled = None
-        sock = self.transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.transport.abort()
-
-    def _refuse(self, status: int, message: str) -> None:
-        code = {431: "headers_too_large", 408: "request_timeout"}.get(status, "bad_http")
-        body = error_body(message, kind="invalid_request_error", code=code)
+    def _refuse(self, fault: Fault) -> None:
+        self._stop_awaiting()
+        self._unset_keepalive_if_required()
+        self._end_answer()
+        code = _CODES.get(fault.status, "bad_http")
+        body = error_body(fault.message, kind="invalid_request_error", code=code)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]
         for event in (
-            h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status]),
+            h11.Response(status_code=fault.status, headers=headers, reason=STATUS_PHRASES[fault.status]),
             h11.Data(data=body),
             h11.EndOfMessage(),
         ):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-    def _cancel_timers(self) -> None:
-        for timer in (self._receipt, self._stalled):
-            if timer is not None:
-                timer.cancel()
-        self._receipt = self._stalled = None
+            self.transport.write(self.conn.send(event))
+        self.transport.linger()
 
 
 def connection_class(of: ServerSettings) -> type[Connection]:

@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from drivetrain.server.cors import Origins
 from drivetrain.server.counts import GONE_KEY, Counts
 from drivetrain.server.errors import refusal
 from drivetrain.server.settings import ServerSettings
@@ -27,7 +28,8 @@ from drivetrain.telemetry.ids import HTTP_REQUEST_ID, new_id
 OPEN_PATHS = frozenset({"/health", "/ready"})
 """What a probe asks, which has no key. Whether a caller has one is `SCOPE_KEY` in the scope."""
 
-LINGER_S = 2.0
+KEYLESS_BODY_BYTES = 64 * 2**10
+"""Of a request that needs no key where others do: a probe, or a browser that asks about an origin."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CSP = (
@@ -57,6 +59,7 @@ class Guard:
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
         self._admin_keys = [hashlib.sha256(key.encode()).digest() for key in settings.admin_keys]
         self._tenants = Tenants(self._keys)
+        self._origins = Origins(settings.allowed_origins)
         self._hosts = {"localhost", "127.0.0.1", "::1", settings.host.strip("[]").lower()}
         self._hosts |= {host.lower() for host in settings.allowed_hosts}
 
@@ -66,6 +69,7 @@ class Guard:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         HTTP_REQUEST_ID.set(request_id.decode())
+        told = [*_ALWAYS, *self._origins.told(headers, scope["path"]), (b"x-request-id", request_id)]
         started = False
 
         async def stamped(message: Message) -> None:
@@ -73,7 +77,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 self._counts.answered(scope, message["status"])
-                message["headers"] = [*message["headers"], *_ALWAYS, (b"x-request-id", request_id)]
+                message["headers"] = [*message["headers"], *told]
             await send(message)
 
         refused = self._refuse(scope, headers)
@@ -81,7 +85,8 @@ class Guard:
             if refused is None:
                 refused, receive = await self._received(scope, headers, receive)
             if refused is None:
-                return await self._app(scope, receive, stamped)
+                answer = self._origins.preflight(scope["method"], headers, scope["path"]) or self._app
+                return await answer(scope, receive, stamped)
         except ClientGone:
             return None
         except Exception:
@@ -90,8 +95,7 @@ class Guard:
                 raise
             refused = refusal(500, "the server failed on this request", kind="server_error", code="internal_error")
         refused.headers["connection"] = "close"
-        await refused(scope, receive, stamped)
-        return await _linger(receive)
+        return await refused(scope, receive, stamped)
 
     def _refuse(self, scope: Scope, headers: Headers) -> Response | None:
         settings = self._settings
@@ -100,8 +104,10 @@ class Guard:
             most = f"{settings.max_header_bytes} bytes in {settings.max_headers} lines"
             message = f"the headers are too large: at most {most}"
             return refusal(431, message, kind="invalid_request_error", code="headers_too_large")
-        if (refused := self._refuse_place(headers)) is not None:
+        if (refused := self._refuse_place(headers, scope["path"])) is not None:
             return refused
+        if self._origins.preflight(scope["method"], headers, scope["path"]) is not None:
+            return None
         administrates = scope["path"].startswith("/admin/") or scope["path"] == "/admin"
         keys = self._admin_keys if administrates and self._admin_keys else self._keys
         if keys:
@@ -126,7 +132,7 @@ class Guard:
         message = "who may administrate this server is not said; see --admin-key-file"
         return refusal(403, message, kind="invalid_request_error", code="admin_not_allowed")
 
-    def _refuse_place(self, headers: Headers) -> Response | None:
+    def _refuse_place(self, headers: Headers, path: str) -> Response | None:
         """Against a name that a stranger's DNS points at this machine, and against pages of other origins.
 
         A server that listens for other machines has many names; there the key is the guard, unless a browser
@@ -137,16 +143,19 @@ class Guard:
             message = "this server does not answer to that host name; see --allowed-hosts"
             return refusal(403, message, kind="invalid_request_error", code="host_not_allowed")
         strict = self._settings.loopback or not headers.get("authorization", "").lower().startswith("bearer ")
-        if origin is not None and strict and origin.partition("://")[2].lower() != host.lower():
-            message = "requests from pages of other origins are not answered"
+        elsewhere = origin is not None and origin.partition("://")[2].lower() != host.lower()
+        if elsewhere and strict and not self._origins.allow(headers, path):
+            message = "requests from pages of this origin are not answered; see --allowed-origins"
             return refusal(403, message, kind="invalid_request_error", code="origin_not_allowed")
         return None
 
     async def _received(self, scope: Scope, headers: Headers, receive: Receive) -> tuple[Response | None, Receive]:
         """Take the whole body, within its bounds, and hand it on as one piece."""
-        settings, length = self._settings, headers.get("content-length", "0")
-        if int(length) > settings.max_body_bytes:
-            return _too_large(settings.max_body_bytes), receive
+        settings, limit = self._settings, self._settings.max_body_bytes
+        if self._keys and SCOPE_KEY not in scope:
+            limit = min(limit, KEYLESS_BODY_BYTES)
+        if int(headers.get("content-length", "0")) > limit:
+            return _too_large(limit), receive
         chunks, size = [], 0
         try:
             async with asyncio.timeout(settings.receipt_timeout_s):
@@ -157,8 +166,8 @@ class Guard:
                         raise ClientGone
                     chunks.append(message.get("body", b""))
                     size += len(chunks[-1])
-                    if size > settings.max_body_bytes:
-                        return _too_large(settings.max_body_bytes), receive
+                    if size > limit:
+                        return _too_large(limit), receive
                     more = message.get("more_body", False)
         except TimeoutError:
             message_text = f"the request did not arrive within {settings.receipt_timeout_s:g} seconds"
@@ -196,16 +205,6 @@ def _replay(body: bytes, receive: Receive, scope: Scope) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replayed
-
-
-async def _linger(receive: Receive) -> None:
-    """Let the refusal reach a client that still sends: a connection closed on unread bytes is reset."""
-    try:
-        async with asyncio.timeout(LINGER_S):
-            while (await receive())["type"] != "http.disconnect":
-                pass
-    except TimeoutError:
-        pass
 
 
 def _too_large(limit: int) -> Response:

@@ -8,7 +8,6 @@ import errno
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
@@ -27,13 +26,6 @@ BACKLOG = 2048
 
 ACCEPTS = 16
 """Connections accepted in one turn. asyncio makes no pause in between where the process can open no more files."""
-
-TURN_S = 0.0001
-"""For which a thread may keep the interpreter when another one wants it. Python's own 5 ms are a good part of a step of
-an engine that computes in this process, and it would wait for so long whenever the event loop has something to do."""
-
-LOOK_S = 1.0
-"""How old the date that answers carry may be."""
 
 CLOSING_S = 5.0
 """What is left to write when the models have drained gets so long."""
@@ -91,7 +83,6 @@ class HttpServer(Server):
             h11_max_incomplete_event_size=settings.max_header_bytes,
         )
         super().__init__(config)
-        self._left = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -101,17 +92,6 @@ class HttpServer(Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-    async def main_loop(self) -> None:
-        """Until `leave`. uvicorn's own looks ten times a second, and each time takes a core from an engine's step."""
-        while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._left.wait()
-
-    def leave(self) -> None:
-        self.should_exit = True
-        self._left.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
@@ -170,8 +150,6 @@ async def serve(
     A `start` that fails ends the server and is raised; one that is under way at the end is cancelled. The caller
     frees what `start` made.
     """
-    turn = sys.getswitchinterval()
-    sys.setswitchinterval(TURN_S)
     server = HttpServer(app, within_files(settings))
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="drivetrain-http")
     loading = asyncio.ensure_future(start())
@@ -191,8 +169,5 @@ async def serve(
         for task in (loading, stopping):
             task.cancel()
         await asyncio.gather(loading, stopping, return_exceptions=True)
-        server.leave()
-        try:
-            await serving
-        finally:
-            sys.setswitchinterval(turn)
+        server.should_exit = True
+        await serving

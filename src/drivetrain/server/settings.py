@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from drivetrain.address import is_loopback
 from drivetrain.core.errors import InvalidSetting
+
+_ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/?#@,]+")
+"""As a browser spells it: nothing after the host and port."""
 
 
 class UnknownFields(StrEnum):
@@ -38,6 +42,7 @@ class ServerSettings:
     admin_keys: tuple[str, ...] = setting((), "a request under /admin must carry one of these", secret=True)
     insecure_no_key: bool = setting(False, "listen beyond this machine without an API key (dangerous)")
     allowed_hosts: tuple[str, ...] = setting((), "host names, beside this machine's own, that requests may name")
+    allowed_origins: tuple[str, ...] = setting((), "origins of other sites whose pages may call this server; * for all")
     unknown_fields: str = setting(
         UnknownFields.REFUSE.value, "refuse, or warn: answer and name them in x-drivetrain-ignored-fields"
     )
@@ -47,7 +52,7 @@ class ServerSettings:
     max_headers: int = setting(100, "header lines of one request", low=1)
     max_connections: int = setting(2048, "connections open at once; one more is closed", low=1)
     receipt_timeout_s: float = setting(30.0, "seconds in which a request must have arrived", low=0.01)
-    write_timeout_s: float = setting(60.0, "a client that takes no byte for so long is cut off", low=0.01)
+    write_timeout_s: float = setting(60.0, "a client that takes nothing for so long is cut off", low=0.01)
     keep_alive_s: float = setting(75.0, "seconds that an idle connection is kept", low=0.01)
     max_prompts: int = setting(64, "prompts in one completion request; each needs a slot", low=1)
 
@@ -63,6 +68,12 @@ class ServerSettings:
         if self.metrics_compat not in tuple(MetricsCompat):
             known = ", ".join(MetricsCompat)
             raise InvalidSetting(f"metrics_compat is {self.metrics_compat!r}; it must be one of {known}")
+        for origin in self.allowed_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                message = (
+                    f"allowed_origins has {origin!r}; an origin is like https://chat.example or http://localhost:3000"
+                )
+                raise InvalidSetting(message, param="allowed_origins")
         if not self.loopback and not self.api_keys and not self.insecure_no_key:
             raise InvalidSetting(
                 f"listening on {self.host} lets other machines in: set an API key (--api-key-file or "

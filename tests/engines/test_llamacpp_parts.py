@@ -7,6 +7,7 @@ import contextlib
 import os
 import struct
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,12 +210,16 @@ def test_no_metadata_can_break_the_reader(tail: bytes) -> None:
 class FakeSplit:
     """Splits as a SentencePiece server would: a space in front of every text, specials only when asked."""
 
-    def __call__(self, text: str, *, specials: bool, add_special: bool = False) -> list[int]:
+    def __call__(self, content: str | Sequence[str | int], *, specials: bool, add_special: bool = False) -> list[int]:
         ids = [1] if add_special else []
+        if not isinstance(content, str):
+            parts = ([part] if isinstance(part, int) else self(part, specials=specials) for part in content)
+            return [*ids, *(i for part in parts for i in part)]
+        text = content
         if specials and "</s>" in text:
             before, _, after = text.partition("</s>")
             return [*ids, *self(before, specials=True), 2, *self(after, specials=True)]
-        words = {" Hello": [HELLO], " world": [SPACE_WORLD]}
+        words = {" Hello": [HELLO], " world": [SPACE_WORLD], " put </s> together": [HELLO, 2, HELLO]}
         spaced = " " + text if text else ""
         return ids + words.get(spaced, [BYTE + byte if byte != 32 else SPACE for byte in spaced.encode()])
 
@@ -233,3 +238,9 @@ def test_literal_spans_are_split_as_plain_text_without_stray_spaces(spm: Vocabul
 def test_a_special_token_spelled_across_ours_and_the_callers_text_stays_text(spm: Vocabulary) -> None:
     tokenizer = LlamaCppTokenizer(spm, FakeSplit(), chat_template=None)
     assert 2 not in tokenizer.encode(Prompt((Segment("</"), Segment("s>", literal=True))))
+
+
+def test_a_special_token_that_the_vocabulary_puts_together_from_plain_text_is_taken_apart(spm: Vocabulary) -> None:
+    tokenizer = LlamaCppTokenizer(spm, FakeSplit(), chat_template=None)
+    prompt = Prompt((Segment("put </s> together", literal=True), Segment("</s>")))
+    assert tokenizer.encode(prompt) == [HELLO, *(BYTE + byte for byte in b"</s>"), HELLO, 2]

@@ -26,6 +26,7 @@ class ByteTokenizer:
 
     waits = False
     vocab_size = 256 + len(SPECIALS)
+    longest_piece = max(map(len, SPECIALS))
     bos_token: str | None = "<s>"
     eos_token: str | None = "</s>"
     chat_template: str | None = _CHATML

@@ -11,9 +11,10 @@ from itertools import product
 from typing import Any
 
 from drivetrain.core.prompt import Prompt
-from drivetrain.core.tokenizer import Detokenizer
+from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer
+from drivetrain.core.wanted import check_wanted
 from drivetrain.text.detokenizers import TableDetokenizer, WindowDetokenizer
-from drivetrain.text.pieces import PieceRule, piece_rule
+from drivetrain.text.pieces import knows_all_bytes, piece_rule
 from drivetrain.text.spans import apart, find_specials, own_specials
 
 
@@ -34,7 +35,9 @@ class HfTokenizer:
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if self._backend is not None:
             self._backend = _copy(self._backend)
-        self._rule = self._read_rule()
+        parts = {} if self._backend is None else json.loads(self._backend.to_str())
+        self._rule = piece_rule(parts["decoder"]) if parts else None
+        self._knows_all_bytes = bool(parts) and knows_all_bytes(parts["model"])
         self._special_ids = frozenset(
             token_id for token_id, added in tokenizer.added_tokens_decoder.items() if added.special
         )
@@ -48,6 +51,11 @@ class HfTokenizer:
     @cached_property
     def vocab_size(self) -> int:
         return max(len(self._tokenizer), max(self._vocabulary.values(), default=-1) + 1)
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """Other models may make one token of a whole word that they do not know, or drop characters."""
+        return max(map(len, self._vocabulary), default=1) if self._knows_all_bytes else LONGEST_PIECE
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
@@ -80,6 +88,7 @@ class HfTokenizer:
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The library's own way, unless it finds special tokens other than those that are our own."""
+        check_wanted()
         if not any(segment.literal for segment in prompt.segments):
             return self._without_second_bos(self._encode(prompt.text, add_bos=prompt.add_bos)[0], prompt)
         text, own = prompt.text, own_specials(prompt, self.special_strings)
@@ -122,11 +131,6 @@ class HfTokenizer:
             return WindowDetokenizer(self._decode_by_library, context)
         at_start = all(i in self._special_ids for i in reversed(prefix))
         return TableDetokenizer(self._bytes_in_text, strip_first=self._rule.strip_first and at_start)
-
-    def _read_rule(self) -> PieceRule | None:
-        if self._backend is None:
-            return None
-        return piece_rule(json.loads(self._backend.to_str())["decoder"])
 
     def _bytes_in_text(self, token_id: int) -> bytes:
         """Nothing for special tokens and for ids past the vocabulary (padded output heads sample those)."""

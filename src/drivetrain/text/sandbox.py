@@ -26,6 +26,7 @@ from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from drivetrain.core.wanted import check_wanted
 from drivetrain.text.provenance import Traced, Written, concat, traced
 
 ITEM_CHARS = 16  # what an item of a list counts for: about what it takes in memory
@@ -81,6 +82,7 @@ class Budget:
         self._steps_to_look -= 1 + chars // 1024
         if self._steps_to_look < 0:
             self._steps_to_look = 32
+            check_wanted()
             if self._clock() > self._deadline:
                 raise LimitPassed("time")
 

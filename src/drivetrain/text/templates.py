@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.core.errors import InvalidRequest, LoadFailed
+from drivetrain.core.errors import Cancelled, InvalidRequest, LoadFailed
 from drivetrain.core.messages import ImagePart, Message, TextPart
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.text.provenance import OURS, THEIRS, Traced, concat, traced, written
@@ -132,6 +132,8 @@ class ChatTemplate:
                     pieces.append(piece)
             except TemplateRefused as exc:
                 raise _invalid(f"refuses these messages: {exc}") from exc
+            except Cancelled:
+                raise
             except LimitPassed as exc:
                 raise _invalid(f"ran past its limit of {exc}") from exc
             except Exception as exc:

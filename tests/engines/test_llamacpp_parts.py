@@ -22,7 +22,7 @@ from drivetrain.core.sampling import Sampling
 from drivetrain.engines.llamacpp.gguf import read_metadata
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import SlotPool, common_prefix
+from drivetrain.engines.llamacpp.slots import UNKNOWN, SlotPool, common_prefix
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
@@ -117,6 +117,20 @@ async def test_a_prompt_goes_where_its_beginning_is_else_to_the_oldest() -> None
         assert third not in (first, second)
     async with pool.taken((9, 1, 1, 1, 1)) as oldest:
         assert oldest is second
+
+
+async def test_a_slot_shares_its_beginning_with_an_equal_salt_only() -> None:
+    pool = SlotPool(2)
+    async with pool.taken((1,), "a") as first:
+        first.cached, first.salt = (1, 2, 3, 4), "a"
+        assert first.shared((1, 2, 3, 9), "a") == 3
+        assert first.shared((1, 2, 3, 9), "b") == first.shared((1, 2, 3, 9), None) == 0
+    async with pool.taken((1, 2, 3, 4), "b") as second:
+        assert second is not first
+    async with pool.taken((1, 2, 3, 4), "a") as again:
+        assert again is first
+        again.salt = UNKNOWN
+        assert again.shared((1, 2), None) == again.shared((1, 2), "a") == 0
 
 
 async def test_slots_are_given_in_order_and_cancelling_a_waiter_loses_none() -> None:

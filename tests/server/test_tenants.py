@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from contract.rigs import FakeRig, LlamaCppRig
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.worker import EventSink
+from drivetrain.engines.fake import FakeEngine
 from drivetrain.engines.llamacpp import generation, payload
 from drivetrain.engines.llamacpp.connection import Connection
 from drivetrain.engines.llamacpp.payload import Leg
@@ -145,6 +147,27 @@ def test_where_there_is_one_tenant_a_salt_stays_as_it_came(
         seen = salts(served, monkeypatch)
         assert ask(served, "one")[0] == ask(served, "one", cache_salt="mine")[0] == 200
         assert seen == [None, "mine"]
+
+
+@pytest.mark.parametrize(("keys", "told"), [(("one", "two"), 0), (("one",), 3)])
+def test_an_engine_that_cannot_keep_tenants_apart_does_not_tell_what_was_cached(
+    keys: tuple[str, ...], told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = FakeEngine._prompt_step
+    monkeypatch.setattr(FakeEngine, "_prompt_step", lambda *given: replace(step(*given), cached_tokens=3))
+    rig = FakeRig()
+    with serving(lambda: rig.open(unsupported={"cache_salt"}), api_keys=keys) as served:
+        for stream in (False, True):
+            client = served.client.with_options(api_key="one")
+            said: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+            if stream:
+                more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+                usage = list(client.chat.completions.create(**said, **more))[-1].usage
+            else:
+                usage = client.chat.completions.create(**said).usage
+            assert usage is not None
+            assert usage.prompt_tokens_details is not None
+            assert usage.prompt_tokens_details.cached_tokens == told
 
 
 def test_an_engine_without_salts_is_sent_none(monkeypatch: pytest.MonkeyPatch) -> None:

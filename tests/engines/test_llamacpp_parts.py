@@ -7,6 +7,7 @@ import contextlib
 import os
 import struct
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from drivetrain.core.sampling import Sampling
 from drivetrain.engines.llamacpp.gguf import read_metadata
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import SlotPool, common_prefix
+from drivetrain.engines.llamacpp.slots import UNKNOWN, SlotPool, common_prefix
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
@@ -118,6 +119,20 @@ async def test_a_prompt_goes_where_its_beginning_is_else_to_the_oldest() -> None
         assert oldest is second
 
 
+async def test_a_slot_shares_its_beginning_with_an_equal_salt_only() -> None:
+    pool = SlotPool(2)
+    async with pool.taken((1,), "a") as first:
+        first.cached, first.salt = (1, 2, 3, 4), "a"
+        assert first.shared((1, 2, 3, 9), "a") == 3
+        assert first.shared((1, 2, 3, 9), "b") == first.shared((1, 2, 3, 9), None) == 0
+    async with pool.taken((1, 2, 3, 4), "b") as second:
+        assert second is not first
+    async with pool.taken((1, 2, 3, 4), "a") as again:
+        assert again is first
+        again.salt = UNKNOWN
+        assert again.shared((1, 2), None) == again.shared((1, 2), "a") == 0
+
+
 async def test_slots_are_given_in_order_and_cancelling_a_waiter_loses_none() -> None:
     pool = SlotPool(1)
     order: list[int] = []
@@ -209,12 +224,16 @@ def test_no_metadata_can_break_the_reader(tail: bytes) -> None:
 class FakeSplit:
     """Splits as a SentencePiece server would: a space in front of every text, specials only when asked."""
 
-    def __call__(self, text: str, *, specials: bool, add_special: bool = False) -> list[int]:
+    def __call__(self, content: str | Sequence[str | int], *, specials: bool, add_special: bool = False) -> list[int]:
         ids = [1] if add_special else []
+        if not isinstance(content, str):
+            parts = ([part] if isinstance(part, int) else self(part, specials=specials) for part in content)
+            return [*ids, *(i for part in parts for i in part)]
+        text = content
         if specials and "</s>" in text:
             before, _, after = text.partition("</s>")
             return [*ids, *self(before, specials=True), 2, *self(after, specials=True)]
-        words = {" Hello": [HELLO], " world": [SPACE_WORLD]}
+        words = {" Hello": [HELLO], " world": [SPACE_WORLD], " put </s> together": [HELLO, 2, HELLO]}
         spaced = " " + text if text else ""
         return ids + words.get(spaced, [BYTE + byte if byte != 32 else SPACE for byte in spaced.encode()])
 
@@ -233,3 +252,9 @@ def test_literal_spans_are_split_as_plain_text_without_stray_spaces(spm: Vocabul
 def test_a_special_token_spelled_across_ours_and_the_callers_text_stays_text(spm: Vocabulary) -> None:
     tokenizer = LlamaCppTokenizer(spm, FakeSplit(), chat_template=None)
     assert 2 not in tokenizer.encode(Prompt((Segment("</"), Segment("s>", literal=True))))
+
+
+def test_a_special_token_that_the_vocabulary_puts_together_from_plain_text_is_taken_apart(spm: Vocabulary) -> None:
+    tokenizer = LlamaCppTokenizer(spm, FakeSplit(), chat_template=None)
+    prompt = Prompt((Segment("put </s> together", literal=True), Segment("</s>")))
+    assert tokenizer.encode(prompt) == [HELLO, *(BYTE + byte for byte in b"</s>"), HELLO, 2]

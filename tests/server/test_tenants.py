@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contract.native_rig import NativeRig
-from contract.rigs import FakeRig
+from contract.rigs import FakeRig, LlamaCppRig
+from drivetrain.core.engine import EngineRequest
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.worker import EventSink
+from drivetrain.engines.fake import FakeEngine
+from drivetrain.engines.llamacpp import generation, payload
+from drivetrain.engines.llamacpp.connection import Connection
+from drivetrain.engines.llamacpp.payload import Leg
 from server.serving import Served, fake, serving
 
 PROMPT = "This beginning is what two tenants have in common. " * 5
@@ -48,6 +54,70 @@ def test_tenants_share_nothing_and_each_keeps_what_is_its_own(checkpoint: Callab
         assert all(count > 32 for count in again)
 
 
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens of each prompt llama.cpp has worked on, by its own account."""
+    seen: list[int] = []
+    completion, leg_over = payload.completion, generation.ChoiceRun._leg_over
+
+    def asked(request: EngineRequest, leg: Leg) -> dict[str, Any]:
+        body = completion(request, leg)
+        return {**body, "response_fields": [*body["response_fields"], "timings"]}
+
+    def over(run: generation.ChoiceRun, event: dict[str, Any], leg: Leg) -> None:
+        seen.append(event["timings"]["prompt_n"])
+        leg_over(run, event, leg)
+
+    monkeypatch.setattr(generation, "completion", asked)
+    monkeypatch.setattr(generation.ChoiceRun, "_leg_over", over)
+    return seen
+
+
+@pytest.mark.slow
+def test_on_llamacpp_the_work_for_one_tenant_is_the_same_whatever_another_has_sent(computed: list[int]) -> None:
+    """Each in turn has every slot; and what each has sent last itself is still there where nobody came between."""
+    with serving(lambda: LlamaCppRig().open(), api_keys=("one", "two")) as served:
+
+        def cached(key: str) -> int:
+            status, answer = ask(served, key)
+            assert status == 200, answer
+            usage = answer["usage"]
+            found = int(usage["prompt_tokens_details"]["cached_tokens"])
+            assert computed[-1] == usage["prompt_tokens"] - found
+            return found
+
+        assert [cached("one"), cached("two"), cached("one"), cached("two")][:2] == [0, 0]
+        assert cached("one") > 32
+        assert cached("two") > 32
+        for other in range(8):  # more beginnings than there are slots
+            ask(served, "two", prompt=f"{other} " + PROMPT)
+        assert cached("one") == 0
+        assert computed[0] == computed[1] == computed[-1]
+
+
+@pytest.mark.slow
+def test_on_llamacpp_a_request_that_ends_early_leaves_nothing_for_another_tenant(
+    computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before llama.cpp has said that it began, nobody knows whose beginning a slot holds."""
+    with serving(lambda: LlamaCppRig().open(), api_keys=("one", "two")) as served:
+        for _ in range(4):
+            ask(served, "one")
+        follow = Connection.follow
+
+        async def broken(*_: Any) -> None:
+            raise OSError("it never came to the server")
+
+        monkeypatch.setattr(Connection, "follow", broken)
+        for _ in range(4):
+            assert ask(served, "two")[0] == 500
+        monkeypatch.setattr(Connection, "follow", follow)
+        status, answer = ask(served, "two")
+        assert status == 200
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        assert computed[-1] == computed[0]
+
+
 def test_every_salt_tells_the_tenant_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(fake(), api_keys=("one", "two")) as served:
         seen = salts(served, monkeypatch)
@@ -77,6 +147,27 @@ def test_where_there_is_one_tenant_a_salt_stays_as_it_came(
         seen = salts(served, monkeypatch)
         assert ask(served, "one")[0] == ask(served, "one", cache_salt="mine")[0] == 200
         assert seen == [None, "mine"]
+
+
+@pytest.mark.parametrize(("keys", "told"), [(("one", "two"), 0), (("one",), 3)])
+def test_an_engine_that_cannot_keep_tenants_apart_does_not_tell_what_was_cached(
+    keys: tuple[str, ...], told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = FakeEngine._prompt_step
+    monkeypatch.setattr(FakeEngine, "_prompt_step", lambda *given: replace(step(*given), cached_tokens=3))
+    rig = FakeRig()
+    with serving(lambda: rig.open(unsupported={"cache_salt"}), api_keys=keys) as served:
+        for stream in (False, True):
+            client = served.client.with_options(api_key="one")
+            said: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+            if stream:
+                more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+                usage = list(client.chat.completions.create(**said, **more))[-1].usage
+            else:
+                usage = client.chat.completions.create(**said).usage
+            assert usage is not None
+            assert usage.prompt_tokens_details is not None
+            assert usage.prompt_tokens_details.cached_tokens == told
 
 
 def test_an_engine_without_salts_is_sent_none(monkeypatch: pytest.MonkeyPatch) -> None:

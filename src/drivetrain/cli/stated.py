@@ -11,7 +11,7 @@ from drivetrain.assembly import EngineKind
 from drivetrain.core.engine import Description
 from drivetrain.core.errors import LoadFailed, MissingExtra
 from drivetrain.core.prompt import Prompt
-from drivetrain.core.tokenizer import Detokenizer
+from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.kinds import StatedConfig
 from drivetrain.store.formats import MAX_JSON_BYTES, config_requests_remote_code, read_config
@@ -34,6 +34,10 @@ class StatedTokenizer:
     @property
     def vocab_size(self) -> int:
         raise _needs_library()
+
+    @property
+    def longest_piece(self) -> int:
+        return LONGEST_PIECE
 
     @property
     def special_strings(self) -> frozenset[str]:

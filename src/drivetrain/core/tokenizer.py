@@ -7,6 +7,9 @@ from typing import Protocol
 
 from drivetrain.core.prompt import Prompt
 
+LONGEST_PIECE = 1024
+"""Of a vocabulary that does not tell its own. None has longer pieces."""
+
 
 class Detokenizer(Protocol):
     """Turns the ids of one choice into bytes, one id at a time. Holds the context that the next id needs."""
@@ -30,6 +33,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def longest_piece(self) -> int:
+        """No id stands for more characters of a text: what is too long by far is known without `encode`."""
+        ...
+
+    @property
     def bos_token(self) -> str | None: ...
 
     @property
@@ -46,7 +54,11 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The prompt as ids: encoded whole, but special-token spellings in literal segments as plain text."""
+        """The prompt as ids, in a time that grows with its length whatever it says: encoded whole, but a special token
+        that is spelled in a literal segment, if only in part, is plain text.
+
+        Raises `Cancelled` soon after nobody waits for it any more (see `wanted`).
+        """
         ...
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:

@@ -23,7 +23,7 @@ from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response, renamed
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.refusals import tell_refusal
-from drivetrain.server.tenants import apart
+from drivetrain.server.tenants import apart, tells_cached
 from drivetrain.server.translate import Asked
 
 TRUNCATED_HEADER = "x-drivetrain-truncated-tokens"
@@ -77,6 +77,7 @@ async def answer(
             await exchange.start(200, outlet.head())
         lease = context.models.lease(model, asked.requests[0].timeout_s)
         async with lease as worker:
+            outlet.tells_cached = tells_cached(exchange.scope, worker.capabilities)
             await _deliver(worker, apart(_within(asked, lease.left_s), exchange.scope, worker.capabilities), outlet)
     except DrivetrainError as exc:
         error = renamed(exc, asked.names) if isinstance(exc, InvalidRequest) else exc
@@ -122,6 +123,7 @@ class Outlet:
         self._exchange = exchange
         self._formatter = formatter
         self._headers = dict(headers)
+        self.tells_cached = True
         self._prompts = 0
         self._finished: list[Usage] = []
         self._error: DrivetrainError | None = None
@@ -159,7 +161,7 @@ class Outlet:
         return Usage(
             sum(u.prompt_tokens for u in self._finished),
             sum(u.completion_tokens for u in self._finished),
-            sum(u.cached_tokens for u in self._finished),
+            sum(u.cached_tokens for u in self._finished) if self.tells_cached else 0,
             all(u.told for u in self._finished),
         )
 

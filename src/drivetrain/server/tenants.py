@@ -40,6 +40,11 @@ def apart(asked: Asked, scope: Mapping[str, Any], capabilities: Capabilities) ->
     return replace(asked, requests=tuple(_salted(request, tenant) for request in asked.requests))
 
 
+def tells_cached(scope: Mapping[str, Any], capabilities: Capabilities) -> bool:
+    """Whether `cached_tokens` may be told: of one tenant, or where the engine keeps several apart."""
+    return scope.get(SCOPE_KEY) is None or "cache_salt" in capabilities.parameters
+
+
 def _salted(request: GenerateRequest, tenant: bytes) -> GenerateRequest:
     """Raises `InvalidRequest`: nobody sees the client's own salt after this."""
     if request.cache_salt is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import Detokenizer
 from drivetrain.text.detokenizers import TableDetokenizer
-from drivetrain.text.spans import find_specials
+from drivetrain.text.spans import apart
 
 SPECIALS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<image>")
 
@@ -26,6 +26,7 @@ class ByteTokenizer:
 
     waits = False
     vocab_size = 256 + len(SPECIALS)
+    longest_piece = max(map(len, SPECIALS))
     bos_token: str | None = "<s>"
     eos_token: str | None = "</s>"
     chat_template: str | None = _CHATML
@@ -33,13 +34,8 @@ class ByteTokenizer:
 
     def encode(self, prompt: Prompt) -> list[int]:
         ids = [256] if prompt.add_bos else []
-        for segment in prompt.segments:
-            at = 0
-            for start, end in [] if segment.literal else find_specials(segment.text, self.special_strings):
-                ids += segment.text[at:start].encode()
-                ids.append(256 + SPECIALS.index(segment.text[start:end]))
-                at = end
-            ids += segment.text[at:].encode()
+        for text, special in apart(prompt, self.special_strings):
+            ids += [256 + SPECIALS.index(text)] if special else text.encode()
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from drivetrain.core.prompt import Prompt
-from drivetrain.core.tokenizer import Detokenizer
+from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer
+from drivetrain.core.wanted import check_wanted
 from drivetrain.text.detokenizers import TableDetokenizer, WindowDetokenizer
-from drivetrain.text.pieces import PieceRule, piece_rule
-from drivetrain.text.spans import find_specials
+from drivetrain.text.pieces import knows_all_bytes, piece_rule
+from drivetrain.text.spans import apart, find_specials, own_specials
 
 
 class HfTokenizer:
@@ -27,11 +28,16 @@ class HfTokenizer:
     def __init__(self, tokenizer: Any, *, chat_template: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
-        self._placeholder = f"\ue000{secrets.token_hex(16)}\ue001"  # nobody can spell what nobody knows
+        self._placeholders = {  # nobody can spell what nobody knows
+            strips: f"\ue000{secrets.token_hex(16)}\ue001" for strips in product((False, True), repeat=2)
+        }
+        self._cut: dict[int, Sequence[int]] = {}
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         if self._backend is not None:
             self._backend = _copy(self._backend)
-        self._rule = self._read_rule()
+        parts = {} if self._backend is None else json.loads(self._backend.to_str())
+        self._rule = piece_rule(parts["decoder"]) if parts else None
+        self._knows_all_bytes = bool(parts) and knows_all_bytes(parts["model"])
         self._special_ids = frozenset(
             token_id for token_id, added in tokenizer.added_tokens_decoder.items() if added.special
         )
@@ -47,9 +53,19 @@ class HfTokenizer:
         return max(len(self._tokenizer), max(self._vocabulary.values(), default=-1) + 1)
 
     @cached_property
+    def longest_piece(self) -> int:
+        """Other models may make one token of a whole word that they do not know, or drop characters."""
+        return max(map(len, self._vocabulary), default=1) if self._knows_all_bytes else LONGEST_PIECE
+
+    @cached_property
     def _vocabulary(self) -> dict[str, int]:
         """Read once: the library makes it anew, some tens of milliseconds, each time it is asked."""
         return dict(self._tokenizer.get_vocab())
+
+    @cached_property
+    def _spelled_ids(self) -> frozenset[int]:
+        """Not the unknown token's, which stands for any character that has no token."""
+        return frozenset(self._vocabulary[text] for text in self.special_strings - {self._tokenizer.unk_token})
 
     @cached_property
     def bos_token(self) -> str | None:
@@ -71,12 +87,17 @@ class HfTokenizer:
         return frozenset(text for i in self._special_ids if (text := added[i].content).strip())
 
     def encode(self, prompt: Prompt) -> list[int]:
-        spans = [find_specials(s.text, self.special_strings) if s.literal else [] for s in prompt.segments]
-        if not any(spans):
-            return self._encode(prompt.text, add_bos=prompt.add_bos)
-        if self._backend is None:
-            return self._encode_by_segment(prompt)
-        return self._encode_with_literals(prompt, spans)
+        """The library's own way, unless it finds special tokens other than those that are our own."""
+        check_wanted()
+        if not any(segment.literal for segment in prompt.segments):
+            return self._without_second_bos(self._encode(prompt.text, add_bos=prompt.add_bos)[0], prompt)
+        text, own = prompt.text, own_specials(prompt, self.special_strings)
+        if own == find_specials(text, self.special_strings):
+            ids, specials = self._encode(text, add_bos=prompt.add_bos)
+            if specials is None or specials == self._known([self._vocabulary[text[a:b]] for a, b in own]):
+                return self._without_second_bos(ids, prompt)
+        ids = self._encode_in_parts(prompt) if self._backend is None else self._encode_apart(prompt)
+        return self._without_second_bos(ids, prompt)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         if self._rule is None:
@@ -111,11 +132,6 @@ class HfTokenizer:
         at_start = all(i in self._special_ids for i in reversed(prefix))
         return TableDetokenizer(self._bytes_in_text, strip_first=self._rule.strip_first and at_start)
 
-    def _read_rule(self) -> PieceRule | None:
-        if self._backend is None:
-            return None
-        return piece_rule(json.loads(self._backend.to_str())["decoder"])
-
     def _bytes_in_text(self, token_id: int) -> bytes:
         """Nothing for special tokens and for ids past the vocabulary (padded output heads sample those)."""
         if not 0 <= token_id < len(self._table):
@@ -133,65 +149,79 @@ class HfTokenizer:
         piece = self._backend.id_to_token(token_id)
         return b"" if piece is None else self._rule.to_bytes(piece)
 
-    def _encode(self, text: str, *, add_bos: bool) -> list[int]:
+    def _encode(self, text: str, *, add_bos: bool) -> tuple[list[int], list[int] | None]:
+        """The ids, and those special tokens among them that the text spells, if the library tells."""
         if self._backend is None:
             with self._lock:
-                ids = [int(i) for i in self._tokenizer.encode(text, add_special_tokens=add_bos)]
-        else:
-            ids = list(self._backend.encode(text, add_special_tokens=add_bos).ids)
-        if add_bos and self.bos_token and ids[:1] * 2 == ids[:2] == [self.id_of(self.bos_token)] * 2:
-            return ids[1:]  # the text spelled a BOS itself
+                return [int(i) for i in self._tokenizer.encode(text, add_special_tokens=add_bos)], None
+        encoding = self._backend.encode(text, add_special_tokens=add_bos)
+        ids: list[int] = encoding.ids
+        if self._spelled_ids.isdisjoint(ids):
+            return ids, []
+        return ids, self._known(i for i, framing in zip(ids, encoding.special_tokens_mask, strict=True) if not framing)
+
+    def _known(self, ids: Iterable[int]) -> list[int]:
+        return [i for i in ids if i in self._spelled_ids]
+
+    def _without_second_bos(self, ids: list[int], prompt: Prompt) -> list[int]:
+        """The text may have spelled one itself."""
+        if prompt.add_bos and self.bos_token and ids[:1] * 2 == ids[:2] == [self.id_of(self.bos_token)] * 2:
+            return ids[1:]
         return ids
 
-    def _encode_with_literals(self, prompt: Prompt, spans: list[list[tuple[int, int]]]) -> list[int]:
-        """Encode whole, with a placeholder token for each literal span; then put the span's plain ids there."""
-        parts: list[str] = []
-        literals: list[str] = []
-        for segment, found in zip(prompt.segments, spans, strict=True):
-            at = 0
-            for start, end in found:
-                parts += [segment.text[at:start], self._placeholder]
-                literals.append(segment.text[start:end])
-                at = end
-            parts.append(segment.text[at:])
-        whole, plain, placeholder = self._literal_tokenizers
+    def _encode_apart(self, prompt: Prompt) -> list[int]:
+        """Encode whole, our own special tokens as placeholders, by a tokenizer that takes nothing else for one."""
+        encoder, placeholders = self._encoder_of_plain_text
+        parts = apart(prompt, self.special_strings)
+        own = iter([self._vocabulary[text] for text, special in parts if special])
+        text = "".join(self._placeholder_of(text) if special else text for text, special in parts)
+        encoding = encoder.encode(text, add_special_tokens=prompt.add_bos)
         ids: list[int] = []
-        waiting = deque(literals)
-        for token_id in whole.encode("".join(parts), add_special_tokens=prompt.add_bos).ids:
-            if token_id == placeholder:
-                ids += self._encode_plain(plain, waiting.popleft())
-            else:
+        for token_id, framing in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
+            if token_id in placeholders:
+                ids.append(next(own))
+            elif framing or not self._known((token_id,)):
                 ids.append(token_id)
+            else:
+                ids += self._in_pieces(token_id)
         return ids
 
-    def _encode_plain(self, plain: Any, text: str) -> list[int]:
-        """A Unigram model finds a special token even as a plain piece of its vocabulary; then cut the text in two."""
-        ids: list[int] = plain.encode(text, add_special_tokens=False).ids
-        if len(text) < 2 or not self._special_ids.intersection(ids) - {self._tokenizer.unk_token_id}:
-            return ids
-        half = len(text) // 2
-        return self._encode_plain(plain, text[:half]) + self._encode_plain(plain, text[half:])
+    def _placeholder_of(self, special: str) -> str:
+        return self._placeholders[_strips(self._tokenizer.added_tokens_decoder[self._vocabulary[special]])]
 
-    def _encode_by_segment(self, prompt: Prompt) -> list[int]:
-        """Without a Rust backend, special tokens can only be split in the whole of a text, so go by segments."""
+    def _in_pieces(self, token_id: int) -> Sequence[int]:
+        """Some models find a special token even as a plain piece of the vocabulary: then its name is cut in two."""
+        if token_id not in self._cut:
+            self._cut[token_id] = self._encode_halves(self._tokenizer.added_tokens_decoder[token_id].content)
+        return self._cut[token_id]
+
+    def _encode_halves(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for half in (text[: len(text) // 2], text[len(text) // 2 :]):
+            found: list[int] = self._encoder_of_plain_text[0].encode(half, add_special_tokens=False).ids
+            ids += self._encode_halves(half) if self._known(found) and len(half) > 1 else found
+        return ids
+
+    def _encode_in_parts(self, prompt: Prompt) -> list[int]:
+        """Without a Rust backend, special tokens can only be split in the whole of a text."""
         ids: list[int] = []
         with self._lock:
-            for i, segment in enumerate(prompt.segments):
+            for i, (text, special) in enumerate(apart(prompt, self.special_strings)):
                 ids += self._tokenizer.encode(
-                    segment.text,
-                    add_special_tokens=prompt.add_bos and i == 0,
-                    split_special_tokens=segment.literal,
+                    text, add_special_tokens=prompt.add_bos and i == 0, split_special_tokens=not special
                 )
         return ids
 
     @cached_property
-    def _literal_tokenizers(self) -> tuple[Any, Any, int]:
+    def _encoder_of_plain_text(self) -> tuple[Any, frozenset[int]]:
+        """And the ids of the placeholders in it."""
         from tokenizers import AddedToken
 
-        whole, plain = _copy(self._backend), _copy(self._backend)
-        whole.add_special_tokens([AddedToken(self._placeholder, special=True, normalized=False)])
-        plain.encode_special_tokens = True
-        return whole, plain, int(whole.token_to_id(self._placeholder))
+        encoder = _copy(self._backend)
+        encoder.encode_special_tokens = True
+        for (left, right), placeholder in self._placeholders.items():
+            encoder.add_tokens([AddedToken(placeholder, special=False, normalized=False, lstrip=left, rstrip=right)])
+        return encoder, frozenset(encoder.token_to_id(text) for text in self._placeholders.values())
 
     def _decode_by_library(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         with self._lock:
@@ -199,6 +229,11 @@ class HfTokenizer:
                 list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
             )
         return text
+
+
+def _strips(added: Any) -> tuple[bool, bool]:
+    """Whether the spaces on its left and on its right go with it."""
+    return bool(added.lstrip), bool(added.rstrip)
 
 
 def _copy(backend: Any) -> Any:

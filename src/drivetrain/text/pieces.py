@@ -72,6 +72,13 @@ def byte_level_bytes(piece: str) -> bytes:
         return piece.encode()
 
 
+def knows_all_bytes(model: Mapping[str, Any]) -> bool:
+    """Whether a `tokenizers` model (its JSON form) spells each character that it does not know byte by byte."""
+    if model.get("type") != "BPE":
+        return False
+    return bool(model.get("byte_fallback")) or _byte_level_table().keys() <= model["vocab"].keys()
+
+
 @lru_cache(maxsize=1)
 def _byte_level_table() -> dict[str, int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

@@ -17,6 +17,7 @@ from types import GeneratorType
 from typing import Any
 
 from jinja2 import TemplateSyntaxError, nodes, pass_context
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import make_attrgetter
@@ -24,6 +25,9 @@ from jinja2.parser import Parser
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from drivetrain.core.wanted import check_wanted
+from drivetrain.text.provenance import Traced, Written, concat, traced
 
 ITEM_CHARS = 16  # what an item of a list counts for: about what it takes in memory
 MAX_STEP = 64  # the greatest indent or precision that a filter takes, the most characters that one strips
@@ -78,6 +82,7 @@ class Budget:
         self._steps_to_look -= 1 + chars // 1024
         if self._steps_to_look < 0:
             self._steps_to_look = 32
+            check_wanted()
             if self._clock() > self._deadline:
                 raise LimitPassed("time")
 
@@ -107,6 +112,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """`budget` is that of the rendering in progress, so there is one rendering at a time."""
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
+    concat = staticmethod(concat)  # of captured blocks and macros
 
     def __init__(self) -> None:
         super().__init__(
@@ -116,6 +122,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             finalize=self._shown,
             optimized=False,  # or constants would be worked out while compiling, outside any bound
         )
+        self.code_generator_class = _TracedCode
+        self.written = Written()
         self.budget = Budget(0, 0)
         own = {"join": self._join, "replace": self._replace, "tojson": self._to_json}
         allowed = {name: self.filters[name] for name in _FILTERS.split()} | own
@@ -190,8 +198,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 raise LimitPassed("size")
             if name == "round" and not isinstance(args[0], (int, float)):
                 raise TypeError("only a number can be rounded")
-            if name in {"indent", "title"} or (name == "list" and isinstance(args[0], str)):
+            if name in {"indent", "title"}:
                 self.budget.size(len(str(args[0]).splitlines() if name == "indent" else str(args[0])) * ITEM_CHARS)
+            elif name == "list" and isinstance(args[-1], str):  # jinja2's own context stands before it
+                self.budget.size(len(args[-1]) * ITEM_CHARS)
             result = plain(*args, **kwargs)
             return result if name in _PICKING else self._charged(result)
 
@@ -235,14 +245,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return self._weighed(value)
 
     @pass_context
-    def _shown(self, context: Any, value: Any) -> str:
+    def _shown(self, context: Any, value: Any) -> Traced:
         """Everything that the template writes passes here, captured blocks too."""
         self.budget.weigh(value)
-        return str(self._charged(str(value)))
+        return traced(self._charged(str(value)))
 
     def _join(self, values: Any, d: Any = "", attribute: str | int | None = None) -> str:
         read = make_attrgetter(self, attribute)
-        texts, length, glue = [], 0, str(d)
+        texts, length, glue = [], 0, traced(str(d))
         for value in values:
             item = read(value)
             self.budget.weigh(item)
@@ -253,7 +263,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return str(self._charged(glue.join(texts)))
 
     def _replace(self, s: Any, old: Any, new: Any, count: int | None = None) -> str:
-        text, before, after = str(s), str(old), str(new)
+        text, before, after = traced(str(s)), str(old), str(new)
         self._check_text_method("replace", text, (before, after))
         return text.replace(before, after, -1 if count is None else count)
 
@@ -270,6 +280,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             raise LimitPassed("size")
         form = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         return self._join(form.iterencode(value))
+
+
+class _TracedCode(CodeGenerator):
+    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802 - as the base class has it
+        if isinstance(node.value, str):
+            self.write(f"environment.written[{node.value!r}]")
+        else:
+            super().visit_Const(node, frame)
 
 
 class _GenerationBlocks(Extension):

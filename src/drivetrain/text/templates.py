@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.core.errors import InvalidRequest, LoadFailed
+from drivetrain.core.errors import Cancelled, InvalidRequest, LoadFailed
 from drivetrain.core.messages import ImagePart, Message, TextPart
 from drivetrain.core.prompt import Prompt, Segment
+from drivetrain.text.provenance import OURS, THEIRS, Traced, concat, traced, written
 from drivetrain.text.spans import find_specials
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ MAX_SOURCE_CHARS = 250_000
 MAX_REASON_CHARS = 400
 TRIAL_SECONDS = 0.5
 
-_PRIVATE = range(0xF0000, 0x10FFFE)
-_ESCAPED = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
+_RUNS = re.compile(b"%b+|%b+" % (OURS, THEIRS))
 _MARK = "7294016358204917"  # digits, so that no change of case loses it
 _DUMP = "3860257149025836"
 
@@ -35,8 +34,8 @@ class TemplateRefused(Exception):
 class ChatTemplate:
     """Untrusted, so it runs in the sandbox, under a lock: one rendering at a time.
 
-    Where the messages spell a special token, other characters stand in for that spelling while the template runs; in
-    the result such a span is literal.
+    Its own words, the special tokens by name and the roles are ours. What the messages say is literal, whatever the
+    template has made of it, and so is what cannot be traced.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class ChatTemplate:
         max_seconds: float = 2.0,
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._special_tokens = dict(special_tokens)
+        self._special_tokens = {name: written(token) for name, token in special_tokens.items()}
         self._special_strings = special_strings - {""}
         self._max_chars = max_output_chars
         self._max_seconds = max_seconds
@@ -60,17 +59,13 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> Prompt:
         """Raises `InvalidRequest` when the template refuses these messages, fails on them or runs past its bounds."""
-        texts = [part.text for message in messages for part in message.content if isinstance(part, TextPart)]
-        hidden = _Hidden(texts, self._special_strings)
-        shaped = [self._shape(message, hidden) for message in messages]
+        shaped = [self._shape(message) for message in messages]
         try:
             text = self._run(shaped, self._max_seconds, add_generation_prompt=add_generation_prompt)
             text.encode()
         except UnicodeEncodeError as exc:
             raise InvalidRequest("the model's chat template makes a lone surrogate", param="messages") from exc
-        except InvalidRequest as exc:
-            raise InvalidRequest(hidden.shown(exc.message), param=exc.param) from exc.__cause__
-        return Prompt.join(hidden.split(text), add_bos=False)
+        return Prompt(tuple(_segments(text)))
 
     def end_of_turn(self) -> str | None:
         """The special token that follows an assistant's answer: it ends an answer, whatever the config says of EOS."""
@@ -101,18 +96,21 @@ class ChatTemplate:
         except InvalidRequest:
             return ""
 
-    def _shape(self, message: Message, hidden: _Hidden) -> dict[str, Any]:
+    def _shape(self, message: Message) -> dict[str, Any]:
         if message.images and not self.takes_images:
             raise InvalidRequest("the model's chat template has no place for images", param="messages")
+        role = written(message.role)
+        if not message.images and not self._wants_parts:
+            return {"role": role, "content": traced(message.text)}
         parts = [
-            {"type": "image"} if isinstance(part, ImagePart) else {"type": "text", "text": hidden.next_text()}
+            {"type": written("image")}
+            if isinstance(part, ImagePart)
+            else {"type": written("text"), "text": traced(part.text)}
             for part in message.content
         ]
-        if message.images or self._wants_parts:
-            return {"role": message.role, "content": parts}
-        return {"role": message.role, "content": "".join(part["text"] for part in parts)}
+        return {"role": role, "content": parts}
 
-    def _run(self, messages: list[dict[str, Any]], max_seconds: float, *, add_generation_prompt: bool) -> str:
+    def _run(self, messages: list[dict[str, Any]], max_seconds: float, *, add_generation_prompt: bool) -> Traced:
         from drivetrain.text.sandbox import Budget, LimitPassed
 
         given = {
@@ -134,78 +132,21 @@ class ChatTemplate:
                     pieces.append(piece)
             except TemplateRefused as exc:
                 raise _invalid(f"refuses these messages: {exc}") from exc
+            except Cancelled:
+                raise
             except LimitPassed as exc:
                 raise _invalid(f"ran past its limit of {exc}") from exc
             except Exception as exc:
                 raise _invalid(f"fails on these messages ({type(exc).__name__}: {exc})") from exc
             finally:
                 self._environment.budget = Budget(0, 0)
-        return "".join(pieces)
+        return concat(pieces)
 
 
-class _Hidden:
-    """The texts of one rendering, in order, with stand-ins for each character that helps to spell a special token.
-
-    The stand-ins are private-use characters that occur in none of the texts, so nobody can forge them; they are one for
-    one, so whatever the template does (trim, cut, repeat, drop, reorder) each is still known for what it is.
-    """
-
-    def __init__(self, texts: Sequence[str], specials: frozenset[str]) -> None:
-        spelled = _spelled(texts, specials)
-        pieces = {text[a:b] for text, spans in zip(texts, spelled, strict=True) for a, b in spans}
-        chars: set[str] = set().union(*pieces)
-        taken = set().union(*texts) if chars else set()
-        if chars:  # written out as JSON in ASCII, a stand-in must not be mistaken for what somebody said
-            taken |= {json.loads(f'"{pair}"') for text in texts for pair in _ESCAPED.findall(text)}
-        free = (code for code in _PRIVATE if chr(code) not in taken)
-        try:
-            table = {ord(char): next(free) for char in sorted(chars)}
-        except StopIteration:
-            raise InvalidRequest("the messages use up all private-use characters", param="messages") from None
-        self._back = {code: ord_ for ord_, code in table.items()}
-        self._texts = iter([_translated(text, spans, table) for text, spans in zip(texts, spelled, strict=True)])
-
-    def next_text(self) -> str:
-        return next(self._texts)
-
-    def shown(self, text: str) -> str:
-        return text.translate(self._back)
-
-    def split(self, text: str) -> list[Segment]:
-        if not self._back:
-            return [Segment(text)]
-        for code in self._back:
-            text = text.replace(json.dumps(chr(code))[1:-1], chr(code))  # as tojson may have written it
-        pieces = re.split(f"([{''.join(map(chr, self._back))}]+)", text)
-        return [Segment(self.shown(piece), literal=i % 2 == 1) for i, piece in enumerate(pieces)]
-
-
-def _spelled(texts: Sequence[str], specials: frozenset[str]) -> list[list[tuple[int, int]]]:
-    """Where each text spells a special token, alone or run together with its neighbours, as it is or trimmed."""
-    found: list[list[tuple[int, int]]] = [[] for _ in texts]
-    for trimmed in (False, True) if len(texts) > 1 else (False,):
-        kept = [(len(text) - len(text.lstrip()), text.strip()) if trimmed else (0, text) for text in texts]
-        spans = iter(find_specials("".join(text for _, text in kept), specials))
-        start, end = next(spans, (-1, -1))
-        at = 0
-        for here, (skipped, text) in zip(found, kept, strict=True):
-            stop = at + len(text)
-            while at <= start < stop or start < at < end:
-                here.append((max(start, at) - at + skipped, min(end, stop) - at + skipped))
-                if end > stop:
-                    break
-                start, end = next(spans, (-1, -1))
-            at = stop
-    return found
-
-
-def _translated(text: str, spans: list[tuple[int, int]], table: dict[int, int]) -> str:
-    pieces, at = [], 0
-    for start, end in sorted(spans):
-        if end > at:
-            pieces += [text[at : max(start, at)], text[max(start, at) : end].translate(table)]
-            at = end
-    return "".join([*pieces, text[at:]])
+def _segments(text: Traced) -> Iterator[Segment]:
+    for run in _RUNS.finditer(text.ours):
+        start, end = run.span()
+        yield Segment(str.__getitem__(text, slice(start, end)), literal=text.ours[start] == THEIRS[0])
 
 
 def _compile(source: str) -> tuple[BoundedEnvironment, Any]:

@@ -11,6 +11,7 @@ from drivetrain.core.engine import EmbedItem, EngineInfo
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS, string
 from drivetrain.core.prompt import Prompt
+from drivetrain.worker.overflow import refuse_hopeless
 
 EmbedInput = str | tuple[int, ...]
 OnThread = Callable[[Callable[[], list[EmbedItem]]], Awaitable[list[EmbedItem]]]
@@ -67,6 +68,9 @@ def _tokenize(
     items = []
     limit = info.capabilities.context_length
     for i, item in enumerate(inputs[start : start + TEXTS_A_JOB], start):
+        if isinstance(item, str):
+            longest = info.tokenizer.longest_piece
+            refuse_hopeless(item, limit=limit, longest_piece=longest, param=f"input[{i}]")
         ids = tuple(info.tokenizer.encode(Prompt.raw(item))) if isinstance(item, str) else item
         if not ids:
             raise InvalidRequest(f"input[{i}] has no tokens", param=f"input[{i}]")

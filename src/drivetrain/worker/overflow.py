@@ -11,6 +11,17 @@ RESERVE = 256
 """Room kept for an answer of unstated length when a prompt is cut (a quarter of a small context)."""
 
 
+def refuse_hopeless(text: str, *, limit: int, longest_piece: int, param: str) -> None:
+    """Before it is split: a text that cannot fit by its length alone."""
+    if len(text) > limit * longest_piece:
+        raise ContextOverflow(
+            f"{param} has {len(text)} characters, far more than a context of {limit} tokens holds",
+            prompt_tokens=len(text) // longest_piece,
+            limit=limit,
+            param=param,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Fitted:
     ids: tuple[int, ...]

@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
 from drivetrain.core.errors import (
-    ContextOverflow,
     DrivetrainError,
     EngineFailed,
     InvalidRequest,
@@ -22,17 +22,16 @@ from drivetrain.core.messages import ImagePart, Message
 from drivetrain.core.parameters import MAX_SEED, string
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.request import GenerateRequest, Overflow
+from drivetrain.core.tokenizer import LONGEST_PIECE
+from drivetrain.core.wanted import Wanted
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules
-from drivetrain.text.spans import find_specials
+from drivetrain.text.spans import forged
 from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.media import MediaLoader
-from drivetrain.worker.overflow import Fitted, fit
+from drivetrain.worker.overflow import Fitted, fit, refuse_hopeless
 
 T = TypeVar("T")
-
-LONGEST_PIECE_BYTES = 1024
-"""No vocabulary has longer pieces, so a text of more bytes than this times the context cannot fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +95,13 @@ class Preparer:
 
     async def on_thread(self, work: Callable[[], T]) -> T:
         """Text work off the event loop. Whatever a tokenizer or template raises, a panic too, comes back typed."""
-
+        wanted = Wanted()
         try:
-            job = self._executor.submit(_typed, work)
+            job = self._executor.submit(_typed, partial(wanted.run, work))
         except RuntimeError as exc:  # the executor is shut
             raise NotReady("the worker is stopped") from exc
-        return await asyncio.wrap_future(job)
+        with wanted:  # who is cancelled here, leaves: the thread looks for that
+            return await asyncio.wrap_future(job)
 
     async def _images(self, request: GenerateRequest) -> list[object]:
         parts: list[tuple[ImagePart, str]] = [(p, f"images[{i}]") for i, p in enumerate(request.images or ())]
@@ -119,13 +119,10 @@ class Preparer:
         if images or not self._info.capabilities.tokens:
             return self._with_media(request, request_id, images, limit)
         prompt = self._render(request)
-        if prompt is not None and len(prompt.text) > limit * LONGEST_PIECE_BYTES:
-            raise ContextOverflow(
-                f"the prompt has {len(prompt.text)} characters, far more than a context of {limit} tokens holds",
-                prompt_tokens=len(prompt.text) // LONGEST_PIECE_BYTES,
-                limit=limit,
-                param=_prompt_field(request),
-            )
+        if prompt is not None:
+            cut = Overflow(request.overflow or self._overflow) is not Overflow.ERROR
+            longest = LONGEST_PIECE if cut else self._tokenizer.longest_piece
+            refuse_hopeless(prompt.text, limit=limit, longest_piece=longest, param=_prompt_field(request))
         ids = list(request.prompt_token_ids or ()) if prompt is None else self._tokenizer.encode(prompt)
         if not ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
@@ -173,13 +170,10 @@ class Preparer:
         if request.overflow is not None and request.overflow is not Overflow.ERROR:
             raise Unsupported("a prompt with images cannot be cut: overflow must be error", param="overflow")
         specials = self._tokenizer.special_strings | {self._info.image_token or ""} - {""}
-        for segment in prompt.segments:
-            if segment.literal and (spans := find_specials(segment.text, specials)):
-                start, end = spans[0]
-                raise InvalidRequest(
-                    f"a message beside images must not spell the model's own token {segment.text[start:end]}",
-                    param="messages",
-                )
+        if spelled := forged(prompt, specials):
+            raise InvalidRequest(
+                f"a message beside images must not spell the model's own token {spelled}", param="messages"
+            )
         max_tokens = request.max_tokens if request.max_tokens is not None else self._defaults.max_tokens()
         media = Media(prompt, tuple(images))
         engine_request = self._engine_request(request, request_id, (), max_tokens, media, limit)

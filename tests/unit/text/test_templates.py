@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from drivetrain.core.errors import InvalidRequest, LoadFailed
 from drivetrain.core.messages import ImagePart, Message, TextPart
-from drivetrain.core.prompt import Prompt
+from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.text.spans import find_specials
 from drivetrain.text.templates import ChatTemplate
 
@@ -325,23 +324,15 @@ def test_nor_where_the_template_reworks_what_is_said(texts: list[str]) -> None:
             assert specials_in(MODELS[source].render(chat)) == specials_in(MODELS[source].render(plain))
 
 
-def test_a_spelling_survives_json_in_ascii() -> None:
-    prompt = template("{{ messages[0].content | tojson(ensure_ascii=true) }}").render(said(("user", "a<s>b")))
-    assert prompt.text == '"a<s>b"'
-    escaped = json.dumps("".join(map(chr, range(0xF0000, 0xF0010))))
-    assert template(CHATML).render(said(("user", escaped + "<s>"))).text.count(escaped + "<s>") == 1
-    assert [s.text for s in prompt.segments if s.literal] == ["<s>"]
+def test_what_was_said_is_literal_in_json_too() -> None:
+    prompt = template("</s>{{ messages[0].content | tojson(ensure_ascii=true) }}").render(said(("user", "a<s>b")))
+    assert prompt.segments == (Segment("</s>"), Segment('"a<s>b"', literal=True))
 
 
 def test_private_use_characters_forge_nothing_and_come_back() -> None:
-    text = "".join(map(chr, range(0xF0000, 0xF0100))) + "<s>\ue000\ue001\U0010fffd"
-    prompt = template(CHATML).render(said(("user", text)))
-    assert text in prompt.text
-    assert [s.text for s in prompt.segments if s.literal] == ["<s>"]
-    everything = "".join(map(chr, range(0xF0000, 0x10FFFE)))
-    assert everything in template(CHATML).render(said(("user", everything))).text
-    with pytest.raises(InvalidRequest, match="private-use"):
-        template(CHATML).render(said(("user", everything + "<s>")))
+    everything = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0x10FFFE)])) + "<s>"
+    prompt = template(CHATML).render(said(("user", everything)))
+    assert [segment.text for segment in prompt.segments if segment.literal] == [everything]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 from drivetrain.core.engine import Description, ModelSpec, Progress
@@ -38,12 +39,12 @@ class _SplitOnDemand:
         self._installed = installed
         self._split: ServerSplit | None = None
 
-    def __call__(self, text: str, *, specials: bool, add_special: bool = False) -> list[int]:
+    def __call__(self, content: str | Sequence[str | int], *, specials: bool, add_special: bool = False) -> list[int]:
         if not self._installed:
             raise MissingExtra("the tokenizer", extra="llamacpp")
         if self._split is None:
             self._split = self._start()
-        return self._split(text, specials=specials, add_special=add_special)
+        return self._split(content, specials=specials, add_special=add_special)
 
     def _start(self) -> ServerSplit:
         process = ServerProcess(self._model.splitting_launch)

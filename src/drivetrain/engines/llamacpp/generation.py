@@ -17,7 +17,7 @@ from drivetrain.engines.llamacpp.idle import SlotWatch
 from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import Slot, SlotPool
+from drivetrain.engines.llamacpp.slots import UNKNOWN, Slot, SlotPool
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.engines.room import room_after
 
@@ -68,7 +68,7 @@ class ChoiceRun:
         if self._limit <= 0:
             self._emit(TokenStep(self.index, (), None, FinishReason.LENGTH))
             return
-        async with self._served.slots.taken(self._key) as slot:
+        async with self._served.slots.taken(self._key, self._request.cache_salt) as slot:
             try:
                 while not self._ended:
                     leg = self._next_leg(slot, await self._continued())
@@ -105,6 +105,7 @@ class ChoiceRun:
             banned=frozenset(banned),
             seed=leg_seed(request.seeds[self.index], position),
             slot=slot.id,
+            reuse=slot.salt == request.cache_salt,
             keep_on=self._missing > 0,
         )
 
@@ -114,9 +115,12 @@ class ChoiceRun:
         self._plain = self._request.logprobs is None and not leg.forced and not self._missing
         over = enough = False
         slot.cached = ()
+        if not leg.reuse:
+            slot.salt = UNKNOWN
 
         def hear(event: dict[str, Any]) -> bool:
             nonlocal over, enough
+            slot.salt = self._request.cache_salt  # nothing of anybody else's is left in it now
             over = event["stop"]
             enough = self._hear(event, leg)
             return enough

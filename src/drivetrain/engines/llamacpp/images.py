@@ -16,10 +16,10 @@ from drivetrain.core.engine import Media
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, InvalidRequest
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.errors import ServerRefused
-from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, literal_spans
+from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer
 from drivetrain.engines.room import overflow
 from drivetrain.engines.wording import clean
-from drivetrain.text.spans import find_specials
+from drivetrain.text.spans import forged
 
 WEIGHT = 256
 """How many tokens an image counts as when a slot is sought that has it already: looking at one takes long."""
@@ -97,14 +97,12 @@ class ImagePrompts:
         )
 
     def _refuse_forged(self, media: Media) -> None:
-        text, literal = media.prompt.text, literal_spans(media.prompt)
-        if self._marker in text:
+        if self._marker in media.prompt.text:
             raise InvalidRequest("the prompt spells this server's marker for images", param="messages")
-        for start, end in find_specials(text, self.tokenizer.special_strings) if literal else ():
-            if any(start < stop and begin < end for begin, stop in literal):
-                raise InvalidRequest(
-                    f"a message beside images must not spell the model's own token {text[start:end]}", param="messages"
-                )
+        if spelled := forged(media.prompt, self.tokenizer.special_strings):
+            raise InvalidRequest(
+                f"a message beside images must not spell the model's own token {spelled}", param="messages"
+            )
 
 
 def refused(exc: ServerRefused) -> DrivetrainError:

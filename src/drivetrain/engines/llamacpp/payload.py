@@ -10,7 +10,7 @@ from drivetrain.core.engine import EngineRequest
 
 HONOURED = frozenset({
     "n", "seed", "min_tokens", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",
-    "repetition_penalty", "logit_bias", "suppress_tokens", "begin_suppress_tokens",
+    "repetition_penalty", "logit_bias", "suppress_tokens", "begin_suppress_tokens", "cache_salt",
 })  # fmt: skip
 """Not presence and frequency penalties: llama.cpp counts the prompt's tokens for them, the contract does not."""
 
@@ -29,7 +29,7 @@ class Leg:
     """One completion of llama.cpp. A choice is mostly one leg; bans that end, and ends that do not, make more.
 
     `prompt` is ids, or a text with images. `forced` are ids that `grammar` makes llama.cpp sample first; `limit` counts
-    those after them. `keep_on` bans llama.cpp's own end tokens.
+    those after them. `reuse`: what the slot's cache begins with may be seen. `keep_on` bans llama.cpp's own end tokens.
     """
 
     prompt: tuple[int, ...] | Mapping[str, Any]
@@ -39,6 +39,7 @@ class Leg:
     banned: frozenset[int]
     seed: int
     slot: int
+    reuse: bool = True
     keep_on: bool = False
 
     @property
@@ -58,7 +59,7 @@ def completion(request: EngineRequest, leg: Leg) -> dict[str, Any]:
         "stream": True,
         "return_tokens": True,
         "return_progress": True,
-        "cache_prompt": not request.seeded,
+        "cache_prompt": leg.reuse and not request.seeded,
         "response_fields": ["stop", "stop_type", "tokens_predicted"],
         "samplers": _GREEDY_ORDER if greedy else _ORDER,
         "temperature": 0.0 if greedy else sampling.temperature,

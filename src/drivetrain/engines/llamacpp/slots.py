@@ -15,13 +15,21 @@ KEEP_WORTH = 0.2
 """What an id cached just now is worth to somebody later, beside the 1 of a prompt that begins with it."""
 
 
+UNKNOWN = object()
+"""The salt of a cache that a request was sent to and perhaps never came to."""
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
-    """`cached` are the ids that its cache begins with, as far as we know."""
+    """`cached` are the ids that its cache begins with, as far as we know; only for who brings the same salt."""
 
     id: int
     cached: tuple[int, ...] = ()
+    salt: object = None
     used: int = 0
+
+    def shared(self, prompt: tuple[int, ...], salt: str | None) -> int:
+        return common_prefix(self.cached, prompt) if self.salt == salt else 0
 
 
 class SlotPool:
@@ -34,9 +42,9 @@ class SlotPool:
         self._uses = 0
 
     @asynccontextmanager
-    async def taken(self, prompt: tuple[int, ...]) -> AsyncIterator[Slot]:
+    async def taken(self, prompt: tuple[int, ...], salt: str | None = None) -> AsyncIterator[Slot]:
         async with self._semaphore:
-            slot = self._best(prompt)
+            slot = self._best(prompt, salt)
             self._free.remove(slot)
             self._uses += 1
             slot.used = self._uses
@@ -45,11 +53,11 @@ class SlotPool:
             finally:
                 self._free.append(slot)
 
-    def _best(self, prompt: tuple[int, ...]) -> Slot:
+    def _best(self, prompt: tuple[int, ...], salt: str | None) -> Slot:
         """Where the least is lost: ids to compute now, and ids thrown away, old ones less; of equals the oldest."""
 
         def loss(slot: Slot) -> float:
-            shared = common_prefix(slot.cached, prompt)
+            shared = slot.shared(prompt, salt)
             age = (self._uses - slot.used) / self._count
             return len(prompt) - shared + KEEP_WORTH * (len(slot.cached) - shared) / (1 + age)
 

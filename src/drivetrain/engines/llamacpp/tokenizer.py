@@ -5,35 +5,53 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Sequence
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import pairwise
 from typing import Protocol
 
+from drivetrain.core.errors import Cancelled
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import Detokenizer
+from drivetrain.core.wanted import check_wanted
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.answer import Answer
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.host import SPLITS
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.text.detokenizers import TableDetokenizer
-from drivetrain.text.spans import find_specials
+from drivetrain.text.spans import apart, find_specials, own_specials
 
 TIMEOUT_S = 60.0
-_FENCE = "\n"
+
+LOOK_S = 0.05
+"""How often who waits for the server looks whether it is still wanted."""
+
+SPECIALS_A_TEXT = 32
+SPACES = " \t\n\v\f\r"
 
 
 class Split(Protocol):
-    """Text to ids, special-token spellings as such only with `specials`. Blocks; safe from any thread."""
+    """Texts to ids, special-token spellings as such only with `specials`. Blocks; safe from any thread.
 
-    def __call__(self, text: str, *, specials: bool, add_special: bool = False) -> list[int]: ...
+    Several texts are split one by one, and whole numbers among them stay as they are.
+    """
+
+    def __call__(
+        self, content: str | Sequence[str | int], *, specials: bool, add_special: bool = False
+    ) -> list[int]: ...
 
 
 class ServerSplit:
     """Asks the server's `/tokenize`, on a connection of its own each time: one that is kept open wakes the server a
     hundred times a second, and a new one costs no more than the question.
 
-    There are `SPLITS` of them at the most; further callers wait for their turn.
+    There are `SPLITS` of them at the most; further callers wait for their turn. Who is not wanted any more leaves at
+    once, and its turn stays taken until the server, which works on, has answered.
     """
 
     def __init__(self, host: str, port: int, key: str) -> None:
@@ -43,31 +61,92 @@ class ServerSplit:
             "Connection: close\r\nContent-Type: application/json\r\nContent-Length: "
         )
         self._free = threading.BoundedSemaphore(SPLITS)
+        self._left: deque[socket.socket] = deque()
+        weakref.finalize(self, _close_all, self._left)
 
-    def __call__(self, text: str, *, specials: bool, add_special: bool = False) -> list[int]:
-        if not text and not add_special:
+    def __call__(self, content: str | Sequence[str | int], *, specials: bool, add_special: bool = False) -> list[int]:
+        if not content and not add_special:
             return []
-        body = json.dumps({"content": text, "add_special": add_special, "parse_special": specials})
+        body = json.dumps({"content": content, "add_special": add_special, "parse_special": specials})
         request = f"{self._head}{len(body)}\r\n\r\n{body}".encode()
         try:
-            with self._free:
-                answer = self._ask(request)
+            with self._turn() as connection:
+                connection.sendall(request)
+                answer = _answer(connection)
             return [int(i) for i in json.loads(answer)["tokens"]]
         except Exception as exc:
             raise errors.while_running(exc) from exc
 
-    def _ask(self, request: bytes) -> bytes:
-        answer, parts = Answer(), list[bytes]()
-        with socket.create_connection(self._address, TIMEOUT_S) as connection:
-            connection.sendall(request)
-            while not answer.over:
-                data = connection.recv(2**16)
-                if not data:
-                    raise EOFError("the answer broke off")
-                parts += answer.feed(data)
-        if answer.status != 200:
-            raise ServerRefused.parse(answer.status, b"".join(parts))
-        return b"".join(parts)
+    @contextmanager
+    def _turn(self) -> Iterator[socket.socket]:
+        self._close_answered()
+        while not self._free.acquire(timeout=LOOK_S):
+            check_wanted()
+            self._close_answered()
+        connection: socket.socket | None = None
+        try:
+            connection = socket.create_connection(self._address, TIMEOUT_S)
+            yield connection
+        except Cancelled:
+            assert connection is not None
+            self._left.append(connection)
+            raise
+        except BaseException:
+            self._end(connection)
+            raise
+        self._end(connection)
+
+    def _close_answered(self) -> None:
+        for _ in range(len(self._left)):
+            try:
+                connection = self._left.popleft()
+            except IndexError:  # another thread was at it
+                return
+            if _has_answered(connection):
+                self._end(connection)
+            else:
+                self._left.append(connection)
+
+    def _end(self, connection: socket.socket | None) -> None:
+        if connection is not None:
+            connection.close()
+        self._free.release()
+
+
+def _answer(connection: socket.socket) -> bytes:
+    answer, parts = Answer(), list[bytes]()
+    give_up = time.monotonic() + TIMEOUT_S
+    connection.settimeout(LOOK_S)
+    while not answer.over:
+        try:
+            data = connection.recv(2**16)
+        except TimeoutError:
+            check_wanted()
+            if time.monotonic() > give_up:
+                raise
+            continue
+        if not data:
+            raise EOFError("the answer broke off")
+        parts += answer.feed(data)
+    if answer.status != 200:
+        raise ServerRefused.parse(answer.status, b"".join(parts))
+    return b"".join(parts)
+
+
+def _close_all(connections: Iterable[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+def _has_answered(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class LlamaCppTokenizer:
@@ -81,6 +160,7 @@ class LlamaCppTokenizer:
         self._split = split
         self._chat_template = chat_template
         self._image_token = image_token
+        self._taking: dict[str, bool] = {}
 
     @property
     def waits(self) -> bool:
@@ -89,6 +169,10 @@ class LlamaCppTokenizer:
     @property
     def vocab_size(self) -> int:
         return self._vocabulary.size
+
+    @property
+    def longest_piece(self) -> int:
+        return self._vocabulary.longest_piece
 
     @property
     def bos_token(self) -> str | None:
@@ -107,9 +191,17 @@ class LlamaCppTokenizer:
         return self._vocabulary.special_strings | ({self._image_token} if self._image_token else set())
 
     def encode(self, prompt: Prompt) -> list[int]:
-        ids: list[int] = []
-        for i, (text, specials) in enumerate(self._parts(prompt)):
-            ids += self._split(text, specials=specials) if i == 0 else self._split_inside(text, specials=specials)
+        """In one question, and mostly as the server does it. It takes a name for a token whoever has written it, so
+        where that finds others than our own, they are named by their ids and all between them is plain text."""
+        check_wanted()
+        text, own = prompt.text, own_specials(prompt, self._vocabulary.special_strings)
+        ids: list[int] | None = None
+        if own == find_specials(text, self._vocabulary.special_strings):
+            ids = self._split(_stretches(text, [start for start, _ in own]), specials=True)
+            if any(segment.literal for segment in prompt.segments):
+                expected = [self._vocabulary.ids[text[start:end]] for start, end in own]
+                ids = ids if self._spelled(ids) == self._spelled(expected) else None
+        ids = self._encode_apart(prompt) if ids is None else ids
         if prompt.add_bos and ids[: len(self.server_bos)] != self.server_bos:
             return self.server_bos + ids
         return ids
@@ -149,26 +241,45 @@ class LlamaCppTokenizer:
         at_start = all(i in self._vocabulary.special_ids for i in reversed(prefix))
         return TableDetokenizer(self._vocabulary.bytes_in_text, strip_first=self._vocabulary.adds_space and at_start)
 
-    def _parts(self, prompt: Prompt) -> list[tuple[str, bool]]:
-        """The text in order, cut where a caller's words spell a special token, even only in part."""
-        text, literal = prompt.text, literal_spans(prompt)
-        parts: list[tuple[str, bool]] = []
-        at = 0
-        for start, end in find_specials(text, self._vocabulary.special_strings) if literal else ():
-            if any(start < stop and begin < end for begin, stop in literal):
-                parts += [(text[at:start], True), (text[start:end], False)]
-                at = end
-        parts.append((text[at:], True))
-        return [part for part in parts if part[0]]
+    def _encode_apart(self, prompt: Prompt) -> list[int]:
+        parts = apart(prompt, self._vocabulary.special_strings)
+        content: list[str | int] = []
+        for (text, special), (before, _) in zip(parts, [("", False), *parts], strict=False):
+            if special:
+                content.append(-1 - self._vocabulary.ids[text])  # below 0, so that it is not mistaken for one found
+            elif text := text.lstrip(SPACES) if self._takes_spaces(before) else text:
+                content.append(text)
+        ids: list[int] = []
+        for token_id in self._split(content, specials=False):
+            if token_id < 0:
+                ids.append(-1 - token_id)
+            elif self._spelled((token_id,)):
+                ids += self._in_pieces(token_id)
+            else:
+                ids.append(token_id)
+        return ids
 
-    def _split_inside(self, text: str, *, specials: bool) -> list[int]:
-        """Not at the start of a text: a vocabulary that would put a space in front is shown a line break there."""
-        if not self._vocabulary.adds_space:
-            return self._split(text, specials=specials)
-        ids = self._split(_FENCE + text, specials=specials)
-        if ids[: len(self._fence)] == self._fence:
-            return ids[len(self._fence) :]
-        return self._split(text, specials=specials)
+    def _spelled(self, ids: Iterable[int]) -> list[int]:
+        """The special ones among them; not the unknown token, which stands for any character that has none."""
+        specials = self._vocabulary.special_ids
+        return [i for i in ids if i in specials and i != self._vocabulary.unknown_id]
+
+    def _takes_spaces(self, special: str) -> bool:
+        """Whether the spaces behind a special token go with it, by example."""
+        if special not in self._vocabulary.special_strings:
+            return False
+        if special not in self._taking:
+            self._taking[special] = len(self._split(special + "\n", specials=True)) == 1
+        return self._taking[special]
+
+    def _in_pieces(self, token_id: int) -> list[int]:
+        """Some vocabularies put a special token together even from plain text: then character by character."""
+        known = self._vocabulary.ids_by_bytes
+        ids: list[int] = []
+        for char in self._vocabulary.spellings[token_id]:
+            whole = known.get(char.encode())
+            ids += [known[bytes((byte,))] for byte in char.encode()] if whole is None else [whole]
+        return ids
 
     @cached_property
     def server_bos(self) -> list[int]:
@@ -177,20 +288,12 @@ class LlamaCppTokenizer:
         framed = self._split("a", specials=False, add_special=True)
         return framed[: len(framed) - len(plain)] if framed[-len(plain) :] == plain else framed[:1]
 
-    @cached_property
-    def _fence(self) -> list[int]:
-        return self._split(_FENCE, specials=False)
-
     def _spelling(self, token_id: int | None) -> str | None:
         return None if token_id is None else self._vocabulary.spellings[token_id]
 
 
-def literal_spans(prompt: Prompt) -> list[tuple[int, int]]:
-    """Where the text is the caller's words."""
-    spans: list[tuple[int, int]] = []
-    at = 0
-    for segment in prompt.segments:
-        if segment.literal:
-            spans.append((at, at + len(segment.text)))
-        at += len(segment.text)
-    return spans
+def _stretches(text: str, starts: Sequence[int]) -> list[str]:
+    """Cut in front of some of its special tokens. The server's time for one text grows by the square of their number;
+    what stands between two of them is split on its own in any case."""
+    cuts = [0, *starts[SPECIALS_A_TEXT::SPECIALS_A_TEXT], len(text)]
+    return [text[start:end] for start, end in pairwise(cuts) if start < end]

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from drivetrain.core.errors import LoadFailed
+from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.engines.llamacpp.gguf import as_text
 from drivetrain.text.pieces import byte_level_bytes
 
@@ -65,6 +66,11 @@ class Vocabulary:
     @property
     def size(self) -> int:
         return len(self.spellings)
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """In characters. Other kinds may make one token of a whole word that they do not know, or drop characters."""
+        return max(map(len, self.spellings)) if self._kind in {"gpt2", "llama"} else LONGEST_PIECE
 
     @property
     def adds_space(self) -> bool:

@@ -152,7 +152,7 @@ def _splitter(facts: Facts, asker: Asker, model: str) -> Splitter:
     if not facts.tokens:
         return NoSplitter()
     if facts.kind is Kind.LLAMACPP:
-        return LlamaCppSplitter(asker)
+        return LlamaCppSplitter(asker, facts.specials)
     return VllmSplitter(asker, model, facts) if facts.kind is Kind.VLLM else DrivetrainSplitter(asker, model)
 
 

@@ -12,14 +12,16 @@ from drivetrain.core.errors import EngineFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import FinishReason
+from drivetrain.core.wanted import check_wanted
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialect import AskUpstream, Facts, Kind, Learn, Reader
 from drivetrain.engines.remote.errors import Broken
-from drivetrain.engines.remote.spellings import ENDS, SPELLED, frame
+from drivetrain.engines.remote.spellings import ENDS, SPELLED, SUSPICIOUS, frame
+from drivetrain.text.spans import apart, find_specials, own_specials
 
 HONOURED = frozenset({
     "n", "seed", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",
-    "repetition_penalty", "logit_bias", "suppress_tokens",
+    "repetition_penalty", "logit_bias", "suppress_tokens", "cache_salt",
 })  # fmt: skip
 """Not presence and frequency penalties: llama.cpp counts the prompt's tokens for them, the contract does not. Not what
 holds for a part of the answer only, such as `min_tokens`: one request is one set of rules."""
@@ -74,8 +76,10 @@ class LlamaCppDialect:
         self.facts = facts
         self.path = f"{address.root}/completion"
         self._ask = ask
+        self._salted = False
 
     def body(self, request: EngineRequest, index: int) -> dict[str, Any]:
+        self._salted |= request.cache_salt is not None  # it knows no salts: from then on nobody sees what it has kept
         sampling = request.sampling
         banned = set(sampling.suppress_tokens)
         biases: list[tuple[int, float | bool]] = [(i, b) for i, b in sampling.logit_bias.items() if i not in banned]
@@ -86,7 +90,7 @@ class LlamaCppDialect:
             "stream": True,
             "return_tokens": True,
             "return_progress": True,
-            "cache_prompt": not request.seeded,
+            "cache_prompt": not request.seeded and not self._salted,
             "response_fields": ["stop", "stop_type", "tokens_predicted"],
             "samplers": _GREEDY_ORDER if sampling.greedy else _ORDER,
             "temperature": 0.0 if sampling.greedy else sampling.temperature,
@@ -193,28 +197,40 @@ def limit_of(request: EngineRequest) -> int:
 
 
 class LlamaCppSplitter:
-    """The prompt as one text; a caller's words that spell a special token are split on their own, as plain text."""
+    """The prompt as one text. Where a caller's words spell a special token, our own are named by their ids, and all
+    between them is plain text."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, specials: Mapping[str, int]) -> None:
         self._ask = ask
+        self._ids = specials
+        self._specials = frozenset(specials)
         self._server_bos: list[int] | None = None
 
     def encode(self, prompt: Prompt) -> list[int]:
-        words = "\n".join(segment.text for segment in prompt.segments if segment.literal)
-        if words and self._split(words, specials=True) != self._split(words, specials=False):
-            ids = [i for part in prompt.segments for i in self._split(part.text, specials=not part.literal)]
+        check_wanted()
+        if self._is_forged(prompt):
+            parts = apart(prompt, self._specials)
+            content = [-1 - self._ids[text] if special else text for text, special in parts]
+            ids = [-1 - i if i < 0 else i for i in self._split(content, specials=False)]
         else:
             ids = self._split(prompt.text, specials=True)
         if prompt.add_bos and ids[: len(self._bos())] != self._bos():
             return self._bos() + ids
         return ids
 
+    def _is_forged(self, prompt: Prompt) -> bool:
+        """Not all special tokens are known here, so what looks like one is asked for."""
+        if own_specials(prompt, self._specials) != find_specials(prompt.text, self._specials):
+            return True
+        words = [s.text for s in prompt.segments if s.literal and SUSPICIOUS.search(s.text)]
+        return bool(words) and self._split(words, specials=True) != self._split(words, specials=False)
+
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._ask("/detokenize", {"tokens": list(ids)})["content"])
 
-    def _split(self, text: str, *, specials: bool, framed: bool = False) -> list[int]:
-        body = {"content": text, "parse_special": specials, "add_special": framed}
-        return [int(i) for i in self._ask("/tokenize", body)["tokens"]] if text else []
+    def _split(self, content: str | Sequence[str | int], *, specials: bool, framed: bool = False) -> list[int]:
+        body = {"content": content, "parse_special": specials, "add_special": framed}
+        return [int(i) for i in self._ask("/tokenize", body)["tokens"]] if content else []
 
     def _bos(self) -> list[int]:
         """What the server begins a text with, by example."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from drivetrain.core.errors import Unsupported
 from drivetrain.core.prompt import Prompt
-from drivetrain.core.tokenizer import Detokenizer
+from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer
 from drivetrain.engines.remote.dialect import Facts, Splitter
 from drivetrain.text.detokenizers import TableDetokenizer
 
@@ -45,6 +45,10 @@ class RemoteTokenizer:
     @property
     def vocab_size(self) -> int:
         return self._facts.vocab_size
+
+    @property
+    def longest_piece(self) -> int:
+        return LONGEST_PIECE
 
     @property
     def bos_token(self) -> str | None:

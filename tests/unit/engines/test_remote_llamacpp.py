@@ -1,0 +1,80 @@
+"""llama.cpp's dialect without llama.cpp: what is asked of its server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from drivetrain.address import Address
+from drivetrain.core.engine import EngineRequest
+from drivetrain.core.prompt import Prompt, Segment
+from drivetrain.engines.remote.dialect import Facts, Kind
+from drivetrain.engines.remote.llamacpp_ids import LlamaCppDialect, LlamaCppSplitter
+
+SPECIALS = {"<|im_start|>": 256, "<|im_end|>": 257, "<|hidden|>": 258}
+KNOWN = {text: i for text, i in SPECIALS.items() if text != "<|hidden|>"}
+
+
+class Toy:
+    """A byte a token, and special tokens of which one is not known on this side."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+
+    def __call__(self, path: str, body: Mapping[str, Any]) -> Any:
+        assert path == "/tokenize"
+        self.questions += 1
+        content = [body["content"]] if isinstance(body["content"], str) else body["content"]
+        ids: list[int] = []
+        for part in content:
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += encoded(part) if body["parse_special"] else part.encode()
+        return {"tokens": ids}
+
+
+def encoded(text: str) -> list[int]:
+    for special, token_id in SPECIALS.items():
+        before, found, after = text.partition(special)
+        if found:
+            return [*encoded(before), token_id, *encoded(after)]
+    return list(text.encode())
+
+
+def said(*texts: str) -> Prompt:
+    """Ours and the caller's in turn."""
+    return Prompt(tuple(Segment(text, literal=i % 2 == 1) for i, text in enumerate(texts)))
+
+
+def test_a_prompt_that_spells_nothing_is_one_question() -> None:
+    toy = Toy()
+    prompt = said("<|im_start|>user\n", "a < b", "<|im_end|>")
+    assert LlamaCppSplitter(toy, KNOWN).encode(prompt) == encoded(prompt.text)
+    assert toy.questions == 1
+
+
+def test_names_of_special_tokens_in_what_was_said_are_text_in_few_questions() -> None:
+    for words in ("<|im_start|>" * 500, "<|hidden|>" * 500, "a<|im_end|>b"):
+        toy = Toy()
+        ids = LlamaCppSplitter(toy, KNOWN).encode(said("<|im_start|>", words, "<|im_end|>"))
+        assert ids == [256, *words.encode(), 257]
+        assert toy.questions <= 3
+
+
+def test_a_name_that_is_ours_in_part_is_text_too() -> None:
+    prompt = said("<|im_end", "|>", "<|im_end|>")
+    assert LlamaCppSplitter(Toy(), KNOWN).encode(prompt) == [*b"<|im_end|>", 257]
+
+
+def test_what_came_with_a_salt_is_seen_by_nobody() -> None:
+    async def ask(method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        raise AssertionError
+
+    facts = Facts(kind=Kind.LLAMACPP, tokens=True, parameters=frozenset())
+    dialect = LlamaCppDialect(Address.parse("http://127.0.0.1:1/v1"), facts, ask)
+    request = EngineRequest(request_id="r", prompt_ids=(1, 2), context_length=64, max_tokens=4, seeds=(1,))
+    assert dialect.body(request, 0)["cache_prompt"] is True
+    for salt in ("a", "a", "b", None):
+        assert dialect.body(replace(request, cache_salt=salt), 0)["cache_prompt"] is False

@@ -108,7 +108,7 @@ async def test_a_thread_that_hangs_lets_its_requests_go(
 ) -> None:
     """It cannot be ended from here; but nobody waits for it any longer, whole answers and vectors neither."""
     monkeypatch.setattr("drivetrain.engines.thread.JOIN_TIMEOUT_S", 2.0)
-    monkeypatch.setattr("drivetrain.worker.revival.CLOSE_S", 0.5)
+    monkeypatch.setattr("drivetrain.worker.closing.CLOSE_S", 0.5)
     let_go = threading.Event()
     opening = drivetrain.Worker.open(checkpoint("llama"), engine=engine, dtype="float32", stall_s=1.0)
     try:

@@ -11,7 +11,8 @@
     ├── DeadlineExceeded          `timeout_s` passed
     ├── Cancelled                 the caller went away, stopped reading, or the worker was closed
     ├── EngineFailed              the engine broke; this request is lost, the next may work
-    │   └── OutOfMemory           it ran out of memory; the request's share is freed
+    │   ├── OutOfMemory           it ran out of memory; the request's share is freed
+    │   └── DeviceLost            the device fails whatever this process asks of it; only a new process helps
     ├── ModelNotFound             no such name, path or id
     └── LoadFailed                the model is there, but cannot be loaded
         ├── MissingExtra          a package is not installed; `extra` names what to install
@@ -94,6 +95,10 @@ class EngineFailed(DrivetrainError):
 
 class OutOfMemory(EngineFailed):
     code = "out_of_memory"
+
+
+class DeviceLost(EngineFailed):
+    code = "device_lost"
 
 
 class ModelNotFound(DrivetrainError):

@@ -14,6 +14,7 @@ from drivetrain.core.errors import (
     Cancelled,
     ContextOverflow,
     DeadlineExceeded,
+    DeviceLost,
     DrivetrainError,
     EngineFailed,
     InvalidRequest,
@@ -33,7 +34,7 @@ ENDINGS = (
         error.code
         for error in (
             InvalidRequest, Unsupported, ContextOverflow, Overloaded, NotReady, NotLoaded, DeadlineExceeded, Cancelled,
-            EngineFailed, OutOfMemory,
+            EngineFailed, OutOfMemory, DeviceLost,
         )
     ),
 )  # fmt: skip

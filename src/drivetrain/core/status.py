@@ -62,5 +62,7 @@ class Status:
     """The share that is held of what requests may hold in keys and values, from 0 to 1."""
     preemptions: int = 0
     upstreams: tuple[bool, ...] = ()
+    lost: bool = False
+    """Whether only a new process helps: the device fails whatever this one asks of it."""
     memory: tuple[DeviceMemory, ...] = ()
     """Of the host, and of each device that the engine computes on."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,7 +15,10 @@ from drivetrain.core.errors import EngineFailed
 
 T = TypeVar("T")
 
-JOIN_TIMEOUT_S = 30.0
+JOIN_TIMEOUT_S = 15.0
+"""For which a thread may take to end its job; it hangs then. Longer than `worker.closing.CLOSE_S`, which tells that."""
+
+_PAUSE_S = 0.01
 
 
 class EngineThread:
@@ -92,8 +96,11 @@ class EngineThread:
     async def close(self) -> None:
         """Finish the running job and end the thread. Idempotent. What has no answer by then will have none."""
         self._stop()
+        end = time.monotonic() + JOIN_TIMEOUT_S
         try:
-            await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S)
+            # Not a join on another thread: that one would outlive a close that is cancelled.
+            while self.alive and not self._given_up.is_set() and time.monotonic() < end:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(_PAUSE_S)
         finally:
             self._given_up.set()
 

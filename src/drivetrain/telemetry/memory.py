@@ -25,7 +25,7 @@ def host_memory(pid: int | None = None, device: str = "cpu") -> DeviceMemory:
 def _resident(pid: int | None) -> int:
     try:
         with open(f"/proc/{pid or 'self'}/statm", "rb", buffering=0) as file:
-            return int(file.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            return max(0, int(file.read(128).split()[1])) * os.sysconf("SC_PAGE_SIZE")  # a system's own sums can dip
     except (OSError, ValueError, IndexError):
         if pid is not None:
             return 0

@@ -11,10 +11,16 @@ from drivetrain.core.errors import DrivetrainError, NotReady, Overloaded
 
 
 class Slot:
-    """The right to run. Released exactly once, however often `release` is called."""
+    """The right to run on one engine. Released exactly once, however often `release` is called."""
 
-    def __init__(self, release: Callable[[], None]) -> None:
+    def __init__(self, release: Callable[[], None], is_good: Callable[[], bool]) -> None:
         self._release: Callable[[], None] | None = release
+        self._is_good = is_good
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the engine that it is for is still the one that serves."""
+        return self._is_good()
 
     def release(self) -> None:
         release, self._release = self._release, None
@@ -25,39 +31,59 @@ class Slot:
 class Ticket:
     """A place in the queue. `wait` returns the slot; `give_up` makes it raise, and nothing is left behind."""
 
-    def __init__(self, slot: asyncio.Future[Slot], leave: Callable[[asyncio.Future[Slot]], None]) -> None:
+    def __init__(self, admission: Admission, slot: asyncio.Future[Slot]) -> None:
+        self._admission = admission
         self._slot = slot
-        self._leave = leave
 
     async def wait(self) -> Slot:
+        """A slot on an engine that may have failed between its grant and now would be worth nothing."""
         try:
-            return await asyncio.shield(self._slot)
+            while not (slot := await asyncio.shield(self._slot)).is_good:
+                slot.release()
+                self._slot = self._admission.join_again()
+            return slot
         except BaseException:
             self._withdraw()
             raise
 
     def give_up(self, error: DrivetrainError) -> None:
         if not self._slot.done():
-            self._leave(self._slot)
+            self._admission.leave(self._slot)
             self._slot.set_exception(error)
 
     def _withdraw(self) -> None:
         if not self._slot.done():
-            self._leave(self._slot)
+            self._admission.leave(self._slot)
             self._slot.cancel()
         elif not self._slot.cancelled() and self._slot.exception() is None:
             self._slot.result().release()
 
 
 class Admission:
-    """`alive` tells whether the engine can do anything at all."""
+    """`alive` tells whether the engine can do anything at all.
 
-    def __init__(self, *, max_running: int, max_waiting: int, alive: Callable[[], bool] = lambda: True) -> None:
+    Who waits, waits for an engine, not for this one: while it is replaced the line is held, and goes on with the next.
+    `patient`: another one will come in the place of one that is not alive, though nobody has said `hold` yet.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_running: int,
+        max_waiting: int,
+        alive: Callable[[], bool] = lambda: True,
+        patient: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._max_running = max_running
-        self._alive = alive
         self._max_waiting = max_waiting
+        self._alive = alive
+        self._patient = patient
+        self._returned: deque[asyncio.Future[Slot]] = deque()
+        """Those that had a slot on an engine that failed: first in line, and at most as many as ran."""
         self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._running = 0
+        self._num_engines = 0
+        self._held = False
         self._closed: str = ""
         self._idle = asyncio.Event()
         self._idle.set()
@@ -68,16 +94,21 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._returned) + len(self._waiting)
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether the engine has failed and another one will take its place."""
+        return not self._closed and (self._held or (self._patient() and not self._alive()))
 
     def enter(self) -> Ticket:
         """A place, at once. Raises `NotReady` when closed or dead, and `Overloaded` when the queue is full."""
-        if self._closed:
-            raise NotReady(self._closed, retry_after_s=5.0)
-        if not self._alive():
+        self._refuse_if_closed()
+        waits = self.waits_for_engine
+        if not waits and not self._alive():
             raise NotReady("the engine has ended; if it does not come back, start the worker anew", retry_after_s=5.0)
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
-        if self._running < self._max_running and not self._waiting:
+        if not waits and self._running < self._max_running and not self.waiting:
             self._grant(future)
         elif len(self._waiting) < self._max_waiting:
             self._waiting.append(future)
@@ -87,13 +118,40 @@ class Admission:
                 "try again shortly",
                 retry_after_s=1.0,
             )
-        return Ticket(future, self._waiting.remove)
+        return Ticket(self, future)
+
+    def enter_again(self) -> Ticket:
+        """For one whose engine failed before it gave anything: before all who never ran. Raises `NotReady`."""
+        return Ticket(self, self.join_again())
+
+    def join_again(self) -> asyncio.Future[Slot]:
+        self._refuse_if_closed()
+        future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        self._returned.append(future)
+        self._admit()
+        return future
+
+    def leave(self, future: asyncio.Future[Slot]) -> None:
+        (self._returned if future in self._returned else self._waiting).remove(future)
+
+    def hold(self) -> None:
+        """The engine has failed: nobody gets a slot until `open`, and those on it are worth nothing any more."""
+        self._held = True
+        self._num_engines += 1
+        self._running = 0
+        self._idle.set()
+
+    def open(self, max_running: int) -> None:
+        """Another engine serves, or the first one."""
+        self._max_running, self._held = max_running, False
+        self._admit()
 
     def close(self, why: str) -> None:
         """Refuse from now on, those that wait included."""
         self._closed = why
-        while self._waiting:
-            self._waiting.popleft().set_exception(NotReady(why, retry_after_s=5.0))
+        for line in (self._returned, self._waiting):
+            while line:
+                line.popleft().set_exception(NotReady(why, retry_after_s=5.0))
 
     async def idle(self, timeout_s: float) -> bool:
         """Wait until nothing runs; False if something still does when the time is up."""
@@ -102,14 +160,24 @@ class Admission:
                 await self._idle.wait()
         return self._running == 0
 
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise NotReady(self._closed, retry_after_s=5.0)
+
+    def _admit(self) -> None:
+        while self._running < self._max_running and self.waiting and not self.waits_for_engine:
+            self._grant((self._returned or self._waiting).popleft())
+
     def _grant(self, future: asyncio.Future[Slot]) -> None:
         self._running += 1
         self._idle.clear()
-        future.set_result(Slot(self._release))
+        engine = self._num_engines
+        future.set_result(Slot(lambda: self._release(engine), lambda: self._num_engines == engine))
 
-    def _release(self) -> None:
+    def _release(self, engine: int) -> None:
+        if engine != self._num_engines:
+            return  # it went with its engine
         self._running -= 1
-        while self._waiting and self._running < self._max_running:
-            self._grant(self._waiting.popleft())
+        self._admit()
         if not self._running:
             self._idle.set()

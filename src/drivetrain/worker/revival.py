@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
 
 from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
-from drivetrain.core.errors import EngineFailed
+from drivetrain.core.errors import DeviceLost, EngineFailed
 from drivetrain.worker.backoff import Backoff
-
-CLOSE_S = 25.0
-"""An engine that is not ended by then hangs where nothing reaches it."""
+from drivetrain.worker.closing import close
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +30,9 @@ class Reviver:
         self._since = time.monotonic()
 
     async def revive(self, old: Engine) -> tuple[Engine, EngineInfo]:
-        """Tries until it loads. Raises `Hung`. Cancelled, it leaves no engine behind."""
-        await _end(old)
+        """Tries until it loads. Raises `Hung` and `DeviceLost`. Cancelled, it leaves no engine behind."""
+        if not await close(old):
+            raise Hung("the engine hangs and cannot be ended; restart this process")
         lived_s = time.monotonic() - self._since
         while True:
             wait_s = self._backoff.wait_s(lived_s)
@@ -43,6 +41,8 @@ class Reviver:
             lived_s = 0.0
             try:
                 made = await self._load()
+            except (DeviceLost, Hung):
+                raise
             except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may work
                 _log.error("the engine of %s did not start: %s", self._spec.name, exc)
             else:
@@ -55,17 +55,6 @@ class Reviver:
         try:
             return engine, await engine.load(self._spec, self._progress)
         except BaseException:
-            await engine.close()
+            if not await close(engine):
+                raise Hung("an engine that did not load hangs and cannot be ended; restart this process") from None
             raise
-
-
-async def _end(engine: Engine) -> None:
-    began = time.monotonic()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(CLOSE_S):
-            try:
-                await engine.close()
-            except Exception:  # noqa: BLE001 - it has failed already
-                _log.exception("an engine that failed could not be closed well")
-    if time.monotonic() - began >= CLOSE_S:
-        raise Hung("the engine hangs and cannot be ended; restart this process")

@@ -1,4 +1,4 @@
-"""What is wrong with an engine, told from outside: it is dead, it does not move, or it has no memory left."""
+"""What is wrong with an engine, told from outside: it is dead, it does not move, or it fails whatever it is asked."""
 
 from __future__ import annotations
 
@@ -6,10 +6,39 @@ import time
 from collections.abc import Callable
 
 from drivetrain.core.engine import Health
-from drivetrain.core.errors import DrivetrainError, InvalidRequest, OutOfMemory, Overloaded
+from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 
 TIMES_OUT_OF_MEMORY = 3
 """So many requests in a row, and in between none that came to an answer and no token of any other."""
+
+TIMES_FAILED = 6
+"""The same for failures of any kind. More than the three attempts that clients make at one request: it may be at fault
+itself, and its client is served no better by an engine that is loaded anew."""
+
+
+class _InARow:
+    """Failures of one kind, as long as no request is answered and no token comes."""
+
+    def __init__(self, kind: type[DrivetrainError], limit: int, what: str) -> None:
+        self._kind = kind
+        self._limit = limit
+        self._what = what
+        self._num = 0
+        self._tokens = 0
+        """That had been given at the last one."""
+
+    def ended(self, error: DrivetrainError | None, tokens: int) -> None:
+        """What was refused, left by its client or too slow says nothing."""
+        if isinstance(error, self._kind):
+            self._num = self._num + 1 if tokens == self._tokens else 1
+            self._tokens = tokens
+        elif error is None:
+            self._num = 0
+
+    def complaint(self, tokens: int) -> str:
+        if self._num < self._limit or tokens != self._tokens:
+            return ""
+        return f"{self._num} requests in a row {self._what}"
 
 
 class Watchdog:
@@ -26,17 +55,19 @@ class Watchdog:
         self._looked = clock()
         self._wanted = False
         self._signs: tuple[float, int] = (0.0, 0)
-        self._out_of_memory = 0
-        self._tokens = 0
-        """That had been given when memory ran out for the last time."""
+        self._rows = (
+            _InARow(OutOfMemory, TIMES_OUT_OF_MEMORY, "ran out of memory"),
+            _InARow(EngineFailed, TIMES_FAILED, "failed in the engine, and no token came"),
+        )
+        self.lost: DeviceLost | None = None
+        """What no engine of this process gets over, if that has come."""
 
     def ended(self, error: DrivetrainError | None, tokens: int = 0) -> None:
-        """`tokens`: as many as were given in all until now."""
-        if isinstance(error, OutOfMemory):
-            self._out_of_memory = self._out_of_memory + 1 if tokens == self._tokens else 1
-            self._tokens = tokens
-        elif not isinstance(error, (InvalidRequest, Overloaded)):
-            self._out_of_memory = 0
+        """How a request ended that the engine had. `tokens`: as many as were given in all until now."""
+        if isinstance(error, DeviceLost):
+            self.lost = error
+        for row in self._rows:
+            row.ended(error, tokens)
 
     def complaint(self, health: Health, *, wanted: bool, tokens: int = 0) -> str:
         """In words; empty if nothing is wrong, or if the engine mends itself.
@@ -46,13 +77,13 @@ class Watchdog:
         self._count_stillness(health, tokens, wanted)
         if health.mends_itself:
             return ""
+        if self.lost is not None:
+            return self.lost.message
         if not health.alive:
             return health.detail or "the engine has ended"
         if self._still_s > self._stall_s:
             return f"the engine has not moved for {self._still_s:.0f} seconds"
-        if self._out_of_memory >= TIMES_OUT_OF_MEMORY and tokens == self._tokens:
-            return f"{self._out_of_memory} requests in a row ran out of memory"
-        return ""
+        return next(filter(None, (row.complaint(tokens) for row in self._rows)), "")
 
     def _count_stillness(self, health: Health, tokens: int, wanted: bool) -> None:
         now, signs = self._clock(), (health.last_progress, tokens)

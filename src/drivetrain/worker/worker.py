@@ -13,7 +13,7 @@ from typing import Any
 
 from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.engine import Engine, EngineInfo, Health, ModelSpec, Progress
+from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -43,17 +43,17 @@ from drivetrain.worker.measure import count, measure
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.metadata import describe
 from drivetrain.worker.prepare import Preparer
-from drivetrain.worker.revival import Hung, Reviver
+from drivetrain.worker.revival import Reviver
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import EventStream, Reader
+from drivetrain.worker.supervisor import Supervisor
 from drivetrain.worker.tracing import EmbeddingTrace, Traces, operation_of
-from drivetrain.worker.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 1.0
-ABORT_WAIT_S = 10.0
+ABORT_WAIT_S = 2.0
 """An aborted request is free after one more step; an engine that needs longer is closed under it."""
 
 COMPUTING = 2
@@ -85,22 +85,14 @@ class Worker:
     ) -> None:
         """`remake` gives another engine of the same kind, for when this one has failed. None: it is not replaced."""
         self.settings = settings or Settings()
-        self._engine = engine
         self._spec = spec
         self._traces = Traces(tracer or NoTracer(), spec.name)
         self._progress: Progress = progress or (lambda what, share: None)
-        self._state = State.LOADING
         self._info: EngineInfo | None = None
         self._chosen: Chosen | None = None
         self._metadata: Metadata | None = None
         self._capabilities: Capabilities | None = None
         self._preparer: Preparer | None = None
-        self._admission = Admission(max_running=0, max_waiting=0)
-        self._watchdog = Watchdog(self.settings.stall_s)
-        self._reviver: Reviver | None = None
-        if remake is not None and self.settings.restart:
-            self._reviver = Reviver(remake, spec, self._progress)
-        self._reviving: asyncio.Task[None] | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._media: MediaLoader | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -109,7 +101,17 @@ class Worker:
         self._all_read = asyncio.Event()
         self._all_read.set()
         self._stats = stats or Stats()
-        self._preemptions = 0  # of this engine, that are counted already
+        self._supervisor = Supervisor(
+            engine,
+            name=spec.name,
+            stall_s=self.settings.stall_s,
+            reviver=Reviver(remake, spec, self._progress) if remake is not None and self.settings.restart else None,
+            max_waiting=self.settings.max_waiting,
+            stats=self._stats,
+            serve=self._make_ready,
+            end_running=self._end_running,
+        )
+        self._admission = self._supervisor.admission
         self._memory = MemoryAverage()
         self._memory_read: tuple[DeviceMemory, ...] = ()
         self._memory_read_at = -MEMORY_AGE_S
@@ -118,12 +120,12 @@ class Worker:
 
     async def start(self) -> None:
         """Load the model. Raises what the engine's `load` raises, and is stopped then."""
-        if self._state is not State.LOADING or self._info is not None:
-            raise NotReady(f"the worker is {self._state.value}; a worker starts once")
+        if self.state is not State.LOADING or self._info is not None:
+            raise NotReady(f"the worker is {self.state.value}; a worker starts once")
         span = self._traces.load()
         try:
             self._info = await self._engine.load(self._spec, self._progress)
-            self._make_ready(self._info)
+            self._supervisor.ready(self._info)
         except BaseException as exc:
             span.end(error_type=error_type(exc))
             await self._shut()
@@ -132,7 +134,8 @@ class Worker:
         span.set({"drivetrain.engine": self._info.engine})
         span.end()
 
-    def _make_ready(self, info: EngineInfo) -> None:
+    def _make_ready(self, info: EngineInfo) -> int:
+        """For requests to the engine that this is told of. How many of them may run at once."""
         settings, tokenizer = self.settings, info.tokenizer
         chosen = choose(
             explicit=settings.family, tokenizer=tokenizer, architecture=info.architecture, name=self._spec.name
@@ -162,16 +165,11 @@ class Worker:
             media=self._media,
             executor=self._executor,
         )
-        self._admission = Admission(
-            max_running=capabilities.max_concurrency,
-            max_waiting=settings.max_waiting,
-            alive=lambda: self._engine.health().alive,
-        )
-        self._capabilities, self._chosen = capabilities, chosen
+        self._info, self._capabilities, self._chosen = info, capabilities, chosen
         self._metadata = describe(self._spec.name, info, chosen, eos_ids, defaults)
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch(), name="drivetrain-watch")
-        self._state = State.READY
+        return capabilities.max_concurrency
 
     def _declare(self, info: EngineInfo) -> Capabilities:
         concurrency = info.capabilities.max_concurrency
@@ -181,9 +179,9 @@ class Worker:
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Take no more requests, let the running ones end, cancel what is left after the grace time."""
-        if self._state in {State.READY, State.RESTARTING}:
-            self._state = State.DRAINING
-        await self._stop_reviving()
+        if self.state in {State.READY, State.RESTARTING}:
+            self._supervisor.state = State.DRAINING
+        await self._supervisor.stop_reviving()
         self._admission.close("the worker is shutting down; send this to another one")
         grace = self.settings.drain_s if grace_s is None else grace_s
         deadline = time.monotonic() + grace
@@ -193,7 +191,8 @@ class Worker:
                 await self._all_read.wait()
         for run in list(self._runs):
             run.interrupt(Cancelled("the worker shut down before this request was done"))
-        await self._admission.idle(ABORT_WAIT_S)
+        if not await self._admission.idle(ABORT_WAIT_S):
+            await self._supervisor.close()
 
     async def stop(self, grace_s: float | None = 0.0) -> None:
         """Drain, then free the model, its memory and its threads. Idempotent; a second call waits for the first.
@@ -205,21 +204,19 @@ class Worker:
         await asyncio.shield(self._stopping)
 
     async def _stop(self, grace_s: float | None) -> None:
-        if self._state is State.STOPPED:
+        if self.state is State.STOPPED:
             return
         await self.drain(grace_s)
         await self._shut()
 
     async def _shut(self) -> None:
-        self._state = State.STOPPED
+        self._supervisor.state = State.STOPPED
         self._admission.close("the worker is stopped")
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-        await self._stop_reviving()
-        self._count_preemptions(self._engine.health())
         try:
-            await self._engine.close()
+            await self._supervisor.close()
         finally:
             if self._media is not None:
                 self._media.close()
@@ -227,7 +224,7 @@ class Worker:
                 await asyncio.to_thread(self._executor.shutdown)
 
     async def __aenter__(self) -> Worker:
-        if self._state is State.LOADING:
+        if self.state is State.LOADING:
             await self.start()
         return self
 
@@ -238,7 +235,11 @@ class Worker:
 
     @property
     def state(self) -> State:
-        return self._state
+        return self._supervisor.state
+
+    @property
+    def _engine(self) -> Engine:
+        return self._supervisor.engine
 
     @property
     def metadata(self) -> Metadata:
@@ -257,7 +258,7 @@ class Worker:
         """How things stand now. This may be asked from any thread, also while requests come and go."""
         health = self._engine.health()
         return Status(
-            state=self._state,
+            state=self.state,
             running=self._admission.running,
             waiting=self._admission.waiting,
             max_waiting=self.settings.max_waiting,
@@ -267,8 +268,9 @@ class Worker:
             engine_alive=health.alive,
             last_progress_s=max(0.0, time.monotonic() - health.last_progress),
             kv_used=self._kv_used() if health.kv_used is None else health.kv_used,
-            preemptions=self._stats.preemptions + self._uncounted(health),
+            preemptions=self._stats.preemptions + self._supervisor.uncounted(health),
             upstreams=health.upstreams,
+            lost=self._supervisor.lost,
             memory=self._memory_now(),
         )
 
@@ -385,7 +387,7 @@ class Worker:
         try:
             items = check_embedding(inputs, timeout_s, self._capabilities)
             limit = min(timeout_s or self.settings.timeout_s, self.settings.max_timeout_s)
-            made = await self._embed_within(limit, self._embed(items, self._info, self._preparer, trace))
+            made = await self._embed_within(limit, self._embed(items, trace))
         except BaseException as exc:
             error = exc
             if isinstance(exc, DrivetrainError):
@@ -394,7 +396,8 @@ class Worker:
         finally:
             trace.close(made, error)
             self._stats.endings[ending(error)] += 1
-            self._watchdog.ended(error if isinstance(error, DrivetrainError) else None, self._stats.completion_tokens)
+            if error is None or (isinstance(error, EngineFailed) and type(error) is not EngineFailed):
+                self._supervisor.ended(error)  # that a text has no vector says nothing of the engine
             logbook.embedded(request_id, self._spec.name, error, made, time.monotonic() - began)
         self._stats.prompt_tokens += made.usage.prompt_tokens
         return made
@@ -406,24 +409,19 @@ class Worker:
         except TimeoutError:
             raise DeadlineExceeded(f"the embeddings were not done within their {limit:g} seconds") from None
 
-    async def _embed(
-        self,
-        inputs: Sequence[str | tuple[int, ...]],
-        info: EngineInfo,
-        preparer: Preparer,
-        trace: EmbeddingTrace,
-    ) -> Embeddings:
+    async def _embed(self, inputs: Sequence[str | tuple[int, ...]], trace: EmbeddingTrace) -> Embeddings:
         """A cancelled call (a deadline too) holds its slot until the engine has let go of it."""
         trace.phase("queue")
         entered = time.monotonic()
         slot = await self._admission.enter().wait()
         self._stats.queue_s.observe(time.monotonic() - entered)
+        engine, info, preparer = self.engine, self.info, self.preparer  # of now: it may have waited for them
         try:
             trace.phase("prepare")
             context = trace.context
             items = await tokenize_inputs(inputs, info, context, preparer.on_thread)
             trace.phase("embed")
-            vectors = await self._engine.embed(items)
+            vectors = await engine.embed(items)
         finally:
             slot.release()
             self._stats.request_s.observe(time.monotonic() - entered)
@@ -458,7 +456,8 @@ class Worker:
         if not self._runs:
             self._all_read.set()
         count(self._stats, run, error)
-        self._watchdog.ended(error, self._stats.completion_tokens)
+        if run.times.prepared is not None:
+            self._supervisor.ended(error)
         now = self._memory_now()
         metrics = measure(run, now, self._memory.add(now))
         logbook.ended(run, error, metrics)
@@ -468,14 +467,6 @@ class Worker:
         """Of a request that has no run."""
         self._stats.endings[error.code] += 1
         logbook.refused(request_id, self._spec.name, error)
-
-    def _count_preemptions(self, health: Health) -> None:
-        """An engine counts its own, and tells of none once it is closed."""
-        self._stats.preemptions += self._uncounted(health)
-        self._preemptions = health.preemptions
-
-    def _uncounted(self, health: Health) -> int:
-        return max(0, health.preemptions - self._preemptions)
 
     def _memory_now(self) -> tuple[DeviceMemory, ...]:
         """A device that is broken cannot say what it holds; that must not hide how the request ended."""
@@ -499,48 +490,17 @@ class Worker:
                 unread, idle_s = run.sink.unread, time.monotonic() - run.sink.last_read
                 if unread > settings.max_unread or (unread and idle_s > settings.reader_timeout_s):
                     run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
-            if self._state is State.READY:
-                why = self._watchdog.complaint(
-                    self._engine.health(), wanted=self._admission.running > 0, tokens=self._stats.completion_tokens
-                )
-                if why:
-                    self._give_up_engine(why)
+            self._supervisor.look()
 
-    def _give_up_engine(self, why: str) -> None:
-        """Nothing that runs outlives its engine; what comes meanwhile is told to come back."""
-        _log.error("%s: %s", self._spec.name, why)
-        if self._reviver is None:
-            self._state = State.FAILED
-            self._admission.close(f"{why}; it is not started again: restart the process")
-        else:
-            self._state = State.RESTARTING
-            self._admission.close(f"{why}; it is being started again")
-            self._reviving = asyncio.create_task(self._revive(self._reviver), name="drivetrain-revive")
+    def _end_running(self, why: str) -> None:
+        """What runs does not outlive its engine. What waits in line waits for the next one."""
         for run in list(self._runs):
-            run.interrupt(EngineFailed(why))
-
-    async def _revive(self, reviver: Reviver) -> None:
-        self._count_preemptions(self._engine.health())
-        try:
-            self._engine, self._info = await reviver.revive(self._engine)
-        except Hung as exc:
-            _log.critical("%s: %s", self._spec.name, exc)
-            self._admission.close(exc.message)
-            self._state = State.FAILED
-            return
-        self._preemptions = 0
-        self._stats.restarts += 1
-        self._watchdog = Watchdog(self.settings.stall_s)
-        self._make_ready(self._info)
-
-    async def _stop_reviving(self) -> None:
-        if self._reviving is not None:
-            self._reviving.cancel()
-            await asyncio.gather(self._reviving, return_exceptions=True)
+            if run.times.admitted is not None:
+                run.interrupt(EngineFailed(why))
 
     def _not_ready(self, request_id: str | None = None) -> NotReady:
         """`request_id`: of a request, which has its line in the log then."""
-        error = NotReady(f"the worker is {self._state.value}", retry_after_s=5.0)
+        error = NotReady(f"the worker is {self.state.value}", retry_after_s=5.0)
         if request_id is not None:
             logbook.refused(request_id, self._spec.name, error)
         return error

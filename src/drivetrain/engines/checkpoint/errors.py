@@ -6,13 +6,27 @@ import gc
 import re
 import traceback
 
-from drivetrain.core.errors import DrivetrainError, EngineFailed, LoadFailed, MissingExtra, OutOfMemory
+from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, LoadFailed, MissingExtra, OutOfMemory
 from drivetrain.engines.wording import one_line
 
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc|alloc_failed",
     re.IGNORECASE,
 )
+
+_DEVICE_LOST = re.compile(
+    r"\b(?:CUDA|HIP|NCCL|Triton)\b.{0,80}?"
+    r"(?:device-side assert|illegal memory access|illegal instruction|illegal address|misaligned address"
+    r"|unspecified launch failure|launch timed out|invalid program counter|hardware stack error"
+    r"|\bECC\b|NVLink error|unhandled (?:cuda|hip|system) error|unknown error)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""After these the process's context on the device is gone: all that it asks of the device fails, a load too. The name
+of the library stands before them, so that no text that a model or a user wrote is taken for one."""
+
+
+def is_device_lost(exc: BaseException) -> bool:
+    return isinstance(exc, RuntimeError) and _DEVICE_LOST.search(str(exc)) is not None
 
 
 def is_out_of_memory(exc: BaseException) -> bool:
@@ -26,8 +40,10 @@ def while_running(exc: BaseException) -> DrivetrainError:
     if isinstance(exc, DrivetrainError):
         return exc
     traceback.clear_frames(exc.__traceback__)
-    if is_out_of_memory(exc):
-        error: DrivetrainError = OutOfMemory(
+    if is_device_lost(exc):
+        error: DrivetrainError = _device_lost(exc)
+    elif is_out_of_memory(exc):
+        error = OutOfMemory(
             "the model ran out of memory on this request; send a shorter prompt or a smaller max_tokens"
         )
     else:
@@ -42,7 +58,9 @@ def while_loading(exc: BaseException, *, engine: str) -> DrivetrainError:
     if isinstance(exc, DrivetrainError):
         return exc
     error: DrivetrainError
-    if is_out_of_memory(exc):
+    if is_device_lost(exc):
+        error = _device_lost(exc)
+    elif is_out_of_memory(exc):
         error = OutOfMemory("there is not enough memory to load this model; try a smaller dtype or another device")
     elif isinstance(exc, ImportError):
         error = _missing(exc, engine)
@@ -63,6 +81,10 @@ def while_loading(exc: BaseException, *, engine: str) -> DrivetrainError:
         )
     error.__cause__ = exc
     return error
+
+
+def _device_lost(exc: BaseException) -> DeviceLost:
+    return DeviceLost(f"the device has failed, and this process cannot use it any more: {one_line(exc)}")
 
 
 def _clear_frames(exc: BaseException | None) -> None:

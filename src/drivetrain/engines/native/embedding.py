@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from drivetrain.core.errors import DrivetrainError, EngineFailed, OutOfMemory
+from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.pooling import Pooled
 from drivetrain.engines.native.attention import Stage
@@ -216,6 +216,8 @@ class Embedder:
 
     def _failed(self, pieces: list[Piece], exc: BaseException) -> list[CallOver]:
         error = errors.while_running(exc)
+        if isinstance(error, DeviceLost):
+            raise error  # which ends every request, not these calls alone
         calls = dict.fromkeys(piece.text.call for piece in pieces)
         over = [self._end(call, errors.again(error)) for call in calls]
         pieces.clear()

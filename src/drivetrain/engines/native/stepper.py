@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.engine import IdLogprobs, PromptStep, Step, TokenStep
-from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, OutOfMemory
+from drivetrain.core.errors import (
+    ContextOverflow,
+    DeviceLost,
+    DrivetrainError,
+    EngineFailed,
+    InvalidRequest,
+    OutOfMemory,
+)
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.kv import BooksDisagree, must
@@ -247,8 +254,10 @@ class Stepper:
 
 
 def _typed(exc: BaseException) -> DrivetrainError:
-    """What the failed frames held is let go."""
+    """What the failed frames held is let go. Raises `DeviceLost`: that ends every request, not one."""
     error = errors.while_running(exc)
+    if isinstance(error, DeviceLost):
+        raise error
     if isinstance(error, OutOfMemory):
         with contextlib.suppress(Exception):  # a device that is broken says so to the next request as well
             errors.free_cached_memory()

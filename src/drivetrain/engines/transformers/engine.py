@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step, StepSink
-from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, OutOfMemory
+from drivetrain.core.errors import Cancelled, DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.checkpoint import errors
@@ -29,6 +29,7 @@ class TransformersEngine:
         self._running: dict[StepChannel, Any] = {}
         self._embedding = 0
         self._closed = False
+        self._lost: DeviceLost | None = None
         self._last_progress = time.monotonic()
         self.steps_run = 0
 
@@ -70,15 +71,15 @@ class TransformersEngine:
         def emit(step: Step) -> None:
             post(loop, lambda: channel.push(step))
 
-        if self._closed or self._loaded is None:
-            channel.release(EngineFailed("the engine is closed"))
+        if self._closed or self._loaded is None or self._lost is not None:
+            channel.release(errors.again(self._lost) if self._lost else EngineFailed("the engine is closed"))
             return channel
         generation = Generation(request, self._loaded, emit, self._count_step)
         self._running[channel] = generation
         outcome: list[DrivetrainError | None] = [EngineFailed("the engine's thread broke on this request")]
         self._thread.submit(
             lambda: outcome.append(self._run(generation)),
-            then=lambda: post(loop, lambda: self._release(channel, outcome[-1])),
+            then=lambda: post(loop, lambda: self._ended(channel, outcome[-1])),
         )
         return channel
 
@@ -102,6 +103,9 @@ class TransformersEngine:
         self._embedding += 1
         try:
             return await self._thread.call(work, on_cancel=given_up.set)
+        except DeviceLost as exc:
+            self._lose(exc)
+            raise
         finally:
             self._embedding -= 1
 
@@ -112,7 +116,8 @@ class TransformersEngine:
 
     def health(self) -> Health:
         active = len(self._running) + self._embedding
-        return Health(not self._closed and self._thread.alive, active, self._last_progress)
+        alive = not self._closed and self._lost is None and self._thread.alive
+        return Health(alive, active, self._last_progress, self._lost.message if self._lost is not None else "")
 
     async def close(self) -> None:
         self._closed = True
@@ -128,6 +133,18 @@ class TransformersEngine:
     def _count_step(self) -> None:
         self.steps_run += 1
         self._last_progress = time.monotonic()
+
+    def _ended(self, channel: StepChannel, error: DrivetrainError | None) -> None:
+        self._release(channel, error)
+        if isinstance(error, DeviceLost):
+            self._lose(error)
+
+    def _lose(self, error: DeviceLost) -> None:
+        """Nothing that waits for the thread could be computed any more."""
+        self._lost = error
+        for channel, generation in list(self._running.items()):
+            generation.abort()
+            self._release(channel, errors.again(error))
 
     def _release(self, channel: StepChannel, error: DrivetrainError | None) -> None:
         self._running.pop(channel, None)

@@ -8,6 +8,7 @@ import dataclasses
 import gc
 import logging
 import os
+import signal
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -22,6 +23,8 @@ from drivetrain.engines.vllm.seen import Seen, listener
 
 WATCH_S = 0.2
 FIRST_ANSWER_S = 300.0
+SHUTDOWN_S = 5.0
+"""For which vLLM may take to end its processes; then they are killed, as one that is stopped or hangs must be."""
 
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -179,7 +182,12 @@ class Core:
         """vLLM lies in cycles that hold sockets, and what is left of it when the interpreter ends fails aloud."""
         if self._llm is None:
             return
-        await asyncio.to_thread(self._llm.shutdown)
+        pids, shutting = self.pids, asyncio.ensure_future(asyncio.to_thread(self._llm.shutdown))
+        if not (await asyncio.wait({shutting}, timeout=SHUTDOWN_S))[0]:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        await shutting
         self._llm = None
         guard, self._guard = self._guard, None
         if guard is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step, StepSink
-from drivetrain.core.errors import DrivetrainError, EngineFailed
+from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed
 from drivetrain.core.results import DeviceMemory
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.channel import StepChannel
@@ -23,7 +23,7 @@ from drivetrain.engines.vllm.generation import Generation
 from drivetrain.engines.vllm.options import batch_size, engine_arguments, with_images
 from drivetrain.engines.vllm.seen import Seen
 
-TOLD_S = 5.0
+TOLD_S = 2.0
 """For which vLLM may take to answer that it has let go of what was running. It is shut down then all the same."""
 
 
@@ -42,6 +42,7 @@ class VllmEngine:
         self._leaving: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count()
         self._closed = False
+        self._lost = ""
         self._last_progress = time.monotonic()
         self.steps_run = 0
 
@@ -83,8 +84,8 @@ class VllmEngine:
         channel = StepChannel(
             sink, on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index)
         )
-        if self._core is None or self._tokenizer is None or self._closed or not self._core.alive:
-            channel.release(EngineFailed("the engine is closed" if self._closed else errors.DEAD))
+        if self._core is None or self._tokenizer is None or self._closed or self._lost or not self._core.alive:
+            channel.release(EngineFailed("the engine is closed" if self._closed else self._lost or errors.DEAD))
             return channel
 
         def emit(step: Step) -> None:
@@ -109,13 +110,13 @@ class VllmEngine:
         return ()
 
     def health(self) -> Health:
-        alive = not self._closed and self._core is not None and self._core.alive
+        alive = not self._closed and not self._lost and self._core is not None and self._core.alive
         seen = self._core.seen if self._core is not None else Seen()
         return Health(
             alive,
             len(self._running),
             self._last_progress,
-            "" if alive or self._closed else errors.DEAD,
+            "" if alive or self._closed else self._lost or errors.DEAD,
             kv_used=seen.kv_used if self._running else 0.0,  # an abort is followed by no step that would tell
             preemptions=seen.preemptions,
         )
@@ -144,7 +145,7 @@ class VllmEngine:
 
     def _done(self, channel: StepChannel, generation: Generation, task: asyncio.Task[None]) -> None:
         """The one end of every request. Those that were left before their end are waited for in vLLM."""
-        error = None if task.cancelled() else _error(task.exception())
+        error = None if task.cancelled() else self._error(task.exception())
         if not generation.ids:
             self._release(channel, error)
             return
@@ -167,9 +168,14 @@ class VllmEngine:
     def _died(self) -> None:
         """Every request ends at once, whatever vLLM may still say of it."""
         for channel, task in list(self._running.items()):
-            self._release(channel, EngineFailed(errors.DEAD))
+            self._release(channel, EngineFailed(self._lost or errors.DEAD))
             task.cancel()
 
-
-def _error(exc: BaseException | None) -> DrivetrainError | None:
-    return None if exc is None else errors.while_running(exc)
+    def _error(self, exc: BaseException | None) -> DrivetrainError | None:
+        """A device that is lost is lost to vLLM's process, which is ended; another one may use it."""
+        error = None if exc is None else errors.while_running(exc)
+        if not isinstance(error, DeviceLost):
+            return error
+        self._lost = error.message
+        self._died()
+        return EngineFailed(error.message)

@@ -1,0 +1,26 @@
+"""The end of an engine, which always comes: what does not end in time hangs, and nobody waits for it any longer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from drivetrain.core.engine import Engine
+
+CLOSE_S = 12.0
+"""Longer than any engine needs that can be ended: one step of a model, or the killing of its processes."""
+
+_log = logging.getLogger(__name__)
+
+
+async def close(engine: Engine) -> bool:
+    """Free all that it holds. False if it hangs, and so may hold its memory as long as this process lives."""
+    try:
+        async with asyncio.timeout(CLOSE_S) as limit:
+            await engine.close()
+    except TimeoutError:
+        if not limit.expired():
+            _log.exception("an engine could not be closed well")
+    except Exception:  # noqa: BLE001 - there is nothing more to do for it
+        _log.exception("an engine could not be closed well")
+    return not limit.expired()

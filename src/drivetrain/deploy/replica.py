@@ -123,6 +123,8 @@ class Replica:
         way = await self._outlets.way(reply)
         reader, link = Reader(), None if way is None else _ByLink(way)
         try:
+            if self.worker.state is State.RESTARTING:  # it could wait here, but others may take it at once
+                raise NotReady("the engine of this replica is being started again", retry_after_s=5.0)
             run = self.worker.submit(request, link or reader)
         except DrivetrainError as exc:
             yield wire.dump_ending(exc)

@@ -108,7 +108,7 @@ class Fleet:
 
     @property
     def lost(self) -> bool:
-        """Whether one has failed that nothing here will start again: only a new process helps."""
+        """Whether one has failed that only a new process starts again."""
         return not self._replaced and any(member.lost for member in self._members)
 
     def report(self) -> list[dict[str, Any]]:

@@ -44,6 +44,8 @@ class Member:
     failure: str = ""
     failures: int = 0
     retry_at: float = 0.0
+    device_lost: bool = False
+    """Whether it has met a device that is lost to this process."""
     num_loads: int = 0
     num_failed_loads: int = 0
     num_unloads: int = 0
@@ -84,13 +86,16 @@ class Member:
 
     @property
     def lost(self) -> bool:
-        """Whether a borrowed one will never serve again."""
-        return self.worker is not None and self.borrowed and self.worker.state is State.FAILED
+        """Whether only a new process helps: nothing here loads a borrowed one again, or where the device is lost."""
+        worker = self.worker
+        failed = worker is not None and worker.state is State.FAILED and (self.borrowed or worker.status.lost)
+        return self.device_lost or failed
 
     @property
     def should_serve(self) -> bool:
         """As one does that is loaded or pinned. One whose broken engine is not gone is at fault too: it may hang."""
-        return self.pinned or self.worker is not None or (self.stage is Stage.UNLOADING and self.failure != "")
+        leaves_broken = self.stage is Stage.UNLOADING and self.failure != ""
+        return self.pinned or self.worker is not None or leaves_broken or self.device_lost
 
     @property
     def stats(self) -> Stats:
@@ -172,6 +177,7 @@ class Member:
         assert not self.leases
         if not self.failure:
             self.failures = 0
+        self.device_lost |= owned.status.lost
         self.stage, self.worker, self.owned = Stage.UNLOADING, None, None
         return owned
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from drivetrain.core.errors import DrivetrainError, OutOfMemory
+from drivetrain.core.errors import DeviceLost, DrivetrainError, OutOfMemory
 from drivetrain.fleet.failure import let_go, reason
 from drivetrain.fleet.member import Member
 from drivetrain.fleet.offer import Opened
@@ -55,6 +55,7 @@ class Moves:
         except Exception as exc:  # noqa: BLE001 - whatever a model does, the others go on
             failed = exc
             member.failed(reason(exc), self._clock())
+            member.device_lost |= isinstance(exc, DeviceLost)
             expected = isinstance(exc, DrivetrainError)
             _log.warning("%s could not be loaded: %s", member.name, exc, exc_info=None if expected else exc)
             let_go(exc)  # others are loaded before it is raised

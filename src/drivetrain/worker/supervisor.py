@@ -113,8 +113,8 @@ class Supervisor:
             self.engine, info = await reviver.revive(old)
             self._preemptions = 0
             self._watchdog = Watchdog(self._stall_s)
-            self._stats.restarts += 1
             self.ready(info)
+            self._stats.restarts += 1
         except Hung as exc:
             self._fail(exc.message)
         except Exception as exc:  # noqa: BLE001 - nobody waits for this task who could hear of it
@@ -145,7 +145,7 @@ class Supervisor:
 
     def count_preemptions(self) -> None:
         """An engine counts its own, and tells of none once it is closed."""
-        health = self.engine.health()
+        health = self._health()
         self._stats.preemptions += self.uncounted(health)
         self._preemptions = health.preemptions
 

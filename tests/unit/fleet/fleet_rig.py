@@ -17,6 +17,7 @@ from drivetrain.fleet.policy import Limits
 
 class StubStatus:
     engine_alive = True
+    lost = False
 
 
 class StubWorker:

@@ -281,8 +281,8 @@ def test_the_watchdog_counts_what_ran_out_of_memory_in_a_row() -> None:
         assert dog.complaint(health(), wanted=False) == ""
     dog.ended(OutOfMemory("x"))
     assert "3 requests in a row" in dog.complaint(health(), wanted=False)
-    for error in (Cancelled("x"), DeadlineExceeded("x")):  # whoever left, the engine has answered nobody since
-        dog.ended(error)
+    for left in (Cancelled("x"), DeadlineExceeded("x")):  # the engine has answered nobody since
+        dog.ended(left)
         assert "3 requests in a row" in dog.complaint(health(), wanted=False)
     dog.ended(None)
     assert dog.complaint(health(), wanted=False) == ""

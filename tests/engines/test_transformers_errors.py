@@ -52,7 +52,7 @@ def test_every_error_class_of_torch_is_mapped() -> None:
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), OutOfMemory, OutOfMemory),
         (RuntimeError("MPS backend out of memory"), OutOfMemory, OutOfMemory),
         (OSError(12, "Cannot allocate memory"), OutOfMemory, OutOfMemory),
-        (RuntimeError("CUDA error: device-side assert triggered"), EngineFailed, LoadFailed),
+        (RuntimeError("CUDA error: device-side assert triggered"), DeviceLost, DeviceLost),
         (ValueError("bad"), EngineFailed, LoadFailed),
         (IndexError("bad"), EngineFailed, LoadFailed),
         (KeyError("bad"), EngineFailed, LoadFailed),

@@ -258,6 +258,18 @@ class Unusable(FakeEngine):
         return info
 
 
+class Gated(FakeEngine):
+    """Loads when it may."""
+
+    def __init__(self, gate: asyncio.Event) -> None:
+        super().__init__(STEADY)
+        self._gate = gate
+
+    async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        await self._gate.wait()
+        return await super().load(spec, progress)
+
+
 class Lost(FakeEngine):
     async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
         await super().load(spec, progress)
@@ -307,20 +319,21 @@ async def test_one_that_cannot_say_how_it_is_is_replaced() -> None:
 
 
 async def test_the_line_waits_for_the_next_engine() -> None:
-    first = FakeEngine(STEADY)
-    async with worker_of(first, FakeEngine(STEADY), max_running=1, max_waiting=3) as worker:
+    first, gate = FakeEngine(STEADY), asyncio.Event()
+    async with worker_of(first, Gated(gate), max_running=1, max_waiting=3) as worker:
         stream = worker.stream(**ENDLESS)
         await read_until_delta(stream)
         waiting = [asyncio.ensure_future(outcome(worker.generate(prompt="x", max_tokens=3)))]
-        late = asyncio.ensure_future(outcome(worker.generate(prompt="x", timeout_s=0.01)))
-        await until(lambda: worker.status.waiting == 2)
+        await until(lambda: worker.status.waiting == 1)
         first.die()
         await until(lambda: worker.state is State.RESTARTING)
-        assert isinstance(await late, DeadlineExceeded)
+        assert isinstance(await outcome(worker.generate(prompt="x", timeout_s=0.01)), DeadlineExceeded)
         waiting += [asyncio.ensure_future(outcome(worker.generate(prompt="x", max_tokens=3))) for _ in range(2)]
-        vectors = asyncio.ensure_future(outcome(worker.embed("x")))
-        await until(lambda: worker.status.waiting == 3 and vectors.done())
-        assert isinstance(vectors.result(), Overloaded), "the line is as long as ever"
+        await until(lambda: worker.status.waiting == 3)
+        for more in (worker.embed("x"), worker.generate(prompt="x")):
+            assert isinstance(await outcome(more), Overloaded), "the line is no longer than at any time"
+        assert worker.state is State.RESTARTING
+        gate.set()
         assert [answer.usage.completion_tokens for answer in await asyncio.gather(*waiting)] == [3, 3, 3]
         assert (worker.state, worker.stats.restarts) == (State.READY, 1)
         await outcome(stream.aclose())

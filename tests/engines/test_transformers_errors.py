@@ -13,6 +13,7 @@ import pytest
 
 import drivetrain
 from drivetrain.core.errors import (
+    DeviceLost,
     DrivetrainError,
     EngineFailed,
     InvalidRequest,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drivetrain.core.engine import Engine, EngineRequest, Health, ModelSpec, WeightsFormat
+from drivetrain.core.engine import Engine, EngineInfo, EngineRequest, Health, ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
@@ -37,14 +37,27 @@ class Garage:
     def __init__(self, *scripts: Script) -> None:
         self._scripts = list(scripts)
         self.made: list[FakeEngine] = []
+        self.open = asyncio.Event()
+        """While it is cleared, engines do not load."""
+        self.open.set()
 
     def __call__(self) -> Engine:
         script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
-        self.made.append(FakeEngine(script))
+        self.made.append(Gated(script, self.open))
         return self.made[-1]
 
     def worker(self, **settings: Any) -> Worker:
         return Worker(self(), SPEC, Settings(**settings), remake=self)
+
+
+class Gated(FakeEngine):
+    def __init__(self, script: Script, gate: asyncio.Event) -> None:
+        super().__init__(script)
+        self._gate = gate
+
+    async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        await self._gate.wait()
+        return await super().load(spec, progress)
 
 
 STEADY = Script(repeat=True, step_delay_s=0.005)
@@ -68,8 +81,9 @@ async def test_a_dead_engine_is_replaced() -> None:
         running = [worker.stream(**ENDLESS) for _ in range(2)]
         for stream in running:
             await read_until_delta(stream)
-        waiting = asyncio.ensure_future(worker.generate(**ENDLESS))
+        waiting = asyncio.ensure_future(worker.generate(prompt="x", max_tokens=3))
         await until(lambda: worker.status.waiting == 1)
+        garage.open.clear()
         garage.made[0].die("it was killed")
         for stream in running:
             with pytest.raises(EngineFailed, match="it was killed"):
@@ -78,8 +92,9 @@ async def test_a_dead_engine_is_replaced() -> None:
         newcomer = asyncio.ensure_future(worker.generate(prompt="x", max_tokens=2))
         await until(lambda: worker.status.waiting == 2)
         assert worker.status.running == 0
+        garage.open.set()
         await until(lambda: worker.state is State.READY)
-        assert (await waiting).usage.completion_tokens == 4000
+        assert (await waiting).usage.completion_tokens == 3
         assert (await newcomer).usage.completion_tokens == 2
         assert (await worker.generate(prompt="x", max_tokens=3)).usage.completion_tokens == 3
         assert worker.stats.restarts == 1

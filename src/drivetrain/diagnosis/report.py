@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from drivetrain.core.errors import DeadlineExceeded, EngineFailed, OutOfMemory
+from drivetrain.core.errors import DeadlineExceeded, DeviceLost, EngineFailed, OutOfMemory
 
-FAILURES = (EngineFailed.code, OutOfMemory.code, DeadlineExceeded.code)
+FAILURES = (EngineFailed.code, OutOfMemory.code, DeviceLost.code, DeadlineExceeded.code)
 """Endings that are no fault of the caller, of requests that had been taken."""
 
 

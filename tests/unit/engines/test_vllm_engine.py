@@ -146,6 +146,28 @@ async def test_a_death_ends_every_request_at_once(engine: VllmEngine, core: Scri
     assert len(await all_of(StepReading(engine, request()))) == 4
 
 
+async def test_a_device_that_its_process_has_lost_is_the_end_of_that_process(
+    engine: VllmEngine, core: ScriptedCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may use it, so it is not lost to this one: the engine is not alive, and is replaced."""
+    other = StepReading(engine, request())
+    await anext(other)
+
+    async def broken(*_: Any) -> AsyncGenerator[Any, None]:
+        for nothing in ():
+            yield nothing
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(core, "outputs", broken)
+    for stream in (StepReading(engine, request()), other, StepReading(engine, request())):
+        with pytest.raises(EngineFailed, match="device has failed") as caught:
+            await all_of(stream)
+        assert type(caught.value) is EngineFailed
+    assert not engine.busy
+    assert not engine.health().alive
+    assert "device has failed" in engine.health().detail
+
+
 async def test_bans_that_leave_nothing_never_reach_vllm(engine: VllmEngine, core: ScriptedCore) -> None:
     with pytest.raises(InvalidRequest):
         await all_of(StepReading(engine, request(sampling=Sampling(suppress_tokens=tuple(range(50))))))

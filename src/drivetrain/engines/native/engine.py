@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, StepSink
-from drivetrain.core.errors import DrivetrainError, EngineFailed, UnfitEngine
+from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, UnfitEngine
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.channel import Ending, StepChannel
 from drivetrain.engines.checkpoint import errors
@@ -126,6 +126,8 @@ class NativeEngine:
             with contextlib.suppress(DrivetrainError):
                 await ending.wait()  # until no pass has anything of it
             raise
+        if channel.aborted:
+            raise Cancelled("the engine was closed before all texts had their vectors")
         return call.vectors
 
     def memory(self) -> tuple[DeviceMemory, ...]:

@@ -154,8 +154,8 @@ async def test_a_device_that_its_process_has_lost_is_the_end_of_that_process(
     await anext(other)
 
     async def broken(*_: Any) -> AsyncGenerator[Any, None]:
-        for nothing in ():
-            yield nothing
+        for output in list[Any]():
+            yield output
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(core, "outputs", broken)

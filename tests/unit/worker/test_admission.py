@@ -90,3 +90,51 @@ async def test_giving_up_and_closing_end_the_wait_with_their_error() -> None:
     assert not await gate.idle(0.01)
     first.release()
     assert await gate.idle(0.01)
+
+
+async def test_a_line_that_is_held_goes_on_with_the_next_engine() -> None:
+    gate = Admission(max_running=1, max_waiting=2)
+    lost = await gate.enter().wait()
+    waiting = gate.enter()
+    gate.hold()
+    assert (gate.running, gate.waiting, gate.waits_for_engine, lost.is_good) == (0, 1, True, False)
+    newcomer, again = gate.enter(), gate.enter_again()
+    with pytest.raises(Overloaded):
+        gate.enter()
+    gate.open(1)
+    lost.release()  # it went with its engine
+    order = []
+    for name, ticket in (("again", again), ("waiting", waiting), ("newcomer", newcomer)):
+        assert gate.running == 1
+        slot = await ticket.wait()
+        order.append((name, slot.is_good))
+        slot.release()
+    assert order == [("again", True), ("waiting", True), ("newcomer", True)]
+    assert (gate.running, gate.waiting) == (0, 0)
+
+
+async def test_a_slot_on_an_engine_that_failed_before_it_was_taken_is_given_again() -> None:
+    gate = Admission(max_running=1, max_waiting=2)
+    ticket = gate.enter()  # granted
+    gate.hold()
+    waiting = asyncio.create_task(ticket.wait())
+    await asyncio.sleep(0)
+    assert (gate.running, gate.waiting, waiting.done()) == (0, 1, False)
+    gate.open(1)
+    assert (await waiting).is_good
+    assert gate.running == 1
+
+
+async def test_nobody_is_admitted_to_an_engine_that_is_dead() -> None:
+    alive = True
+    gate = Admission(max_running=1, max_waiting=2, alive=lambda: alive, patient=lambda: True)
+    slot = await gate.enter().wait()
+    waiting = gate.enter()
+    alive = False
+    slot.release()
+    assert (gate.running, gate.waiting) == (0, 1)
+    gate.close("it does not come back")
+    with pytest.raises(NotReady):
+        await waiting.wait()
+    with pytest.raises(NotReady):
+        gate.enter_again()

@@ -6,21 +6,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from drivetrain.core.engine import Engine, EngineInfo, PromptStep, RequestHandle, Step, TokenStep
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, Usage
 from drivetrain.core.stats import Stats
 from drivetrain.core.worker import EventSink
 from drivetrain.text.choice import ChoiceText, echo_entries
-from drivetrain.worker.admission import Admission, Slot
+from drivetrain.worker.admission import Admission, Slot, Ticket
 from drivetrain.worker.collected import Collected, finish_reasons
 from drivetrain.worker.prepare import Prepared, Preparer
+
+ATTEMPTS = 2
+"""Of a request whose engine failed before it gave a token. One that kills its engines costs two of them at most."""
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +119,7 @@ class Run:
         self._open = 0
         self._begun = False
         self._ended = False
+        self._attempts = 1
         self._prepared: Prepared | None = None
         self._slot: Slot | None = None
         self._handle: RequestHandle | None = None
@@ -129,8 +133,7 @@ class Run:
     def start(self) -> None:
         """Begin the work: once, and not at all if it has ended before."""
         if self._starting is None and not self._ended:
-            self._starting = asyncio.create_task(self._start(), name=f"drivetrain-start-{self.request_id}")
-            self._starting.add_done_callback(self._started)
+            self._set_out(self._host.admission.enter)
 
     def cancel(self, why: str) -> None:
         self.interrupt(Cancelled(why))
@@ -182,23 +185,53 @@ class Run:
 
     # The way to the engine
 
-    async def _start(self) -> None:
+    def _set_out(self, enter: Callable[[], Ticket]) -> None:
+        self._starting = asyncio.create_task(self._start(enter), name=f"drivetrain-start-{self.request_id}")
+        self._starting.add_done_callback(self._started)
+
+    async def _start(self, enter: Callable[[], Ticket]) -> None:
         """Admit, prepare, hand to the engine."""
         try:
-            self._slot = await self._host.admission.enter().wait()
+            slot = self._slot = await enter().wait()
             self.times.admitted = time.monotonic()
-            self._stats.queue_s.observe(self.times.admitted - self.times.entered)
+            if self._attempts == 1:
+                self._stats.queue_s.observe(self.times.admitted - self.times.entered)
             prepared = await self._host.preparer.prepare(self.request, self.request_id)
+            if not slot.is_good:
+                raise EngineFailed("the engine failed while the request was prepared")
             self.times.prepared = time.monotonic()
             self._hand_over(prepared)
+        except EngineFailed as exc:
+            if not self._start_again(exc):
+                self._end_by(exc)
         except BaseException as exc:
             if not self._end_by(exc):
                 raise
 
     def _started(self, task: asyncio.Task[None]) -> None:
         """Also where the task was cancelled before it ran at all."""
-        if self._handle is None and not self._free.is_set():
+        if task is self._starting and self._handle is None and not self._free.is_set():
             self._let_go()
+
+    @property
+    def may_start_again(self) -> bool:
+        """Whether nobody would notice: nothing was given, and there is an attempt left."""
+        given = self.usage.completion_tokens or any(choice.texts for choice in self._collected)
+        return not self._ended and not given and self._attempts < ATTEMPTS
+
+    def _start_again(self, error: EngineFailed) -> bool:
+        """On the engine that takes the place of one that failed, before all who wait for their first; else False."""
+        slot, admission = self._slot, self._host.admission
+        if isinstance(error, (OutOfMemory, DeviceLost)) or slot is None or not self.may_start_again:
+            return False
+        if slot.is_good and not admission.waits_for_engine:
+            return False
+        slot.release()
+        self._attempts += 1
+        self._handle = self._slot = self.times.admitted = None
+        self._choices, self._collected = [], []
+        self._set_out(admission.enter_again)
+        return True
 
     def _hand_over(self, prepared: Prepared) -> None:
         self._prepared, self._info, self.truncated = prepared, self._host.info, prepared.truncated
@@ -238,9 +271,11 @@ class Run:
 
     def close(self, error: DrivetrainError | None) -> None:
         """As `StepSink`."""
+        error = error or EngineFailed("the engine ended without finishing the answer")
+        if isinstance(error, EngineFailed) and self._start_again(error):
+            return
         self._let_go()
-        if not self._ended:
-            self._end_by(error or EngineFailed("the engine ended without finishing the answer"))
+        self._fail(error)
 
     def _finish(self, index: int) -> None:
         if self._handle is not None:
@@ -254,7 +289,7 @@ class Run:
         """The prompt is known: with media only once the engine's processor has expanded it."""
         prepared = self._prepared
         assert prepared is not None
-        self._begun = True
+        first, self._begun = not self._begun, True
         self.prompt_tokens = len(prompt_ids)
         self.prompt_token_ids = prompt_ids
         request, tokenizer = prepared.request, self._info.tokenizer
@@ -272,9 +307,10 @@ class Run:
                 )
             )
             self._collected.append(Collected())
-        self._events.append(
-            Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
-        )
+        if first:
+            self._events.append(
+                Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
+            )
         if prepared.prompt_text and request.prompt_logprobs is None:
             self._echo(None)
 
@@ -282,7 +318,7 @@ class Run:
         if isinstance(step, PromptStep):
             self._take_prompt(step)
             return
-        if not self._begun:
+        if not self._choices:
             raise EngineFailed("the engine gave tokens before it told the prompt")
         choice = self._choices[step.index]
         if choice.finished:
@@ -301,7 +337,7 @@ class Run:
 
     def _take_prompt(self, step: PromptStep) -> None:
         self.cached_tokens = step.cached_tokens
-        if not self._begun and step.token_ids is not None:
+        if not self._choices and step.token_ids is not None:
             self._begin(step.token_ids)
         if step.num_tokens is not None:
             self.prompt_tokens, self.told = step.num_tokens, True

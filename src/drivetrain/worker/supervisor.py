@@ -129,6 +129,7 @@ class Supervisor:
         _log.critical("%s: %s", self._name, why)
         self.state, self.lost = State.FAILED, lost
         self.admission.close(why)
+        self._end_running(why)
 
     async def stop_reviving(self) -> None:
         if self._reviving is not None:

@@ -493,9 +493,13 @@ class Worker:
             self._supervisor.look()
 
     def _end_running(self, why: str) -> None:
-        """What runs does not outlive its engine. What waits in line waits for the next one."""
+        """What runs does not outlive its engine. What waits in line waits for the next one, if there will be one.
+
+        One that was given nothing yet goes on there too: as soon as the engine that failed has let go of it.
+        """
         for run in list(self._runs):
-            if run.times.admitted is not None:
+            goes_on = self.state is State.RESTARTING and run.may_start_again
+            if run.times.admitted is not None and not goes_on:
                 run.interrupt(EngineFailed(why))
 
     def _not_ready(self, request_id: str | None = None) -> NotReady:

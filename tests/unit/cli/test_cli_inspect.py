@@ -53,7 +53,7 @@ def test_the_fake_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["missing"] == []
     prompt = found["prompt"]
     assert prompt["text"] == "<|im_start|>user\nsay <|im_end|><|im_end|>\n<|im_start|>assistant\n"
-    assert {"text": "<|im_end|>", "literal": True} in prompt["segments"]
+    assert {"text": "say <|im_end|>", "literal": True} in prompt["segments"]
     assert prompt["token_ids"].count(259) == 1  # the one that the user spelled is plain text
     assert found["settings"]["engine"] == {"value": "auto", "origin": "default"}
 

@@ -20,6 +20,8 @@ class Limits:
     max_images: int = 16
     max_image_bytes: int = 20_000_000
     max_image_pixels: int = 40_000_000
+    max_request_pixels: int = 100_000_000
+    max_answer_bytes: int = 128 * 2**20
     max_timeout_s: float = 3600.0
 
 

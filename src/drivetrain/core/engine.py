@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -93,11 +93,12 @@ class Description:
 class Media:
     """A prompt with images, for the model's own processor. The images are decoded and within the limits.
 
-    An engine without token ids gets every prompt so, and no images.
+    They are let go once the engine has told the prompt's ids: it must not come back to them after that. An engine
+    without token ids gets every prompt so, and no images.
     """
 
     prompt: Prompt
-    images: tuple[Any, ...]
+    images: Collection[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
+from drivetrain.core.budget import check_answer
 from drivetrain.core.capabilities import Capabilities, Limits
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.request import GenerateRequest, Overflow
@@ -235,6 +236,7 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
     _check_input(request, capabilities)
     _check_limits(request, capabilities)
     _check_combinations(request)
+    check_answer(request, capabilities, len(request.prompt_token_ids or ()))
 
 
 _ID_FIELDS = (

@@ -101,8 +101,17 @@ class Worker(Protocol):
         trace_context: Mapping[str, str] | None = None,
     ) -> Embeddings: ...
 
-    async def tokenize(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> list[int]:
-        """The ids of a prompt, or of a chat once it is rendered."""
+    async def tokenize(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[Any] | None = None,
+        add_special_tokens: bool | None = None,
+    ) -> list[int]:
+        """The ids of a prompt, or of a chat once it is rendered.
+
+        `add_special_tokens` None: as in the prompt of an answer. Raises `Overloaded` where many wait for the same.
+        """
         ...
 
     async def detokenize(self, ids: Sequence[int]) -> str: ...

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -281,17 +281,44 @@ class HandleWorker:
     async def count_tokens(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> int:
         return len(await self.tokenize(text, messages=messages))
 
-    async def tokenize(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> list[int]:
+    async def tokenize(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[Any] | None = None,
+        add_special_tokens: bool | None = None,
+    ) -> list[int]:
         said = self._open()
         if (text is None) == (messages is None):
             raise InvalidRequest("exactly one of a text and messages is needed", param="text")
         if text is not None and not isinstance(text, str):
             raise InvalidRequest("text must be a string", param="text")
         parsed = parse_messages(messages) if messages is not None else None
-        return await self._ask(list[int], "tokenize", (text, parsed), said.terms.timeout_s)
+        asked = (text, parsed, add_special_tokens, id_here())
+        return await self._aside(self._ask(list[int], "tokenize", asked, said.terms.timeout_s), asked[-1], len)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        return await self._ask(str, "detokenize", ids, self._open().terms.timeout_s)
+        limit, request_id = self._open().terms.timeout_s, id_here()
+        asked = self._ask(str, "detokenize", (ids, request_id), limit)
+        return await self._aside(asked, request_id, lambda text: len(ids))
+
+    async def _aside(self, asked: Awaitable[T], request_id: str, num_tokens: Callable[[T], int]) -> T:
+        """What needs no slot is counted and logged as every request is."""
+        began = time.monotonic()
+        error: BaseException | None = None
+        tokens = 0
+        try:
+            made = await asked
+            tokens = num_tokens(made)
+        except BaseException as exc:
+            error = exc
+            if isinstance(exc, DrivetrainError):
+                exc.request_id = request_id
+            raise
+        finally:
+            self._stats.endings[ending(error)] += 1
+            logbook.tokenized(request_id, self._name, error, tokens, time.monotonic() - began)
+        return made
 
     async def embed(
         self,

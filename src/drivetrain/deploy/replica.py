@@ -147,11 +147,16 @@ class Replica:
         return await _answer(self.worker.embed(inputs, timeout_s=timeout_s, trace_context=trace_context))
 
     async def tokenize(self, call: bytes) -> bytes:
-        text, messages = wire.loads(tuple[str | None, tuple[Message, ...] | None], call)
-        return await _answer(self.worker.tokenize(text, messages=messages))
+        text, messages, special, request_id = wire.loads(
+            tuple[str | None, tuple[Message, ...] | None, bool | None, str], call
+        )
+        HTTP_REQUEST_ID.set(request_id)
+        return await _answer(self.worker.tokenize(text, messages=messages, add_special_tokens=special))
 
     async def detokenize(self, call: bytes) -> bytes:
-        return await _answer(self.worker.detokenize(wire.loads(list[Any], call)))
+        ids, request_id = wire.loads(list[Any], call)
+        HTTP_REQUEST_ID.set(request_id)
+        return await _answer(self.worker.detokenize(ids))
 
 
 class _ByLink:

@@ -15,11 +15,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
+from drivetrain.core.budget import check_answers
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, Unsupported
 from drivetrain.core.events import Event, Finished, Started
 from drivetrain.core.results import Result, Usage
 from drivetrain.core.worker import Submission, Worker
 from drivetrain.server.context import Context
+from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response, renamed
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.refusals import tell_refusal
@@ -97,6 +99,7 @@ async def _deliver(worker: Worker, asked: Asked, outlet: Outlet) -> None:
     """All prompts at once. The first error ends them all, and so does a client that leaves."""
     if asked.token_ids and not worker.capabilities.tokens:
         raise Unsupported("this model's engine gives text, no token ids", param="return_token_ids")
+    check_answers(asked.requests, worker.capabilities)
     submissions: list[Submission] = []
     try:
         for request in asked.requests:  # one after the other: those before one that is refused are in the list
@@ -212,7 +215,7 @@ class Whole(Outlet):
         results = [submission.result() for submission in submissions]
         if truncated := sum(result.truncated_tokens for result in results):
             self._headers[TRUNCATED_HEADER] = str(truncated)
-        response = json_response(self._formatter.whole(results, self._usage()), headers=self._headers)
+        response = json_response(await encoded(self._formatter.whole(results, self._usage())), headers=self._headers)
         await response(self._exchange.scope, self._exchange.receive, self._exchange.send)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from drivetrain.core.results import Choice, TokenLogprob, Usage
+from drivetrain.server.encoding import ENCODER, Each
 
 quote = encode_basestring
 """A string as JSON, without escaping what is not ASCII."""
@@ -19,7 +19,7 @@ LOWEST = -9999.0
 
 
 def compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return ENCODER.encode(value)
 
 
 class Heads(dict[int, str]):
@@ -53,28 +53,28 @@ def matched_stop_json(choice: Choice) -> dict[str, Any]:
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-    content = [
-        {
-            "token": entry.token,
-            "logprob": finite(entry.logprob),
-            "bytes": list(entry.bytes),
-            "top_logprobs": [
-                {"token": top.token, "logprob": finite(top.logprob), "bytes": list(top.bytes)} for top in entry.top
-            ],
-        }
-        for entry in entries
-    ]
-    return {"content": content, "refusal": None}
+    return {"content": Each(entries, _chat_entry), "refusal": None}
+
+
+def _chat_entry(entry: TokenLogprob) -> dict[str, Any]:
+    return {
+        "token": entry.token,
+        "logprob": finite(entry.logprob),
+        "bytes": list(entry.bytes),
+        "top_logprobs": [
+            {"token": top.token, "logprob": finite(top.logprob), "bytes": list(top.bytes)} for top in entry.top
+        ],
+    }
 
 
 def completion_logprobs(entries: Sequence[TokenLogprob], *, ids: bool = False) -> dict[str, Any]:
     """Parallel arrays. A token's alternatives always include itself. `ids` adds exactly what there is, with the ids."""
     return {
-        **({"entries": [_with_ids(entry) for entry in entries]} if ids else {}),
-        "tokens": [_name(entry.token, entry.bytes) for entry in entries],
-        "token_logprobs": [None if entry.logprob is None else finite(entry.logprob) for entry in entries],
-        "top_logprobs": [_alternatives(entry) for entry in entries],
-        "text_offset": [entry.text_offset for entry in entries],
+        **({"entries": Each(entries, _with_ids)} if ids else {}),
+        "tokens": Each(entries, lambda entry: _name(entry.token, entry.bytes)),
+        "token_logprobs": Each(entries, lambda entry: None if entry.logprob is None else finite(entry.logprob)),
+        "top_logprobs": Each(entries, _alternatives),
+        "text_offset": Each(entries, lambda entry: entry.text_offset),
     }
 
 

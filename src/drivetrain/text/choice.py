@@ -7,7 +7,7 @@ out to be part of a stop or half a character, so nothing is ever taken back.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -264,15 +264,17 @@ def logprob_entry(tokenizer: Tokenizer, token_id: int, data: bytes, logprobs: Id
 
 def echo_entries(
     tokenizer: Tokenizer, text: str, ids: Sequence[int], logprobs: Sequence[IdLogprobs]
-) -> list[TokenLogprob]:
-    """The entries of an echoed prompt. A special token has width where the text spells it (a BOS of ours has none)."""
-    detokenizer, utf8, entries, offset = tokenizer.detokenizer(), Utf8Stream(), [], 0
+) -> Iterator[TokenLogprob]:
+    """The entries of an echoed prompt. A special token has width where the text spells it (a BOS of ours has none).
+
+    One by one, because a long prompt has more of them than may be made in one go on the event loop.
+    """
+    detokenizer, utf8, offset = tokenizer.detokenizer(), Utf8Stream(), 0
     for token_id, entry in zip(ids, logprobs, strict=True):
         data = detokenizer.push(token_id)
         if not data and tokenizer.is_special(token_id) and text.startswith(tokenizer.token_text(token_id), offset):
             data = tokenizer.token_bytes(token_id)
         if data.startswith(b" ") and not text.startswith(" ", offset):
             data = data[1:]  # a space that the vocabulary puts before a word, after a special token too
-        entries.append(logprob_entry(tokenizer, token_id, data, entry, offset))
+        yield logprob_entry(tokenizer, token_id, data, entry, offset)
         offset += len(utf8.feed(data))
-    return entries

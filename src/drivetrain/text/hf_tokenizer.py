@@ -17,6 +17,9 @@ from drivetrain.text.detokenizers import TableDetokenizer, WindowDetokenizer
 from drivetrain.text.pieces import knows_all_bytes, piece_rule
 from drivetrain.text.spans import apart, find_specials, own_specials
 
+LONG_CHARS = 2000
+"""Two milliseconds of work."""
+
 
 class HfTokenizer:
     """Never changes the tokenizer it is given: what needs other settings is done on a copy of its own.
@@ -154,7 +157,7 @@ class HfTokenizer:
         if self._backend is None:
             with self._lock:
                 return [int(i) for i in self._tokenizer.encode(text, add_special_tokens=add_bos)], None
-        encoding = self._backend.encode(text, add_special_tokens=add_bos)
+        encoding = _encoding(self._backend, text, add_special_tokens=add_bos)
         ids: list[int] = encoding.ids
         if self._spelled_ids.isdisjoint(ids):
             return ids, []
@@ -175,7 +178,7 @@ class HfTokenizer:
         parts = apart(prompt, self.special_strings)
         own = iter([self._vocabulary[text] for text, special in parts if special])
         text = "".join(self._placeholder_of(text) if special else text for text, special in parts)
-        encoding = encoder.encode(text, add_special_tokens=prompt.add_bos)
+        encoding = _encoding(encoder, text, add_special_tokens=prompt.add_bos)
         ids: list[int] = []
         for token_id, framing in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
             if token_id in placeholders:
@@ -234,6 +237,13 @@ class HfTokenizer:
 def _strips(added: Any) -> tuple[bool, bool]:
     """Whether the spaces on its left and on its right go with it."""
     return bool(added.lstrip), bool(added.rstrip)
+
+
+def _encoding(backend: Any, text: str, *, add_special_tokens: bool) -> Any:
+    """`encode` keeps the interpreter until it is done, a second for a megabyte; a batch lets others have it."""
+    if len(text) <= LONG_CHARS:
+        return backend.encode(text, add_special_tokens=add_special_tokens)
+    return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
 
 
 def _copy(backend: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,10 +11,10 @@ from drivetrain.core.engine import EmbedItem, EngineInfo
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS, string
 from drivetrain.core.prompt import Prompt
+from drivetrain.worker.lane import LONG_CHARS, TextThreads
 from drivetrain.worker.overflow import refuse_hopeless
 
 EmbedInput = str | tuple[int, ...]
-OnThread = Callable[[Callable[[], list[EmbedItem]]], Awaitable[list[EmbedItem]]]
 
 TEXTS_A_JOB = 32
 
@@ -53,21 +53,31 @@ def embed_inputs(inputs: Any, limits: Limits) -> list[EmbedInput]:
 
 
 async def tokenize_inputs(
-    inputs: Sequence[EmbedInput], info: EngineInfo, trace_context: Mapping[str, str] | None, on_thread: OnThread
+    inputs: Sequence[EmbedInput], info: EngineInfo, trace_context: Mapping[str, str] | None, threads: TextThreads
 ) -> list[EmbedItem]:
     """Some texts a job, so that other requests do not wait for all of a long list."""
-    items: list[EmbedItem] = []
-    for start in range(0, len(inputs), TEXTS_A_JOB):
-        items += await on_thread(partial(_tokenize, inputs, start, info, trace_context))
-    return items
+    chars = sum(len(item) for item in inputs if isinstance(item, str))
+    jobs = [partial(_tokenize, inputs, start, end, info, trace_context) for start, end in _jobs(inputs)]
+    made = await threads.lane(chars).run(jobs, admitted=True)
+    return [item for items in made for item in items]
+
+
+def _jobs(inputs: Sequence[EmbedInput]) -> Iterator[tuple[int, int]]:
+    start = chars = 0
+    for i, item in enumerate(inputs):
+        if i - start >= TEXTS_A_JOB or (i > start and chars + len(item) > LONG_CHARS):
+            yield start, i
+            start, chars = i, 0
+        chars += len(item)
+    yield start, len(inputs)
 
 
 def _tokenize(
-    inputs: Sequence[EmbedInput], start: int, info: EngineInfo, trace_context: Mapping[str, str] | None
+    inputs: Sequence[EmbedInput], start: int, end: int, info: EngineInfo, trace_context: Mapping[str, str] | None
 ) -> list[EmbedItem]:
     items = []
     limit = info.capabilities.context_length
-    for i, item in enumerate(inputs[start : start + TEXTS_A_JOB], start):
+    for i, item in enumerate(inputs[start:end], start):
         if isinstance(item, str):
             longest = info.tokenizer.longest_piece
             refuse_hopeless(item, limit=limit, longest_piece=longest, param=f"input[{i}]")

@@ -66,6 +66,19 @@ def embedded(request_id: str, model: str, error: BaseException | None, made: Emb
         _log.info(shown, request_id, model, ending(error), vectors, tokens, seconds, extra={FIELDS: fields})
 
 
+def tokenized(request_id: str, model: str, error: BaseException | None, tokens: int, seconds: float) -> None:
+    if _log.isEnabledFor(logging.INFO):
+        fields = {
+            "request_id": request_id,
+            "model": model,
+            "ending": ending(error),
+            "tokens": tokens,
+            "total_s": round(seconds, 6),
+        }
+        shown = "%s %s %s %d tokens of a text total %.3f"
+        _log.info(shown, request_id, model, ending(error), tokens, seconds, extra={FIELDS: fields})
+
+
 def refused(request_id: str, model: str, error: DrivetrainError) -> None:
     """A request that got no further than being read."""
     if _log.isEnabledFor(logging.INFO):

@@ -10,14 +10,18 @@ import os
 import re
 import stat
 import urllib.parse
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from drivetrain.core.capabilities import Limits
 from drivetrain.core.errors import InvalidRequest, NotReady
 from drivetrain.core.messages import ImagePart
 from drivetrain.worker.fetch import Fetcher
+from drivetrain.worker.pictures import Pictures, PixelRoom
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_UNENCODED_CHARS = 3_000_000
@@ -27,43 +31,89 @@ _PADDING = {"%2b": "+", "%2f": "/", "%3d": "=", "%0a": "", "%0d": "", "%20": ""}
 """All that base64 can need percent-encoding for."""
 
 
+T = TypeVar("T")
+
 FETCHES = 16
-"""At once. They wait for other people's servers, so they have threads of their own: the event loop's are for what is
-done soon, the decoding of images and the closing of an engine among it."""
+"""At once. They wait for other people's servers, so they have threads of their own."""
+
+DECODED_AT_ONCE = 2
+"""An image takes several times the memory of its pixels while it is decoded."""
 
 
 class MediaLoader:
     """`allow_hosts` are the only hosts that anything is fetched from; none by default. `close` at the end."""
 
     def __init__(
-        self, limits: Limits, *, allow_hosts: frozenset[str] = frozenset(), fetcher: Fetcher | None = None
+        self,
+        limits: Limits,
+        *,
+        room: PixelRoom,
+        allow_hosts: frozenset[str] = frozenset(),
+        fetcher: Fetcher | None = None,
     ) -> None:
+        """`room` is what the images of all requests have together."""
         self._limits = limits
+        self._room = room
         self._fetcher = fetcher or Fetcher(allow_hosts, max_bytes=limits.max_image_bytes)
         self._fetching = ThreadPoolExecutor(FETCHES, thread_name_prefix="drivetrain-fetch")
+        self._decoding = ThreadPoolExecutor(DECODED_AT_ONCE, thread_name_prefix="drivetrain-decode")
 
     def close(self) -> None:
-        """What is being fetched is not waited for."""
-        self._fetching.shutdown(wait=False, cancel_futures=True)
+        """What is being fetched or decoded is not waited for."""
+        for threads in (self._fetching, self._decoding):
+            threads.shutdown(wait=False, cancel_futures=True)
 
-    async def load(self, part: ImagePart, where: str) -> Any:
-        """An RGB image of Pillow. Raises `InvalidRequest` with `where` as its param."""
+    async def load(self, parts: Sequence[tuple[ImagePart, str]]) -> Pictures:
+        """RGB images of Pillow. Each part comes with its place, the param of the `InvalidRequest` that it may raise.
+
+        All are judged by their headers before one of them is decoded. That waits until there is room for their pixels.
+        """
+        files: deque[tuple[bytes, str]] = deque()
+        pixels = 0
+        for part, where in parts:
+            data, size = await self._file(part, where)
+            files.append((data, where))
+            pixels += size
+            if pixels > self._limits.max_request_pixels:
+                raise _refused(
+                    f"with this image the request has {pixels:,} pixels; "
+                    f"the limit is {self._limits.max_request_pixels:,}, so send fewer or smaller images",
+                    where,
+                )
+        pictures = await self._room.take(pixels)
+        try:
+            while files:
+                pictures.add(await self._on_thread(self._decoding, decode, *files.popleft()))
+        except BaseException:
+            pictures.let_go()
+            raise
+        return pictures
+
+    async def _file(self, part: ImagePart, where: str) -> tuple[bytes, int]:
+        """The encoded image, and its number of pixels."""
         if part.data is None and part.path is None and _scheme(part.url).startswith(("http://", "https://")):
-            fetch = partial(self._fetcher.fetch, part.url or "", where)
-            try:
-                fetching = asyncio.get_running_loop().run_in_executor(self._fetching, fetch)
-            except RuntimeError as exc:  # the threads are gone
-                raise NotReady("the worker is stopped") from exc
-            data = await fetching
-            return await asyncio.to_thread(self._decode, data, where)
-        return await asyncio.to_thread(lambda: self._decode(self._bytes(part, where), where))
+            data = await self._on_thread(self._fetching, self._fetcher.fetch, part.url or "", where)
+            return await self._on_thread(self._decoding, self._judged, data, where)
+        return await self._on_thread(self._decoding, lambda: self._judged(self._bytes(part, where), where))
 
-    def _decode(self, data: bytes, where: str) -> Any:
+    async def _on_thread(self, threads: Executor, work: Callable[..., T], *given: object) -> T:
+        try:
+            job = asyncio.get_running_loop().run_in_executor(threads, partial(work, *given))
+        except RuntimeError as exc:  # the threads are gone
+            raise NotReady("the worker is stopped") from exc
+        return await job
+
+    def _judged(self, data: bytes, where: str) -> tuple[bytes, int]:
         if len(data) > self._limits.max_image_bytes:
             raise self._too_long(where)
         if not data:
             raise _refused("the image is empty", where)
-        return decode(data, self._limits.max_image_pixels, where)
+        limit = self._limits.max_image_pixels
+        with _opened(data, where) as image:
+            width, height = image.size
+        if width * height > limit:
+            raise _refused(f"the image has {width} x {height} pixels; the limit is {limit}", where)
+        return data, width * height
 
     def _bytes(self, part: ImagePart, where: str) -> bytes:
         if part.data is not None:
@@ -114,35 +164,41 @@ def _scheme(url: str | None) -> str:
     return (url or "")[:8].lower()
 
 
-def decode(data: bytes, max_pixels: int, where: str) -> Any:
-    """The first frame, upright, on white where it is transparent. The size is judged before a pixel is decoded."""
-    from PIL import Image, ImageOps
+def decode(data: bytes, where: str) -> Any:
+    """The first frame, upright, on white where it is transparent. Its size was judged before."""
+    from PIL import ImageOps
+
+    with _opened(data, where) as image:
+        image.load()
+        return _flattened(ImageOps.exif_transpose(image))
+
+
+@contextmanager
+def _opened(data: bytes, where: str) -> Iterator[Any]:
+    """Read as far as its header. What fails while it is open is typed."""
+    from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            width, height = image.size
-            if width * height > max_pixels:
-                raise _refused(f"the image has {width} x {height} pixels; the limit is {max_pixels}", where)
-            image.load()
-            return _flattened(ImageOps.exif_transpose(image))
-    except InvalidRequest:
-        raise
+            yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as exc:
-        raise _refused(f"the image has too many pixels; the limit is {max_pixels}", where) from exc
+        raise _refused("the image has too many pixels", where) from exc
     except Exception as exc:
         raise _refused(f"the image cannot be decoded; send a whole {', '.join(FORMATS)}", where) from exc
 
 
 def _flattened(image: Any) -> Any:
+    """As few copies of the pixels at a time as can be: an image may be hundreds of megabytes."""
     from PIL import Image
 
     if image.mode.startswith("I"):  # 16 bits of grey
         return image.point(lambda value: value / 256).convert("L").convert("RGB")
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-        image = image.convert("RGBA")
-        ground = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        return Image.alpha_composite(ground, image).convert("RGB")
-    return image.convert("RGB")
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        ground = Image.new("RGB", image.size, (255, 255, 255))
+        ground.paste(image, mask=image.getchannel("A"))
+        return ground
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _refused(message: str, where: str) -> InvalidRequest:

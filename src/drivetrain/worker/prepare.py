@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
+from drivetrain.core.budget import check_answer, tokens_held
+from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
-from drivetrain.core.errors import (
-    DrivetrainError,
-    EngineFailed,
-    InvalidRequest,
-    NotReady,
-    Unsupported,
-)
+from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import ImagePart, Message
-from drivetrain.core.parameters import MAX_SEED, string
+from drivetrain.core.parameters import MAX_SEED
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.core.tokenizer import LONGEST_PIECE
-from drivetrain.core.wanted import Wanted
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules
 from drivetrain.text.spans import forged
 from drivetrain.worker.defaults import Defaults
+from drivetrain.worker.lane import TextThreads, on_thread
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.overflow import Fitted, fit, refuse_hopeless
+from drivetrain.worker.pictures import Pictures
 
 T = TypeVar("T")
 
@@ -40,84 +34,56 @@ class Prepared:
     rules: StopRules
     prompt_text: str
     truncated: int
+    pictures: Pictures | None = None
+    """To be let go once the engine has told the prompt's ids, or holds nothing of the request any more."""
+
+    def let_go(self) -> None:
+        if self.pictures is not None:
+            self.pictures.let_go()
 
 
 class Preparer:
     """Holds what is the same for all requests of a model.
 
-    Rendering and tokenizing run in `executor`, off the event loop.
+    Rendering and tokenizing run on `threads`, off the event loop.
     """
 
     def __init__(
         self,
         *,
         info: EngineInfo,
+        capabilities: Capabilities,
         family: Family,
         eos_ids: frozenset[int],
         defaults: Defaults,
         overflow: Overflow,
         media: MediaLoader,
-        executor: Executor,
+        threads: TextThreads,
     ) -> None:
         self._info = info
+        self._capabilities = capabilities
         self._tokenizer = info.tokenizer
         self._family = family
         self._eos_ids = eos_ids
         self._defaults = defaults
         self._overflow = overflow
         self._media = media
-        self._executor = executor
+        self._threads = threads
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
-        images = await self._images(request)
-        return await self.on_thread(lambda: self._prepare(request, request_id, images))
+        if request.has_images or not self._capabilities.tokens:
+            return await self._with_media(request, request_id)
+        return await self._on_thread(request, lambda: self._prepare(request, request_id))
 
-    async def tokenize(self, messages: tuple[Message, ...] | None, prompt: str | None) -> list[int]:
-        def work() -> list[int]:
-            rendered = self._rendered(messages) if messages is not None else Prompt.raw(prompt or "")
-            return self._tokenizer.encode(rendered)
+    async def _on_thread(self, request: GenerateRequest, work: Callable[[], T]) -> T:
+        return await on_thread(self._threads.for_prompt(_chars(request)), work)
 
-        if prompt is not None:
-            string("text", prompt)
-        self._refuse_ids("text")
-        limit = self._info.capabilities.limits.max_prompt_chars
-        chars = len(prompt or "") + sum(len(message.text) for message in messages or ())
-        if chars > limit:
-            raise InvalidRequest(f"the text has {chars} characters; the limit is {limit}", param="text")
-        return await self.on_thread(work)
+    def _limit(self, request: GenerateRequest) -> int:
+        return min(request.context_length or self._context, self._context)
 
-    async def detokenize(self, ids: Sequence[int]) -> str:
-        self._refuse_ids("tokens")
-        known = self._info.vocab_size
-        if not isinstance(ids, (list, tuple)) or any(type(i) is not int or not 0 <= i < known for i in ids):
-            raise InvalidRequest(f"ids must be a list of integers from 0 to {known - 1}", param="tokens")
-        return await self.on_thread(lambda: self._tokenizer.decode(ids, skip_special=False))
-
-    async def on_thread(self, work: Callable[[], T]) -> T:
-        """Text work off the event loop. Whatever a tokenizer or template raises, a panic too, comes back typed."""
-        wanted = Wanted()
-        try:
-            job = self._executor.submit(_typed, partial(wanted.run, work))
-        except RuntimeError as exc:  # the executor is shut
-            raise NotReady("the worker is stopped") from exc
-        with wanted:  # who is cancelled here, leaves: the thread looks for that
-            return await asyncio.wrap_future(job)
-
-    async def _images(self, request: GenerateRequest) -> list[object]:
-        parts: list[tuple[ImagePart, str]] = [(p, f"images[{i}]") for i, p in enumerate(request.images or ())]
-        for i, message in enumerate(request.messages or ()):
-            parts += [
-                (part, f"messages[{i}].content[{j}]")
-                for j, part in enumerate(message.content)
-                if isinstance(part, ImagePart)
-            ]
-        return [await self._media.load(part, where) for part, where in parts]
-
-    def _prepare(self, request: GenerateRequest, request_id: str, images: list[object]) -> Prepared:
+    def _prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         self._check_ids(request)
-        limit = min(request.context_length or self._info.capabilities.context_length, self._context)
-        if images or not self._info.capabilities.tokens:
-            return self._with_media(request, request_id, images, limit)
+        limit = self._limit(request)
         prompt = self._render(request)
         if prompt is not None:
             cut = Overflow(request.overflow or self._overflow) is not Overflow.ERROR
@@ -127,11 +93,12 @@ class Preparer:
         if not ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
         check_known(ids, self._info.vocab_size, _prompt_field(request))
+        check_answer(request, self._capabilities, len(ids))
         fitted = fit(
             ids,
             limit=limit,
             max_tokens=request.max_tokens,
-            default_max_tokens=self._defaults.max_tokens(),
+            default_max_tokens=self._default_max_tokens(request, len(ids), limit),
             policy=Overflow(request.overflow or self._overflow),
             bos_id=self._tokenizer.id_of(self._tokenizer.bos_token or ""),
             separate=self._info.encoder_decoder,
@@ -140,6 +107,14 @@ class Preparer:
         text = self._prompt_text(prompt, fitted) if request.echo else ""
         engine_request = self._engine_request(request, request_id, fitted.ids, fitted.max_tokens, None, limit)
         return Prepared(engine_request, self._rules(request), text, fitted.truncated)
+
+    def _default_max_tokens(self, request: GenerateRequest, prompt_tokens: int, limit: int) -> int | None:
+        """For a request that names none: no more than may be kept of the answer. None is the rest of the context."""
+        default = self._defaults.max_tokens()
+        held = max(1, tokens_held(request, self._capabilities.limits, prompt_tokens))
+        if held >= limit or not self._capabilities.tokens:  # an engine without ids may know no context either
+            return default
+        return held if default is None else min(default, held)
 
     @property
     def _context(self) -> int:
@@ -153,17 +128,25 @@ class Preparer:
     def _rendered(self, messages: tuple[Message, ...]) -> Prompt:
         return replace(self._family.render(messages), messages=messages)
 
-    def _refuse_ids(self, param: str) -> None:
-        if not self._info.capabilities.tokens:
-            raise Unsupported("this model's engine knows texts only, no token ids", param=param)
-
     def _prompt_text(self, prompt: Prompt | None, fitted: Fitted) -> str:
         if prompt is not None and not fitted.truncated:
             return prompt.text
         return self._tokenizer.decode(fitted.ids)
 
-    def _with_media(self, request: GenerateRequest, request_id: str, images: list[object], limit: int) -> Prepared:
+    async def _with_media(self, request: GenerateRequest, request_id: str) -> Prepared:
+        """No image is looked at before the text: a prompt form may have no place for it."""
+        prompt, rules = await self._on_thread(request, lambda: (self._media_prompt(request), self._rules(request)))
+        pictures = await self._media.load(_images(request)) if request.has_images else Pictures()
+        limit, max_tokens = self._limit(request), request.max_tokens
+        if max_tokens is None:
+            max_tokens = self._default_max_tokens(request, 0, limit)
+        media = Media(prompt, pictures)
+        engine_request = self._engine_request(request, request_id, (), max_tokens, media, limit)
+        return Prepared(engine_request, rules, "", 0, pictures)
+
+    def _media_prompt(self, request: GenerateRequest) -> Prompt:
         """The engine's processor tokenizes this prompt, so a special token that the caller spelled is refused."""
+        self._check_ids(request)
         prompt = self._render(request)
         if prompt is None:
             raise InvalidRequest("images need a prompt in text, not in ids", param="images")
@@ -174,10 +157,7 @@ class Preparer:
             raise InvalidRequest(
                 f"a message beside images must not spell the model's own token {spelled}", param="messages"
             )
-        max_tokens = request.max_tokens if request.max_tokens is not None else self._defaults.max_tokens()
-        media = Media(prompt, tuple(images))
-        engine_request = self._engine_request(request, request_id, (), max_tokens, media, limit)
-        return Prepared(engine_request, self._rules(request), "", 0)
+        return prompt
 
     def _engine_request(
         self,
@@ -210,6 +190,7 @@ class Preparer:
         return frozenset() if request.ignore_eos else self._eos_ids
 
     def _rules(self, request: GenerateRequest) -> StopRules:
+        self._check_spelled(request.stop_sequences or ())
         return StopRules(
             strings=request.stop if request.stop is not None else self._family.stop or self._info.stop,
             token_ids=request.stop_token_ids or (),
@@ -219,6 +200,16 @@ class Preparer:
             include_in_text=bool(request.include_stop_str_in_output),
             tokenizer=self._tokenizer,
         )
+
+    def _check_spelled(self, sequences: Iterable[tuple[int, ...]]) -> None:
+        """Stop words given as ids are matched as the text they spell too, which is many times as long."""
+        limits = self._capabilities.limits
+        most = limits.max_stops * limits.max_stop_chars
+        chars = sum(len(self._tokenizer.token_text(i)) for ids in sequences for i in ids)
+        if chars > most:
+            raise InvalidRequest(
+                f"stop_sequences spells {chars:,} characters; the limit is {most:,}", param="stop_sequences"
+            )
 
     def _check_ids(self, request: GenerateRequest) -> None:
         """An id past the vocabulary would fail deep inside an engine (and take a GPU process with it)."""
@@ -236,13 +227,22 @@ class Preparer:
             check_known(ids, self._info.vocab_size, name)
 
 
-def _typed(work: Callable[[], T]) -> T:
-    try:
-        return work()
-    except DrivetrainError:
-        raise
-    except BaseException as exc:
-        raise EngineFailed(f"the tokenizer failed on this text ({type(exc).__name__})") from exc
+def _chars(request: GenerateRequest) -> int:
+    """Or ids."""
+    texts = sum(len(message.text) for message in request.messages or ())
+    return texts + len(request.prompt or request.prompt_token_ids or "")
+
+
+def _images(request: GenerateRequest) -> list[tuple[ImagePart, str]]:
+    """Each with its place."""
+    parts: list[tuple[ImagePart, str]] = [(p, f"images[{i}]") for i, p in enumerate(request.images or ())]
+    for i, message in enumerate(request.messages or ()):
+        parts += [
+            (part, f"messages[{i}].content[{j}]")
+            for j, part in enumerate(message.content)
+            if isinstance(part, ImagePart)
+        ]
+    return parts
 
 
 def _prompt_field(request: GenerateRequest) -> str:

@@ -6,20 +6,21 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from drivetrain.core.engine import Engine, EngineInfo, PromptStep, RequestHandle, Step, TokenStep
+from drivetrain.core.engine import Engine, EngineInfo, IdLogprobs, PromptStep, RequestHandle, Step, TokenStep
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, Usage
+from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, TokenLogprob, Usage
 from drivetrain.core.stats import Stats
 from drivetrain.core.worker import EventSink
 from drivetrain.text.choice import ChoiceText, echo_entries
 from drivetrain.worker.admission import Admission, Slot, Ticket
 from drivetrain.worker.collected import Collected, finish_reasons
+from drivetrain.worker.echo import EchoFirst
 from drivetrain.worker.prepare import Prepared, Preparer
 
 ATTEMPTS = 2
@@ -117,6 +118,7 @@ class Run:
         self._collected: list[Collected] = []
         self._waiting: dict[int, Delta] = {}
         self._open = 0
+        self._echoed = 0
         self._begun = False
         self._ended = False
         self._attempts = 1
@@ -229,7 +231,7 @@ class Run:
         slot.release()
         self._attempts += 1
         self._handle = self._slot = self.times.admitted = None
-        self._choices, self._collected = [], []
+        self._choices, self._collected, self._echoed = [], [], 0
         self._set_out(admission.enter_again)
         return True
 
@@ -248,10 +250,13 @@ class Run:
         else:
             if (context := self._trace.context) is not None:
                 request = replace(request, trace_context=context)
-            self._handle = self._host.engine.generate(request, self)
+            sink = self if request.prompt_logprobs is None else EchoFirst(self)
+            self._handle = self._host.engine.generate(request, sink)
 
     def _let_go(self) -> None:
         self._handle = None
+        if self._prepared is not None:
+            self._prepared.let_go()
         if self._slot is not None:
             self._slot.release()
         self._free.set()
@@ -290,6 +295,7 @@ class Run:
         prepared = self._prepared
         assert prepared is not None
         first, self._begun = not self._begun, True
+        prepared.let_go()
         self.prompt_tokens = len(prompt_ids)
         self.prompt_token_ids = prompt_ids
         request, tokenizer = prepared.request, self._info.tokenizer
@@ -312,7 +318,7 @@ class Run:
                 Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
             )
         if prepared.prompt_text and request.prompt_logprobs is None:
-            self._echo(None)
+            self._echo(prepared.prompt_text)
 
     def _take_step(self, step: Step) -> None:
         if isinstance(step, PromptStep):
@@ -341,8 +347,6 @@ class Run:
             self._begin(step.token_ids)
         if step.num_tokens is not None:
             self.prompt_tokens, self.told = step.num_tokens, True
-        if step.logprobs is not None:
-            self._echo(step)
 
     def _count_tokens(self, index: int, number: int, now: float) -> None:
         stats, collected = self._stats, self._collected[index]
@@ -404,15 +408,26 @@ class Run:
             collected.logprobs += delta.logprobs
         self._events.append(delta)
 
-    def _echo(self, step: PromptStep | None) -> None:
-        prepared = self._prepared
-        assert prepared is not None
-        logprobs = None
-        if step is not None and step.logprobs is not None:
-            ids, tokenizer = prepared.request.prompt_ids, self._info.tokenizer
-            logprobs = tuple(echo_entries(tokenizer, prepared.prompt_text, ids, step.logprobs))
+    def _echo(self, text: str, logprobs: tuple[TokenLogprob, ...] | None = None) -> None:
         for index in range(len(self._choices)):
-            self._send(Delta(index, prepared.prompt_text, (), logprobs))
+            self._send(Delta(index, text, (), logprobs))
+
+    def spell_prompt(self, logprobs: Sequence[IdLogprobs]) -> Iterator[TokenLogprob]:
+        """As `Echoing`."""
+        assert self._prepared is not None
+        ids, text = self._prepared.request.prompt_ids, self._prepared.prompt_text
+        return echo_entries(self._info.tokenizer, text, ids, logprobs)
+
+    def take_echo(self, entries: tuple[TokenLogprob, ...], end: int | None) -> None:
+        """As `Echoing`."""
+        assert self._prepared is not None
+        self._echo(self._prepared.prompt_text[self._echoed : end], entries)
+        self._echoed = end or 0
+        self._hand_on()
+
+    def fail(self, exc: Exception) -> None:
+        """As `Echoing`."""
+        self._end_by(exc)
 
     def _hand_on(self) -> None:
         """Give the sink what there is. A sink that fails has no use for the rest."""

@@ -76,6 +76,9 @@ class Settings:
     media_hosts: tuple[str, ...] = setting(
         (), Group.SERVING, "hosts that images may be fetched from (host, or host:port for other ports than 80 and 443)"
     )
+    max_decoded_pixels: int = setting(
+        200_000_000, Group.SERVING, "pixels of decoded images held at once; a request whose images are more waits"
+    )
 
     max_tokens: int | None = setting(None, Group.SAMPLING, "the length of an answer, if a request does not say")
     temperature: float | None = setting(None, Group.SAMPLING, "0 is greedy")
@@ -95,6 +98,14 @@ class Settings:
     max_images: int = setting(_LIMIT["max_images"], Group.LIMITS, "images of one request")
     max_image_bytes: int = setting(_LIMIT["max_image_bytes"], Group.LIMITS, "bytes of one image")
     max_image_pixels: int = setting(_LIMIT["max_image_pixels"], Group.LIMITS, "pixels of one image")
+    max_request_pixels: int = setting(
+        _LIMIT["max_request_pixels"], Group.LIMITS, "pixels of all images of one request together"
+    )
+    max_answer_bytes: int = setting(
+        _LIMIT["max_answer_bytes"],
+        Group.LIMITS,
+        "bytes that one answer may take: choices, tokens and logprobs together",
+    )
     max_timeout_s: float = setting(_LIMIT["max_timeout_s"], Group.LIMITS, "the longest timeout a request may ask for")
 
     @property

@@ -7,10 +7,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+from drivetrain.core.budget import check_vectors
 from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
@@ -39,16 +39,21 @@ from drivetrain.worker import logbook
 from drivetrain.worker.admission import Admission
 from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.embedding import check_embedding, tokenize_inputs
+from drivetrain.worker.lane import TextThreads
 from drivetrain.worker.measure import count, measure
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.metadata import describe
+from drivetrain.worker.pictures import PixelRoom
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.revival import Reviver
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import EventStream, Reader
 from drivetrain.worker.supervisor import Supervisor
+from drivetrain.worker.tokenizing import Tokenizing
 from drivetrain.worker.tracing import EmbeddingTrace, Traces, operation_of
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +98,8 @@ class Worker:
         self._metadata: Metadata | None = None
         self._capabilities: Capabilities | None = None
         self._preparer: Preparer | None = None
-        self._executor: ThreadPoolExecutor | None = None
+        self._texts: TextThreads | None = None
+        self._tokenizing: Tokenizing | None = None
         self._media: MediaLoader | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -137,9 +143,7 @@ class Worker:
     def _make_ready(self, info: EngineInfo) -> int:
         """For requests to the engine that this is told of. How many of them may run at once."""
         settings, tokenizer = self.settings, info.tokenizer
-        chosen = choose(
-            explicit=settings.family, tokenizer=tokenizer, architecture=info.architecture, name=self._spec.name
-        )
+        chosen = self._choose(info)
         ends = {i for token in chosen.end_of_turn if (i := tokenizer.id_of(token)) is not None}
         eos_ids = info.eos_ids | ends
         capabilities = self._declare(info)
@@ -151,25 +155,39 @@ class Worker:
             ],
             capabilities.parameters,
         )
-        if self._executor is None:
+        if self._texts is None:
             threads = max(COMPUTING, min(ASKING, capabilities.max_concurrency)) if tokenizer.waits else COMPUTING
-            self._executor = ThreadPoolExecutor(threads, thread_name_prefix="drivetrain-prepare")
+            self._texts = TextThreads(num_prompts=threads, max_waiting=settings.max_waiting)
         if self._media is None:
-            self._media = MediaLoader(capabilities.limits, allow_hosts=frozenset(settings.media_hosts))
+            room = PixelRoom(settings.max_decoded_pixels)
+            self._media = MediaLoader(capabilities.limits, room=room, allow_hosts=frozenset(settings.media_hosts))
+        self._tokenizing = Tokenizing(
+            info=info, capabilities=capabilities, family=self._choose(info).family, threads=self._texts
+        )
         self._preparer = Preparer(
             info=info,
+            capabilities=capabilities,
             family=chosen.family,
             eos_ids=eos_ids,
             defaults=defaults,
             overflow=_overflow(settings.overflow),
             media=self._media,
-            executor=self._executor,
+            threads=self._texts,
         )
         self._info, self._capabilities, self._chosen = info, capabilities, chosen
         self._metadata = describe(self._spec.name, info, chosen, eos_ids, defaults)
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch(), name="drivetrain-watch")
         return capabilities.max_concurrency
+
+    def _choose(self, info: EngineInfo) -> Chosen:
+        """Made anew for each that renders: a template renders one chat at a time, and no answer waits for others."""
+        return choose(
+            explicit=self.settings.family,
+            tokenizer=info.tokenizer,
+            architecture=info.architecture,
+            name=self._spec.name,
+        )
 
     def _declare(self, info: EngineInfo) -> Capabilities:
         concurrency = info.capabilities.max_concurrency
@@ -220,8 +238,8 @@ class Worker:
         finally:
             if self._media is not None:
                 self._media.close()
-            if self._executor is not None:
-                await asyncio.to_thread(self._executor.shutdown)
+            if self._texts is not None:
+                await asyncio.to_thread(self._texts.close)
 
     async def __aenter__(self) -> Worker:
         if self.state is State.LOADING:
@@ -355,20 +373,49 @@ class Worker:
         """How many tokens a prompt has, or a chat once it is rendered."""
         return len(await self.tokenize(text, messages=messages))
 
-    async def tokenize(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> list[int]:
-        """The ids of a prompt, or of a chat once it is rendered."""
-        if self._preparer is None:
-            raise self._not_ready()
+    async def tokenize(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[Any] | None = None,
+        add_special_tokens: bool | None = None,
+    ) -> list[int]:
+        """The ids of a prompt, or of a chat once it is rendered.
+
+        `add_special_tokens` is whether the tokenizer adds its own around the text, such as a BOS. None: as for an
+        answer, which is yes for a prompt, and what its prompt form says for a chat.
+        """
+        if self._tokenizing is None:
+            raise self._not_ready(id_here())
         if (text is None) == (messages is None):
             raise InvalidRequest("exactly one of a text and messages is needed", param="text")
         parsed = parse_messages(messages) if messages is not None else None
-        return await self._preparer.tokenize(parsed, text)
+        work = self._tokenizing.tokenize(parsed, text, add_special_tokens=add_special_tokens)
+        return await self._aside(work, len)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included by name."""
-        if self._preparer is None:
-            raise self._not_ready()
-        return await self._preparer.detokenize(ids)
+        if self._tokenizing is None:
+            raise self._not_ready(id_here())
+        return await self._aside(self._tokenizing.detokenize(ids), lambda text: len(ids))
+
+    async def _aside(self, work: Coroutine[Any, Any, T], num_tokens: Callable[[T], int]) -> T:
+        """What needs no slot: within the time that any request has, counted and logged as each is."""
+        request_id, began = id_here(), time.monotonic()
+        error: BaseException | None = None
+        tokens = 0
+        try:
+            made = await _within(min(self.settings.timeout_s, self.settings.max_timeout_s), work, "the text was")
+            tokens = num_tokens(made)
+        except BaseException as exc:
+            error = exc
+            if isinstance(exc, DrivetrainError):
+                exc.request_id = request_id
+            raise
+        finally:
+            self._stats.endings[ending(error)] += 1
+            logbook.tokenized(request_id, self._spec.name, error, tokens, time.monotonic() - began)
+        return made
 
     async def embed(
         self,
@@ -378,7 +425,7 @@ class Worker:
         trace_context: Mapping[str, str] | None = None,
     ) -> Embeddings:
         """A unit vector for each text (or list of token ids). How it is pooled stands in `metadata.pooling`."""
-        if self._info is None or self._capabilities is None or self._preparer is None:
+        if self._info is None or self._capabilities is None or self._texts is None:
             raise self._not_ready(id_here())
         trace = self._traces.embedding(trace_context)
         made: Embeddings | None = None
@@ -386,8 +433,9 @@ class Worker:
         request_id, began = id_here(), time.monotonic()
         try:
             items = check_embedding(inputs, timeout_s, self._capabilities)
+            check_vectors(len(items), self._info.embedding_size, self._capabilities.limits)
             limit = min(timeout_s or self.settings.timeout_s, self.settings.max_timeout_s)
-            made = await self._embed_within(limit, self._embed(items, trace))
+            made = await _within(limit, self._embed(items, trace), "the embeddings were")
         except BaseException as exc:
             error = exc
             if isinstance(exc, DrivetrainError):
@@ -402,24 +450,17 @@ class Worker:
         self._stats.prompt_tokens += made.usage.prompt_tokens
         return made
 
-    async def _embed_within(self, limit: float, work: Coroutine[Any, Any, Embeddings]) -> Embeddings:
-        try:
-            async with asyncio.timeout(limit):
-                return await work
-        except TimeoutError:
-            raise DeadlineExceeded(f"the embeddings were not done within their {limit:g} seconds") from None
-
     async def _embed(self, inputs: Sequence[str | tuple[int, ...]], trace: EmbeddingTrace) -> Embeddings:
         """A cancelled call (a deadline too) holds its slot until the engine has let go of it."""
         trace.phase("queue")
         entered = time.monotonic()
         slot = await self._admission.enter().wait()
         self._stats.queue_s.observe(time.monotonic() - entered)
-        engine, info, preparer = self.engine, self.info, self.preparer  # of now: it may have waited for them
+        engine, info, threads = self.engine, self.info, self._texts  # of now: it may have waited for them
+        assert threads is not None
         try:
             trace.phase("prepare")
-            context = trace.context
-            items = await tokenize_inputs(inputs, info, context, preparer.on_thread)
+            items = await tokenize_inputs(inputs, info, trace.context, threads)
             trace.phase("embed")
             vectors = await engine.embed(items)
         finally:
@@ -508,6 +549,14 @@ class Worker:
         if request_id is not None:
             logbook.refused(request_id, self._spec.name, error)
         return error
+
+
+async def _within(limit: float, work: Coroutine[Any, Any, T], what: str) -> T:
+    try:
+        async with asyncio.timeout(limit):
+            return await work
+    except TimeoutError:
+        raise DeadlineExceeded(f"{what} not done within {limit:g} seconds") from None
 
 
 def _stated(**values: Any) -> dict[str, Any]:

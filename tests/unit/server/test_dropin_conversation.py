@@ -85,7 +85,7 @@ async def test_an_engine_that_shows_no_ids() -> None:
     class Textual:
         metadata = type("M", (), {"family": "template", "stop": ("###",)})()
 
-        async def tokenize(self, text: str | None = None, *, messages: Any = None) -> list[int]:
+        async def tokenize(self, text: str | None = None, *, messages: Any = None, **_: Any) -> list[int]:
             from drivetrain.core.errors import Unsupported
 
             raise Unsupported("texts only")

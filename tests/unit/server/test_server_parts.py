@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from drivetrain.server.bodies import LATER, read_body
 from drivetrain.server.errors import body_of, error_response, renamed
 from drivetrain.server.rate import Rate
 from drivetrain.server.schema import ChatBody, CompletionBody, GenerateBody
-from drivetrain.server.spelling import LOWEST, chat_logprobs, completion_logprobs, matched_stop_json
+from drivetrain.server.spelling import LOWEST, chat_logprobs, compact, completion_logprobs, matched_stop_json
 from drivetrain.server.translate import as_list
 
 ANYTHING = Capabilities(parameters=frozenset(PARAMETERS), context_length=100, vision=True, embeddings=True)
@@ -114,8 +115,9 @@ def test_four_forms_of_prompts(given: Any, items: Any) -> None:
 
 def test_probabilities_of_zero_are_json() -> None:
     entry = TokenLogprob(1, "a", b"a", float("-inf"), (TopLogprob(2, "\ufffd", b"\xf0", float("-inf")),), 0)
-    assert chat_logprobs([entry])["content"][0]["logprob"] == LOWEST
-    spelled = completion_logprobs([entry])
+    chat = json.loads(compact(chat_logprobs([entry])))
+    assert chat["content"][0]["logprob"] == LOWEST
+    spelled = json.loads(compact(completion_logprobs([entry])))
     assert spelled["token_logprobs"] == [LOWEST]
     assert spelled["top_logprobs"] == [{"bytes:\\xf0": LOWEST, "a": LOWEST}]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivetrain.core.prompt import Prompt, Segment
-from drivetrain.text.hf_tokenizer import HfTokenizer
+from drivetrain.text.hf_tokenizer import LONG_CHARS, HfTokenizer
 from drivetrain.text.utf8 import Utf8Stream
 from tiny import tokenizers as made
 
@@ -111,3 +113,41 @@ def test_a_bos_that_the_text_spells_is_not_doubled() -> None:
     bos = ours.id_of(ours.bos_token)
     assert bos is not None
     assert once.count(bos) == spelled.count(bos) <= 1
+
+
+def test_long_texts_are_split_as_the_library_splits_them(pair: tuple[Any, HfTokenizer]) -> None:
+    theirs, ours = pair
+    text = "The quick brown fox é€😀 jumps. " * 200
+    assert len(text) > LONG_CHARS
+    assert ours.encode(Prompt.raw(text)) == theirs.encode(text)
+    literal = ours.encode(Prompt((Segment(text + "".join(ours.special_strings), literal=True),)))
+    assert len(literal) > len(text) / 10
+    assert not {i for special in ours.special_strings if (i := ours.id_of(special)) is not None}.intersection(
+        literal
+    ) - {theirs.unk_token_id}
+
+
+def test_others_have_the_interpreter_while_a_long_text_is_split(pair: tuple[Any, HfTokenizer]) -> None:
+    """It stood still for all of them: nearly three seconds for four million characters, and the event loop with it."""
+    _, ours = pair
+    assert not ours.waits
+    turns, done = 0, threading.Event()
+
+    def others() -> None:
+        nonlocal turns
+        while not done.is_set():
+            time.sleep(0)
+            turns += 1
+
+    prompt = Prompt.raw("The quick brown fox jumps over the lazy dog. " * 20_000)
+    ours.encode(Prompt.raw("what is made when it is first needed"))
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        before = turns
+        assert ours.encode(prompt)
+        meanwhile = turns - before
+    finally:
+        done.set()
+        thread.join()
+    assert meanwhile > 100

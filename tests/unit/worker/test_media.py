@@ -22,6 +22,7 @@ from drivetrain.core.errors import InvalidRequest, NotReady
 from drivetrain.core.messages import ImagePart
 from drivetrain.worker.fetch import Fetcher
 from drivetrain.worker.media import FETCHES, FORMATS, MAX_UNENCODED_CHARS, MediaLoader
+from drivetrain.worker.pictures import PixelRoom
 
 WHERE = "messages[0].content[1]"
 LIMITS = Limits(max_image_bytes=100_000, max_image_pixels=10_000)
@@ -46,8 +47,12 @@ def png(width: int, height: int, body: bytes = b"") -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
+def loader_of(limits: Limits, fetcher: Any = None) -> MediaLoader:
+    return MediaLoader(limits, room=PixelRoom(1_000_000), fetcher=fetcher)
+
+
 async def load(*, limits: Limits = LIMITS, **part: Any) -> Image.Image:
-    image = await MediaLoader(limits).load(ImagePart(**part), WHERE)
+    (image,) = await loader_of(limits).load([(ImagePart(**part), WHERE)])
     assert isinstance(image, Image.Image)
     return image
 
@@ -257,17 +262,18 @@ class Slow:
 
 async def test_slow_hosts_keep_nobody_waiting_but_those_who_asked_for_them() -> None:
     slow = Slow()
-    loader = MediaLoader(LIMITS, fetcher=cast("Fetcher", slow))
-    fetching = [asyncio.create_task(loader.load(ImagePart(url="https://a.example/x"), WHERE)) for _ in range(40)]
+    loader = loader_of(LIMITS, cast("Fetcher", slow))
+    part = ImagePart(url="https://a.example/x")
+    fetching = [asyncio.create_task(loader.load([(part, WHERE)])) for _ in range(40)]
     try:
         async with asyncio.timeout(10):
             while slow.asked < FETCHES:
                 await asyncio.sleep(0.01)
-            await loader.load(ImagePart(url=uri(encoded())), WHERE)
+            await loader.load([(ImagePart(url=uri(encoded())), WHERE)])
             await asyncio.to_thread(lambda: None)
     finally:
         slow.answer.set()
     assert len(await asyncio.gather(*fetching)) == 40
     loader.close()
     with pytest.raises(NotReady):
-        await loader.load(ImagePart(url="https://a.example/x"), WHERE)
+        await loader.load([(part, WHERE)])

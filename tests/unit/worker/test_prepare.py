@@ -122,9 +122,9 @@ async def test_as_many_threads_as_there_is_to_wait_for(
     monkeypatch.setattr(Watched, "waits", waits)
     engine = FakeEngine(Script(text="ab", max_concurrency=at_once), tokenizer=tokenizer)
     async with Worker(engine, SPEC, Settings()) as worker:
-        assert worker._executor is not None
-        assert worker._executor._max_workers == threads
+        assert worker._texts is not None
+        assert worker._texts.prompts._max_workers == threads
         media = worker._media
     assert media is not None
     with pytest.raises(NotReady):
-        await media.load(ImagePart(url="https://a.example/x"), "here")
+        await media.load([(ImagePart(url="https://a.example/x"), "here")])

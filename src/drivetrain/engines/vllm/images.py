@@ -22,7 +22,7 @@ async def widened(
     ids = tuple(await asyncio.to_thread(tokenizer.encode, media.prompt))
     room_after(len(ids), request)
     try:
-        prompt = await core.widen(ids, media.images, request.cache_salt)
+        prompt = await core.widen(ids, tuple(media.images), request.cache_salt)
     except Exception as exc:
         raise errors.of_images(exc) from exc
     room_after(len(prompt.token_ids), request)

@@ -1,0 +1,76 @@
+"""Texts as ids and ids as text, for who wants just that: neither takes a slot, and no answer waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.engine import EngineInfo
+from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.messages import Message
+from drivetrain.core.parameters import string
+from drivetrain.core.prompt import Prompt
+from drivetrain.families.base import Family
+from drivetrain.worker.lane import TextThreads
+
+IDS_A_LOOK = 10_000
+"""Ids that are judged before other threads have their turn."""
+
+
+class Tokenizing:
+    def __init__(self, *, info: EngineInfo, capabilities: Capabilities, family: Family, threads: TextThreads) -> None:
+        self._info = info
+        self._limits = capabilities.limits
+        self._family = family
+        self._threads = threads
+
+    async def tokenize(
+        self, messages: tuple[Message, ...] | None, text: str | None, *, add_special_tokens: bool | None = None
+    ) -> list[int]:
+        """`add_special_tokens` None: as in a prompt for generation."""
+        if text is not None:
+            string("text", text)
+        self._refuse_ids("text")
+        chars = len(text or "") + sum(len(message.text) for message in messages or ())
+        self._at_most(chars, "characters", "text")
+
+        def work() -> list[int]:
+            prompt = Prompt.raw(text or "") if messages is None else self._rendered(messages)
+            add_bos = prompt.add_bos if add_special_tokens is None else add_special_tokens
+            return self._info.tokenizer.encode(replace(prompt, add_bos=add_bos))
+
+        (ids,) = await self._threads.lane(chars).run([work])
+        return ids
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        self._refuse_ids("tokens")
+        if not isinstance(ids, (list, tuple)):
+            raise self._no_ids()
+        self._at_most(len(ids), "ids", "tokens")
+        (text,) = await self._threads.lane(len(ids)).run([lambda: self._decode(ids)])
+        return text
+
+    def _rendered(self, messages: tuple[Message, ...]) -> Prompt:
+        return replace(self._family.render(messages), messages=messages)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        known = self._info.vocab_size
+        for start in range(0, len(ids), IDS_A_LOOK):
+            some = ids[start : start + IDS_A_LOOK]
+            if set(map(type, some)) != {int} or min(some) < 0 or max(some) >= known:
+                raise self._no_ids()
+        return self._info.tokenizer.decode(ids, skip_special=False)
+
+    def _no_ids(self) -> InvalidRequest:
+        return InvalidRequest(f"ids must be a list of integers from 0 to {self._info.vocab_size - 1}", param="tokens")
+
+    def _refuse_ids(self, param: str) -> None:
+        if not self._info.capabilities.tokens:
+            raise Unsupported("this model's engine knows texts only, no token ids", param=param)
+
+    def _at_most(self, number: int, unit: str, param: str) -> None:
+        limit = self._limits.max_prompt_chars
+        if number > limit:
+            what = "the text has" if param == "text" else "tokens has"
+            raise InvalidRequest(f"{what} {number} {unit}; the limit is {limit}", param=param)

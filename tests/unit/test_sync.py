@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,9 @@ def test_calls_of_other_threads_end_when_it_is_closed() -> None:
 def test_on_the_thread_of_its_own_loop_it_refuses_to_wait() -> None:
     """It would wait for itself, and everybody with it. An abandoned stream may be closed there, by the collector."""
     with drivetrain.sync.Worker.open("fake") as worker:
+        engine = worker._worker.engine
+        assert isinstance(engine, FakeEngine)
+        engine.script = replace(engine.script, step_delay_s=0.01)
         stream = worker.stream(prompt="x", max_tokens=3000)
         next(stream)
 

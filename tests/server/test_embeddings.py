@@ -101,9 +101,9 @@ def test_tokens_of_a_chat(served: Served) -> None:
         ("/tokenize", {"content": "a"}, "content"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": "a"}, "tokens"),
-        ("/detokenize", {"tokens": [-1]}, "tokens"),
-        ("/detokenize", {"tokens": [10**12]}, "tokens"),
-        ("/detokenize", {"tokens": [1.5]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [1, 10**12]}, "tokens[1]"),
+        ("/detokenize", {"tokens": [1.5]}, "tokens[0]"),
     ],
 )
 def test_bad_tokens(served: Served, path: str, body: dict[str, Any], param: str) -> None:

@@ -67,7 +67,7 @@ class Client:
         for turn in range(6):
             model = "ab"[(number + turn) % 2]
             self.ask(model, max_tokens=number + turn + 1)
-            self.ask(model, temperature=9)
+            self.ask(model, n=9999)
             self.ask("ba"[turn % 2], timeout_s=0.001, max_tokens=4000)
             if turn % 3 == 0:
                 self.ask("broken")

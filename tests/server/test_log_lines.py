@@ -47,6 +47,7 @@ def line_of(served: Served, caplog: pytest.LogCaptureFixture, path: str, body: A
     [
         (CHAT, b'{"model": "fake", "messages": [{"role": "user", "content": "what nobody', "invalid_request"),
         (CHAT, {"model": "fake", "messages": MESSAGES, SECRET: 1}, "unsupported"),
+        (CHAT, {"model": "fake", "messages": MESSAGES, "temperature": 9}, "invalid_request"),
         (CHAT, {"model": SECRET, "messages": MESSAGES}, "model_not_found"),
         ("/v1/embeddings", {"model": "fake", "input": SECRET, "dimensions": 1}, "unsupported"),
         ("/v1/embeddings", {"model": "fake", "input": SECRET}, "finished"),
@@ -60,7 +61,7 @@ def test_what_has_no_id_of_its_own_has_that_of_its_http_answer(
     assert (fields["ending"], fields["request_id"]) == (ending, http_id)
 
 
-@pytest.mark.parametrize("more", [{}, {"temperature": 9}, {"max_tokens": 10**6}])
+@pytest.mark.parametrize("more", [{}, {"n": 10**6}, {"max_tokens": 10**6}])
 def test_an_answer_has_its_own(served: Served, caplog: pytest.LogCaptureFixture, more: dict[str, Any]) -> None:
     fields, http_id = line_of(served, caplog, CHAT, {"model": "fake", "messages": MESSAGES, **more})
     assert (fields["ending"] == "finished") == (not more)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from drivetrain.cli.options import flag, kind_of, number, whole_number
+from drivetrain.cli.options import flag, number, whole_number
 from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
-from drivetrain.core.parameters import MAX_INT, PARAMETERS, check
-from drivetrain.core.request import GenerateRequest, Overflow
+from drivetrain.core.kinds import MAX_INT, Boolean, CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf, String
+from drivetrain.core.parameters import PARAMETERS, check
 from drivetrain.worker.settings import Settings
 
-_HINTS = typing.get_type_hints(GenerateRequest)
 _DEST = "request_"
 _INPUTS = ("messages", "prompt", "prompt_token_ids", "images")
 _NOT_OFFERED = frozenset({*_INPUTS, "trace_context"})
@@ -43,7 +41,7 @@ def read_request(args: argparse.Namespace) -> dict[str, Any]:
 
 def read_value(name: str, text: str) -> Any:
     """A parameter's value from what was typed. Raises `InvalidRequest`; its range is judged by `check_alone`."""
-    read, _ = _READERS.get(kind_of(_HINTS[name]), (_json, ""))
+    read, _ = _reader(PARAMETERS[name].kind)
     try:
         value = read(text)
     except argparse.ArgumentTypeError as exc:
@@ -66,15 +64,15 @@ def check_alone(name: str, value: Any, capabilities: Capabilities) -> None:
 
 def _add_flag(group: Any, name: str) -> None:
     options = {"dest": _DEST + name, "default": None, "help": PARAMETERS[name].meaning.replace("%", "%%")}
-    kind = kind_of(_HINTS[name])
-    if kind is bool:
+    kind = PARAMETERS[name].kind
+    if isinstance(kind, Boolean):
         group.add_argument(flag(name), action=argparse.BooleanOptionalAction, **options)
-    elif kind is Overflow:
-        group.add_argument(flag(name), choices=[*map(str, Overflow)], **options)
+    elif isinstance(kind, OneOf):
+        group.add_argument(flag(name), choices=[*map(str, kind.choices)], **options)
     elif name == "stop":
         group.add_argument(flag(name), action="append", metavar="TEXT", **options)
     else:
-        read, metavar = _READERS.get(kind, (_json, "JSON"))
+        read, metavar = _reader(kind)
         group.add_argument(flag(name), type=read, metavar=metavar, **options)
 
 
@@ -84,15 +82,9 @@ def token_ids(text: str) -> list[int]:
 
 def _json(text: str) -> Any:
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         raise argparse.ArgumentTypeError(f"{text[:60]!r} is not JSON") from None
-    return {_key(key): item for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def _key(text: str) -> Any:
-    """The keys of `logit_bias` are token ids, which JSON can only spell as strings."""
-    return int(text) if text.lstrip("-").isdecimal() else text
 
 
 def _boolean(text: str) -> bool:
@@ -111,12 +103,19 @@ def _text(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-_READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
-    int: (whole_number, "N"),
-    float: (number, "X"),
-    bool: (_boolean, ""),
-    str: (str, "TEXT"),
-    Overflow: (str, ""),
-    tuple[str, ...]: (_text, "TEXT"),
-    tuple[int, ...]: (token_ids, "IDS"),
+_READERS: dict[type[Kind], tuple[Callable[[str], Any], str]] = {
+    Integer: (whole_number, "N"),
+    CountOrBoolean: (whole_number, "N"),
+    Number: (number, "X"),
+    Boolean: (_boolean, ""),
+    String: (str, "TEXT"),
+    OneOf: (str, ""),
+    Ids: (token_ids, "IDS"),
 }
+
+
+def _reader(kind: Kind) -> tuple[Callable[[str], Any], str]:
+    """How a value is typed, and what help calls it: JSON, where there is nothing shorter."""
+    if isinstance(kind, ListOf) and isinstance(kind.item, String):
+        return _text, "TEXT"
+    return _READERS.get(type(kind), (_json, "JSON"))

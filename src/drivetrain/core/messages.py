@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.kinds import Kind, Schema, check_text, shown
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 
@@ -65,7 +66,7 @@ def _message(raw: object, where: str) -> Message:
         role = "system"
     if not isinstance(role, str) or role not in ROLES:
         known = ", ".join(sorted(ROLES))
-        raise InvalidRequest(f"{where}.role is {_short(role)}; it must be one of {known}", param=f"{where}.role")
+        raise InvalidRequest(f"{where}.role is {shown(role)}; it must be one of {known}", param=f"{where}.role")
     for later in ("tool_calls", "function_call"):
         if raw.get(later):
             raise InvalidRequest(f"{where}.{later} is not supported yet", param=f"{where}.{later}")
@@ -74,7 +75,7 @@ def _message(raw: object, where: str) -> Message:
 
 def _content(raw: object, where: str) -> tuple[Part, ...]:
     if isinstance(raw, str):
-        _check_text(raw, where)
+        check_text(where, raw)
         return (TextPart(raw),)
     if isinstance(raw, Sequence) and not isinstance(raw, (bytes, bytearray)) and raw:
         return tuple(_part(item, f"{where}[{i}]") for i, item in enumerate(raw))
@@ -91,28 +92,84 @@ def _part(raw: object, where: str) -> Part:
         text = raw.get("text")
         if not isinstance(text, str):
             raise InvalidRequest(f"{where}.text must be a string", param=f"{where}.text")
-        _check_text(text, f"{where}.text")
+        check_text(f"{where}.text", text)
         return TextPart(text)
     if kind == "image_url":
         return ImagePart(url=_image_url(raw.get("image_url"), f"{where}.image_url"))
-    raise InvalidRequest(f"{where}.type is {_short(kind)}; it must be text or image_url", param=f"{where}.type")
+    raise InvalidRequest(f"{where}.type is {shown(kind)}; it must be text or image_url", param=f"{where}.type")
 
 
 def _image_url(raw: Any, where: str) -> str:
     url = raw.get("url") if isinstance(raw, Mapping) else None
     if not isinstance(url, str) or not url:
         raise InvalidRequest(f"{where} must be an object with a url", param=where)
+    check_text(where, url)
     return url
 
 
-def _check_text(text: str, where: str) -> None:
-    """A lone surrogate cannot be encoded as UTF-8, so no tokenizer can take it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(f"{where} holds a lone surrogate, which is not text", param=where) from None
+_TEXT_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_IMAGE_PART = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "image_url"},
+        "image_url": {
+            "type": "object",
+            "properties": {"url": {"type": "string", "minLength": 1}},
+            "required": ["url"],
+        },
+    },
+    "required": ["type", "image_url"],
+}
+_PARTS = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT_PART, _IMAGE_PART]}}
+_MESSAGE = {
+    "type": "object",
+    "description": "Keys beside role and content are ignored, but tool_calls and function_call are refused.",
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"anyOf": [{"type": "string"}, _PARTS]},
+    },
+    "required": ["role", "content"],
+}
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+class Messages(Kind):
+    @property
+    def takes(self) -> str:
+        return "a list of objects with role and content"
+
+    def judge(self, name: str, value: Any) -> tuple[Message, ...]:
+        return parse_messages(value)
+
+    def schema(self) -> Schema:
+        return {"type": "array", "minItems": 1, "items": _MESSAGE}
+
+
+class Images(Kind):
+    @property
+    def takes(self) -> str:
+        return "a list"
+
+    def judge(self, name: str, value: Any) -> tuple[ImagePart, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise self.refuse(name, value)
+        return tuple(_image(f"{name}[{i}]", item) for i, item in enumerate(value))
+
+    def schema(self) -> Schema:
+        return {"type": "array", "items": {"type": "string"}}
+
+
+def _image(name: str, value: Any) -> ImagePart:
+    """As a path, a URL, a data URI or bytes."""
+    if isinstance(value, ImagePart):
+        return value
+    if isinstance(value, bytes):
+        return ImagePart(data=value)
+    if isinstance(value, str):
+        return ImagePart(url=value) if value.startswith(("data:", "http:", "https:")) else ImagePart(path=value)
+    if hasattr(value, "__fspath__"):
+        return ImagePart(path=value.__fspath__())
+    raise InvalidRequest(f"{name} must be a path, a URL, a data URI or bytes", param=name)

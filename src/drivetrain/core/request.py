@@ -1,12 +1,35 @@
-"""A request for text, as the application states it. None means omitted: the defaults decide."""
+"""A request for text, as the application states it: each field with its meaning, its values and who honours it.
+
+This is the one table of request parameters. The range of a value, the JSON schemas and the OpenAPI document, the flags
+of the command line, the cards of models and the guide are made from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from operator import attrgetter
+from typing import Any
 
-from drivetrain.core.messages import ImagePart, Message
+from drivetrain.core.kinds import (
+    Boolean,
+    CountOrBoolean,
+    Ids,
+    Integer,
+    Kind,
+    ListOf,
+    Number,
+    OneOf,
+    Pair,
+    String,
+    StringMap,
+    TokenMap,
+)
+from drivetrain.core.messages import ImagePart, Images, Message, Messages
+
+MAX_SEED = 2**63 - 1
+MAX_SALT_CHARS = 256
 
 
 class Overflow(StrEnum):
@@ -17,63 +40,162 @@ class Overflow(StrEnum):
     TRUNCATE_MIDDLE = "truncate_middle"
 
 
+class HonouredBy(StrEnum):
+    """Who does the work. The worker's fields hold on every engine, `TOKENS` ones where it gives token ids."""
+
+    WORKER = "worker"
+    TOKENS = "tokens"
+    ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`neutral` asks for nothing, so it is honoured everywhere."""
+
+    by: HonouredBy
+    kind: Kind
+    meaning: str
+    neutral: Any = None
+
+
+def parameter(by: HonouredBy, kind: Kind, meaning: str, *, neutral: Any = None) -> Any:
+    return field(default=None, metadata={"parameter": Parameter(by, kind, meaning, neutral)})
+
+
+_WORKER, _TOKENS, _ENGINE = HonouredBy.WORKER, HonouredBy.TOKENS, HonouredBy.ENGINE
+_SHARE = Number(0, 1, above=True)
+_ID_LISTS = ListOf(Ids(non_empty=True))
+_BIAS = Number(-100, 100)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """Exactly one of `messages`, `prompt` and `prompt_token_ids`; every other field may be left out.
+    """Exactly one of `messages`, `prompt` and `prompt_token_ids`; every other field may be left out (None).
 
-    What each field means, which values it takes and who honours it stands in `core/parameters.py`; a field
-    that the loaded model does not honour is refused by name before any work is done.
+    It is judged where it is made: a wrong value raises `InvalidRequest` here, whoever gives it, and lists become
+    tuples. What depends on the model is left to `core/parameters.check`. `dataclasses.replace` judges everything once
+    more; `having` only what it changes.
     """
 
-    messages: tuple[Message, ...] | None = None
-    prompt: str | None = None
-    prompt_token_ids: tuple[int, ...] | None = None
-    images: tuple[ImagePart, ...] | None = None
+    messages: tuple[Message, ...] | None = parameter(_WORKER, Messages(), "the chat so far")
+    prompt: str | None = parameter(_WORKER, String(), "a prompt that the application wrote whole")
+    prompt_token_ids: tuple[int, ...] | None = parameter(_TOKENS, Ids(non_empty=True), "the prompt as token ids")
+    images: tuple[ImagePart, ...] | None = parameter(
+        _ENGINE, Images(), "images that belong to `prompt`, in order", neutral=()
+    )
 
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    n: int | None = None
-    seed: int | None = None
+    max_tokens: int | None = parameter(_WORKER, Integer(), "the most tokens to sample for each choice")
+    min_tokens: int | None = parameter(_ENGINE, Integer(), "no stop of any kind before so many tokens", neutral=0)
+    n: int | None = parameter(_ENGINE, Integer(1), "how many choices", neutral=1)
+    seed: int | None = parameter(
+        _ENGINE, Integer(-MAX_SEED - 1, MAX_SEED), "same seed, same text; choice i uses seed + i"
+    )
 
-    stop: tuple[str, ...] | None = None
-    stop_token_ids: tuple[int, ...] | None = None
-    stop_sequences: tuple[tuple[int, ...], ...] | None = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
+    stop: tuple[str, ...] | None = parameter(
+        _WORKER,
+        ListOf(String(non_empty=True), or_one=True),
+        "strings that end a choice; not in its text",
+        neutral=(),
+    )
+    stop_token_ids: tuple[int, ...] | None = parameter(
+        _TOKENS, Ids(), "ids that end a choice, compared as ids", neutral=()
+    )
+    stop_sequences: tuple[tuple[int, ...], ...] | None = parameter(
+        _TOKENS, _ID_LISTS, "stop words given as id lists, matched as ids and as the text they spell", neutral=()
+    )
+    ignore_eos: bool | None = parameter(
+        _ENGINE, Boolean(), "the model's own end tokens do not end a choice", neutral=False
+    )
+    include_stop_str_in_output: bool | None = parameter(_WORKER, Boolean(), "keep the stop in the text", neutral=False)
 
-    echo: bool | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    echo: bool | None = parameter(_WORKER, Boolean(), "the text begins with the prompt", neutral=False)
+    logprobs: int | None = parameter(
+        _ENGINE, CountOrBoolean(), "logprobs of the text's tokens, with so many alternatives"
+    )
+    prompt_logprobs: int | None = parameter(_ENGINE, CountOrBoolean(), "the same for the prompt's tokens; needs echo")
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_h: float | None = None
-    epsilon_cutoff: float | None = None
-    eta_cutoff: float | None = None
-    repetition_penalty: float | None = None
-    encoder_repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    no_repeat_ngram_size: int | None = None
-    encoder_no_repeat_ngram_size: int | None = None
-    guidance_scale: float | None = None
-    exponential_decay_length_penalty: tuple[int, float] | None = None
-    logit_bias: Mapping[int, float] | None = None
-    sequence_bias: tuple[tuple[tuple[int, ...], float], ...] | None = None
-    bad_words_ids: tuple[tuple[int, ...], ...] | None = None
-    suppress_tokens: tuple[int, ...] | None = None
-    begin_suppress_tokens: tuple[int, ...] | None = None
+    temperature: float | None = parameter(_ENGINE, Number(0, 2), "0 is greedy")
+    top_p: float | None = parameter(_ENGINE, _SHARE, "smallest set with this probability", neutral=1.0)
+    top_k: int | None = parameter(_ENGINE, Integer(), "the k likeliest; 0 is off", neutral=0)
+    min_p: float | None = parameter(_ENGINE, Number(0, 1), "drop tokens below this share of the likeliest", neutral=0.0)
+    typical_p: float | None = parameter(_ENGINE, _SHARE, "locally typical sampling", neutral=1.0)
+    top_h: float | None = parameter(_ENGINE, _SHARE, "entropy-bounded sampling", neutral=1.0)
+    epsilon_cutoff: float | None = parameter(
+        _ENGINE, Number(0, 0.999), "drop tokens below this probability", neutral=0.0
+    )
+    eta_cutoff: float | None = parameter(_ENGINE, Number(0, 0.999), "entropy-scaled cut-off", neutral=0.0)
+    repetition_penalty: float | None = parameter(
+        _ENGINE, Number(0, 10, above=True), "above 1 discourages what was said", neutral=1.0
+    )
+    encoder_repetition_penalty: float | None = parameter(
+        _ENGINE, Number(0, 10, above=True), "above 1 favours tokens of the prompt", neutral=1.0
+    )
+    presence_penalty: float | None = parameter(_ENGINE, Number(-2, 2), "taken off tokens already sampled", neutral=0.0)
+    frequency_penalty: float | None = parameter(_ENGINE, Number(-2, 2), "taken off for each time sampled", neutral=0.0)
+    no_repeat_ngram_size: int | None = parameter(_ENGINE, Integer(), "no n-gram of this size twice", neutral=0)
+    encoder_no_repeat_ngram_size: int | None = parameter(_ENGINE, Integer(), "none of the prompt's n-grams", neutral=0)
+    guidance_scale: float | None = parameter(_ENGINE, Number(0, 100), "classifier-free guidance", neutral=1.0)
+    exponential_decay_length_penalty: tuple[int, float] | None = parameter(
+        _ENGINE,
+        Pair(Integer(), Number(0, 100, above=True), "a pair: start index and factor"),
+        "from an index on, favour EOS more and more",
+    )
+    logit_bias: Mapping[int, float] | None = parameter(
+        _ENGINE, TokenMap(_BIAS), "added to the logits of token ids", neutral={}
+    )
+    sequence_bias: tuple[tuple[tuple[int, ...], float], ...] | None = parameter(
+        _ENGINE,
+        ListOf(Pair(Ids(non_empty=True), _BIAS, "a pair of token ids and a number")),
+        "added where an id sequence would complete",
+        neutral=(),
+    )
+    bad_words_ids: tuple[tuple[int, ...], ...] | None = parameter(
+        _ENGINE, _ID_LISTS, "id sequences never sampled", neutral=()
+    )
+    suppress_tokens: tuple[int, ...] | None = parameter(_ENGINE, Ids(), "ids never sampled", neutral=())
+    begin_suppress_tokens: tuple[int, ...] | None = parameter(_ENGINE, Ids(), "ids not sampled first", neutral=())
 
-    context_length: int | None = None
-    overflow: Overflow | None = None
-    timeout_s: float | None = None
-    request_id: str | None = None
-    cache_salt: str | None = None
-    trace_context: Mapping[str, str] | None = None
+    context_length: int | None = parameter(_WORKER, Integer(1), "a smaller context than the model's, for this request")
+    overflow: Overflow | None = parameter(  # noqa: RUF009 - it makes a field
+        _WORKER, OneOf(Overflow), "what to do when prompt and answer do not fit"
+    )
+    timeout_s: float | None = parameter(_WORKER, Number(0, 1e9, above=True), "seconds until the request is ended")
+    request_id: str | None = parameter(_WORKER, String(non_empty=True), "the caller's name for this request")
+    cache_salt: str | None = parameter(
+        _ENGINE,
+        String(non_empty=True, max_chars=MAX_SALT_CHARS),
+        "beginnings of prompts are shared only under an equal salt",
+    )
+    trace_context: Mapping[str, str] | None = parameter(_WORKER, StringMap(), "the caller's trace headers")
+
+    def __post_init__(self) -> None:
+        for name, value in self.given().items():
+            judged = _KINDS[name].judge(name, value)
+            if judged is not value:
+                object.__setattr__(self, name, judged)
+
+    @classmethod
+    def of_judged(cls, values: Mapping[str, Any]) -> GenerateRequest:
+        """From values that their kinds have judged, so that nothing is judged twice."""
+        made = object.__new__(cls)
+        for name in _NAMES:
+            object.__setattr__(made, name, values.get(name))
+        return made
+
+    def having(self, **changes: Any) -> GenerateRequest:
+        """The same with these fields; None takes one away. Only they are judged."""
+        judged = {name: None if value is None else _KINDS[name].judge(name, value) for name, value in changes.items()}
+        return self.of_judged({**self.given(), **judged})
+
+    def given(self) -> dict[str, Any]:
+        """The fields that were not left out."""
+        return {name: value for name, value in zip(_NAMES, _values(self), strict=True) if value is not None}
 
     @property
     def has_images(self) -> bool:
         return bool(self.images) or any(message.images for message in self.messages or ())
+
+
+_KINDS: Mapping[str, Kind] = {f.name: f.metadata["parameter"].kind for f in fields(GenerateRequest)}
+_NAMES = tuple(_KINDS)
+_values = attrgetter(*_NAMES)

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from drivetrain.core.build import build_request
@@ -249,7 +248,7 @@ class HandleWorker:
             self._stats.endings[exc.code] += 1
             logbook.refused(request_id, self._name, exc)
             raise
-        named, prefix = replace(request, request_id=request_id), prefix_of(request)
+        named, prefix = request.having(request_id=request_id), prefix_of(request)
         run = HandleRun(
             request,
             sink,

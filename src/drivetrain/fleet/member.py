@@ -124,7 +124,7 @@ class Member:
         limit = self.offer.max_timeout_s
         if timeout_s is None:
             return min(self.offer.timeout_s, limit)
-        PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
+        PARAMETERS["timeout_s"].kind.judge("timeout_s", timeout_s)
         if timeout_s > limit:
             raise InvalidRequest(f"timeout_s is {timeout_s:,}; the limit is {limit:,}", param="timeout_s")
         return timeout_s

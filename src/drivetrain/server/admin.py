@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,15 +12,9 @@ from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response, refusal
 from drivetrain.server.models import Model
-from drivetrain.server.settings import UnknownFields
+from drivetrain.server.schema import ADMIN
 
 NO_STORE = {"cache-control": "no-store"}
-
-
-class AdminBody(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    model: str = Field(description="a name or an alias from /v1/models")
 
 
 async def list_models(request: Request, context: Context) -> Response:
@@ -47,9 +40,9 @@ async def unpin(request: Request, context: Context) -> Response:
 
 async def _done(request: Request, context: Context, act: Callable[[str], Model], status: int) -> Response:
     """The model as it is then, or 409 where things do not stand so that it can be done."""
-    body = read_body(await request.body(), AdminBody, unknown=UnknownFields.REFUSE).body
+    values = await read_body(request, context, ADMIN, strict=True)
     try:
-        name = act(body.model).name
+        name = act(values["model"]).name
     except InvalidRequest as exc:
         return refusal(409, exc.message, kind="invalid_request_error", code="conflict")
     found = next(report for report in context.models.report() if report["id"] == name)

@@ -13,18 +13,13 @@ from drivetrain.core.status import Metadata
 from drivetrain.core.worker import Worker
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
-from drivetrain.server.schema import ChatBody, CompletionBody
+from drivetrain.server.fields import Field
+from drivetrain.server.schema import CHAT, COMPLETION
 
 _NAMES = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
 """Fields of HTTP that our requests know by another name."""
 
-_NOT_ASKING = frozenset(
-    {"model", "stream", "stream_options", "user", "metadata", "store", "service_tier", "prompt_cache_key"}
-    | {"safety_identifier", "return_token_ids"}
-)
-"""Fields that are there on every model."""
-
-_SHOWN = ("type", "minimum", "maximum", "exclusiveMinimum", "enum", "description")
+_SHOWN = ("type", "minimum", "maximum", "exclusiveMinimum", "enum")
 
 
 async def list_models(request: Request, context: Context) -> Response:
@@ -80,11 +75,11 @@ def parameters_json(capabilities: Capabilities, metadata: Metadata) -> dict[str,
     Where two endpoints take a field differently, what the second one takes stands under its name.
     """
     found: dict[str, Any] = {}
-    for endpoint, body in (("chat", ChatBody), ("completions", CompletionBody)):
-        for name, schema in body.model_json_schema()["properties"].items():
-            if name in _NOT_ASKING or not _honoured(name, endpoint, capabilities):
+    for endpoint, body in (("chat", CHAT), ("completions", COMPLETION)):
+        for name, field in body.fields.items():
+            if not _honoured(name, endpoint, capabilities):
                 continue
-            described = _described(name, schema, capabilities, metadata)
+            described = _described(name, field, capabilities, metadata)
             entry = found.setdefault(name, {"endpoints": [], **described})
             if entry.get("type") != described.get("type"):
                 entry[endpoint] = described
@@ -98,11 +93,9 @@ def _honoured(name: str, endpoint: str, capabilities: Capabilities) -> bool:
     return capabilities.generation and _NAMES.get(name, name) in capabilities.parameters
 
 
-def _described(name: str, schema: dict[str, Any], capabilities: Capabilities, metadata: Metadata) -> dict[str, Any]:
-    entry = {key: schema[key] for key in _SHOWN if key in schema}
-    kinds = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
-    if len(kinds) == 1:
-        entry |= {key: kinds[0][key] for key in ("type", "enum") if key in kinds[0]}
+def _described(name: str, field: Field, capabilities: Capabilities, metadata: Metadata) -> dict[str, Any]:
+    schema = field.kind.schema()
+    entry = {key: schema[key] for key in _SHOWN if key in schema} | {"description": field.meaning}
     highest = _highest(capabilities).get(name)
     if highest is not None and entry.get("type") != "boolean":
         entry["maximum"] = highest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from drivetrain.core.errors import DrivetrainError
@@ -13,17 +14,16 @@ from drivetrain.server.answer import answer
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.exchange import Exchange
-from drivetrain.server.schema import ChatBody
+from drivetrain.server.schema import CHAT
 from drivetrain.server.spelling import Heads, chat_logprobs, compact, matched_stop_json, quote, usage_json
 from drivetrain.server.sse import DONE, EVENT_STREAM, error_event
 from drivetrain.server.translate import Asked, chat_request
 
 
 async def chat(exchange: Exchange, context: Context) -> None:
-    read = read_body(await exchange.body(), ChatBody, unknown=context.settings.unknown_fields)
-    asked = chat_request(read.body, exchange.headers)
-    formatter = ChatFormatter(read.body.model, asked, created=int(time.time()))
-    await answer(exchange, context, read.body.model, asked, formatter, read.headers)
+    values = await read_body(exchange, context, CHAT)
+    asked = chat_request(values, exchange.headers)
+    await answer(exchange, context, values["model"], asked, partial(ChatFormatter, values["model"], created=int(time.time())))
 
 
 class ChatFormatter:

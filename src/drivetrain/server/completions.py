@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from drivetrain.core.errors import DrivetrainError
@@ -13,17 +14,16 @@ from drivetrain.server.answer import answer
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.exchange import Exchange
-from drivetrain.server.schema import CompletionBody
+from drivetrain.server.schema import COMPLETION
 from drivetrain.server.spelling import Heads, compact, completion_logprobs, matched_stop_json, quote, usage_json
 from drivetrain.server.sse import DONE, EVENT_STREAM, error_event
 from drivetrain.server.translate import Asked, completion_request
 
 
 async def completions(exchange: Exchange, context: Context) -> None:
-    read = read_body(await exchange.body(), CompletionBody, unknown=context.settings.unknown_fields)
-    asked = completion_request(read.body, exchange.headers, max_prompts=context.settings.max_prompts)
-    formatter = CompletionFormatter(read.body.model, asked, created=int(time.time()))
-    await answer(exchange, context, read.body.model, asked, formatter, read.headers)
+    values = await read_body(exchange, context, COMPLETION)
+    asked = completion_request(values, exchange.headers, max_prompts=context.settings.max_prompts)
+    await answer(exchange, context, values["model"], asked, partial(CompletionFormatter, values["model"], created=int(time.time())))
 
 
 class CompletionFormatter:

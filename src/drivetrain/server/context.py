@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from drivetrain.server.counts import Counts
@@ -18,5 +19,7 @@ class Context:
     counts: Counts = field(default_factory=Counts)
     rate: Rate = field(default_factory=Rate)
     """Of tokens, for whoever looks at `/status`."""
+    parser: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="drivetrain-parse"))
+    """For large bodies. One thread, so that only one of them at a time is more than its bytes."""
     tracer: Tracer = field(default_factory=NoTracer)
     """For what no worker hears of; each worker has it too."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, ModelNotFound, Overloaded
-from drivetrain.core.parameters import PARAMETERS
-from drivetrain.server.schema import ChatBody, CompletionBody, EmbeddingBody
+from drivetrain.server.schema import NAMES
 
 ROUTE_KEY = "drivetrain.route"
 """Where a request's scope says which address it found."""
@@ -19,9 +18,6 @@ GONE_KEY = "drivetrain.gone"
 
 OTHER = "other"
 """In the place of what a client made up, so that nobody can make series without end."""
-
-_NAMES = frozenset(PARAMETERS).union(*(body.model_fields for body in (ChatBody, CompletionBody, EmbeddingBody)))
-
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -52,4 +48,4 @@ def _field(param: str | None) -> str:
     if not param:
         return ""
     head = param.partition("[")[0].partition(".")[0]
-    return head if head in _NAMES else OTHER
+    return head if head in NAMES else OTHER

@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from drivetrain.server.budget import BODY_KEY, BodyBudget, BodyShare, release_body
 from drivetrain.server.cors import Origins
 from drivetrain.server.counts import GONE_KEY, Counts
 from drivetrain.server.errors import refusal
@@ -56,6 +57,7 @@ class Guard:
         self._app = app
         self._settings = settings
         self._counts = counts
+        self._bodies = BodyBudget(settings.max_bodies_bytes)
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
         self._admin_keys = [hashlib.sha256(key.encode()).digest() for key in settings.admin_keys]
         self._tenants = Tenants(self._keys)
@@ -94,6 +96,8 @@ class Guard:
             if started:
                 raise
             refused = refusal(500, "the server failed on this request", kind="server_error", code="internal_error")
+        finally:
+            release_body(scope)
         refused.headers["connection"] = "close"
         return await refused(scope, receive, stamped)
 
@@ -157,6 +161,7 @@ class Guard:
         if int(headers.get("content-length", "0")) > limit:
             return _too_large(limit), receive
         chunks, size = [], 0
+        share = scope[BODY_KEY] = BodyShare(self._bodies)
         try:
             async with asyncio.timeout(settings.receipt_timeout_s):
                 more = True
@@ -168,6 +173,8 @@ class Guard:
                     size += len(chunks[-1])
                     if size > limit:
                         return _too_large(limit), receive
+                    if not share.grow(len(chunks[-1])):
+                        return _no_room(settings.max_bodies_bytes), receive
                     more = message.get("more_body", False)
         except TimeoutError:
             message_text = f"the request did not arrive within {settings.receipt_timeout_s:g} seconds"
@@ -195,14 +202,14 @@ def _replay(body: bytes, receive: Receive, scope: Scope) -> Receive:
     given = False
 
     async def replayed() -> Message:
-        nonlocal given
+        nonlocal body, given
         if given:
             message = await receive()
             if message["type"] == "http.disconnect":
                 scope[GONE_KEY] = True
             return message
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        given, whole, body = True, body, b""  # not held for as long as the answer takes
+        return {"type": "http.request", "body": whole, "more_body": False}
 
     return replayed
 
@@ -210,6 +217,11 @@ def _replay(body: bytes, receive: Receive, scope: Scope) -> Receive:
 def _too_large(limit: int) -> Response:
     message = f"the body is larger than {limit} bytes"
     return refusal(413, message, kind="invalid_request_error", code="body_too_large")
+
+
+def _no_room(limit: int) -> Response:
+    message = f"the bodies of other requests fill the {limit} bytes that there are for them; try again"
+    return refusal(503, message, kind="unavailable_error", code="overloaded", headers={"retry-after": "1"})
 
 
 def _challenge(headers: Headers) -> str:

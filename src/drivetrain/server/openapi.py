@@ -1,29 +1,19 @@
-"""The OpenAPI document: written by hand, the bodies taken from the models that check them."""
+"""The OpenAPI document: written by hand, the bodies taken from the tables that judge them."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain import __version__
-from drivetrain.server.admin import AdminBody
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
-from drivetrain.server.schema import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, TokenizeBody
+from drivetrain.server.fields import Body
+from drivetrain.server.schema import ADMIN, BODIES, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, TOKENIZE
 
-_BODIES: tuple[type[BaseModel], ...] = (
-    ChatBody,
-    CompletionBody,
-    EmbeddingBody,
-    TokenizeBody,
-    DetokenizeBody,
-    AdminBody,
-)
 _REF = "#/components/schemas/"
 _SSE: dict[str, Any] = {"text/event-stream": {}}
 
@@ -72,13 +62,13 @@ def _paths() -> dict[str, Any]:
         "/v1/models/{name}": {
             "get": _get("One model and all it can do", _object("id", "object", "created", "state"), parameter="name")
         },
-        "/v1/chat/completions": {"post": _post("An answer in a chat", ChatBody, _ANSWER, streams=True)},
-        "/v1/completions": {"post": _post("A text that goes on", CompletionBody, _ANSWER, streams=True)},
+        "/v1/chat/completions": {"post": _post("An answer in a chat", CHAT, _ANSWER, streams=True)},
+        "/v1/completions": {"post": _post("A text that goes on", COMPLETION, _ANSWER, streams=True)},
         "/v1/embeddings": {
-            "post": _post("A vector for each text", EmbeddingBody, _object("object", "data", "model", "usage"))
+            "post": _post("A vector for each text", EMBEDDING, _object("object", "data", "model", "usage"))
         },
-        "/tokenize": {"post": _post("A prompt or chat as token ids", TokenizeBody, _object("tokens", "count"))},
-        "/detokenize": {"post": _post("The text of token ids", DetokenizeBody, _object("prompt"))},
+        "/tokenize": {"post": _post("A prompt or chat as token ids", TOKENIZE, _object("tokens", "count"))},
+        "/detokenize": {"post": _post("The text of token ids", DETOKENIZE, _object("prompt"))},
         "/health": {"get": _get("Whether the process lives; 503 where only a new one helps", _object("status"))},
         "/ready": {"get": _get("Whether requests are taken now", _object("status"))},
         "/status": {"get": _get("How things stand", _object("state", "running", "waiting", "tokens_per_s"))},
@@ -128,11 +118,11 @@ def _get(
     return made
 
 
-def _post(summary: str, body: type[BaseModel], schema: dict[str, Any], *, streams: bool = False) -> dict[str, Any]:
+def _post(summary: str, body: Body, schema: dict[str, Any], *, streams: bool = False) -> dict[str, Any]:
     answer = _answer(summary, schema, "application/json")
     if streams:
         answer["content"] |= _SSE
-    content = {"application/json": {"schema": {"$ref": _REF + body.__name__}}}
+    content = {"application/json": {"schema": {"$ref": _REF + body.name}}}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": content},
@@ -141,7 +131,7 @@ def _post(summary: str, body: type[BaseModel], schema: dict[str, Any], *, stream
 
 
 def _change(summary: str, status: int) -> dict[str, Any]:
-    made = _post(summary, AdminBody, _object("id", "object", "state", "pinned"))
+    made = _post(summary, ADMIN, _object("id", "object", "state", "pinned"))
     made["responses"][str(status)] = made["responses"].pop("200")
     return made
 
@@ -156,7 +146,6 @@ def _failures() -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=_REF + "{model}")
     nullable = {"type": ["string", "null"]}
     error = {
         "type": "object",
@@ -164,4 +153,4 @@ def _schemas() -> dict[str, Any]:
         "properties": {"message": {"type": "string"}, "type": {"type": "string"}, "param": nullable, "code": nullable},
     }
     ready = {"properties": {"error": error, "status": {"type": "string"}, "models": {"type": "object"}}}
-    return {**bodies["$defs"], "Error": {"type": "object", **ready}}
+    return {**{body.name: body.schema() for body in BODIES}, "Error": {"type": "object", **ready}}

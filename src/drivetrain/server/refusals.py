@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from drivetrain.core.errors import Cancelled, DrivetrainError, InvalidRequest, ModelNotFound
+from drivetrain.server.counts import OTHER
 from drivetrain.server.translate import trace_headers
 from drivetrain.telemetry.genai import Operation, refuse
 from drivetrain.telemetry.ids import id_here
@@ -15,6 +17,8 @@ from drivetrain.telemetry.logs import FIELDS
 from drivetrain.telemetry.tracing import Tracer
 
 _log = logging.getLogger("drivetrain.requests")
+
+_FIELD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 _OPERATIONS = {
     "/v1/chat/completions": Operation.CHAT,
@@ -31,8 +35,8 @@ _OPERATIONS = {
 
 def tell_refusal(tracer: Tracer, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
     """A span and a log line, only of what nobody else tells: a worker does it for each request whose id it has put into
-    the error, and whoever left before an answer was not refused. Without the model and the name of a field: here they
-    are whatever the client wrote.
+    the error, and whoever left before an answer was not refused. Without the model, which is whatever the client wrote;
+    so may a field's name be, and then it is told only if it looks like one.
     """
     operation = _OPERATIONS.get(scope["path"])
     if operation is None or error.request_id is not None or isinstance(error, Cancelled):
@@ -40,5 +44,12 @@ def tell_refusal(tracer: Tracer, scope: Scope, error: DrivetrainError, began_ns:
     if tracer.active:
         refuse(tracer, operation, error, parent=trace_headers(Headers(scope=scope)), began_ns=began_ns)
     if isinstance(error, (InvalidRequest, ModelNotFound)):  # the fleet has told what kept a model from being loaded
-        fields = {"request_id": id_here(), "path": scope["path"], "ending": error.code}
-        _log.info("%s %s %s", *fields.values(), extra={FIELDS: fields})
+        fields = {"request_id": id_here(), "path": scope["path"], "ending": error.code, "param": named(error.param)}
+        _log.info("%s %s %s %s", *fields.values(), extra={FIELDS: fields})
+
+
+def named(param: str | None) -> str:
+    """A field for the log: its name, or that it is none."""
+    if not param:
+        return ""
+    return param if _FIELD.fullmatch(param) else OTHER

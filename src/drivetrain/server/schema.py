@@ -1,181 +1,249 @@
-"""The request bodies. Types are strict and names are known; ranges are told here and enforced by the contract."""
+"""What each endpoint takes: fields of the one table of parameters, and those that only HTTP has."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.kinds import Boolean, Ids, Integer, Kind, OneOf, Schema, String, shown
+from drivetrain.core.messages import Messages
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.server.fields import WARN_HINT, Body, Field
 
-from drivetrain.core.parameters import MAX_INT, MAX_SALT_CHARS, MAX_SEED, PARAMETERS
 
-_CONTENT_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string"},
-        {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "anyOf": [
-                    {
-                        "type": "object",
-                        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-                        "required": ["type", "text"],
-                    },
-                    {
-                        "type": "object",
-                        "properties": {
-                            "type": {"const": "image_url"},
-                            "image_url": {
-                                "type": "object",
-                                "properties": {"url": {"type": "string", "minLength": 1}},
-                                "required": ["url"],
-                            },
-                        },
-                        "required": ["type", "image_url"],
-                    },
-                ]
-            },
-        },
-    ]
-}
-_MESSAGES_SCHEMA: dict[str, Any] = {
-    "type": "array",
-    "minItems": 1,
-    "items": {
-        "type": "object",
-        "description": "Keys beside role and content are ignored, but tool_calls and function_call are refused.",
-        "properties": {
-            "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-            "content": _CONTENT_SCHEMA,
-        },
-        "required": ["role", "content"],
+class Encoding(StrEnum):
+    FLOAT = "float"
+    BASE64 = "base64"
+
+
+class Anything(Kind):
+    """Of an inert field: nobody looks at it."""
+
+    @property
+    def takes(self) -> str:
+        return "anything"
+
+    def judge(self, name: str, value: Any) -> Any:
+        return value
+
+    def schema(self) -> Schema:
+        return {}
+
+
+class Object(Kind):
+    @property
+    def takes(self) -> str:
+        return "an object"
+
+    def judge(self, name: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.refuse(name, value)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet(Kind):
+    """A feature that is not built: only values that ask for nothing are taken."""
+
+    neutral: tuple[Any, ...]
+
+    @property
+    def takes(self) -> str:
+        return " or ".join(map(repr, self.neutral)) or "left out"
+
+    def judge(self, name: str, value: Any) -> None:
+        if not any(value == neutral and type(value) is type(neutral) for neutral in self.neutral):
+            raise Unsupported(f"{name} is not supported yet; leave it out ({WARN_HINT})", param=name)
+
+    def schema(self) -> Schema:
+        return {"enum": [*self.neutral]} if self.neutral else {"type": "null"}
+
+
+class Prompts(Kind):
+    """The four forms of OpenAI's prompts and inputs, as one tuple of texts and id lists."""
+
+    @property
+    def takes(self) -> str:
+        return "a text, a list of texts, token ids, or a list of token id lists"
+
+    def judge(self, name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
+        if isinstance(value, str):
+            return (_TEXT.judge(name, value),)
+        if not isinstance(value, list):
+            raise self.refuse(name, value)
+        if not value:
+            raise InvalidRequest(f"{name} is an empty list", param=name)
+        if isinstance(value[0], int):
+            return (_IDS.judge(name, value),)
+        kind: Kind = _TEXT if isinstance(value[0], str) else _IDS
+        if kind is _IDS and not isinstance(value[0], list):
+            raise InvalidRequest(f"{name}[0] must be a text or token ids, not {shown(value[0])}", param=f"{name}[0]")
+        return tuple([kind.judge(f"{name}[{i}]", item) for i, item in enumerate(value)])
+
+    def schema(self) -> Schema:
+        lists = [{"type": "array", "items": kind.schema(), "minItems": 1} for kind in (_TEXT, _IDS)]
+        return {"anyOf": [_TEXT.schema(), _IDS.schema(), *lists]}
+
+
+_TEXT, _IDS = String(), Ids(non_empty=True)
+
+
+def like(name: str, meaning: str = "", *, kind: Kind | None = None, nothing: tuple[Any, ...] = ()) -> Field:
+    """A field of ours, with its own meaning and kind if it has others here."""
+    parameter = PARAMETERS[name]
+    return Field(kind or parameter.kind, meaning or parameter.meaning, nothing=nothing)
+
+
+def inert(kind: Kind) -> Field:
+    return Field(kind, "accepted and not used", inert=True)
+
+
+def later(*neutral: Any) -> Field:
+    return Field(NotYet(neutral), "not supported yet: only what asks for nothing is taken")
+
+
+MODEL = Field(String(), "a name from /v1/models", required=True)
+MODEL_OR_ONLY = Field(String(), "may be left out where there is only one")
+
+_STREAM_OPTIONS = Body(
+    "StreamOptions",
+    {
+        "include_usage": Field(Boolean(), "a last chunk with the usage"),
+        "continuous_usage_stats": Field(Boolean(), "the usage so far in every chunk; needs include_usage"),
+        "include_obfuscation": Field(NotYet((False,)), "only false: nothing is padded"),
     },
+)
+
+_SAMPLING: Mapping[str, Field] = {
+    "max_tokens": like("max_tokens", nothing=(-1,)),
+    "n": like("n"),
+    "seed": like("seed"),
+    "stop": like("stop", nothing=("",)),
+    "temperature": like("temperature"),
+    "top_p": like("top_p"),
+    "presence_penalty": like("presence_penalty"),
+    "frequency_penalty": like("frequency_penalty"),
+    "logit_bias": like("logit_bias"),
+    "top_k": like("top_k", nothing=(-1,)),
+    **{
+        name: like(name)
+        for name in (
+            "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
+            "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "guidance_scale",
+            "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "min_tokens", "stop_token_ids",
+            "stop_sequences", "ignore_eos", "include_stop_str_in_output", "context_length", "overflow", "timeout_s",
+            "cache_salt",
+        )
+    },
+}  # fmt: skip
+
+_INERT: Mapping[str, Field] = {
+    "user": inert(String()),
+    "metadata": inert(Object()),
+    "store": inert(Boolean()),
+    "service_tier": inert(String()),
+    "prompt_cache_key": inert(String()),
+    "prompt_cache_retention": inert(String()),
+    "safety_identifier": inert(String()),
+    "reasoning_effort": inert(String()),
+    "verbosity": inert(String()),
+    "keep_alive": inert(Anything()),
+    "cache_prompt": inert(Boolean()),
 }
 
-Messages = Annotated[Any, WithJsonSchema(_MESSAGES_SCHEMA)]
-"""Judged by `core/messages.py`, which names the place of a fault."""
+_LATER: Mapping[str, Field] = {
+    "tools": later([]),
+    "tool_choice": later("none", "auto"),
+    "parallel_tool_calls": later(True, False),
+    "functions": later([]),
+    "function_call": later("none", "auto"),
+    "response_format": later({"type": "text"}),
+    "modalities": later(["text"]),
+    "audio": later(),
+    "prediction": later(),
+    "web_search_options": later(),
+    "suffix": later(""),
+    "best_of": Field(Integer(1), "only the same as n: none is left out"),
+    "logits_processors": later([]),
+    "skip_special_tokens": later(True),
+    "guided_json": later(),
+    "guided_regex": later(),
+    "guided_choice": later(),
+    "guided_grammar": later(),
+    "structured_outputs": later(),
+    "receipt": later(False),
+    "regex": later(),
+    "grammar": later(),
+    "choice": later(),
+}
 
-Ids = list[int]
-IdLists = list[list[int]]
+_ANSWER: Mapping[str, Field] = {
+    "model": MODEL,
+    "stream": Field(Boolean(), "server-sent events, ended by [DONE]"),
+    "stream_options": Field(_STREAM_OPTIONS, "only with stream"),
+    **_SAMPLING,
+    "return_token_ids": Field(Boolean(), "give the ids of the prompt and of each choice too"),
+}
+"""What chat and completions have in common."""
 
+CHAT = Body(
+    "ChatBody",
+    {
+        **_ANSWER,
+        "messages": Field(Messages(), PARAMETERS["messages"].meaning, required=True),
+        "max_completion_tokens": like("max_tokens", "the same as max_tokens", nothing=(-1,)),
+        "logprobs": Field(Boolean(), "logprobs of the answer's tokens"),
+        "top_logprobs": Field(Integer(), "with so many alternatives; needs logprobs"),
+        **_INERT,
+        **_LATER,
+    },
+)
 
-def _field(name: str, /, meaning: str = "", **schema: Any) -> Any:
-    """An optional field. The schema part is for readers: `core/parameters.check` enforces it, in its own words."""
-    described = meaning or PARAMETERS[name].meaning
-    return Field(default=None, description=described, json_schema_extra=schema or None)
+COMPLETION = Body(
+    "CompletionBody",
+    {
+        **_ANSWER,
+        "prompt": Field(Prompts(), Prompts().takes),
+        "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, in place of prompt"),
+        "echo": like("echo"),
+        "logprobs": like("logprobs", kind=Integer()),
+        **_INERT,
+        **_LATER,
+    },
+)
 
+EMBEDDING = Body(
+    "EmbeddingBody",
+    {
+        "model": MODEL,
+        "input": Field(Prompts(), Prompts().takes, required=True),
+        "encoding_format": Field(OneOf(Encoding), "float if left out"),
+        "dimensions": Field(Integer(1), "only the model's own number: none is cut"),
+        "timeout_s": like("timeout_s"),
+        "user": inert(String()),
+    },
+)
 
-def _range(low: float, high: float) -> dict[str, Any]:
-    return {"minimum": low, "maximum": high}
+TOKENIZE = Body(
+    "TokenizeBody",
+    {
+        "model": MODEL_OR_ONLY,
+        "prompt": Field(String(), "a text; or else messages"),
+        "messages": Field(Messages(), "a chat, rendered as for an answer"),
+    },
+    one_of=("prompt", "messages"),
+)
 
+DETOKENIZE = Body("DetokenizeBody", {"model": MODEL_OR_ONLY, "tokens": Field(Ids(), "token ids", required=True)})
 
-def _above(low: float, high: float) -> dict[str, Any]:
-    return {"exclusiveMinimum": low, "maximum": high}
+ADMIN = Body("AdminBody", {"model": Field(String(), "a name or an alias from /v1/models", required=True)})
 
-
-_INERT = "accepted and not used"
-
-
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    include_usage: bool | None = Field(default=None, description="a last chunk with the usage")
-    include_obfuscation: Literal[False] | None = Field(default=None, description="only false: nothing is padded")
-
-
-class GenerateBody(BaseModel):
-    """What chat and completions have in common."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    model: str = Field(description="a name from /v1/models")
-    stream: bool | None = Field(default=None, description="server-sent events, ended by [DONE]")
-    stream_options: StreamOptions | None = Field(default=None, description="only with stream")
-
-    max_tokens: int | None = _field("max_tokens", **_range(0, MAX_INT))
-    n: int | None = _field("n", **_range(1, MAX_INT))
-    seed: int | None = _field("seed", **_range(-MAX_SEED - 1, MAX_SEED))
-    stop: str | list[str] | None = _field("stop", minLength=1)
-    temperature: float | None = _field("temperature", **_range(0, 2))
-    top_p: float | None = _field("top_p", **_above(0, 1))
-    presence_penalty: float | None = _field("presence_penalty", **_range(-2, 2))
-    frequency_penalty: float | None = _field("frequency_penalty", **_range(-2, 2))
-    logit_bias: dict[str, float] | None = _field("logit_bias", propertyNames={"pattern": "^[0-9]{1,9}$"})
-
-    top_k: int | None = _field("top_k", **_range(0, MAX_INT))
-    min_p: float | None = _field("min_p", **_range(0, 1))
-    typical_p: float | None = _field("typical_p", **_above(0, 1))
-    top_h: float | None = _field("top_h", **_above(0, 1))
-    epsilon_cutoff: float | None = _field("epsilon_cutoff", **_range(0, 0.999))
-    eta_cutoff: float | None = _field("eta_cutoff", **_range(0, 0.999))
-    repetition_penalty: float | None = _field("repetition_penalty", **_above(0, 10))
-    encoder_repetition_penalty: float | None = _field("encoder_repetition_penalty", **_above(0, 10))
-    no_repeat_ngram_size: int | None = _field("no_repeat_ngram_size", **_range(0, MAX_INT))
-    encoder_no_repeat_ngram_size: int | None = _field("encoder_no_repeat_ngram_size", **_range(0, MAX_INT))
-    guidance_scale: float | None = _field("guidance_scale", **_range(0, 100))
-    bad_words_ids: IdLists | None = _field("bad_words_ids")
-    suppress_tokens: Ids | None = _field("suppress_tokens")
-    begin_suppress_tokens: Ids | None = _field("begin_suppress_tokens")
-
-    min_tokens: int | None = _field("min_tokens", **_range(0, MAX_INT))
-    stop_token_ids: Ids | None = _field("stop_token_ids")
-    stop_sequences: IdLists | None = _field("stop_sequences")
-    ignore_eos: bool | None = _field("ignore_eos")
-    include_stop_str_in_output: bool | None = _field("include_stop_str_in_output")
-    context_length: int | None = _field("context_length", **_range(1, MAX_INT))
-    overflow: Literal["error", "truncate_left", "truncate_middle"] | None = _field("overflow")
-    timeout_s: float | None = _field("timeout_s", **_above(0, 1e9))
-    cache_salt: str | None = _field("cache_salt", minLength=1, maxLength=MAX_SALT_CHARS)
-    return_token_ids: bool | None = _field("", "give the ids of the prompt and of each choice too")
-
-    user: str | None = _field("", _INERT)
-    metadata: dict[str, Any] | None = _field("", _INERT)
-    store: Literal[False] | None = _field("", "only false: nothing is stored")
-    service_tier: str | None = _field("", _INERT)
-    prompt_cache_key: str | None = _field("", _INERT)
-    safety_identifier: str | None = _field("", _INERT)
-
-
-class ChatBody(GenerateBody):
-    messages: Messages = Field(description=PARAMETERS["messages"].meaning)
-    max_completion_tokens: int | None = _field("", "the same as max_tokens", **_range(0, MAX_INT))
-    logprobs: bool | None = _field("", "logprobs of the answer's tokens")
-    top_logprobs: int | None = _field("", "with so many alternatives; needs logprobs", **_range(0, MAX_INT))
-
-
-_PROMPT = "a text, a list of texts, token ids, or a list of token id lists"
-
-
-class CompletionBody(GenerateBody):
-    prompt: str | list[str] | list[int] | list[list[int]] | None = _field("", _PROMPT)
-    prompt_token_ids: Ids | None = _field("", "the prompt as token ids, in place of prompt", minItems=1)
-    echo: bool | None = _field("echo")
-    logprobs: int | None = _field("logprobs", **_range(0, MAX_INT))
-
-
-class EmbeddingBody(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    model: str = Field(description="a name from /v1/models")
-    input: str | list[str] | list[int] | list[list[int]] = Field(description=_PROMPT)
-    encoding_format: Literal["float", "base64"] | None = Field(default=None, description="float if left out")
-    dimensions: int | None = Field(
-        default=None, description="only the model's own number: none is cut", json_schema_extra={"minimum": 1}
-    )
-    timeout_s: float | None = _field("timeout_s", **_above(0, 1e9))
-    user: str | None = _field("", _INERT)
-
-
-class TokenizeBody(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    model: str | None = Field(default=None, description="may be left out where there is only one")
-    prompt: str | None = Field(default=None, description="a text; or else messages")
-    messages: Messages | None = Field(default=None, description="a chat, rendered as for an answer")
-
-
-class DetokenizeBody(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    model: str | None = Field(default=None, description="may be left out where there is only one")
-    tokens: Ids = Field(description="token ids")
+BODIES = (CHAT, COMPLETION, EMBEDDING, TOKENIZE, DETOKENIZE, ADMIN)
+NAMES = frozenset(PARAMETERS).union(*(body.fields for body in BODIES))
+"""Every field that anybody may name, which is what a label of a metric may say."""

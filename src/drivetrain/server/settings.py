@@ -15,7 +15,7 @@ _ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/?#@,]+")
 
 
 class UnknownFields(StrEnum):
-    """What becomes of a request field that nobody knows."""
+    """What becomes of a request field that is not honoured."""
 
     REFUSE = "refuse"
     WARN = "warn"
@@ -44,10 +44,14 @@ class ServerSettings:
     allowed_hosts: tuple[str, ...] = setting((), "host names, beside this machine's own, that requests may name")
     allowed_origins: tuple[str, ...] = setting((), "origins of other sites whose pages may call this server; * for all")
     unknown_fields: str = setting(
-        UnknownFields.REFUSE.value, "refuse, or warn: answer and name them in x-drivetrain-ignored-fields"
+        UnknownFields.REFUSE.value, "refuse, or warn: answer and name them in x-drivetrain-ignored"
     )
     metrics_compat: str = setting(MetricsCompat.NONE.value, "names that /metrics gives beside ours: none, or vllm")
     max_body_bytes: int = setting(32 * 2**20, "bytes of one request body", low=1)
+    max_bodies_bytes: int = setting(256 * 2**20, "bytes of all request bodies in memory together", low=1)
+    max_body_values: int = setting(
+        1_000_000, "values in one request body; a quarter may be strings, a 16th lists, a 64th objects", low=64
+    )
     max_header_bytes: int = setting(32 * 2**10, "bytes of one request's line and headers", low=1024)
     max_headers: int = setting(100, "header lines of one request", low=1)
     max_connections: int = setting(2048, "connections open at once; one more is closed", low=1)

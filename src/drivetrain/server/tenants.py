@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import GenerateRequest
 from drivetrain.server.translate import Asked
 
@@ -46,8 +45,5 @@ def tells_cached(scope: Mapping[str, Any], capabilities: Capabilities) -> bool:
 
 
 def _salted(request: GenerateRequest, tenant: bytes) -> GenerateRequest:
-    """Raises `InvalidRequest`: nobody sees the client's own salt after this."""
-    if request.cache_salt is not None:
-        PARAMETERS["cache_salt"].rule("cache_salt", request.cache_salt)
     salt = hmac.new(tenant, (request.cache_salt or "").encode(), hashlib.sha256).hexdigest()
-    return replace(request, cache_salt=salt)
+    return request.having(cache_salt=salt)

@@ -1,16 +1,16 @@
-"""From a checked body to requests of the contract, one a prompt, and what of the answer's shape was asked for."""
+"""From the judged values of a body to requests of the contract, one a prompt, and the shape of answer asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
-from drivetrain.core.build import build_request
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.parameters import PARAMETERS, unsupported
 from drivetrain.core.request import GenerateRequest
-from drivetrain.server.errors import renamed
-from drivetrain.server.schema import ChatBody, CompletionBody, GenerateBody, StreamOptions
+from drivetrain.server.fields import WARN_HINT, Values, ignored_header
 from drivetrain.server.spelling import new_id
 
 COMPLETION_MAX_TOKENS = 16
@@ -18,14 +18,16 @@ COMPLETION_MAX_TOKENS = 16
 
 MAX_TRACE_CHARS = 512
 
-_PASSED_ON = frozenset(field.name for field in fields(GenerateRequest)) & frozenset(GenerateBody.model_fields)
-"""Fields with the same name and meaning on both sides."""
+_INPUTS = frozenset({"messages", "prompt", "prompt_token_ids", "images"})
+_NOT_PASSED_ON = _INPUTS | {"logprobs"}
+"""What an endpoint spells in its own way; other fields of the same name mean the same on both sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """`names` are what this endpoint calls the fields of our requests, for the errors. `id` is that of the answer: the
-    request of each prompt has it too, so that logs and traces are found by what the client was given."""
+    request of each prompt has it too, so that logs and traces are found by what the client was given. `ignored` are
+    fields that were left out; where the server is lenient, so is what the model does not do (`honoured`)."""
 
     requests: tuple[GenerateRequest, ...]
     n: int
@@ -35,60 +37,76 @@ class Asked:
     token_ids: bool
     names: Mapping[str, str]
     id: str = ""
+    continuous_usage: bool = False
+    lenient: bool = False
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return ignored_header(self.ignored)
 
 
-def chat_request(body: ChatBody, headers: Mapping[str, str]) -> Asked:
-    values = _shared(body, headers) | {"messages": body.messages, "logprobs": _top_logprobs(body)}
-    names = {"logprobs": "top_logprobs"}
-    if body.max_completion_tokens is not None:
-        if body.max_tokens not in {None, body.max_completion_tokens}:
+def chat_request(body: Values, headers: Mapping[str, str]) -> Asked:
+    values = _shared(body, headers) | {"messages": body["messages"], "logprobs": _top_logprobs(body)}
+    names = {"logprobs": "top_logprobs" if body.get("top_logprobs") else "logprobs"}
+    longest = body.get("max_completion_tokens")
+    if longest is not None:
+        if body.get("max_tokens") not in {None, longest}:
             raise InvalidRequest(
-                f"max_tokens is {body.max_tokens} and max_completion_tokens {body.max_completion_tokens}: "
+                f"max_tokens is {body['max_tokens']} and max_completion_tokens {longest}: "
                 "they mean the same, so give one of them",
                 param="max_tokens",
             )
-        values["max_tokens"] = body.max_completion_tokens
+        values["max_tokens"] = longest
         names["max_tokens"] = "max_completion_tokens"
-    return _asked(body, [values], names, new_id("chatcmpl"), logprobs=bool(body.logprobs))
+    return _asked(body, [values], names, new_id("chatcmpl"), logprobs=bool(body.get("logprobs")))
 
 
-def completion_request(body: CompletionBody, headers: Mapping[str, str], *, max_prompts: int) -> Asked:
+def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts: int) -> Asked:
     """`echo` with `logprobs` asks for those of the prompt too."""
-    values = _shared(body, headers) | {"echo": body.echo, "logprobs": body.logprobs}
-    values.setdefault("max_tokens", COMPLETION_MAX_TOKENS)
+    logprobs = body.get("logprobs")
+    values = {"max_tokens": COMPLETION_MAX_TOKENS, **_shared(body, headers), "logprobs": logprobs}
     names = {"prompt_logprobs": "logprobs", "messages": "prompt"}
-    if body.echo and body.logprobs is not None:
-        values["prompt_logprobs"] = body.logprobs
-    if body.prompt_token_ids is not None:
-        if body.prompt is not None:
+    if body.get("echo"):
+        values["prompt_logprobs"] = logprobs
+    if "prompt_token_ids" in body:
+        if "prompt" in body:
             raise InvalidRequest("give prompt or prompt_token_ids, not both", param="prompt_token_ids")
-        prompts: list[str | list[int]] = [body.prompt_token_ids]
-    else:
-        prompts = as_list(body.prompt, "prompt")
+        prompts: tuple[str | tuple[int, ...], ...] = (body["prompt_token_ids"],)
+    elif "prompt" in body:
+        prompts = body["prompt"]
         names["prompt_token_ids"] = "prompt"
+    else:
+        raise InvalidRequest("prompt is missing", param="prompt")
     if len(prompts) > max_prompts:
         raise InvalidRequest(f"prompt has {len(prompts)} entries; the limit is {max_prompts}", param="prompt")
     inputs = [{"prompt": p} if isinstance(p, str) else {"prompt_token_ids": p} for p in prompts]
-    return _asked(body, [values | i for i in inputs], names, new_id("cmpl"), logprobs=body.logprobs is not None)
+    return _asked(body, [values | i for i in inputs], names, new_id("cmpl"), logprobs=logprobs is not None)
 
 
-def as_list(given: str | list[str] | list[int] | list[list[int]] | None, name: str) -> list[str | list[int]]:
-    """The four forms of OpenAI's prompts and inputs as one: a list of texts or id lists."""
-    if given is None:
-        raise InvalidRequest(f"{name} is missing", param=name)
-    if isinstance(given, str):
-        return [given]
-    if not given:
-        raise InvalidRequest(f"{name} is an empty list", param=name)
-    if all(type(i) is int for i in given):
-        return [[i for i in given if isinstance(i, int)]]
-    return [item for item in given if isinstance(item, (str, list))]
+def honoured(asked: Asked, capabilities: Capabilities) -> Asked:
+    """The same without what this model does not do, which is noted in `ignored`. A strict server refuses it later."""
+    if not asked.lenient:
+        return asked
+    given = asked.requests[0].given()  # the others differ in their prompts
+    dropped = [name for name in unsupported(given, capabilities) if name not in _INPUTS]
+    ids_dropped = asked.token_ids and not capabilities.tokens
+    if not dropped and not ids_dropped:
+        return asked
+    cleared = dict.fromkeys([*dropped, *(["prompt_logprobs"] if "logprobs" in dropped else [])])
+    names = [asked.names.get(name, name) for name in dropped] + ["return_token_ids"] * ids_dropped
+    return replace(
+        asked,
+        requests=tuple(request.having(**cleared) for request in asked.requests),
+        n=1 if "n" in dropped else asked.n,
+        logprobs=asked.logprobs and "logprobs" not in dropped,
+        token_ids=asked.token_ids and not ids_dropped,
+        ignored=(*asked.ignored, *names),
+    )
 
 
-def _shared(body: GenerateBody, headers: Mapping[str, str]) -> dict[str, Any]:
-    values = {name: value for name in _PASSED_ON if (value := getattr(body, name)) is not None}
-    if "logit_bias" in values:
-        values["logit_bias"] = {_token_id(key): bias for key, bias in values["logit_bias"].items()}
+def _shared(body: Values, headers: Mapping[str, str]) -> dict[str, Any]:
+    values = {name: value for name, value in body.items() if name in PARAMETERS and name not in _NOT_PASSED_ON}
     if (trace := trace_headers(headers)) is not None:
         values["trace_context"] = trace
     return values
@@ -103,38 +121,36 @@ def trace_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _asked(
-    body: GenerateBody, values: list[dict[str, Any]], names: dict[str, str], answer_id: str, *, logprobs: bool
+    body: Values, values: list[dict[str, Any]], names: dict[str, str], answer_id: str, *, logprobs: bool
 ) -> Asked:
-    if body.stream_options is not None and not body.stream:
+    options, stream = body.get("stream_options"), bool(body.get("stream"))
+    if options is not None and not stream:
         raise InvalidRequest("stream_options goes with stream: true", param="stream_options")
+    n = body.get("n", 1)
+    if body.get("best_of", n) != n:
+        body.leave_out(Unsupported(f"best_of is not supported yet; leave it out ({WARN_HINT})", param="best_of"))
     for place, value in enumerate(values):
         value["request_id"] = answer_id if len(values) == 1 else f"{answer_id}-{place}"
-    try:
-        requests = tuple(map(build_request, values))
-    except InvalidRequest as exc:
-        raise renamed(exc, names) from None
+    include_usage = bool(options and options.get("include_usage"))
     return Asked(
-        requests=requests,
-        n=body.n or 1,
-        stream=bool(body.stream),
-        include_usage=bool((body.stream_options or StreamOptions()).include_usage),
+        requests=tuple(map(GenerateRequest.of_judged, values)),
+        n=n,
+        stream=stream,
+        include_usage=include_usage,
         logprobs=logprobs,
-        token_ids=bool(body.return_token_ids),
+        token_ids=bool(body.get("return_token_ids")),
         names=names,
         id=answer_id,
+        continuous_usage=include_usage and bool(options and options.get("continuous_usage_stats")),
+        lenient=body.lenient,
+        ignored=tuple(body.ignored),
     )
 
 
-def _top_logprobs(body: ChatBody) -> int | None:
-    if not body.logprobs:
-        if body.top_logprobs:
-            raise InvalidRequest("top_logprobs goes with logprobs: true", param="top_logprobs")
-        return None
-    return body.top_logprobs or 0
-
-
-def _token_id(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) <= 9):
-        shown = key if len(key) <= 40 else key[:37] + "..."
-        raise InvalidRequest(f"logit_bias has the key {shown!r}; it must be a token id", param="logit_bias")
-    return int(key)
+def _top_logprobs(body: Values) -> int | None:
+    top: int = body.get("top_logprobs", 0)
+    if body.get("logprobs"):
+        return top
+    if top:
+        raise InvalidRequest("top_logprobs goes with logprobs: true", param="top_logprobs")
+    return None

@@ -9,7 +9,8 @@ from typing import Any
 from drivetrain.core.capabilities import Capabilities, Limits
 from drivetrain.core.engine import EmbedItem, EngineInfo
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
-from drivetrain.core.parameters import PARAMETERS, string
+from drivetrain.core.kinds import check_text
+from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.prompt import Prompt
 from drivetrain.worker.lane import LONG_CHARS, TextThreads
 from drivetrain.worker.overflow import refuse_hopeless
@@ -25,7 +26,7 @@ def check_embedding(inputs: Any, timeout_s: float | None, capabilities: Capabili
         raise Unsupported("this model gives no embeddings", param="input")
     items = embed_inputs(inputs, capabilities.limits)
     if timeout_s is not None:
-        PARAMETERS["timeout_s"].rule("timeout_s", timeout_s)
+        PARAMETERS["timeout_s"].kind.judge("timeout_s", timeout_s)
     return items
 
 
@@ -44,7 +45,7 @@ def embed_inputs(inputs: Any, limits: Limits) -> list[EmbedInput]:
         if not isinstance(item, (str, list, tuple)) or not item:
             raise InvalidRequest(f"input[{i}] must be a text or token ids, and not empty", param=f"input[{i}]")
         if isinstance(item, str):
-            string(f"input[{i}]", item)
+            check_text(f"input[{i}]", item)
             if len(item) > limits.max_prompt_chars:
                 what = f"input[{i}] is {len(item):,} characters; the limit is {limits.max_prompt_chars:,}"
                 raise InvalidRequest(what, param=f"input[{i}]")

@@ -12,9 +12,8 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import ImagePart, Message
-from drivetrain.core.parameters import MAX_SEED
 from drivetrain.core.prompt import Prompt
-from drivetrain.core.request import GenerateRequest, Overflow
+from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules

@@ -320,8 +320,10 @@ class Worker:
             return build_request(request)
         except DrivetrainError as exc:
             operation = Operation.CHAT if "messages" in request else Operation.TEXT_COMPLETION
+            named = request.get("request_id")
+            exc.request_id = named if named and isinstance(named, str) else new_id()
             self._traces.refuse(operation, exc, None)
-            self._note_refusal(new_id(), exc)
+            self._note_refusal(exc.request_id, exc)
             raise
 
     def _open(self, request: GenerateRequest) -> EventStream:

@@ -24,12 +24,10 @@ from drivetrain.core.errors import (
 from drivetrain.core.parameters import PARAMETERS, check
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, TokenLogprob, TopLogprob
-from drivetrain.server.bodies import LATER, read_body
 from drivetrain.server.errors import body_of, error_response, renamed
 from drivetrain.server.rate import Rate
-from drivetrain.server.schema import ChatBody, CompletionBody, GenerateBody
+from drivetrain.server.schema import CHAT, COMPLETION, NotYet, Prompts
 from drivetrain.server.spelling import LOWEST, chat_logprobs, compact, completion_logprobs, matched_stop_json
-from drivetrain.server.translate import as_list
 
 ANYTHING = Capabilities(parameters=frozenset(PARAMETERS), context_length=100, vision=True, embeddings=True)
 
@@ -71,15 +69,15 @@ def test_errors_in_the_words_of_the_endpoint() -> None:
 
 def ranges() -> list[tuple[str, dict[str, Any]]]:
     """Every range that the schema tells."""
-    properties = GenerateBody.model_json_schema()["properties"]
-    return [(name, p) for name, p in properties.items() if {"minimum", "exclusiveMinimum"} & p.keys()]
+    told = [(name, field.kind.schema()) for name, field in COMPLETION.fields.items()]
+    return [(name, schema) for name, schema in told if {"minimum", "exclusiveMinimum"} & schema.keys()]
 
 
 @pytest.mark.parametrize(("name", "told"), ranges(), ids=[name for name, _ in ranges()])
 def test_the_ranges_told_are_those_enforced(name: str, told: dict[str, Any]) -> None:
     def accepted(value: Any) -> bool:
         try:
-            PARAMETERS[name].rule(name, value)
+            COMPLETION.fields[name].kind.judge(name, value)
         except InvalidRequest:
             return False
         return True
@@ -96,21 +94,24 @@ def test_the_ranges_told_are_those_enforced(name: str, told: dict[str, Any]) -> 
 
 
 def test_no_field_is_both_built_and_later() -> None:
-    assert not LATER.keys() & (ChatBody.model_fields.keys() | CompletionBody.model_fields.keys())
+    for body in (CHAT, COMPLETION):
+        later = {name for name, field in body.fields.items() if isinstance(field.kind, NotYet)}
+        assert later
+        assert not later & PARAMETERS.keys()
 
 
 def test_null_is_omitted() -> None:
-    read = read_body(b'{"model": "m", "messages": [1], "n": null, "tools": null}', ChatBody, unknown="refuse")
-    assert read.body.n is None
-    assert read.ignored == ()
+    read = COMPLETION.judge({"model": "m", "prompt": "x", "n": None, "tools": None}, lenient=False)
+    assert read == {"model": "m", "prompt": ("x",)}
+    assert read.ignored == []
 
 
 @pytest.mark.parametrize(
     ("given", "items"),
-    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])],
+    [("a", ("a",)), (["a", "b"], ("a", "b")), ([1, 2], ((1, 2),)), ([[1], [2]], ((1,), (2,)))],
 )
 def test_four_forms_of_prompts(given: Any, items: Any) -> None:
-    assert as_list(given, "prompt") == items
+    assert Prompts().judge("prompt", given) == items
 
 
 def test_probabilities_of_zero_are_json() -> None:

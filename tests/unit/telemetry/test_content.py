@@ -63,7 +63,7 @@ def test_what_an_error_says_is_cut() -> None:
     assert error_text(ValueError("x" * (MAX_CHARS + 1))) == "x" * MAX_CHARS + CUT
 
 
-@given(st.lists(st.lists(st.text(max_size=30), max_size=4), max_size=8), st.integers(1, 2000))
+@given(st.lists(st.lists(st.text(max_size=30), max_size=4), min_size=1, max_size=8), st.integers(1, 2000))
 def test_never_more_than_the_bound(texts: list[list[str]], times: int) -> None:
     messages = tuple(Message("user", tuple(TextPart(text * times) for text in parts)) for parts in texts)
     said = read(messages=messages)

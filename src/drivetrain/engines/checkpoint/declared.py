@@ -106,7 +106,7 @@ def _shape(sizes: Iterable[int]) -> str:
 
 def _judged(name: str, key: str, value: Any) -> Any:
     try:
-        PARAMETERS[name].rule(key, value)
+        PARAMETERS[name].kind.judge(key, value)
     except InvalidRequest as exc:
         raise LoadFailed(f"generation_config.json: {exc.message}; mend the file or remove it") from exc
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from drivetrain.core.engine import Description, ModelSpec, Progress
-from drivetrain.core.parameters import MAX_INT
+from drivetrain.core.kinds import MAX_INT
 from drivetrain.engines.remote.engine import RemoteEngine
 
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from drivetrain.core.engine import EngineRequest, Step
+from drivetrain.core.kinds import MAX_INT
 from drivetrain.core.messages import Message
-from drivetrain.core.parameters import MAX_INT
 from drivetrain.core.prompt import Prompt
 
 

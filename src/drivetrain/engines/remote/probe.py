@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from drivetrain.address import Address
 from drivetrain.core.errors import ModelNotFound
-from drivetrain.core.parameters import MAX_INT
+from drivetrain.core.kinds import MAX_INT
 from drivetrain.engines.remote import blocking, drivetrain_ids, llamacpp_ids, text_chat, vectors, vllm_ids
 from drivetrain.engines.remote.address import Key, Reference
 from drivetrain.engines.remote.dialect import Dialect, Facts, Kind

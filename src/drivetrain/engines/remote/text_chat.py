@@ -9,7 +9,8 @@ from typing import Any
 from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed
-from drivetrain.core.parameters import MAX_INT, WORKER_PARAMETERS
+from drivetrain.core.kinds import MAX_INT
+from drivetrain.core.parameters import WORKER_PARAMETERS
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.remote.dialect import Facts, Kind, Learn, Reader, messages_json
 from drivetrain.engines.remote.errors import Broken, Refused

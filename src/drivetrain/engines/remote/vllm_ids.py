@@ -10,7 +10,8 @@ from typing import Any
 from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed, InvalidRequest
-from drivetrain.core.parameters import MAX_INT, TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.core.kinds import MAX_INT
+from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.remote.dialect import AskUpstream, Facts, Kind, Learn, Reader
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable

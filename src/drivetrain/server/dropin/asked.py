@@ -7,25 +7,50 @@ from typing import Any
 
 from starlette.requests import Request
 
-from drivetrain.core.build import build_request
-from drivetrain.core.errors import InvalidRequest
-from drivetrain.server.errors import renamed
+from drivetrain.core.kinds import Number
+from drivetrain.core.request import GenerateRequest
+from drivetrain.server.fields import Field, Values
+from drivetrain.server.schema import like
 from drivetrain.server.translate import Asked, trace_headers
 
+_SAMPLING = (
+    "temperature", "top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop",
+    "stop_token_ids",
+)  # fmt: skip
 
-def sampling(temperature: float | None, top_p: float | None, top_k: int | None) -> dict[str, Any]:
-    """In both protocols a `top_k` of -1 is none, and a `top_p` of 0 leaves the likeliest token only."""
-    if top_p == 0:
-        return {"temperature": 0.0}
-    return {"temperature": temperature, "top_p": top_p, "top_k": 0 if top_k == -1 else top_k}
+SAMPLING: Mapping[str, Field] = {
+    "temperature": like("temperature"),
+    "top_p": like("top_p", kind=Number(0, 1)),
+    "top_k": like("top_k", nothing=(-1,)),
+    "repetition_penalty": like("repetition_penalty"),
+    "presence_penalty": like("presence_penalty"),
+    "frequency_penalty": like("frequency_penalty"),
+    "max_new_tokens": like("max_tokens"),
+    "stop": like("stop", nothing=("", [])),
+    "stop_token_ids": like("stop_token_ids", nothing=([],)),
+}
+"""What both protocols have, under their names."""
 
 
-def asked_of(request: Request, values: Mapping[str, Any], names: Mapping[str, str], *, logprobs: bool = False) -> Asked:
-    """`names` are what the protocol calls the fields of our requests. Raises `InvalidRequest`."""
-    try:
-        built = build_request({**values, "trace_context": trace_headers(request.headers)})
-    except InvalidRequest as exc:
-        raise renamed(exc, names) from None
+def sampling(body: Values) -> dict[str, Any]:
+    """What has the same name here. In both protocols a `top_p` of 0 leaves the likeliest token only."""
+    found = {name: body.get(name) for name in _SAMPLING}
+    return found | ({"temperature": 0.0, "top_p": None, "top_k": None} if found["top_p"] == 0 else {})
+
+
+def asked_of(
+    request: Request, body: Values, values: Mapping[str, Any], names: Mapping[str, str], *, logprobs: bool = False
+) -> Asked:
+    """From judged values; `names` are what the protocol calls the fields of our requests."""
+    made = GenerateRequest.of_judged({**values, "trace_context": trace_headers(request.headers)})
     return Asked(
-        requests=(built,), n=1, stream=True, include_usage=False, logprobs=logprobs, token_ids=False, names=names
+        requests=(made,),
+        n=1,
+        stream=True,
+        include_usage=False,
+        logprobs=logprobs,
+        token_ids=False,
+        names=names,
+        lenient=body.lenient,
+        ignored=tuple(body.ignored),
     )

@@ -8,21 +8,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, Unsupported
+from drivetrain.core.kinds import Boolean, Kind, ListOf, Schema, String
+from drivetrain.core.messages import Message, parse_messages
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import Metrics
 from drivetrain.core.worker import Worker
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, respond
-from drivetrain.server.dropin.asked import asked_of, sampling
+from drivetrain.server.dropin.asked import SAMPLING, asked_of, sampling
 from drivetrain.server.dropin.codes import code_of
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
+from drivetrain.server.fields import Body, Field, Values
+from drivetrain.server.schema import Object, inert, like
 from drivetrain.server.translate import Asked, trace_headers
 
 _ROLES = {"human": "user", "ai": "assistant"}
@@ -32,56 +35,62 @@ _UNSEEN = "view"
 _NAMES = {"max_tokens": "max_new_tokens", "context_length": "context_len"}
 
 
-class _Generate(BaseModel):
-    """`version`, `context`, `span_id`, `metrics`, `chat_model` and `user` change nothing here."""
+class _Messages(Kind):
+    """Chats in the words of DB-GPT."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    @property
+    def takes(self) -> str:
+        return "a list of messages"
 
-    model: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    prompt: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    max_new_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    context_len: int | None = None
-    echo: bool | None = None
-    version: str | None = None
-    context: dict[str, Any] | None = None
-    span_id: str | None = None
-    metrics: bool | None = None
-    chat_model: bool | None = None
-    user: str | None = None
+    def judge(self, name: str, value: Any) -> tuple[Message, ...] | None:
+        if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+            raise self.refuse(name, value)
+        seen = [message for message in value if message.get("role") != _UNSEEN]
+        return parse_messages([_message(m, f"{name}[{i}]") for i, m in enumerate(seen)]) if seen else None
+
+    def schema(self) -> Schema:
+        return {"type": "array", "items": {"type": "object"}}
 
 
-class _Named(BaseModel):
-    """A client of DB-GPT's own does not say the model when it counts."""
+_MODEL = Field(String(), "may be left out where there is only one")
+_SPAN = inert(String())
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+_GENERATE = Body(
+    "DbGptGenerate",
+    {
+        "model": _MODEL,
+        "messages": Field(_Messages(), "the chat so far"),
+        "prompt": like("prompt"),
+        **SAMPLING,
+        "context_len": like("context_length"),
+        "echo": like("echo"),
+        "version": inert(String()),
+        "context": inert(Object()),
+        "span_id": _SPAN,
+        "metrics": inert(Boolean()),
+        "chat_model": inert(Boolean()),
+        "user": inert(String()),
+    },
+)
 
-    model: str | None = None
-    prompt: str = ""
-    span_id: str | None = None
+_NAMED = Body("DbGptNamed", {"model": _MODEL, "prompt": Field(String(), "a text"), "span_id": _SPAN})
+"""A client of DB-GPT's own does not say the model when it counts."""
 
-
-class _Embed(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    model: str | None = None
-    input: list[str]
-    worker_type: str | None = None
-    query: str | None = None
-    span_id: str | None = None
+_EMBED = Body(
+    "DbGptEmbed",
+    {
+        "model": _MODEL,
+        "input": Field(ListOf(String()), "texts", required=True),
+        "worker_type": Field(String(), "only text2vec"),
+        "query": Field(String(), "of a worker that ranks texts"),
+        "span_id": _SPAN,
+    },
+)
 
 
 async def _read(exchange: Exchange, context: Context) -> tuple[str | None, Asked]:
-    body = read_body(await exchange.body(), _Generate, unknown=context.settings.unknown_fields).body
-    return body.model, _asked(exchange, body)
+    body = await read_body(exchange, context, _GENERATE)
+    return body.get("model"), _asked(exchange, body)
 
 
 class DbGptFormatter(SoFarFormatter):
@@ -113,26 +122,26 @@ async def generate(exchange: Exchange, context: Context) -> Response | None:
     return await respond(exchange, context, _read, DbGptFormatter(), stream=False)
 
 
-async def embeddings(request: Request, context: Context) -> Response:
-    body = read_body(await request.body(), _Embed, unknown=context.settings.unknown_fields).body
-    if body.worker_type not in {None, "text2vec"} or body.query is not None:
+async def embeddings(exchange: Exchange, context: Context) -> Response:
+    body = await read_body(exchange, context, _EMBED)
+    if body.get("worker_type", "text2vec") != "text2vec" or "query" in body:
         raise Unsupported("this worker gives embeddings; it ranks no texts", param="worker_type")
-    async with context.models.lease(body.model) as worker:
-        found = await worker.embed(body.input, trace_context=trace_headers(request.headers))
+    async with context.models.lease(body.get("model")) as worker:
+        found = await worker.embed(body["input"], trace_context=trace_headers(exchange.headers))
     return json_response([list(vector) for vector in found.vectors])
 
 
-async def count_token(request: Request, context: Context) -> Response:
-    body = read_body(await request.body(), _Named, unknown=context.settings.unknown_fields).body
-    async with context.models.lease(body.model) as worker:
-        return json_response(len(await worker.tokenize(body.prompt)))
+async def count_token(exchange: Exchange, context: Context) -> Response:
+    body = await read_body(exchange, context, _NAMED)
+    async with context.models.lease(body.get("model")) as worker:
+        return json_response(len(await worker.tokenize(body.get("prompt", ""))))
 
 
-async def model_metadata(request: Request, context: Context) -> Response:
-    body = read_body(await request.body(), _Named, unknown=context.settings.unknown_fields).body
-    lease = context.models.lease(body.model)
+async def model_metadata(exchange: Exchange, context: Context) -> Response:
+    body = await read_body(exchange, context, _NAMED)
+    lease = context.models.lease(body.get("model"))
     async with lease as worker:
-        return json_response(_metadata(body.model or lease.name, worker))
+        return json_response(_metadata(body.get("model") or lease.name, worker))
 
 
 async def parameter_descriptions(request: Request, context: Context) -> Response:
@@ -164,27 +173,18 @@ ROUTES = (
 )
 
 
-def _asked(request: Request, body: _Generate) -> Asked:
-    values = {
-        **_input(body),
-        **sampling(body.temperature, body.top_p, body.top_k),
-        "repetition_penalty": body.repetition_penalty,
-        "presence_penalty": body.presence_penalty,
-        "frequency_penalty": body.frequency_penalty,
-        "max_tokens": body.max_new_tokens,
-        "context_length": body.context_len,
-        "stop": body.stop or None,
-        "stop_token_ids": body.stop_token_ids or None,
-    }
-    return asked_of(request, values, _NAMES)
-
-
-def _input(body: _Generate) -> dict[str, Any]:
+def _asked(request: Request, body: Values) -> Asked:
     """The text is begun with the prompt unless the request says no; a chat is not repeated."""
-    messages = [message for message in body.messages or () if message.get("role") != _UNSEEN]
-    if messages:
-        return {"messages": [_message(m, f"messages[{i}]") for i, m in enumerate(messages)], "echo": body.echo}
-    return {"prompt": body.prompt, "echo": body.echo is not False}
+    chat = "messages" in body
+    values = {
+        "messages": body.get("messages"),
+        "prompt": None if chat else body.get("prompt"),
+        "echo": body.get("echo", not chat),
+        **sampling(body),
+        "max_tokens": body.get("max_new_tokens"),
+        "context_length": body.get("context_len"),
+    }
+    return asked_of(request, body, values, _NAMES)
 
 
 def _message(message: dict[str, Any], where: str) -> dict[str, Any]:

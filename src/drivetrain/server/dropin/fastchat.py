@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from drivetrain.core.errors import DrivetrainError, InvalidRequest, Unsupported
+from drivetrain.core.errors import DrivetrainError, Unsupported
+from drivetrain.core.kinds import Integer, ListOf, OneOf, String
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, answered, respond
-from drivetrain.server.dropin.asked import asked_of, sampling
+from drivetrain.server.dropin.asked import SAMPLING, asked_of, sampling
 from drivetrain.server.dropin.codes import code_of
 from drivetrain.server.dropin.conversation import conversation
 from drivetrain.server.embeddings import as_base64
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
+from drivetrain.server.fields import Body, Field, Values
 from drivetrain.server.models import Models
+from drivetrain.server.schema import Encoding, NotYet, later, like
 from drivetrain.server.spelling import completion_logprobs
 from drivetrain.server.translate import Asked, trace_headers
 
@@ -31,51 +33,47 @@ MAX_NEW_TOKENS = 256
 _NAMES = {"max_tokens": "max_new_tokens", "prompt_logprobs": "logprobs"}
 
 
-class _Named(BaseModel):
-    """What only names a model. Their API server sends a prompt with some of these, and nothing at all with others."""
+class _NoImages(NotYet):
+    """Their multimodal models take them; here a chat does."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    model: str | None = None
-    prompt: str | None = None
-
-
-class _Generate(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    model: str | None = None
-    prompt: str
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    max_new_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    echo: bool | None = None
-    logprobs: int | None = None
-    seed: int | None = None
-    use_beam_search: bool | None = None
-    images: list[str] | None = None
+    def judge(self, name: str, value: Any) -> None:
+        if value:
+            raise Unsupported("images are not taken in this protocol; /v1/chat/completions takes them", param=name)
 
 
-class _Embed(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+_MODEL = Field(String(), "may be left out where there is only one")
 
-    model: str | None = None
-    input: str | list[str]
-    encoding_format: str | None = None
+_NAMED = Body("FastChatNamed", {"model": _MODEL, "prompt": Field(String(), "a text")})
+"""What only names a model. Their API server sends a prompt with some of these, and nothing at all with others."""
+
+_GENERATE = Body(
+    "FastChatGenerate",
+    {
+        "model": _MODEL,
+        "prompt": Field(String(), "a prompt that was rendered by the caller", required=True),
+        **SAMPLING,
+        "echo": like("echo"),
+        "logprobs": like("logprobs", kind=Integer()),
+        "seed": like("seed"),
+        "best_of": later(1),
+        "use_beam_search": later(False),
+        "images": Field(_NoImages(([],)), "only an empty list"),
+    },
+)
+
+_EMBED = Body(
+    "FastChatEmbed",
+    {
+        "model": _MODEL,
+        "input": Field(ListOf(String(), or_one=True), "a text or a list of texts", required=True),
+        "encoding_format": Field(OneOf(Encoding), "float if left out"),
+    },
+)
 
 
 async def _read(exchange: Exchange, context: Context) -> tuple[str | None, Asked]:
-    body = read_body(await exchange.body(), _Generate, unknown=context.settings.unknown_fields).body
-    if body.use_beam_search:
-        raise Unsupported("use_beam_search is not supported; leave it out", param="use_beam_search")
-    if body.images:
-        raise Unsupported("images are not taken in this protocol; /v1/chat/completions takes them", param="images")
-    return body.model, _asked(exchange, body)
+    body = await read_body(exchange, context, _GENERATE)
+    return body.get("model"), _asked(exchange, body)
 
 
 class FastChatFormatter(SoFarFormatter):
@@ -96,23 +94,18 @@ class FastChatFormatter(SoFarFormatter):
         return {"text": error.message, "error_code": code_of(error)}
 
 
-def _asked(request: Request, body: _Generate) -> Asked:
-    echo = body.echo is not False
+def _asked(request: Request, body: Values) -> Asked:
+    echo, logprobs = body.get("echo", True), body.get("logprobs")
     values = {
-        "prompt": body.prompt,
-        **sampling(body.temperature, body.top_p, body.top_k),
-        "repetition_penalty": body.repetition_penalty,
-        "presence_penalty": body.presence_penalty,
-        "frequency_penalty": body.frequency_penalty,
-        "max_tokens": MAX_NEW_TOKENS if body.max_new_tokens is None else body.max_new_tokens,
-        "stop": body.stop or None,
-        "stop_token_ids": body.stop_token_ids or None,
+        "prompt": body["prompt"],
+        **sampling(body),
+        "max_tokens": body.get("max_new_tokens", MAX_NEW_TOKENS),
         "echo": echo,
-        "logprobs": body.logprobs,
-        "prompt_logprobs": body.logprobs if echo else None,
-        "seed": body.seed,
+        "logprobs": logprobs,
+        "prompt_logprobs": logprobs if echo else None,
+        "seed": body.get("seed"),
     }
-    return asked_of(request, values, _NAMES, logprobs=body.logprobs is not None)
+    return asked_of(request, body, values, _NAMES, logprobs=logprobs is not None)
 
 
 async def generate_stream(exchange: Exchange, context: Context) -> Response | None:
@@ -127,13 +120,11 @@ async def get_embeddings(exchange: Exchange, context: Context) -> Response:
     return await answered(exchange, context, FastChatFormatter(), _embeddings(exchange, context))
 
 
-async def _embeddings(request: Request, context: Context) -> dict[str, Any]:
-    body = read_body(await request.body(), _Embed, unknown=context.settings.unknown_fields).body
-    if body.encoding_format not in {None, "float", "base64"}:
-        raise InvalidRequest("encoding_format must be float or base64", param="encoding_format")
-    async with context.models.lease(body.model) as worker:
-        found = await worker.embed(body.input, trace_context=trace_headers(request.headers))
-    encode = as_base64 if body.encoding_format == "base64" else list
+async def _embeddings(exchange: Exchange, context: Context) -> dict[str, Any]:
+    body = await read_body(exchange, context, _EMBED)
+    async with context.models.lease(body.get("model")) as worker:
+        found = await worker.embed(body["input"], trace_context=trace_headers(exchange.headers))
+    encode = as_base64 if body.get("encoding_format") is Encoding.BASE64 else list
     return {"embedding": [encode(vector) for vector in found.vectors], "token_num": found.usage.prompt_tokens}
 
 
@@ -168,10 +159,10 @@ async def count_token(exchange: Exchange, context: Context) -> Response:
     return await answered(exchange, context, _Counting(), _count(exchange, context))
 
 
-async def _count(request: Request, context: Context) -> dict[str, Any]:
-    body = await _named(request, context)
-    async with context.models.lease(body.model) as worker:
-        ids = await worker.tokenize(body.prompt or "")
+async def _count(exchange: Exchange, context: Context) -> dict[str, Any]:
+    body = await _named(exchange, context)
+    async with context.models.lease(body.get("model")) as worker:
+        ids = await worker.tokenize(body.get("prompt", ""))
     return {"count": len(ids), "error_code": 0}
 
 
@@ -179,8 +170,8 @@ async def model_details(exchange: Exchange, context: Context) -> Response:
     return await answered(exchange, context, FastChatFormatter(), _details(exchange, context))
 
 
-async def _details(request: Request, context: Context) -> dict[str, Any]:
-    async with context.models.lease((await _named(request, context)).model) as worker:
+async def _details(exchange: Exchange, context: Context) -> dict[str, Any]:
+    async with context.models.lease((await _named(exchange, context)).get("model")) as worker:
         return {"context_length": worker.capabilities.context_length}
 
 
@@ -190,8 +181,8 @@ async def get_conv_template(exchange: Exchange, context: Context) -> Response:
     return await answered(exchange, context, FastChatFormatter(), _template(exchange, context))
 
 
-async def _template(request: Request, context: Context) -> dict[str, Any]:
-    async with context.models.lease((await _named(request, context)).model) as worker:
+async def _template(exchange: Exchange, context: Context) -> dict[str, Any]:
+    async with context.models.lease((await _named(exchange, context)).get("model")) as worker:
         return {"conv": await conversation(worker)}
 
 
@@ -206,6 +197,5 @@ ROUTES = (
 )
 
 
-async def _named(request: Request, context: Context) -> _Named:
-    data = await request.body() or b"{}"
-    return read_body(data, _Named, unknown=context.settings.unknown_fields).body
+async def _named(exchange: Exchange, context: Context) -> Values:
+    return await read_body(exchange, context, _NAMED, may_be_empty=True)

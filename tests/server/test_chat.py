@@ -90,15 +90,16 @@ def test_bad_messages(served: Served, messages: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("max_tokens", -1), ("max_tokens", 0), ("max_tokens", 1.5), ("max_tokens", 10**400), ("max_tokens", "5"),
-        ("max_tokens", True), ("max_completion_tokens", -1), ("temperature", -0.1), ("temperature", 2.1),
+        ("max_tokens", -2), ("max_tokens", 0), ("max_tokens", 1.5), ("max_tokens", 10**400), ("max_tokens", "5"),
+        ("max_tokens", True), ("max_completion_tokens", -2), ("temperature", -0.1), ("temperature", 2.1),
         ("temperature", "hot"), ("top_p", 0), ("top_p", 1.1), ("presence_penalty", 2.1), ("presence_penalty", -2.1),
         ("frequency_penalty", 3), ("n", 0), ("n", 1_000_000), ("n", 1.0), ("seed", 2**70), ("seed", "x"),
-        ("stop", ""), ("stop", ["a", ""]), ("stop", ["a"] * 17), ("stop", 5), ("logit_bias", {"x": 1}),
+        ("stop", ["a", ""]), ("stop", ["a"] * 17), ("stop", 5), ("logit_bias", {"x": 1}),
         ("logit_bias", {"1": 101}), ("logit_bias", []), ("top_logprobs", 5), ("logprobs", 3), ("timeout_s", 0),
         ("timeout_s", 1e8), ("overflow", "explode"), ("stream", "yes"), ("stream_options", {"include_usage": True}),
-        ("top_k", -1), ("min_p", 2), ("repetition_penalty", 0), ("stop_token_ids", [-1]), ("min_tokens", -1),
-        ("store", True), ("user", 5), ("model", 7), ("model", None),
+        ("top_k", -2), ("top_k", -1.0), ("min_p", 2), ("repetition_penalty", 0), ("stop_token_ids", [-1]),
+        ("min_tokens", -1), ("store", "yes"), ("metadata", "x"), ("verbosity", 5), ("cache_prompt", 1), ("user", 5),
+        ("model", 7), ("model", None),
     ],
 )  # fmt: skip
 def test_bad_values(served: Served, name: str, value: Any) -> None:
@@ -157,7 +158,8 @@ def test_several_choices(served: Served) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "auto"), ("audio", {}),
+        ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "required"),
+        ("skip_special_tokens", False), ("audio", {}),
         ("response_format", {"type": "json_object"}), ("prediction", {}), ("functions", [{"name": "f"}]),
         ("regex", "a"), ("grammar", "root ::= x"), ("choice", ["a"]), ("receipt", True), ("best_of", 2),
         ("suffix", "x"), ("logits_processors", ["x"]), ("modalities", ["audio"]), ("nonsense", 1),
@@ -174,11 +176,16 @@ def test_what_asks_for_nothing_is_taken(served: Served) -> None:
     fields = {
         "user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "prompt_cache_key": "k",
         "safety_identifier": "s", "tools": None, "tool_choice": "none", "response_format": {"type": "text"},
-        "modalities": ["text"], "parallel_tool_calls": True, "n": None, "stop": None, "temperature": None,
+        "modalities": ["text"], "parallel_tool_calls": True, "n": None, "seed": None, "stop": "", "temperature": None,
         "messages": [{"role": "user", "content": "Hi", "name": "me", "whatever": 1}],
+        "prompt_cache_retention": "24h", "reasoning_effort": "high", "verbosity": "low", "keep_alive": -1,
+        "cache_prompt": True, "skip_special_tokens": True, "top_k": -1, "max_completion_tokens": -1,
     }  # fmt: skip
-    status, document = served.post("/v1/chat/completions", {"model": served.model, "max_tokens": 2, **fields})
-    assert status == 200, document
+    for more in ({}, {"store": True, "tool_choice": "auto", "best_of": 1, "keep_alive": "5m"}):
+        body = {"model": served.model, "max_tokens": 2, **fields, **more}
+        status, headers, document = served.request("POST", "/v1/chat/completions", body)
+        assert status == 200, document
+        assert "x-drivetrain-ignored" not in headers
 
 
 def test_token_ids(served: Served) -> None:

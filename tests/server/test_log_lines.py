@@ -75,3 +75,19 @@ def test_what_comes_before_the_model_is_there_has_a_line(caplog: pytest.LogCaptu
         worker.stream(prompt=SECRET, request_id="early")
     (record,) = caplog.records
     assert (fields_of(record)["ending"], fields_of(record)["request_id"]) == (NotReady.code, "early")
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"temperature": 9}, "temperature"),
+        ({"temprature": 1}, "temprature"),
+        ({SECRET: 1}, "other"),
+        ({"x" * 99: 1}, "other"),
+    ],
+)
+def test_a_refusal_names_the_field_if_it_looks_like_one(
+    served: Served, caplog: pytest.LogCaptureFixture, more: dict[str, Any], param: str
+) -> None:
+    fields, _ = line_of(served, caplog, CHAT, {"model": "fake", "messages": MESSAGES, **more})
+    assert fields["param"] == param

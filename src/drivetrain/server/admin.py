@@ -11,6 +11,7 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response, refusal
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.models import Model
 from drivetrain.server.schema import ADMIN
 
@@ -21,26 +22,26 @@ async def list_models(request: Request, context: Context) -> Response:
     return json_response({"object": "list", "data": context.models.report()}, headers=NO_STORE)
 
 
-async def load(request: Request, context: Context) -> Response:
+async def load(exchange: Exchange, context: Context) -> Response:
     """Answers at once; the list says how far it is."""
-    return await _done(request, context, context.models.load, 202)
+    return await _done(exchange, context, context.models.load, 202)
 
 
-async def unload(request: Request, context: Context) -> Response:
-    return await _done(request, context, context.models.unload, 202)
+async def unload(exchange: Exchange, context: Context) -> Response:
+    return await _done(exchange, context, context.models.unload, 202)
 
 
-async def pin(request: Request, context: Context) -> Response:
-    return await _done(request, context, context.models.pin, 200)
+async def pin(exchange: Exchange, context: Context) -> Response:
+    return await _done(exchange, context, context.models.pin, 200)
 
 
-async def unpin(request: Request, context: Context) -> Response:
-    return await _done(request, context, context.models.unpin, 200)
+async def unpin(exchange: Exchange, context: Context) -> Response:
+    return await _done(exchange, context, context.models.unpin, 200)
 
 
-async def _done(request: Request, context: Context, act: Callable[[str], Model], status: int) -> Response:
+async def _done(exchange: Exchange, context: Context, act: Callable[[str], Model], status: int) -> Response:
     """The model as it is then, or 409 where things do not stand so that it can be done."""
-    values = await read_body(request, context, ADMIN, strict=True)
+    values = await read_body(exchange, context, ADMIN, strict=True)
     try:
         name = act(values["model"]).name
     except InvalidRequest as exc:

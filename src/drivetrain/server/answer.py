@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -26,7 +26,7 @@ from drivetrain.server.errors import json_response, renamed
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.refusals import tell_refusal
 from drivetrain.server.tenants import apart, tells_cached
-from drivetrain.server.translate import Asked
+from drivetrain.server.translate import Asked, honoured
 
 TRUNCATED_HEADER = "x-drivetrain-truncated-tokens"
 
@@ -68,19 +68,22 @@ async def answer(
     context: Context,
     model: str | None,
     asked: Asked,
-    formatter: Formatter,
-    headers: Mapping[str, str] | None = None,
+    make_formatter: Callable[[Asked], Formatter],
 ) -> None:
     """Hold the model, submit each prompt, send what comes. What goes wrong before the head is sent is raised."""
     began_ns = time.time_ns()
-    outlet = Stream(exchange, formatter, headers or {}) if asked.stream else Whole(exchange, formatter, headers or {})
+    formatter = make_formatter(asked)
+    outlet = (Stream if asked.stream else Whole)(exchange, formatter, asked.headers)
     try:
         if asked.stream and formatter.head_first:
             await exchange.start(200, outlet.head())
         lease = context.models.lease(model, asked.requests[0].timeout_s)
         async with lease as worker:
             outlet.tells_cached = tells_cached(exchange.scope, worker.capabilities)
-            await _deliver(worker, apart(_within(asked, lease.left_s), exchange.scope, worker.capabilities), outlet)
+            mine = honoured(asked, worker.capabilities)
+            if mine is not asked:
+                outlet.narrow(make_formatter(mine), mine.headers)
+            await _deliver(worker, apart(_within(mine, lease.left_s), exchange.scope, worker.capabilities), outlet)
     except DrivetrainError as exc:
         error = renamed(exc, asked.names) if isinstance(exc, InvalidRequest) else exc
         if not exchange.started:
@@ -116,7 +119,7 @@ def _within(asked: Asked, left_s: float | None) -> Asked:
     """The same with what waiting for the model left of its time."""
     if left_s is None:
         return asked
-    return replace(asked, requests=tuple(replace(request, timeout_s=left_s) for request in asked.requests))
+    return replace(asked, requests=tuple(request.having(timeout_s=left_s) for request in asked.requests))
 
 
 class Outlet:
@@ -131,6 +134,10 @@ class Outlet:
         self._finished: list[Usage] = []
         self._error: DrivetrainError | None = None
         self._news = asyncio.Event()
+
+    def narrow(self, formatter: Formatter, headers: Mapping[str, str]) -> None:
+        """What was asked for is less than it seemed. Nothing has been formatted yet."""
+        self._formatter, self._headers = formatter, dict(headers)
 
     def prompt(self) -> PromptSink:
         """The sink of one more prompt."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.requests import Request
-
 from drivetrain.server.budget import release_body
 from drivetrain.server.context import Context
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.fields import Body, Values
 from drivetrain.server.settings import UnknownFields
 from drivetrain.server.structure import read_object
@@ -17,7 +16,7 @@ AT_ONCE_BYTES = 65_536
 
 
 async def read_body(
-    request: Request, context: Context, body: Body, *, strict: bool = False, may_be_empty: bool = False
+    exchange: Exchange, context: Context, body: Body, *, strict: bool = False, may_be_empty: bool = False
 ) -> Values:
     """Raises `InvalidRequest` or `Unsupported`, naming the field."""
     lenient = context.settings.unknown_fields == UnknownFields.WARN and not strict
@@ -27,12 +26,11 @@ async def read_body(
         return body.judge(read_object(data, max_values), lenient=lenient)
 
     try:
-        # Not `request.body()`, which would keep the bytes for as long as the answer takes.
-        data = (await request.receive()).get("body", b"")
+        data = await exchange.take_body()
         if may_be_empty and not data:
             data = b"{}"
         if len(data) <= AT_ONCE_BYTES:
             return parse(data)
         return await asyncio.get_running_loop().run_in_executor(context.parser, parse, data)
     finally:
-        release_body(request.scope)
+        release_body(exchange.scope)

@@ -23,7 +23,9 @@ from drivetrain.server.translate import Asked, chat_request
 async def chat(exchange: Exchange, context: Context) -> None:
     values = await read_body(exchange, context, CHAT)
     asked = chat_request(values, exchange.headers)
-    await answer(exchange, context, values["model"], asked, partial(ChatFormatter, values["model"], created=int(time.time())))
+    await answer(
+        exchange, context, values["model"], asked, partial(ChatFormatter, values["model"], created=int(time.time()))
+    )
 
 
 class ChatFormatter:

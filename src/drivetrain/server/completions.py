@@ -23,7 +23,13 @@ from drivetrain.server.translate import Asked, completion_request
 async def completions(exchange: Exchange, context: Context) -> None:
     values = await read_body(exchange, context, COMPLETION)
     asked = completion_request(values, exchange.headers, max_prompts=context.settings.max_prompts)
-    await answer(exchange, context, values["model"], asked, partial(CompletionFormatter, values["model"], created=int(time.time())))
+    await answer(
+        exchange,
+        context,
+        values["model"],
+        asked,
+        partial(CompletionFormatter, values["model"], created=int(time.time())),
+    )
 
 
 class CompletionFormatter:

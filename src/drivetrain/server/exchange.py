@@ -23,6 +23,11 @@ class Exchange(Request):
         self._complete = False
         self.started = False
 
+    async def take_body(self) -> bytes:
+        """Its body, which is not kept for as long as the answer takes."""
+        data, self._body = await self.body(), b""
+        return data
+
     async def send(self, message: Message) -> None:
         """As ASGI's own."""
         self.started = True

@@ -68,8 +68,8 @@ def ignored_header(names: list[str] | tuple[str, ...]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What one endpoint takes. Fields are judged in the order of the table, the unknown ones first; of `one_of`, exactly
-    one must be given."""
+    """What one endpoint takes. Fields are judged in the order of the table, the unknown ones first; of `one_of`,
+    exactly one must be given."""
 
     name: str
     fields: Mapping[str, Field]

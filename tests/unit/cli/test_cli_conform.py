@@ -57,12 +57,12 @@ def test_passes(capsys: pytest.CaptureFixture[str], good: Served) -> None:
 
 def test_fails_with_the_exchange(capsys: pytest.CaptureFixture[str], lax: Served, tmp_path: Path) -> None:
     files = ["--json", str(tmp_path / "r.json"), "--html", str(tmp_path / "r.html")]
-    outcome = run_here(capsys, "conform", lax.base, "--only", "parameters.unknown,structured.choice", "-q", *files)
+    outcome = run_here(capsys, "conform", lax.base, "--only", "parameters.unknown,images.png", "-q", *files)
     assert outcome.code == 1
     assert "FAIL parameters.unknown: drivetrain_conform_no_such_field = 1 was accepted" in outcome.out
     assert "> POST /v1/chat/completions {" in outcome.out
     assert "< status 200" in outcome.out
-    assert "Not offered:\n    structured.choice: choice is refused by name" in outcome.out
+    assert "Not offered:\n    images.png: the server says: " in outcome.out
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["counts"] == {"pass": 0, "fail": 1, "not offered": 1, "not run": 0}
     assert found["model"] == "fake"

@@ -123,7 +123,7 @@ async def respond(
     began_ns = time.time_ns()
     try:
         model, asked = await read(exchange, context)
-        await answer(exchange, context, model, replace(asked, stream=stream), formatter)
+        await answer(exchange, context, model, replace(asked, stream=stream), lambda _: formatter)
     except DrivetrainError as exc:
         error = exc
     except Exception:  # noqa: BLE001 - see above

@@ -10,6 +10,7 @@ import pytest
 
 from drivetrain.assembly import ENGINES
 from drivetrain.cli import main
+from drivetrain.core.kinds import CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.families import registry
 from drivetrain.worker.settings import Settings
@@ -29,6 +30,47 @@ def test_a_page_names_them_all(page: str, names: list[str]) -> None:
     text = (ROOT / "docs" / "guides" / page).read_text()
     rows = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
     assert rows == set(names)
+
+
+def table_of_parameters() -> str:
+    """As it stands in the guide, made from `core/request.py`; `python tests/unit/test_docs.py` writes it."""
+    rows = ["| name | values | meaning | honoured by | neutral |", "|---|---|---|---|---|"]
+    for name, parameter in PARAMETERS.items():
+        neutral = "" if parameter.neutral is None else f"`{parameter.neutral}`"
+        values = in_words(parameter.kind)
+        rows.append(f"| `{name}` | {values} | {parameter.meaning} | {parameter.by} | {neutral} |")
+    return "\n".join(rows)
+
+
+def in_words(kind: Kind) -> str:
+    match kind:
+        case Integer() | Number():
+            word = "integer" if isinstance(kind, Integer) else "number"
+            low = "" if kind.low < -1e9 else f" {'above' if getattr(kind, 'above', False) else 'from'} {kind.low:g}"
+            return word + low + ("" if kind.high >= 1e9 else f" to {kind.high:g}")
+        case OneOf():
+            return ", ".join(f"`{choice}`" for choice in kind.choices)
+        case ListOf():
+            several = f"list of {in_words(kind.item)}"
+            return f"{in_words(kind.item)}, or a {several}" if kind.or_one else several
+        case Ids():
+            return "token ids"
+        case CountOrBoolean():
+            return f"{in_words(kind.count)}, or true for 0"
+        case _:
+            return kind.takes.removeprefix("a ")
+
+
+PARAMETERS_PAGE = ROOT / "docs" / "guides" / "parameters.md"
+
+
+def with_table(page: str) -> str:
+    return re.sub(r"\| name \| .*?\n(?=\n)", lambda _: table_of_parameters() + "\n", page, count=1, flags=re.DOTALL)
+
+
+def test_the_table_of_parameters_is_the_one_of_the_code() -> None:
+    page = PARAMETERS_PAGE.read_text()
+    assert page == with_table(page)
 
 
 def test_the_settings_of_each_engine_are_told() -> None:
@@ -61,3 +103,7 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"(?:\]\(|src=\")([^)#\"]+)[)\"]", page.read_text()):
             if not target.startswith(("http:", "https:")):
                 assert (page.parent / target).exists(), (page.name, target)
+
+
+if __name__ == "__main__":
+    PARAMETERS_PAGE.write_text(with_table(PARAMETERS_PAGE.read_text()))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from drivetrain.telemetry.tracing import Tracer
     from drivetrain.worker.settings import Settings
 
-_PACKAGES = ("starlette", "uvicorn", "h11", "pydantic", "prometheus_client")
+_PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
 _EPILOG = """examples:
   drivetrain serve smollm2-135m
   drivetrain serve ./my-model --port 9000 --name my-model
@@ -91,7 +91,7 @@ def _add_server(group: Any) -> None:
     group.add_argument(
         "--unknown-fields",
         choices=("refuse", "warn"),
-        help="what becomes of a field that nobody knows (default: refuse)",
+        help="what becomes of a field that is not honoured (default: refuse)",
     )
     group.add_argument(
         "--metrics-compat",
@@ -99,6 +99,10 @@ def _add_server(group: Any) -> None:
         help="names that /metrics gives beside ours, for dashboards that read those (default: none)",
     )
     group.add_argument("--max-body-bytes", type=count, metavar="N", help="of one request (default: 33554432)")
+    group.add_argument(
+        "--max-bodies-bytes", type=count, metavar="N", help="of all requests that arrive together (default: 268435456)"
+    )
+    group.add_argument("--max-body-values", type=count, metavar="N", help="in one request (default: 1000000)")
     group.add_argument("--max-header-bytes", type=count, metavar="N", help="of one request (default: 32768)")
     group.add_argument("--max-connections", type=count, metavar="N", help="open at once (default: 2048)")
     group.add_argument("--max-prompts", type=count, metavar="N", help="in one completion request (default: 64)")
@@ -109,7 +113,8 @@ def _add_server(group: Any) -> None:
 
 _FLAGS = (
     "host", "port", "insecure_no_key", "allowed_hosts", "allowed_origins", "unknown_fields", "metrics_compat",
-    "max_body_bytes", "max_header_bytes", "max_connections", "max_prompts", "receipt_timeout_s",
+    "max_body_bytes", "max_bodies_bytes", "max_body_values", "max_header_bytes", "max_connections",
+    "max_prompts", "receipt_timeout_s",
 )  # fmt: skip
 
 

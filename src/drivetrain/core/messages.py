@@ -151,7 +151,7 @@ class Messages(Kind):
 class Images(Kind):
     @property
     def takes(self) -> str:
-        return "a list"
+        return "a list of paths, URLs, data URIs or bytes"
 
     def judge(self, name: str, value: Any) -> tuple[ImagePart, ...]:
         if not isinstance(value, (list, tuple)):

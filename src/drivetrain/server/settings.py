@@ -50,7 +50,7 @@ class ServerSettings:
     max_body_bytes: int = setting(32 * 2**20, "bytes of one request body", low=1)
     max_bodies_bytes: int = setting(256 * 2**20, "bytes of all request bodies in memory together", low=1)
     max_body_values: int = setting(
-        1_000_000, "values in one request body; a quarter may be strings, a 16th lists, a 64th objects", low=64
+        1_000_000, "values in one request body; a quarter may be strings, a 16th lists or keys, a 64th objects", low=64
     )
     max_header_bytes: int = setting(32 * 2**10, "bytes of one request's line and headers", low=1024)
     max_headers: int = setting(100, "header lines of one request", low=1)

@@ -1,0 +1,128 @@
+"""What a table of fields judges and what its JSON schema says are the same, for whatever value comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.request import GenerateRequest
+from drivetrain.server.fields import Body, Field
+from drivetrain.server.schema import BODIES, CHAT, COMPLETION
+from drivetrain.server.translate import chat_request, honoured
+
+NOT_A_WHOLE_FLOAT = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: not x.is_integer())
+"""JSON Schema takes 1.0 for an integer; here it is none."""
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.integers() | NOT_A_WHOLE_FLOAT | TEXT
+KEYS = TEXT | st.sampled_from(["role", "content", "type", "text", "image_url", "url", "include_usage", "1", "05"])
+ANYTHING = st.recursive(
+    LEAVES, lambda items: st.lists(items, max_size=3) | st.dictionaries(KEYS, items, max_size=3), max_leaves=8
+)
+
+
+def near(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Values that the schema takes, and some that it only nearly takes."""
+    if "anyOf" in schema:
+        return st.one_of([near(option) for option in schema["anyOf"]])
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if "const" in schema:
+        return st.just(schema["const"])
+    match schema.get("type"):
+        case "integer" | "number":
+            low = schema["minimum"] if "minimum" in schema else schema["exclusiveMinimum"]
+            step = 1 if schema["type"] == "integer" else 0.25
+            edges = [edge + by for edge in (low, schema["maximum"]) for by in (-step, 0, step)]
+            return st.sampled_from(edges)
+        case "string":
+            return TEXT | st.integers(0, 300).map(lambda n: "x" * n)
+        case "boolean":
+            return st.booleans()
+        case "array":
+            return st.lists(near(schema["items"]) | LEAVES, max_size=3) | st.lists(near(schema["items"]), max_size=3)
+        case "object":
+            told = schema.get("properties", {})
+            if not told:
+                return st.dictionaries(KEYS, near(schema.get("additionalProperties") or {}) | LEAVES, max_size=3)
+            whole_ones = st.fixed_dictionaries({name: near(one) for name, one in told.items()})
+            return whole_ones | st.fixed_dictionaries({}, optional={name: near(one) for name, one in told.items()})
+    return ANYTHING
+
+
+FIELDS = [(f"{body.name}.{name}", field) for body in BODIES for name, field in body.fields.items()]
+
+
+@pytest.mark.parametrize(("name", "field"), FIELDS, ids=[name for name, _ in FIELDS])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_the_judge_and_the_schema_agree(name: str, field: Field, data: st.DataObject) -> None:
+    schema = field.schema()
+    value = data.draw(ANYTHING | near(schema))
+    told = jsonschema_rs.validator_for(schema).is_valid(value)
+    assert accepted(Body("One", {"it": field}), {"it": value}) == told, value
+
+
+def accepted(body: Body, given: dict[str, Any]) -> bool:
+    try:
+        body.judge(given, lenient=False)
+    except InvalidRequest as exc:
+        return not (len(exc.message) < 1000 and exc.param)  # then it is no refusal that anybody could use
+    return True
+
+
+@given(value=ANYTHING, name=st.sampled_from(sorted(PARAMETERS)))
+def test_a_request_made_by_hand_is_judged_as_well(value: Any, name: str) -> None:
+    kind = PARAMETERS[name].kind
+    try:
+        made = GenerateRequest(**{name: value})
+    except InvalidRequest:
+        with pytest.raises(InvalidRequest):
+            kind.judge(name, value)
+        return
+    again = GenerateRequest(**made.given())
+    assert again == made == GenerateRequest.of_judged(made.given()) == made.having(**made.given())
+    hash(made.stop_token_ids)
+
+
+def test_a_change_judges_only_what_it_changes() -> None:
+    made = GenerateRequest.of_judged({"prompt": "x", "n": -1})  # which nobody has judged
+    assert made.having(seed=3).given() == {"prompt": "x", "n": -1, "seed": 3}
+    assert made.having(n=None).given() == {"prompt": "x"}
+    with pytest.raises(InvalidRequest, match="temperature is 9"):
+        made.having(temperature=9)
+
+
+def test_every_parameter_is_told_where_it_can_be_asked() -> None:
+    """But for what only Python callers have."""
+    not_over_http = {
+        "images", "prompt_logprobs", "request_id", "trace_context", "sequence_bias", "exponential_decay_length_penalty",
+    }  # fmt: skip
+    assert PARAMETERS.keys() - (CHAT.fields.keys() | COMPLETION.fields.keys()) == not_over_http
+
+
+def test_what_a_model_does_not_do_is_left_out_where_the_server_is_lenient() -> None:
+    given = {"model": "m", "messages": [{"role": "user", "content": "x"}], "n": 2, "seed": 1, "made_up": 1}
+    able = Capabilities(parameters=frozenset(PARAMETERS) - {"n"}, context_length=9)
+    asked = chat_request(CHAT.judge(given, lenient=True), {})
+    mine = honoured(asked, able)
+    assert (mine.n, mine.requests[0].n, mine.requests[0].seed) == (1, None, 1)
+    assert mine.headers == {"x-drivetrain-ignored": "made_up, n"}
+    del given["made_up"]
+    strict = chat_request(CHAT.judge(given, lenient=False), {})
+    assert honoured(strict, able) is strict
+
+
+def test_ignored_names_are_bounded() -> None:
+    given = {"model": "m", "prompt": "x", **{f"\x00{'y' * 500}{n}": 1 for n in range(500)}}
+    headers = COMPLETION.judge(given, lenient=True).headers
+    (value,) = headers.values()
+    assert value.isprintable()
+    assert len(value) <= 1000

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
@@ -15,7 +18,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+import drivetrain
 from drivetrain.server import openapi
+from drivetrain.server.schema import BODIES
 from server.serving import Served, fake, serving
 
 MAX_TOKENS = 32
@@ -38,15 +43,99 @@ def target() -> Iterator[Served]:
         made.works()
 
 
+@pytest.fixture(scope="module")
+def real(checkpoint: Callable[[str], Path]) -> Iterator[Served]:
+    """An engine that computes, with weights that are small and random."""
+    weights = checkpoint("llama")
+    with serving(lambda: drivetrain.Worker.open(weights, timeout_s=5.0, max_timeout_s=5.0)) as made:
+        yield made
+        made.settle()
+        made.works()
+
+
+def generated(max_examples: int) -> Any:
+    return settings(
+        max_examples=max_examples,
+        deadline=None,
+        derandomize=True,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+
+
 @schema.parametrize()
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
-)
+@generated(60)
 def test_every_operation(case: Any, target: Served) -> None:
+    holds(case, target)
+
+
+@pytest.mark.slow
+@schema.parametrize()
+@generated(40)
+def test_every_operation_of_a_real_engine(case: Any, real: Served) -> None:
+    holds(case, real)
+
+
+SIZES = st.sampled_from([60_000, 70_000, 300_000, 3_000_000])
+ITEMS = st.sampled_from(
+    [
+        "1",
+        "77",
+        "-1",
+        "1.5",
+        "null",
+        "true",
+        '"x"',
+        '"\\ud800"',
+        '""',
+        "[]",
+        "[1]",
+        "{}",
+        "1e999",
+        "NaN",
+        "9" * 50,
+        "[[1],1]",
+        '{"role":"user"}',
+        '{"role":"user","content":"x"}',
+        '{"type":"text","text":"x"}',
+    ]
+)
+POSTS = {
+    "ChatBody": "/v1/chat/completions",
+    "CompletionBody": "/v1/completions",
+    "EmbeddingBody": "/v1/embeddings",
+    "TokenizeBody": "/tokenize",
+    "DetokenizeBody": "/detokenize",
+}
+GOOD = {
+    "ChatBody": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "CompletionBody": {"prompt": "x", "max_tokens": 1},
+    "EmbeddingBody": {"input": "x"},
+    "TokenizeBody": {"prompt": "x"},
+    "DetokenizeBody": {"tokens": [1]},
+}
+FIELDS = [(body.name, name) for body in BODIES if body.name in POSTS for name in body.fields]
+
+
+@pytest.mark.slow
+@given(where=st.sampled_from(FIELDS), item=ITEMS, size=SIZES, way=st.sampled_from(["list", "deep", "text", "keys"]))
+@generated(150)
+def test_large_bodies_on_a_real_engine(where: tuple[str, str], item: str, size: int, way: str, real: Served) -> None:
+    body, name = where
+    count = size // (len(item) + 1)
+    value = {
+        "list": lambda: f"[{','.join([item] * count)}]",
+        "deep": lambda: "[" * (count // 2) + item + "]" * (count // 2),
+        "text": lambda: json.dumps("x" * size),
+        "keys": lambda: "{" + ",".join(f'"{n}":{item}' for n in range(size // (len(item) + 9))) + "}",
+    }[way]()
+    rest = json.dumps({"model": real.model, **{key: one for key, one in GOOD[body].items() if key != name}})
+    status, _, answer = real.request("POST", POSTS[body], f'{rest[:-1]},"{name}":{value}}}'.encode())
+    assert status < 500 or status in {503, 504}, answer
+    assert status == 200 or len(answer) < 4096
+
+
+def holds(case: Any, target: Served) -> None:
     negative = case.meta is not None and case.meta.generation.mode.is_negative
     if isinstance(case.body, dict):
         capped(case.body, target, name_model=not negative)

@@ -105,6 +105,7 @@ def test_a_large_good_body_is_answered(server: Victim, path: str, data: bytes) -
         (b'{"temperature": NaN}', "NaN"),
         (b'{"temperature": -Infinity}', "-Infinity"),
         (b'{"temperature": 1e999, "model": "fake", "prompt": "x"}', "temperature is inf"),
+        (b'{"repetition_penalty": 1e-40, "model": "fake", "prompt": "x"}', "it must be from 0.01 to 10"),
         (b'{"max_tokens": 1%s, "model": "fake", "prompt": "x"}' % (b"0" * 400), "more than 30 digits"),
         (b'{"model": "fake", "prompt": "\\ud800"}', "lone surrogate"),
         (b'{"model": "fake", "prompt": "x", "stop": ["\\ud800"]}', "lone surrogate"),

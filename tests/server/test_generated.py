@@ -53,7 +53,7 @@ def real(checkpoint: Callable[[str], Path]) -> Iterator[Served]:
         made.works()
 
 
-def generated(max_examples: int) -> Any:
+def generated(max_examples: int) -> settings:
     return settings(
         max_examples=max_examples,
         deadline=None,
@@ -107,7 +107,7 @@ POSTS = {
     "TokenizeBody": "/tokenize",
     "DetokenizeBody": "/detokenize",
 }
-GOOD = {
+GOOD: dict[str, dict[str, Any]] = {
     "ChatBody": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "CompletionBody": {"prompt": "x", "max_tokens": 1},
     "EmbeddingBody": {"input": "x"},

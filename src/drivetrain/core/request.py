@@ -64,6 +64,8 @@ def parameter(by: HonouredBy, kind: Kind, meaning: str, *, neutral: Any = None) 
 
 _WORKER, _TOKENS, _ENGINE = HonouredBy.WORKER, HonouredBy.TOKENS, HonouredBy.ENGINE
 _SHARE = Number(0, 1, above=True)
+_PENALTY = Number(0.01, 10)
+"""Logits are divided by it: nearer to 0 they are infinite, and then no numbers."""
 _ID_LISTS = ListOf(Ids(non_empty=True))
 _BIAS = Number(-100, 100)
 
@@ -124,11 +126,9 @@ class GenerateRequest:
         _ENGINE, Number(0, 0.999), "drop tokens below this probability", neutral=0.0
     )
     eta_cutoff: float | None = parameter(_ENGINE, Number(0, 0.999), "entropy-scaled cut-off", neutral=0.0)
-    repetition_penalty: float | None = parameter(
-        _ENGINE, Number(0, 10, above=True), "above 1 discourages what was said", neutral=1.0
-    )
+    repetition_penalty: float | None = parameter(_ENGINE, _PENALTY, "above 1 discourages what was said", neutral=1.0)
     encoder_repetition_penalty: float | None = parameter(
-        _ENGINE, Number(0, 10, above=True), "above 1 favours tokens of the prompt", neutral=1.0
+        _ENGINE, _PENALTY, "above 1 favours tokens of the prompt", neutral=1.0
     )
     presence_penalty: float | None = parameter(_ENGINE, Number(-2, 2), "taken off tokens already sampled", neutral=0.0)
     frequency_penalty: float | None = parameter(_ENGINE, Number(-2, 2), "taken off for each time sampled", neutral=0.0)

@@ -82,6 +82,15 @@ def test_tokens_there_and_back(served: Served) -> None:
     assert back["prompt"].endswith("Hello wörld")
 
 
+def test_tokens_without_the_tokenizers_own(served: Served) -> None:
+    counts = {}
+    for special in (None, True, False):
+        body = {"model": served.model, "prompt": "Hello", "add_special_tokens": special}
+        counts[special] = served.post("/tokenize", body)[1]["count"]
+    assert counts[False] <= counts[True]
+    assert counts[None] in {counts[True], counts[False]}
+
+
 def test_tokens_of_a_chat(served: Served) -> None:
     messages = [{"role": "user", "content": "Hello"}]
     _, document = served.post("/tokenize", {"messages": messages})

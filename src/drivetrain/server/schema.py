@@ -236,6 +236,7 @@ TOKENIZE = Body(
         "model": MODEL_OR_ONLY,
         "prompt": Field(String(), "a text; or else messages"),
         "messages": Field(Messages(), "a chat, rendered as for an answer"),
+        "add_special_tokens": Field(Boolean(), "the tokenizer's own around the text; as for an answer if left out"),
     },
     one_of=("prompt", "messages"),
 )

@@ -28,7 +28,8 @@ async def _tokenized(values: Values, worker: Worker) -> list[int]:
     if messages is not None and len(messages) > limits.max_messages:
         raise InvalidRequest(f"messages has more than {limits.max_messages} entries", param="messages")
     try:
-        return await worker.tokenize(prompt, messages=messages)
+        special = values.get("add_special_tokens")
+        return await worker.tokenize(prompt, messages=messages, add_special_tokens=special)
     except InvalidRequest as exc:
         raise renamed(exc, {"text": "prompt" if messages is None else "messages"}) from exc
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo
 from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.kinds import String
 from drivetrain.core.messages import Message
-from drivetrain.core.parameters import string
 from drivetrain.core.prompt import Prompt
 from drivetrain.families.base import Family
 from drivetrain.worker.lane import TextThreads
@@ -30,7 +30,7 @@ class Tokenizing:
     ) -> list[int]:
         """`add_special_tokens` None: as in a prompt for generation."""
         if text is not None:
-            string("text", text)
+            String().judge("text", text)
         self._refuse_ids("text")
         chars = len(text or "") + sum(len(message.text) for message in messages or ())
         self._at_most(chars, "characters", "text")

@@ -161,3 +161,18 @@ def test_the_first_token_is_not_held_back() -> None:
                 break
         assert time.monotonic() - began < 0.5
         stream.close()
+
+
+@pytest.mark.parametrize(("path", "asked"), [(CHAT, {"messages": HELLO}), ("/v1/completions", {"prompt": "x"})])
+def test_each_chunk_tells_the_usage_so_far_where_that_is_asked_for(path: str, asked: dict[str, Any]) -> None:
+    with serving(fake(text="abcdef", repeat=True)) as one:
+        body = {"model": "fake", **asked, "max_tokens": 5, "stream_options": {"include_usage": True}}
+        body["stream_options"]["continuous_usage_stats"] = True
+        *chunks, done = one.events(path, body)
+        assert done == "[DONE]"
+        told = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["choices"]]
+        assert told == sorted(told)
+        assert told[-1] == 5
+        assert set(range(1, 6)) <= set(told)
+        assert chunks[-1]["usage"]["completion_tokens"] == 5
+        assert len({chunk["usage"]["prompt_tokens"] for chunk in chunks}) == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -29,6 +30,9 @@ from drivetrain.server.tenants import apart, tells_cached
 from drivetrain.server.translate import Asked, honoured
 
 TRUNCATED_HEADER = "x-drivetrain-truncated-tokens"
+
+AT_ONCE = 256
+"""Steps of a backlog that are formatted in one go; a slow client may have left thousands."""
 
 _STREAMED = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger("drivetrain.server")
@@ -231,7 +235,7 @@ class Stream(Outlet):
 
     def __init__(self, exchange: Exchange, formatter: Formatter, headers: Mapping[str, str]) -> None:
         super().__init__(exchange, formatter, headers)
-        self._waiting: list[tuple[int, Sequence[Event]]] = []
+        self._waiting: deque[tuple[int, Sequence[Event]]] = deque()
         self._unsent = b""
         self._open = False
         """The connection has taken all there was: what comes next is written at once."""
@@ -257,7 +261,7 @@ class Stream(Outlet):
         await self._until_something_to_say()
         if not self._exchange.started:
             await self._exchange.start(200, self.head())
-        while self._running:
+        while self._running or len(self._waiting) > AT_ONCE:
             self._news.clear()
             if data := self._formatted():
                 await self._exchange.write(data)
@@ -292,9 +296,9 @@ class Stream(Outlet):
         return [event for _, events in self._waiting for event in events if isinstance(event, Started)]
 
     def _formatted(self) -> bytes:
-        """All that waits: events of one prompt that stand together are formatted together."""
-        parts, waiting = [self._unsent], self._waiting
-        self._unsent, self._waiting = b"", []
-        for prompt, batches in groupby(waiting, key=itemgetter(0)):
+        """What waits, or as much of it as others can wait for. Events of one prompt that stand together go together."""
+        parts, self._unsent = [self._unsent], b""
+        batches_now = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+        for prompt, batches in groupby(batches_now, key=itemgetter(0)):
             parts.append(self._formatter.format(prompt, [event for _, events in batches for event in events]))
         return b"".join(parts)

@@ -15,7 +15,7 @@ from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.schema import CHAT
-from drivetrain.server.spelling import Heads, chat_logprobs, compact, matched_stop_json, quote, usage_json
+from drivetrain.server.spelling import Heads, UsageSoFar, chat_logprobs, compact, matched_stop_json, quote, usage_json
 from drivetrain.server.sse import DONE, EVENT_STREAM, error_event
 from drivetrain.server.translate import Asked, chat_request
 
@@ -41,10 +41,10 @@ class ChatFormatter:
         self._model = model
         head = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": model}
         self._head = f"data: {compact(head)[:-1]},"
-        self._usage = ',"usage":null' if asked.include_usage else ""
-        self._tail = f'}},"logprobs":null,"finish_reason":null}}]{self._usage}}}\n\n'
+        self._usage = UsageSoFar(wanted=asked.include_usage, continuous=asked.continuous_usage)
+        self._tail = f'}},"logprobs":null,"finish_reason":null}}]{self._usage.spelled}}}\n\n'
         self._texts = Heads(lambda index: f'{self._head}"choices":[{{"index":{index},"delta":{{"content":')
-        self._plain = not asked.logprobs and not asked.token_ids
+        self._plain = not asked.logprobs and not asked.token_ids and not asked.continuous_usage
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (result,) = results
@@ -73,10 +73,12 @@ class ChatFormatter:
 
     def format(self, prompt: int, events: Sequence[Event]) -> bytes:
         if len(events) == 1:
-            return self._event(events[0])
-        return b"".join(map(self._event, events))
+            return self._event(prompt, events[0])
+        return b"".join([self._event(prompt, event) for event in events])
 
-    def _event(self, event: Event) -> bytes:
+    def _event(self, prompt: int, event: Event) -> bytes:
+        if self._usage.continuous:
+            self._usage.note(prompt, event)
         if type(event) is Delta:
             if self._plain:
                 return (self._texts[event.index] + quote(event.text) + self._tail).encode() if event.text else b""
@@ -115,7 +117,7 @@ class ChatFormatter:
 
     def _chunk(self, choice: dict[str, Any], extra: dict[str, Any] | None = None) -> bytes:
         more = f",{compact(extra)[1:-1]}" if extra else ""
-        return f'{self._head}"choices":[{compact(choice)}]{more}{self._usage}}}\n\n'.encode()
+        return f'{self._head}"choices":[{compact(choice)}]{more}{self._usage.spelled}}}\n\n'.encode()
 
     def end(self, usage: Usage) -> bytes:
         if not self._asked.include_usage:

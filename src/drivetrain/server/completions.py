@@ -15,7 +15,15 @@ from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.schema import COMPLETION
-from drivetrain.server.spelling import Heads, compact, completion_logprobs, matched_stop_json, quote, usage_json
+from drivetrain.server.spelling import (
+    Heads,
+    UsageSoFar,
+    compact,
+    completion_logprobs,
+    matched_stop_json,
+    quote,
+    usage_json,
+)
 from drivetrain.server.sse import DONE, EVENT_STREAM, error_event
 from drivetrain.server.translate import Asked, completion_request
 
@@ -45,10 +53,10 @@ class CompletionFormatter:
         self._model = model
         head = {"id": self._id, "object": "text_completion", "created": self._created, "model": model}
         self._head = f"data: {compact(head)[:-1]},"
-        self._usage = ',"usage":null' if asked.include_usage else ""
-        self._tail = f',"logprobs":null,"finish_reason":null}}]{self._usage}}}\n\n'
+        self._usage = UsageSoFar(wanted=asked.include_usage, continuous=asked.continuous_usage)
+        self._tail = f',"logprobs":null,"finish_reason":null}}]{self._usage.spelled}}}\n\n'
         self._texts = Heads(lambda index: f'{self._head}"choices":[{{"index":{index},"text":')
-        self._plain = not asked.logprobs and not asked.token_ids
+        self._plain = not asked.logprobs and not asked.token_ids and not asked.continuous_usage
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         choices = [self._choice(i, result, choice) for i, result in enumerate(results) for choice in result.choices]
@@ -84,6 +92,8 @@ class CompletionFormatter:
         return b"".join([self._event(prompt, event) for event in events])
 
     def _event(self, prompt: int, event: Event) -> bytes:
+        if self._usage.continuous:
+            self._usage.note(prompt, event)
         if type(event) is Delta:
             if self._plain:
                 index = prompt * self._asked.n + event.index
@@ -113,7 +123,7 @@ class CompletionFormatter:
             "finish_reason": finish_reason,
             **extra,
         }
-        return f'{self._head}"choices":[{compact(choice)}]{self._usage}}}\n\n'.encode()
+        return f'{self._head}"choices":[{compact(choice)}]{self._usage.spelled}}}\n\n'.encode()
 
     def end(self, usage: Usage) -> bytes:
         if not self._asked.include_usage:

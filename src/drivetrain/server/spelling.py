@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
+from drivetrain.core.events import Delta, Event, Started
 from drivetrain.core.results import Choice, TokenLogprob, Usage
 from drivetrain.server.encoding import ENCODER, Each
 
@@ -45,6 +46,25 @@ def usage_json(usage: Usage) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
+
+
+class UsageSoFar:
+    """What each chunk of a stream says of the usage: nothing, null until the last one, or what it has come to."""
+
+    def __init__(self, *, wanted: bool, continuous: bool) -> None:
+        self.continuous = continuous
+        self.spelled = ',"usage":null' if wanted else ""
+        self._prompts: dict[int, int] = {}
+        self._completion_tokens = 0
+
+    def note(self, prompt: int, event: Event) -> None:
+        """The chunk that tells of this event tells of all until then."""
+        if isinstance(event, Started):
+            self._prompts[prompt] = event.prompt_tokens
+        elif isinstance(event, Delta):
+            self._completion_tokens += len(event.token_ids)
+        usage = Usage(sum(self._prompts.values()), self._completion_tokens)
+        self.spelled = f',"usage":{compact(usage_json(usage))}'
 
 
 def matched_stop_json(choice: Choice) -> dict[str, Any]:

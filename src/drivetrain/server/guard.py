@@ -62,6 +62,7 @@ class Guard:
         self._admin_keys = [hashlib.sha256(key.encode()).digest() for key in settings.admin_keys]
         self._tenants = Tenants(self._keys)
         self._origins = Origins(settings.allowed_origins)
+        self._loopback = settings.loopback
         self._hosts = {"localhost", "127.0.0.1", "::1", settings.host.strip("[]").lower()}
         self._hosts |= {host.lower() for host in settings.allowed_hosts}
 
@@ -131,7 +132,7 @@ class Guard:
 
     def _refuse_admin(self) -> Response | None:
         """Without a key of its own it is open to the one API key that there is, or without any to this machine."""
-        if self._admin_keys or len(self._keys) == 1 or (not self._keys and self._settings.loopback):
+        if self._admin_keys or len(self._keys) == 1 or (not self._keys and self._loopback):
             return None
         message = "who may administrate this server is not said; see --admin-key-file"
         return refusal(403, message, kind="invalid_request_error", code="admin_not_allowed")
@@ -143,10 +144,10 @@ class Guard:
         sends it of its own accord, as it does with Basic.
         """
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self._settings.loopback and _name(host) not in self._hosts:
+        if self._loopback and _name(host) not in self._hosts:
             message = "this server does not answer to that host name; see --allowed-hosts"
             return refusal(403, message, kind="invalid_request_error", code="host_not_allowed")
-        strict = self._settings.loopback or not headers.get("authorization", "").lower().startswith("bearer ")
+        strict = self._loopback or not headers.get("authorization", "").lower().startswith("bearer ")
         elsewhere = origin is not None and origin.partition("://")[2].lower() != host.lower()
         if elsewhere and strict and not self._origins.allow(headers, path):
             message = "requests from pages of this origin are not answered; see --allowed-origins"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import json
 import os
 import platform
@@ -39,7 +38,7 @@ from drivetrain.cli.machine import cpu_model, num_usable_cpus
 from drivetrain.cli.progress import ProgressLine, progress_line
 from drivetrain.cli.values import plain
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
-from drivetrain.telemetry.memory import host_memory
+from drivetrain.telemetry.memory import host_memory, settle_heap
 
 _PACKAGES = ("torch", "transformers", "xllamacpp", "numpy")
 
@@ -84,8 +83,7 @@ def run(args: argparse.Namespace) -> int:
 async def _measure(
     measured: Measured, workload: Workload, levels: list[Level], progress: ProgressLine, *, ceilings: bool
 ) -> None:
-    gc.collect()
-    gc.freeze()  # as serve does: what is there now stays, and no collection has to look at it
+    settle_heap()  # as serve does
     addresses = [target.facts.stated.get("url") for target in measured.targets]
     shared = len(addresses) == 2 and addresses[0] is not None and addresses[0] == addresses[1]
     sides = [Side(target, salt=str(i) if shared else "") for i, target in enumerate(measured.targets)]

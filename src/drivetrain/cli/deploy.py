@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.util
 import os
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from drivetrain.cli.serve_logs import add_log_flags
 from drivetrain.cli.serve_tracing import add_tracing_flags, tracing
 from drivetrain.cli.values import plain
 from drivetrain.core.errors import InvalidSetting, MissingExtra
+from drivetrain.telemetry.memory import settle_heap
 
 if TYPE_CHECKING:
     from drivetrain.deploy.handle import HandleWorker
@@ -233,8 +233,7 @@ def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None
         from drivetrain.deploy.telling import telling
 
         def greet(workers: Mapping[str, HandleWorker]) -> None:
-            gc.collect()
-            gc.freeze()  # as in `serve`: no collection during a stream has to look at what is there now
+            settle_heap()
             for worker in workers.values():
                 for note in worker.metadata.notes:
                     output.note(f"note: {worker.metadata.name}: {note}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.util
 import os
 import socket
@@ -18,6 +17,7 @@ from drivetrain.cli.serve_greeting import KEY_VARIABLE, ways_in
 from drivetrain.cli.serve_logs import add_log_flags, start_log
 from drivetrain.cli.serve_tracing import add_tracing_flags, tracing
 from drivetrain.core.errors import InvalidSetting, MissingExtra
+from drivetrain.telemetry.memory import settle_heap
 
 if TYPE_CHECKING:
     from drivetrain.fleet.fleet import Fleet
@@ -192,8 +192,7 @@ def _serve_one(
         name = parts.spec.name
 
         def greet(worker: assembly.Worker) -> None:
-            gc.collect()
-            gc.freeze()  # what is there now stays: no collection during a stream has to look at it
+            settle_heap()
             progress.close()
             for note in worker.metadata.notes:
                 output.note(f"note: {note}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
 from drivetrain import assembly
@@ -17,7 +16,7 @@ from drivetrain.fleet.offer import Offer, Opened
 from drivetrain.fleet.policy import Limits
 from drivetrain.store.references import LocalPath, parse
 from drivetrain.store.store import Store
-from drivetrain.telemetry.memory import host_memory
+from drivetrain.telemetry.memory import host_memory, settle_heap
 from drivetrain.telemetry.tracing import Tracer
 
 BESIDE_WEIGHTS = 1.2
@@ -31,7 +30,7 @@ def make_fleet(chosen: Sequence[Chosen], said: Said, progress: Progress, tracer:
         if name not in names:
             raise InvalidSetting(f"there is no model {name!r} here; there are {', '.join(sorted(names))}", param="name")
     offers = [_offer(one, said, progress, tracer) for one in chosen]
-    return Fleet(offers, Limits(**said.limits), free_bytes=free_bytes, settled=settle)
+    return Fleet(offers, Limits(**said.limits), free_bytes=free_bytes, settled=settle_heap)
 
 
 def _offer(one: Chosen, said: Said, progress: Progress, tracer: Tracer | None) -> Offer:
@@ -85,10 +84,3 @@ def spoilt(reference: str) -> str:
 def free_bytes() -> float:
     """Of the host's memory. A system that does not tell has enough."""
     return host_memory().available_bytes or float("inf")
-
-
-def settle() -> None:
-    """What is there now stays and no collection during a stream has to look at it; what has gone is freed first."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()

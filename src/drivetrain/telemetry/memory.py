@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from dataclasses import replace
@@ -40,6 +41,17 @@ def _physical() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return 0
+
+
+def settle_heap() -> None:
+    """What is there now stays: what has gone is freed, and no collection during a stream has to look at the rest.
+
+    A collection walks every object that Python knows; with a model's library loaded that stops the event loop for
+    longer than a token takes.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 class MemoryAverage:

@@ -39,7 +39,6 @@ def main() -> None:
         "address": server.listening_address,
         "version": version(),
         "device": device(config["gpu_layers"]),
-        "prompt_step": prompt_step(config),
     }
     sys.stdout.write(READY + json.dumps(told) + "\n")
     sys.stdout.flush()

@@ -55,7 +55,6 @@ class ServerProcess:
         self.port = 0
         self.version = ""
         self.device = "cpu"
-        self.prompt_step = 0
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._child: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
@@ -147,7 +146,6 @@ class ServerProcess:
                 if line.startswith(host.READY):
                     told = json.loads(line.removeprefix(host.READY))
                     self.version, self.device = told["version"], told["device"]
-                    self.prompt_step = told["prompt_step"]
                     self.port = int(told["address"].rpartition(":")[2])
                     self._ready.set()
                 else:

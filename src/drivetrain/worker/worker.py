@@ -322,7 +322,7 @@ class Worker:
             operation = Operation.CHAT if "messages" in request else Operation.TEXT_COMPLETION
             named = request.get("request_id")
             exc.request_id = named if named and isinstance(named, str) else new_id()
-            self._traces.refuse(operation, exc, None)
+            self._traces.refuse(operation, exc, request.get("trace_context"))
             self._note_refusal(exc.request_id, exc)
             raise
 

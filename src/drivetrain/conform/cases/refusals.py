@@ -17,7 +17,7 @@ from drivetrain.conform.verdict import ensure
 CASES = Cases(Area.REFUSALS, BY_ENDPOINT)
 
 _ANY: tuple[tuple[str, str, Any], ...] = (
-    ("max_tokens_negative", "max_tokens", -1),
+    ("max_tokens_negative", "max_tokens", -2),
     ("max_tokens_fraction", "max_tokens", 1.5),
     ("max_tokens_string", "max_tokens", "5"),
     ("max_tokens_bool", "max_tokens", True),
@@ -88,12 +88,12 @@ for _one in _COMPLETIONS:
     _row(COMPLETIONS, *_one)
 
 
-@CASES.case("max_completion_tokens_negative", asks="max_completion_tokens = -1 in chat",
+@CASES.case("max_completion_tokens_negative", asks="max_completion_tokens = -2 in chat",
             holds="4xx that names max_completion_tokens, or max_tokens")  # fmt: skip
 async def _max_completion_tokens(t: Trial) -> None:
     await t.known.offers(CHAT)
-    exchange = await t.post(CHAT.path, t.body(CHAT, max_tokens=LEFT_OUT, max_completion_tokens=-1))
-    refused(exchange, "max_completion_tokens = -1", "max_completion_tokens", "max_tokens")
+    exchange = await t.post(CHAT.path, t.body(CHAT, max_tokens=LEFT_OUT, max_completion_tokens=-2))
+    refused(exchange, "max_completion_tokens = -2", "max_completion_tokens", "max_tokens")
 
 
 @CASES.case("temperature_nan", asks="temperature = NaN, which is no JSON", holds="4xx")

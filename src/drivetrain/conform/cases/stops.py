@@ -157,7 +157,7 @@ def _bad_stop(name: str, what: str, value: Any) -> None:
         await t.refuse(api, "stop", value)
 
 
-_bad_stop("empty", "an empty string", "")
+_bad_stop("empty", "a list of an empty string", [""])
 _bad_stop("empty_in_list", "a list with an empty string", ["a", ""])
 _bad_stop("number", "a number", 5)
 

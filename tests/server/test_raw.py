@@ -60,7 +60,7 @@ def post(body: bytes, *headers: bytes, path: bytes = b"/v1/completions") -> byte
 
 
 ENDLESS = json.dumps(
-    {"model": "fake", "prompt": "x", "max_tokens": 5_000_000, "stream": True, "ignore_eos": True}
+    {"model": "fake", "prompt": "x", "max_tokens": 600_000, "stream": True, "ignore_eos": True}
 ).encode()
 
 

@@ -309,7 +309,7 @@ def test_serve_sends_what_is_left_before_it_ends(collector: Collector, models: l
         parent = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
         client.completions.create(model="fake", prompt="x", max_tokens=3, extra_headers=parent)
         with pytest.raises(openai.BadRequestError):
-            client.completions.create(model="fake", prompt="x", temperature=9, extra_headers=parent)
+            client.completions.create(model="fake", prompt="x", n=100, extra_headers=parent)
         client.close()
         process.process.send_signal(signal.SIGTERM)
         assert process.end()[0] == 0

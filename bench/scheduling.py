@@ -20,7 +20,8 @@ from itertools import pairwise
 from typing import Any
 
 from drivetrain.assembly import open_parts
-from drivetrain.core.engine import Engine, EngineRequest, EngineStream, PromptStep
+from drivetrain.core.engine import Engine, EngineRequest, PromptStep, RequestHandle, Step
+from drivetrain.core.errors import DrivetrainError
 from drivetrain.worker.settings import Settings
 
 BEGINNING = 10
@@ -37,27 +38,35 @@ class Plan:
 
 @dataclass(slots=True)
 class Reading:
-    """A request, and when its ids came. `reached` is set when there are `goal` of them."""
+    """The sink of a request: when its ids came. `reached` is set when there are `goal` of them."""
 
-    stream: EngineStream
     sent: float
+    handle: RequestHandle | None = None
     times: list[float] = field(default_factory=list)
     cached: int = 0
     goal: int = 1
     reached: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def first_s(self) -> float:
         return self.times[0] - self.sent
 
-    async def read(self) -> None:
-        async for step in self.stream:
-            if isinstance(step, PromptStep):
-                self.cached = step.cached_tokens
-            else:
-                self.times += [time.perf_counter()] * len(step.token_ids)
-                if len(self.times) >= self.goal:
-                    self.reached.set()
+    def take(self, step: Step) -> None:
+        if isinstance(step, PromptStep):
+            self.cached = step.cached_tokens
+        else:
+            self.times += [time.perf_counter()] * len(step.token_ids)
+            if len(self.times) >= self.goal:
+                self.reached.set()
+
+    def close(self, error: DrivetrainError | None) -> None:
+        self.closed.set()
+
+    async def abort(self) -> None:
+        assert self.handle is not None
+        self.handle.abort()
+        await self.closed.wait()
 
     async def more(self, count: int) -> None:
         """Return when so many more ids have come."""
@@ -91,25 +100,25 @@ class Bench:
             max_tokens=max_tokens,
             seeds=(0,),
         )
-        return Reading(self._engine.generate(request), time.perf_counter())
+        reading = Reading(time.perf_counter())
+        reading.handle = self._engine.generate(request, reading)
+        return reading
 
     async def first_token(self, prompt: tuple[int, ...]) -> Reading:
         """Alone in the engine, read to its end: one id."""
         reading = self.send(prompt, max_tokens=1)
-        await reading.read()
+        await reading.closed.wait()
         return reading
 
     @asynccontextmanager
     async def streams(self, prompts: Sequence[tuple[int, ...]]) -> AsyncIterator[list[Reading]]:
         """All of them decode when this begins; they are aborted when it ends."""
         readings = [self.send(prompt) for prompt in prompts]
-        tasks = [asyncio.create_task(reading.read()) for reading in readings]
         try:
             await _more(readings, BEGINNING)
             yield readings
         finally:
-            await asyncio.gather(*(reading.stream.aclose() for reading in readings))
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(reading.abort() for reading in readings))
 
     async def warm(self) -> None:
         async with self.streams([self.prompt(32) for _ in range(self._plan.streams)]):

@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
-from bounds.test_ready import ENDLESS, STEADY, outcome, quick, read_until_delta, until, worker_of
+from bounds.test_ready import ENDLESS, STEADY, Gated, outcome, quick, read_until_delta, until, worker_of
+from drivetrain.core.engine import EngineRequest, StepSink
 from drivetrain.core.errors import DeadlineExceeded, EngineFailed
 from drivetrain.core.events import Finished, Started
 from drivetrain.core.status import State
+from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
 
 __all__ = ["quick"]
@@ -89,6 +91,26 @@ async def test_who_leaves_meanwhile_holds_nothing() -> None:
         await until(lambda: worker.state is State.READY)
         assert worker.status.running == worker.status.waiting == 0
         assert worker.stats.endings == {"cancelled": 1}
+        assert (await worker.generate(prompt="x", max_tokens=3)).usage.completion_tokens == 3
+
+
+class DiesInGenerate(FakeEngine):
+    def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
+        self.die()
+        return super().generate(request, sink)
+
+
+async def test_who_leaves_one_that_was_closed_in_the_call_that_began_it() -> None:
+    gate = asyncio.Event()
+    async with worker_of(DiesInGenerate(STEADY), Gated(gate)) as worker:
+        stream = worker.stream(prompt="x", max_tokens=5)
+        assert isinstance(await anext(stream), Started)
+        await until(lambda: worker.state is State.RESTARTING and worker.status.waiting == 1)
+        async with asyncio.timeout(30):
+            await stream.aclose()
+        gate.set()
+        await until(lambda: worker.state is State.READY)
+        assert worker.status.running == worker.status.waiting == 0
         assert (await worker.generate(prompt="x", max_tokens=3)).usage.completion_tokens == 3
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bounds.attack import MAX_STALL_S, Victim, victim
+from bounds.attack import MAX_STALL_S, Victim, eventually, victim
 
 ROOM_BYTES = 100 * 2**20
 """What one hostile body of 3 MB may take, in the highest of memory."""
@@ -58,6 +58,7 @@ ATTACKS: list[tuple[str, bytes, str]] = [
     (COMPLETION, b"[" * 3_000_000, "lists"),
     (COMPLETION, b"[" * 60_000, "nested"),
     (COMPLETION, b'{"a":' * 15_000, "nested"),
+    (COMPLETION, b"]" * 11_900_000, "match"),
     (COMPLETION, body(prompt=b"[" + many(b"[" * 30 + b"]" * 30, 60_000) + b"]"), "prompt"),
     (COMPLETION, b'{"a\\' * 600_000, "strings"),
     (COMPLETION, body(prompt=many(b"1.2345678901234567")), "fraction"),
@@ -195,3 +196,45 @@ def filled(server: Victim, big: bytes) -> socket.socket:
 
 def head(length: int) -> bytes:
     return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % length
+
+
+@pytest.fixture(scope="module")
+def lenient() -> Iterator[Victim]:
+    with victim(server={"unknown_fields": "warn"}) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "names", [["x "], [" "], [f"k{i}" for i in range(300)], [f"max_tokens_{i}" for i in range(2500)]]
+)
+def test_unknown_names_of_any_kind_are_left_out_at_no_cost(lenient: Victim, names: list[str]) -> None:
+    lenient.reset()
+    given = {"model": "fake", "prompt": "x", "max_tokens": 2, **dict.fromkeys(names, 1)}
+    assert lenient.post(COMPLETION, given)[0] == 200
+    assert lenient.figures().stall_cpu_s < MAX_STALL_S
+
+
+def test_a_long_list_of_ids_is_spelled_beside_other_work(server: Victim) -> None:
+    server.reset()
+    status, answer = server.post("/tokenize", {"model": "fake", "prompt": "a" * 3_000_000})
+    assert (status, answer["count"]) == (200, 3_000_001)  # with the one that begins a text
+    assert server.figures().stall_cpu_s < MAX_STALL_S
+
+
+def test_what_waits_counts_as_what_it_still_holds() -> None:
+    """A long prompt is in memory until its request has ended: others with one are told to come back."""
+    waits = {"script": {"hang_at_step": 0, "context_length": 8_000_000}, "worker": {"max_running": 1}}
+    with victim(**waits, server={"max_bodies_bytes": 8 * 2**20}) as one:
+        data = json.dumps({"model": "fake", "prompt": "x" * 3_000_000, "max_tokens": 2}).encode()
+        head = f"POST {COMPLETION} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+
+        def busy() -> int:
+            status = json.loads(one.request("GET", "/status")[1])
+            return int(status["running"] + status["waiting"])
+
+        with one.raw() as first, one.raw() as second:
+            for sock in (first, second):
+                sock.sendall(head + data)
+            eventually(lambda: busy() == 2)
+            assert one.request("POST", COMPLETION, data)[0] == 503
+        eventually(lambda: busy() == 0)

@@ -146,7 +146,7 @@ def test_an_allowed_page_reads_answers_and_refusals(open_to_a_page: Served) -> N
         assert status == expected
         assert headers["access-control-allow-origin"] == PAGE
         exposed = headers["access-control-expose-headers"].split(", ")
-        assert {"x-request-id", "retry-after", "x-drivetrain-ignored-fields"} <= set(exposed)
+        assert {"x-request-id", "retry-after", "x-drivetrain-ignored"} <= set(exposed)
     status, headers, _ = open_to_a_page.request("GET", "/v1/models", headers=key)
     assert (status, headers.get("access-control-allow-origin")) == (200, None)
 

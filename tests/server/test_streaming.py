@@ -176,3 +176,16 @@ def test_each_chunk_tells_the_usage_so_far_where_that_is_asked_for(path: str, as
         assert set(range(1, 6)) <= set(told)
         assert chunks[-1]["usage"]["completion_tokens"] == 5
         assert len({chunk["usage"]["prompt_tokens"] for chunk in chunks}) == 1
+
+
+def test_a_list_of_prompts_is_held_back_and_not_taken_for_one_that_nobody_reads() -> None:
+    """One after the other in one slot: what the first ones say waits for the head, which waits for the last one."""
+    with serving(fake({"max_running": 1, "max_unread": 20, "reader_timeout_s": 0.05}, repeat=True)) as one:
+        prompts = [f"prompt {i}" for i in range(5)]
+        body = {"model": "fake", "prompt": prompts, "max_tokens": 100, "ignore_eos": True}
+        *chunks, done = one.events("/v1/completions", body)
+        assert done == "[DONE]"
+        reasons = [
+            choice["finish_reason"] for chunk in chunks for choice in chunk["choices"] if choice["finish_reason"]
+        ]
+        assert reasons == ["length"] * 5

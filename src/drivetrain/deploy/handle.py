@@ -163,7 +163,7 @@ class HandleWorker:
             for run in list(self._runs):
                 unread, idle_s = run.sink.unread, time.monotonic() - run.sink.last_read
                 if unread > terms.max_unread or (unread and idle_s > terms.reader_timeout_s):
-                    run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
+                    run.interrupt(Cancelled(f"the reader left {unread} events unread for {idle_s:.0f} seconds"))
 
     # What it is
 

@@ -76,7 +76,7 @@ async def answer(
 ) -> None:
     """Hold the model, submit each prompt, send what comes. What goes wrong before the head is sent is raised."""
     began_ns = time.time_ns()
-    formatter = make_formatter(asked)
+    formatter = make_formatter(replace(asked, requests=()))  # it has no use for the prompts, and outlives them
     outlet = (Stream if asked.stream else Whole)(exchange, formatter, asked.headers)
     try:
         if asked.stream and formatter.head_first:
@@ -86,7 +86,7 @@ async def answer(
             outlet.tells_cached = tells_cached(exchange.scope, worker.capabilities)
             mine = honoured(asked, worker.capabilities)
             if mine is not asked:
-                outlet.narrow(make_formatter(mine), mine.headers)
+                outlet.narrow(make_formatter(replace(mine, requests=())), mine.headers)
             await _deliver(worker, apart(_within(mine, lease.left_s), exchange.scope, worker.capabilities), outlet)
     except DrivetrainError as exc:
         error = renamed(exc, asked.names) if isinstance(exc, InvalidRequest) else exc
@@ -113,10 +113,11 @@ async def _deliver(worker: Worker, asked: Asked, outlet: Outlet) -> None:
             submissions += (worker.submit(request, outlet.prompt()),)
         await outlet.send(submissions)
     finally:
-        for submission in submissions:
-            if not submission.ended:
-                submission.cancel("the request was closed by its reader")
-                await submission.released()
+        left = [submission for submission in submissions if not submission.ended]
+        for submission in left:  # all of them before the first await: it may be cancelled
+            submission.cancel("the request was closed by its reader")
+        for submission in left:
+            await submission.released()
 
 
 def _within(asked: Asked, left_s: float | None) -> Asked:
@@ -237,12 +238,14 @@ class Stream(Outlet):
         super().__init__(exchange, formatter, headers)
         self._waiting: deque[tuple[int, Sequence[Event]]] = deque()
         self._unsent = b""
+        self._begun, self._spoke = 0, False
         self._open = False
         """The connection has taken all there was: what comes next is written at once."""
 
     @property
     def unread(self) -> int:
-        return sum(len(events) for _, events in self._waiting)
+        """Before the head is sent there is nothing that a client could read."""
+        return sum(len(events) for _, events in self._waiting) if self._exchange.started else 0
 
     def take(self, prompt: int, events: Sequence[Event]) -> None:
         if type(last := events[-1]) is Finished:
@@ -254,6 +257,9 @@ class Stream(Outlet):
             self._unsent, events = data, ()
         if events:
             self._waiting.append((prompt, events))
+            if not self._exchange.started:
+                starts = sum(type(event) is Started for event in events)
+                self._begun, self._spoke = self._begun + starts, self._spoke or len(events) > starts
         self._open = False
         self._news.set()
 
@@ -289,8 +295,7 @@ class Stream(Outlet):
             self._headers[TRUNCATED_HEADER] = str(truncated)
 
     def _spoken(self) -> bool:
-        starts = len(self._starts())
-        return starts == self._prompts and self.unread > starts
+        return self._begun == self._prompts and self._spoke
 
     def _starts(self) -> list[Started]:
         return [event for _, events in self._waiting for event in events if isinstance(event, Started)]

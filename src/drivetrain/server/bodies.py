@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import shown
-from drivetrain.server.budget import release_body
+from drivetrain.server.budget import held_bytes, release_body
 from drivetrain.server.context import Context
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.fields import Body, Values
@@ -48,15 +48,18 @@ async def read_body(
     def parse(data: bytes) -> Values:
         return body.judge(read_object(data, max_values), lenient=lenient)
 
+    held = 0
     try:
         data = await exchange.take_body()
         if may_be_empty and not data:
             data = b"{}"
         if len(data) <= AT_ONCE_BYTES:
             return parse(data)
-        return await asyncio.get_running_loop().run_in_executor(context.parser, parse, data)
+        values = await asyncio.get_running_loop().run_in_executor(context.parser, parse, data)
+        held = held_bytes(values)
+        return values
     finally:
-        release_body(exchange.scope)
+        release_body(exchange.scope, held)
 
 
 def read_object(data: bytes, max_values: int) -> dict[str, Any]:
@@ -84,6 +87,8 @@ def check_structure(data: bytes, max_values: int) -> None:
     hold(len(bare), BARE_BYTES, "bytes outside strings")
     if b"0" * (MAX_DIGITS + 1) in bare.translate(_DIGITS):
         raise InvalidRequest(f"the body has a number of more than {MAX_DIGITS:,} digits")
+    if bare.count(b"]") > lists or bare.count(b"}") > objects:  # nothing above has counted these
+        raise InvalidRequest("the body is not JSON: its brackets do not match")
     _check_depth(bare)
 
 
@@ -120,7 +125,7 @@ def _decoded(data: bytes) -> Any:
     except UnicodeDecodeError as exc:
         fault = f"byte {exc.start:,} is not UTF-8"
     except json.JSONDecodeError as exc:
-        fault = f"{exc.msg[:1].lower()}{exc.msg[1:]} at line {exc.lineno}, column {exc.colno}"
+        fault = f"{exc.msg[:1].lower()}{exc.msg[1:].removesuffix(' at')} at line {exc.lineno}, column {exc.colno}"
     except (ValueError, RecursionError):
         fault = "a number or a nesting in it is too large"
     raise InvalidRequest(f"the body is not JSON: {fault}")  # here, so that it does not hold on to the body's text

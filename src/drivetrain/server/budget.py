@@ -1,12 +1,18 @@
-"""The bytes of all bodies that are in memory together: taken as they come in, given back once they are parsed."""
+"""The bytes of all bodies that are in memory together: taken as they come in; what their values hold, until the end."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 BODY_KEY = "drivetrain.body"
 """Where a request's scope holds the share of its body."""
+
+
+MAX_LOOKED_AT = 2048
+"""Items of a list whose own size is counted: there are no longer lists of texts, and ids are in the list's size."""
 
 
 class BodyBudget:
@@ -30,13 +36,31 @@ class BodyShare:
         self._size += size
         return True
 
+    def shrink(self, size: int) -> None:
+        """So many bytes are held from now on, or as many as before where that is less."""
+        self._budget.used -= max(0, self._size - size)
+        self._size = min(self._size, size)
+
     def release(self) -> None:
         """May be called again."""
-        self._budget.used -= self._size
-        self._size = 0
+        self.shrink(0)
 
 
-def release_body(scope: Mapping[str, Any]) -> None:
+def release_body(scope: Mapping[str, Any], held: int = 0) -> None:
+    """But for what its values still hold: until the request has ended."""
     share: BodyShare | None = scope.get(BODY_KEY)
     if share is not None:
-        share.release()
+        share.shrink(held)
+
+
+def held_bytes(value: Any) -> int:
+    """About what the values of a body take: their texts and their long lists."""
+    if isinstance(value, str):
+        return sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        return sum(map(held_bytes, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sys.getsizeof(value) + sum(map(held_bytes, value[:MAX_LOOKED_AT]))
+    if is_dataclass(value):
+        return sum(held_bytes(getattr(value, field.name)) for field in fields(value))
+    return 0

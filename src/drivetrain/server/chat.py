@@ -43,7 +43,8 @@ class ChatFormatter:
         self._head = f"data: {compact(head)[:-1]},"
         self._usage = UsageSoFar(wanted=asked.include_usage, continuous=asked.continuous_usage)
         self._tail = f'}},"logprobs":null,"finish_reason":null}}]{self._usage.spelled}}}\n\n'
-        self._texts = Heads(lambda index: f'{self._head}"choices":[{{"index":{index},"delta":{{"content":')
+        opening = self._head  # and not self, which would keep itself
+        self._texts = Heads(lambda index: f'{opening}"choices":[{{"index":{index},"delta":{{"content":')
         self._plain = not asked.logprobs and not asked.token_ids and not asked.continuous_usage
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 EVERY = "*"
 
 _MAX_AGE_S = 600
-_EXPOSED = "x-request-id, retry-after, x-drivetrain-ignored-fields, x-drivetrain-truncated-tokens"
+_EXPOSED = "x-request-id, retry-after, x-drivetrain-ignored, x-drivetrain-truncated-tokens"
 _NAMES = re.compile(r"[-A-Za-z0-9_]+(?: *, *[-A-Za-z0-9_]+)*")
 
 

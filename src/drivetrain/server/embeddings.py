@@ -13,6 +13,7 @@ from drivetrain.core.results import Embeddings
 from drivetrain.core.worker import Worker
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
+from drivetrain.server.encoding import Each, encoded
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.fields import Values
@@ -27,7 +28,7 @@ async def embeddings(exchange: Exchange, context: Context) -> Response:
         _check(values, worker)
         timeout_s, trace = lease.left_s or values.get("timeout_s"), trace_headers(exchange.headers)
         found = await worker.embed(values["input"], timeout_s=timeout_s, trace_context=trace)
-    return json_response(_document(values, found), headers=values.headers)
+    return json_response(await encoded(_document(values, found)), headers=values.headers)
 
 
 def _check(values: Values, worker: Worker) -> None:
@@ -45,10 +46,11 @@ def _check(values: Values, worker: Worker) -> None:
 
 def _document(values: Values, found: Embeddings) -> dict[str, Any]:
     encode = as_base64 if values.get("encoding_format") is Encoding.BASE64 else list
-    data = [
-        {"object": "embedding", "index": index, "embedding": encode(vector)}
-        for index, vector in enumerate(found.vectors)
-    ]
+
+    def one(item: tuple[int, tuple[float, ...]]) -> dict[str, Any]:
+        return {"object": "embedding", "index": item[0], "embedding": encode(item[1])}
+
+    data = Each(list(enumerate(found.vectors)), one)
     usage = {"prompt_tokens": found.usage.prompt_tokens, "total_tokens": found.usage.total_tokens}
     return {"object": "list", "data": data, "model": values["model"], "usage": usage}
 

@@ -62,8 +62,8 @@ class Values(dict[str, Any]):
 def ignored_header(names: list[str] | tuple[str, ...]) -> dict[str, str]:
     if not names:
         return {}
-    spelled = ", ".join(ascii(name[:MAX_NAME_CHARS])[1:-1] for name in dict.fromkeys(names))
-    return {IGNORED_HEADER: spelled[:MAX_IGNORED_CHARS]}
+    shown_names = (ascii(name[:MAX_NAME_CHARS])[1:-1].strip() for name in dict.fromkeys(names))
+    return {IGNORED_HEADER: ", ".join(filter(None, shown_names))[:MAX_IGNORED_CHARS].rstrip(" ,")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,9 @@ class Body:
     def _judge_into(self, values: Values, into: dict[str, Any], given: Mapping[str, Any], where: str) -> None:
         for name in given:
             if name not in self.fields:
-                values.leave_out(self._unknown(name, where))
+                if not values.lenient:
+                    raise self._unknown(name, where)
+                values.ignored += [where + name] * (len(values.ignored) < MAX_IGNORED_CHARS)
         if self.one_of and sum(given.get(name) is not None for name in self.one_of) != 1:
             raise InvalidRequest(f"give either {' or '.join(self.one_of)}", param=where + self.one_of[0])
         for name, field in self.fields.items():

@@ -212,7 +212,7 @@ COMPLETION = Body(
         "prompt": Field(Prompts(), Prompts().takes),
         "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, in place of prompt"),
         "echo": like("echo"),
-        "logprobs": like("logprobs", kind=Integer()),
+        "logprobs": like("logprobs", kind=Integer(), nothing=(False,)),
         **_INERT,
         **_LATER,
     },
@@ -226,7 +226,7 @@ EMBEDDING = Body(
         "encoding_format": Field(OneOf(Encoding), "float if left out"),
         "dimensions": Field(Integer(1), "only the model's own number: none is cut"),
         "timeout_s": like("timeout_s"),
-        "user": inert(String()),
+        **_INERT,
     },
 )
 

@@ -8,6 +8,7 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.worker import Worker
 from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
+from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response, renamed
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.fields import Values
@@ -19,7 +20,9 @@ async def tokenize(exchange: Exchange, context: Context) -> Response:
     async with context.models.lease(values.get("model")) as worker:
         ids = await _tokenized(values, worker)
         known = worker.metadata.context_length
-    return json_response({"tokens": ids, "count": len(ids), "max_model_len": known}, headers=values.headers)
+    return json_response(
+        await encoded({"tokens": ids, "count": len(ids), "max_model_len": known}), headers=values.headers
+    )
 
 
 async def _tokenized(values: Values, worker: Worker) -> list[int]:
@@ -38,4 +41,4 @@ async def detokenize(exchange: Exchange, context: Context) -> Response:
     values = await read_body(exchange, context, DETOKENIZE)
     async with context.models.lease(values.get("model")) as worker:
         text = await worker.detokenize(values["tokens"])
-    return json_response({"prompt": text}, headers=values.headers)
+    return json_response(await encoded({"prompt": text}), headers=values.headers)

@@ -124,7 +124,7 @@ def _asked(
     body: Values, values: list[dict[str, Any]], names: dict[str, str], answer_id: str, *, logprobs: bool
 ) -> Asked:
     options, stream = body.get("stream_options"), bool(body.get("stream"))
-    if options is not None and not stream:
+    if options and any(options.values()) and not stream:
         raise InvalidRequest("stream_options goes with stream: true", param="stream_options")
     n = body.get("n", 1)
     if body.get("best_of", n) != n:

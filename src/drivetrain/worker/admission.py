@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
-from drivetrain.core.errors import DrivetrainError, NotReady, Overloaded
+from drivetrain.core.errors import NotReady, Overloaded
 
 
 class Slot:
@@ -29,7 +29,7 @@ class Slot:
 
 
 class Ticket:
-    """A place in the queue. `wait` returns the slot; `give_up` makes it raise, and nothing is left behind."""
+    """A place in the queue. `wait` returns the slot; cancelling it leaves nothing behind."""
 
     def __init__(self, admission: Admission, slot: asyncio.Future[Slot]) -> None:
         self._admission = admission
@@ -45,11 +45,6 @@ class Ticket:
         except BaseException:
             self._withdraw()
             raise
-
-    def give_up(self, error: DrivetrainError) -> None:
-        if not self._slot.done():
-            self._admission.leave(self._slot)
-            self._slot.set_exception(error)
 
     def _withdraw(self) -> None:
         if not self._slot.done():

@@ -49,6 +49,10 @@ class Host(Protocol):
     @property
     def admission(self) -> Admission: ...
 
+    def engine_failed(self) -> None:
+        """A run has met a failure that did not end it."""
+        ...
+
     def ended(self, run: Run, error: DrivetrainError | None) -> Metrics:
         """Told once how each run ended."""
         ...
@@ -125,6 +129,7 @@ class Run:
         self._prepared: Prepared | None = None
         self._slot: Slot | None = None
         self._handle: RequestHandle | None = None
+        self._began = False
         self._starting: asyncio.Task[None] | None = None
         self._free = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -134,7 +139,7 @@ class Run:
 
     def start(self) -> None:
         """Begin the work: once, and not at all if it has ended before."""
-        if self._starting is None and not self._ended:
+        if not self._began and not self._ended:
             self._set_out(self._host.admission.enter)
 
     def cancel(self, why: str) -> None:
@@ -154,7 +159,7 @@ class Run:
 
     async def released(self) -> None:
         """Wait until the engine and the slot are free of this request."""
-        if self._starting is not None:
+        if self._began:
             await self._free.wait()
 
     def result(self) -> Result:
@@ -188,6 +193,7 @@ class Run:
     # The way to the engine
 
     def _set_out(self, enter: Callable[[], Ticket]) -> None:
+        self._began = True
         self._starting = asyncio.create_task(self._start(enter), name=f"drivetrain-start-{self.request_id}")
         self._starting.add_done_callback(self._started)
 
@@ -212,13 +218,15 @@ class Run:
 
     def _started(self, task: asyncio.Task[None]) -> None:
         """Also where the task was cancelled before it ran at all."""
-        if task is self._starting and self._handle is None and not self._free.is_set():
-            self._let_go()
+        if task is self._starting:
+            self._starting = None  # with what it raised, it would keep this and its prompt
+            if self._handle is None and not self._free.is_set():
+                self._let_go()
 
     @property
     def may_start_again(self) -> bool:
         """Whether nobody would notice: nothing was given, and there is an attempt left."""
-        given = self.usage.completion_tokens or any(choice.texts for choice in self._collected)
+        given = self.usage.completion_tokens or any(choice.texts or choice.finished for choice in self._collected)
         return not self._ended and not given and self._attempts < ATTEMPTS
 
     def _start_again(self, error: EngineFailed) -> bool:
@@ -228,9 +236,13 @@ class Run:
             return False
         if slot.is_good and not admission.waits_for_engine:
             return False
+        _log.warning("%s starts again on another engine: %s", self.request_id, error.message)
         slot.release()
+        self._host.engine_failed()
         self._attempts += 1
-        self._handle = self._slot = self.times.admitted = None
+        if self._prepared is not None:
+            self._prepared.let_go()
+        self._handle = self._slot = self._prepared = self.times.admitted = self.times.prepared = None
         self._choices, self._collected, self._echoed = [], [], 0
         self._set_out(admission.enter_again)
         return True
@@ -251,7 +263,10 @@ class Run:
             if (context := self._trace.context) is not None:
                 request = replace(request, trace_context=context)
             sink = self if request.prompt_logprobs is None else EchoFirst(self)
-            self._handle = self._host.engine.generate(request, sink)
+            attempt = self._attempts
+            handle = self._host.engine.generate(request, sink)
+            if attempt == self._attempts and not self._free.is_set():  # else it was closed in that very call
+                self._handle = handle
 
     def _let_go(self) -> None:
         self._handle = None

@@ -48,8 +48,8 @@ class Supervisor:
         self.admission = Admission(
             max_running=0,
             max_waiting=max_waiting,
-            alive=lambda: self.engine.health().alive,
-            patient=lambda: reviver is not None and not self.engine.health().mends_itself,
+            alive=lambda: self._health().alive,
+            patient=lambda: reviver is not None and not self._health().mends_itself,
         )
         self._name = name
         self._stall_s = stall_s
@@ -71,7 +71,12 @@ class Supervisor:
     def ended(self, error: DrivetrainError | None) -> None:
         """How a request ended that the engine had."""
         self._watchdog.ended(error, self._stats.completion_tokens)
-        if isinstance(error, EngineFailed) and self._looking is None:
+        if isinstance(error, EngineFailed):
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """A request has met a failure."""
+        if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(LOOK_SOON_S, self._look_soon)
 
     def _look_soon(self) -> None:
@@ -102,7 +107,8 @@ class Supervisor:
         try:
             return self.engine.health()
         except Exception as exc:  # noqa: BLE001 - an engine that cannot even say how it is has failed
-            _log.exception("%s: the engine does not say how it is", self._name)
+            if self.state is State.READY:
+                _log.exception("%s: the engine does not say how it is", self._name)
             return Health(False, 0, time.monotonic(), f"the engine does not say how it is: {type(exc).__name__}")
 
     async def _revive(self, reviver: Reviver) -> None:

@@ -131,6 +131,8 @@ class Worker:
         span = self._traces.load()
         try:
             self._info = await self._engine.load(self._spec, self._progress)
+            if self.state is not State.LOADING:
+                raise NotReady("the worker was stopped while it loaded")
             self._supervisor.ready(self._info)
         except BaseException as exc:
             span.end(error_type=error_type(exc))
@@ -197,9 +199,12 @@ class Worker:
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Take no more requests, let the running ones end, cancel what is left after the grace time."""
+        restarting = self.state is State.RESTARTING
         if self.state in {State.READY, State.RESTARTING}:
             self._supervisor.state = State.DRAINING
         await self._supervisor.stop_reviving()
+        if restarting:  # what the engine that failed still holds would be waited for in vain
+            self._end_running("the engine failed, and the worker shuts down")
         self._admission.close("the worker is shutting down; send this to another one")
         grace = self.settings.drain_s if grace_s is None else grace_s
         deadline = time.monotonic() + grace
@@ -491,6 +496,9 @@ class Worker:
     def admission(self) -> Admission:
         return self._admission
 
+    def engine_failed(self) -> None:
+        self._supervisor.look_soon()
+
     # What it notes
 
     def ended(self, run: Run, error: DrivetrainError | None) -> Metrics:
@@ -532,7 +540,7 @@ class Worker:
             for run in list(self._runs):
                 unread, idle_s = run.sink.unread, time.monotonic() - run.sink.last_read
                 if unread > settings.max_unread or (unread and idle_s > settings.reader_timeout_s):
-                    run.interrupt(Cancelled(f"the reader took no event for {idle_s:.0f} seconds"))
+                    run.interrupt(Cancelled(f"the reader left {unread} events unread for {idle_s:.0f} seconds"))
             self._supervisor.look()
 
     def _end_running(self, why: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from drivetrain.core.errors import DeadlineExceeded, NotReady, Overloaded
+from drivetrain.core.errors import NotReady, Overloaded
 from drivetrain.worker.admission import Admission
 
 
@@ -74,13 +74,9 @@ async def test_a_cancelled_waiter_leaves_the_queue_and_loses_no_slot() -> None:
     assert gate.running == 0
 
 
-async def test_giving_up_and_closing_end_the_wait_with_their_error() -> None:
+async def test_closing_ends_the_wait_with_its_error() -> None:
     gate = Admission(max_running=1, max_waiting=5)
     first = await gate.enter().wait()
-    ticket = gate.enter()
-    ticket.give_up(DeadlineExceeded("late"))
-    with pytest.raises(DeadlineExceeded):
-        await ticket.wait()
     other = gate.enter()
     gate.close("closing")
     with pytest.raises(NotReady):

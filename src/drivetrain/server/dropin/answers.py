@@ -18,6 +18,7 @@ from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Start
 from drivetrain.core.results import FinishReason, Metrics, Result, TokenLogprob, Usage
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
+from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.refusals import tell_refusal
@@ -143,7 +144,7 @@ async def answered(
     """What `work` comes to, or in the protocol's words what went wrong: of status 200 either way."""
     began_ns = time.time_ns()
     try:
-        return json_response(await work)
+        return json_response(await encoded(await work))
     except DrivetrainError as exc:
         _refused(context, exchange, exc, began_ns)
         return json_response(formatter.failed(exc))

@@ -22,6 +22,7 @@ from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, respond
 from drivetrain.server.dropin.asked import SAMPLING, asked_of, sampling
 from drivetrain.server.dropin.codes import code_of
+from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.fields import Body, Field, Values
@@ -128,7 +129,7 @@ async def embeddings(exchange: Exchange, context: Context) -> Response:
         raise Unsupported("this worker gives embeddings; it ranks no texts", param="worker_type")
     async with context.models.lease(body.get("model")) as worker:
         found = await worker.embed(body["input"], trace_context=trace_headers(exchange.headers))
-    return json_response([list(vector) for vector in found.vectors])
+    return json_response(await encoded(found.vectors))
 
 
 async def count_token(exchange: Exchange, context: Context) -> Response:

@@ -19,6 +19,7 @@ from drivetrain.server.dropin.asked import SAMPLING, asked_of, sampling
 from drivetrain.server.dropin.codes import code_of
 from drivetrain.server.dropin.conversation import conversation
 from drivetrain.server.embeddings import as_base64
+from drivetrain.server.encoding import Each
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.fields import Body, Field, Values
@@ -125,7 +126,7 @@ async def _embeddings(exchange: Exchange, context: Context) -> dict[str, Any]:
     async with context.models.lease(body.get("model")) as worker:
         found = await worker.embed(body["input"], trace_context=trace_headers(exchange.headers))
     encode = as_base64 if body.get("encoding_format") is Encoding.BASE64 else list
-    return {"embedding": [encode(vector) for vector in found.vectors], "token_num": found.usage.prompt_tokens}
+    return {"embedding": Each(found.vectors, encode), "token_num": found.usage.prompt_tokens}
 
 
 async def get_status(request: Request, context: Context) -> Response:

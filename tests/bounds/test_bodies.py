@@ -223,8 +223,8 @@ def test_a_long_list_of_ids_is_spelled_beside_other_work(server: Victim) -> None
 
 def test_what_waits_counts_as_what_it_still_holds() -> None:
     """A long prompt is in memory until its request has ended: others with one are told to come back."""
-    waits = {"script": {"hang_at_step": 0, "context_length": 8_000_000}, "worker": {"max_running": 1}}
-    with victim(**waits, server={"max_bodies_bytes": 8 * 2**20}) as one:
+    script = {"hang_at_step": 0, "context_length": 8_000_000}
+    with victim(script=script, worker={"max_running": 1}, server={"max_bodies_bytes": 8 * 2**20}) as one:
         data = json.dumps({"model": "fake", "prompt": "x" * 3_000_000, "max_tokens": 2}).encode()
         head = f"POST {COMPLETION} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode()
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import Delta
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
-from drivetrain.engines.llamacpp.generation import ChoiceRun
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 
@@ -266,24 +265,6 @@ async def test_four_at_once_say_what_they_say_alone(smollm2: str) -> None:
             )
             assert [one.choices[0].token_ids for one in found] == [one.choices[0].token_ids for one in alone]
             assert all(one.usage.cached_tokens < one.usage.prompt_tokens for one in found)
-
-
-async def test_prompts_that_fit_a_step_are_never_cut(smollm2: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """llama.cpp tells of a prompt with each step that it begins with: twice of a whole one, before and after."""
-    told: list[tuple[int, int]] = []
-    real = ChoiceRun._hear_prompt
-
-    def hear(run: ChoiceRun, progress: Mapping[str, int]) -> None:
-        told.append((progress["processed"] - progress["cache"], progress["total"] - progress["processed"]))
-        real(run, progress)
-
-    monkeypatch.setattr(ChoiceRun, "_hear_prompt", hear)
-    async with worker_on(path_of(smollm2), slots=8) as crowded:
-        asked = (crowded.generate(prompt=f"{i} {STORY * 3}", max_tokens=8, **GREEDY) for i in range(24))
-        answers = await asyncio.gather(*asked)
-    assert sum(answer.usage.prompt_tokens for answer in answers) > 3 * 128
-    assert len(told) >= 48
-    assert all(done == 0 or left == 0 for done, left in told), told
 
 
 async def test_a_crowd_of_texts_leaves_the_server_threads_for_others(smollm2: str) -> None:

@@ -19,7 +19,7 @@ async def test_sizes_are_judged_before_what_is_sent(worker: RigWorker) -> None:
         for name in ("stop", "bad_words_ids", "suppress_tokens"):
             with pytest.raises(InvalidRequest) as caught:
                 await worker.generate(prompt="x", **{name: ["x"] * 1_000_000})
-            assert caught.value.param == name
+            assert (caught.value.param or "").partition("[")[0] == name
 
 
 async def test_a_prompt_of_any_length_has_its_answer(worker: RigWorker) -> None:

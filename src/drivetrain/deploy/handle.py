@@ -224,7 +224,21 @@ class HandleWorker:
     # What it does
 
     def stream(self, **request: Any) -> EventStream:
-        return self._open_stream(build_request(request))
+        return self._open_stream(self._build(request))
+
+    def _build(self, request: Mapping[str, Any]) -> GenerateRequest:
+        try:
+            return build_request(request)
+        except DrivetrainError as exc:
+            named = request.get("request_id")
+            self._refused(named if named and isinstance(named, str) else id_here(), exc)
+            raise
+
+    def _refused(self, request_id: str, error: DrivetrainError) -> None:
+        """Of a request that has no run."""
+        error.request_id = request_id
+        self._stats.endings[error.code] += 1
+        logbook.refused(request_id, self._name, error)
 
     def _open_stream(self, request: GenerateRequest) -> EventStream:
         reader = Reader()
@@ -244,9 +258,7 @@ class HandleWorker:
             check(request, said.capabilities)
             _refuse_paths(request)
         except DrivetrainError as exc:
-            exc.request_id = request_id
-            self._stats.endings[exc.code] += 1
-            logbook.refused(request_id, self._name, exc)
+            self._refused(request_id, exc)
             raise
         named, prefix = request.having(request_id=request_id), prefix_of(request)
         run = HandleRun(
@@ -269,7 +281,7 @@ class HandleWorker:
         return self._streams.submit.remote(wire.dump_call(request, reply), prefix)
 
     async def generate(self, **request: Any) -> Result:
-        return await self.complete(build_request(request))
+        return await self.complete(self._build(request))
 
     async def complete(self, request: GenerateRequest) -> Result:
         async with self._open_stream(request) as stream:

@@ -11,11 +11,17 @@ import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from server.serving import Served
 
 NUM_CLIENTS = 200
+
+
+POOLS = ("drivetrain-prepare", "drivetrain-aside", "asyncio_")
+"""Threads of pools, which grow to their size as they are needed and stay."""
 
 
 def vanish(served: Served, rng: random.Random) -> None:
@@ -39,12 +45,16 @@ def vanish(served: Served, rng: random.Random) -> None:
 
 def counts(served: Served) -> tuple[int, list[str], int]:
     gc.collect()
-    return threading.active_count(), served.tasks(), len(os.listdir("/proc/self/fd"))
+    threads = sum(not thread.name.startswith(POOLS) for thread in threading.enumerate())
+    return threads, served.tasks(), len(os.listdir("/proc/self/fd"))
 
 
 def test_200_clients(served: Served) -> None:
     with ThreadPoolExecutor(16) as pool:  # what is made once and kept is made now
-        list(pool.map(lambda _: served.post("/tokenize", {"prompt": "x"}), range(32)))
+        for path, more in (("/tokenize", {}), ("/v1/completions", {"max_tokens": 1})):
+            for text in ("x", "long " * 5000):
+                warming: dict[str, Any] = {"model": served.model, "prompt": text, **more}
+                list(pool.map(partial(served.post, path), [warming] * 32))
     before = counts(served)
     rss = _resident()
     seed = random.randrange(2**32)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
 from drivetrain.core.results import Choice, Result, Usage
 from drivetrain.server.answer import answer
@@ -15,8 +14,8 @@ from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.schema import CHAT
-from drivetrain.server.spelling import Heads, UsageSoFar, chat_logprobs, compact, matched_stop_json, quote, usage_json
-from drivetrain.server.sse import DONE, EVENT_STREAM, error_event
+from drivetrain.server.spelling import Heads, chat_logprobs, compact, matched_stop_json, quote, usage_json
+from drivetrain.server.sse import ChunkFormatter
 from drivetrain.server.translate import Asked, chat_request
 
 
@@ -28,24 +27,12 @@ async def chat(exchange: Exchange, context: Context) -> None:
     )
 
 
-class ChatFormatter:
-    """One id, one time and one model in all that is said about one request."""
-
-    content_type = EVENT_STREAM
-    head_first = False
-
+class ChatFormatter(ChunkFormatter):
     def __init__(self, model: str, asked: Asked, *, created: int) -> None:
-        self._asked = asked
-        self._id = asked.id
-        self._created = created
-        self._model = model
-        head = {"id": self._id, "object": "chat.completion.chunk", "created": self._created, "model": model}
-        self._head = f"data: {compact(head)[:-1]},"
-        self._usage = UsageSoFar(wanted=asked.include_usage, continuous=asked.continuous_usage)
+        super().__init__(model, asked, created=created, kind="chat.completion.chunk")
         self._tail = f'}},"logprobs":null,"finish_reason":null}}]{self._usage.spelled}}}\n\n'
         opening = self._head  # and not self, which would keep itself
         self._texts = Heads(lambda index: f'{opening}"choices":[{{"index":{index},"delta":{{"content":')
-        self._plain = not asked.logprobs and not asked.token_ids and not asked.continuous_usage
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (result,) = results
@@ -71,11 +58,6 @@ class ChatFormatter:
         }
 
     # In chunks
-
-    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
-        if len(events) == 1:
-            return self._event(prompt, events[0])
-        return b"".join([self._event(prompt, event) for event in events])
 
     def _event(self, prompt: int, event: Event) -> bytes:
         if self._usage.continuous:
@@ -119,11 +101,3 @@ class ChatFormatter:
     def _chunk(self, choice: dict[str, Any], extra: dict[str, Any] | None = None) -> bytes:
         more = f",{compact(extra)[1:-1]}" if extra else ""
         return f'{self._head}"choices":[{compact(choice)}]{more}{self._usage.spelled}}}\n\n'.encode()
-
-    def end(self, usage: Usage) -> bytes:
-        if not self._asked.include_usage:
-            return DONE
-        return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode() + DONE
-
-    def failure(self, error: DrivetrainError) -> bytes:
-        return error_event(error) + DONE

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
 from drivetrain.core.results import Choice, Result, Usage
 from drivetrain.server.answer import answer
@@ -17,14 +16,13 @@ from drivetrain.server.exchange import Exchange
 from drivetrain.server.schema import COMPLETION
 from drivetrain.server.spelling import (
     Heads,
-    UsageSoFar,
     compact,
     completion_logprobs,
     matched_stop_json,
     quote,
     usage_json,
 )
-from drivetrain.server.sse import DONE, EVENT_STREAM, error_event
+from drivetrain.server.sse import ChunkFormatter
 from drivetrain.server.translate import Asked, completion_request
 
 
@@ -40,24 +38,12 @@ async def completions(exchange: Exchange, context: Context) -> None:
     )
 
 
-class CompletionFormatter:
-    """One id, one time and one model in all that is said about one request."""
-
-    content_type = EVENT_STREAM
-    head_first = False
-
+class CompletionFormatter(ChunkFormatter):
     def __init__(self, model: str, asked: Asked, *, created: int) -> None:
-        self._asked = asked
-        self._id = asked.id
-        self._created = created
-        self._model = model
-        head = {"id": self._id, "object": "text_completion", "created": self._created, "model": model}
-        self._head = f"data: {compact(head)[:-1]},"
-        self._usage = UsageSoFar(wanted=asked.include_usage, continuous=asked.continuous_usage)
+        super().__init__(model, asked, created=created, kind="text_completion")
         self._tail = f',"logprobs":null,"finish_reason":null}}]{self._usage.spelled}}}\n\n'
         opening = self._head  # and not self, which would keep itself
         self._texts = Heads(lambda index: f'{opening}"choices":[{{"index":{index},"text":')
-        self._plain = not asked.logprobs and not asked.token_ids and not asked.continuous_usage
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         choices = [self._choice(i, result, choice) for i, result in enumerate(results) for choice in result.choices]
@@ -86,11 +72,6 @@ class CompletionFormatter:
         }
 
     # In chunks
-
-    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
-        if len(events) == 1:
-            return self._event(prompt, events[0])
-        return b"".join([self._event(prompt, event) for event in events])
 
     def _event(self, prompt: int, event: Event) -> bytes:
         if self._usage.continuous:
@@ -125,11 +106,3 @@ class CompletionFormatter:
             **extra,
         }
         return f'{self._head}"choices":[{compact(choice)}]{self._usage.spelled}}}\n\n'.encode()
-
-    def end(self, usage: Usage) -> bytes:
-        if not self._asked.include_usage:
-            return DONE
-        return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode() + DONE
-
-    def failure(self, error: DrivetrainError) -> bytes:
-        return error_event(error) + DONE

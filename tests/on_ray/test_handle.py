@@ -13,7 +13,6 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
-from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import (
     Cancelled,
@@ -25,7 +24,7 @@ from drivetrain.core.errors import (
     Unsupported,
 )
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
-from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.parameters import PARAMETERS, build_request
 from drivetrain.core.results import DeviceMemory, FinishReason, Metrics, Usage
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.deploy import handle, stream, wire, words

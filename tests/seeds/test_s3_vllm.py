@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from drivetrain.core.build import build_request
 from drivetrain.core.engine import EngineRequest, ModelSpec, WeightsFormat
 from drivetrain.core.errors import Unsupported
+from drivetrain.core.parameters import build_request
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.vllm import engine

@@ -17,8 +17,8 @@ import pytest
 
 from drivetrain.cli.serve_fleet import Chosen, Said
 from drivetrain.cli.serve_offers import make_fleet
-from drivetrain.core.build import build_request
 from drivetrain.core.errors import DrivetrainError, NotLoaded
+from drivetrain.core.parameters import build_request
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.telemetry.memory import host_memory
 from drivetrain.worker.sources import read_settings

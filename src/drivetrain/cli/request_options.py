@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from drivetrain.cli.options import flag, number, whole_number
-from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import MAX_INT, Boolean, CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf, String
-from drivetrain.core.parameters import PARAMETERS, check
+from drivetrain.core.parameters import PARAMETERS, build_request, check
 from drivetrain.worker.settings import Settings
 
 _DEST = "request_"

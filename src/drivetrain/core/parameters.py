@@ -6,7 +6,8 @@ that cannot be honoured never reaches a template, a tokenizer or an engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -126,3 +127,22 @@ def _at_most(name: str, value: float, limit: float, unit: str = "") -> None:
     if value > limit:
         shown = f"{value:,} {unit}".strip()
         raise InvalidRequest(f"{name} is {shown}; the limit is {limit:,}", param=name)
+
+
+_MAX_NAME_CHARS = 64
+"""Longer than any name; what is behind it is not compared."""
+
+
+def build_request(raw: Mapping[str, Any]) -> GenerateRequest:
+    """None is omitted. An unknown name is refused; the request judges the values."""
+    values = {name: value for name, value in raw.items() if value is not None}
+    for name in values:
+        if name not in PARAMETERS:
+            raise Unsupported(f"{name} is not a parameter{did_you_mean(name, PARAMETERS)}", param=name)
+    return GenerateRequest(**values)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest known name as the end of a sentence, or nothing."""
+    close = difflib.get_close_matches(name[:_MAX_NAME_CHARS], known, 1)
+    return f"; did you mean {close[0]}?" if close else ""

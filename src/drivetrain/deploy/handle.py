@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import (
     Cancelled,
@@ -20,7 +19,7 @@ from drivetrain.core.errors import (
     Unsupported,
 )
 from drivetrain.core.messages import parse_messages
-from drivetrain.core.parameters import check
+from drivetrain.core.parameters import build_request, check
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Embeddings, Result
 from drivetrain.core.stats import Stats, ending

@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain.core.errors import InvalidRequest
-from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response, refusal
 from drivetrain.server.exchange import Exchange
+from drivetrain.server.intake import read_body
 from drivetrain.server.models import Model
 from drivetrain.server.schema import ADMIN
 

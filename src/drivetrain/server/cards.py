@@ -13,7 +13,7 @@ from drivetrain.core.status import Metadata
 from drivetrain.core.worker import Worker
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
-from drivetrain.server.fields import Field
+from drivetrain.server.parse import Field
 from drivetrain.server.schema import CHAT, COMPLETION
 
 _NAMES = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}

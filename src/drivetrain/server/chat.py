@@ -10,12 +10,19 @@ from typing import Any
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
 from drivetrain.core.results import Choice, Result, Usage
 from drivetrain.server.answer import answer
-from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.exchange import Exchange
+from drivetrain.server.intake import read_body
 from drivetrain.server.schema import CHAT
-from drivetrain.server.spelling import Heads, chat_logprobs, compact, matched_stop_json, quote, usage_json
-from drivetrain.server.sse import ChunkFormatter
+from drivetrain.server.spelling import (
+    ChunkFormatter,
+    Heads,
+    chat_logprobs,
+    compact,
+    matched_stop_json,
+    quote,
+    usage_json,
+)
 from drivetrain.server.translate import Asked, chat_request
 
 

@@ -10,11 +10,12 @@ from typing import Any
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
 from drivetrain.core.results import Choice, Result, Usage
 from drivetrain.server.answer import answer
-from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.exchange import Exchange
+from drivetrain.server.intake import read_body
 from drivetrain.server.schema import COMPLETION
 from drivetrain.server.spelling import (
+    ChunkFormatter,
     Heads,
     compact,
     completion_logprobs,
@@ -22,7 +23,6 @@ from drivetrain.server.spelling import (
     quote,
     usage_json,
 )
-from drivetrain.server.sse import ChunkFormatter
 from drivetrain.server.translate import Asked, completion_request
 
 

@@ -1,8 +1,8 @@
 """One HTTP connection: uvicorn's own, with bounds on what a client may hold open without doing anything.
 
 - A request's line and headers must arrive within `receipt_timeout_s`, as a whole and from the first byte on.
-- A client that takes no byte for `write_timeout_s` while we have some is cut off, not waited for (`progress`).
-- What could be read in two ways is refused (`heads`). A refusal reaches a client that is still sending (`lingering`).
+- A client that takes no byte for `write_timeout_s` while we have some is cut off, not waited for (`transport`).
+- What could be read in two ways is refused (`heads`). A refusal reaches a client that is still sending (`transport`).
 - Reading never stops while an answer runs: that is how we hear that the client has left.
 """
 
@@ -14,17 +14,15 @@ from typing import Any
 
 import h11
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from drivetrain.server.body_writer import BodyWriter
 from drivetrain.server.errors import error_body
-from drivetrain.server.extensions import BODY_EXTENSION
+from drivetrain.server.exchange import BODY_EXTENSION
 from drivetrain.server.heads import NOT_HTTP, Fault, fault_in
-from drivetrain.server.lingering import LingeringTransport
-from drivetrain.server.progress import WriteProgress, keep_little_unsent
 from drivetrain.server.settings import ServerSettings
+from drivetrain.server.transport import LingeringTransport, WriteProgress, keep_little_unsent
 
 MAX_AHEAD_BYTES = HIGH_WATER_LIMIT
 """What may wait of requests that a client sends before it has the answer to the one before."""
@@ -96,7 +94,7 @@ class Connection(H11Protocol):
         cycle = self.cycle
         super().handle_events()
         if self.cycle is not cycle:
-            self._offer_body_writer()
+            self._offer_door()
         if self.conn.their_state not in _RECEIVING and not self.transport.is_closing():
             self.flow.resume_reading()
 
@@ -131,7 +129,7 @@ class Connection(H11Protocol):
         status = exc.error_status_hint if isinstance(exc, h11.RemoteProtocolError) else 400
         self._refuse(Fault(status, "the headers are too large" if status == 431 else NOT_HTTP.message))
 
-    def _offer_body_writer(self) -> None:
+    def _offer_door(self) -> None:
         self._body = BodyWriter(self.conn, self.transport.inner, self.flow)
         if self.scope["method"] == "HEAD":
             self._body.end()
@@ -199,3 +197,26 @@ def connection_class(of: ServerSettings) -> type[Connection]:
         settings = of
 
     return Bounded
+
+
+class BodyWriter:
+    """The connection's `WriteBody` for one response, framed by h11 as the response's headers promise.
+
+    The scope refers to it, and the connection to the scope. `end` lets go of the connection, so that no ring is left
+    that only the garbage collector can open.
+    """
+
+    def __init__(self, conn: h11.Connection, transport: asyncio.Transport, flow: FlowControl) -> None:
+        self._open: tuple[h11.Connection, asyncio.Transport, FlowControl] | None = (conn, transport, flow)
+
+    def __call__(self, data: bytes) -> bool:
+        if self._open is None:
+            return False
+        conn, transport, flow = self._open
+        if flow.write_paused or conn.our_state is not h11.SEND_BODY or transport.is_closing():
+            return False
+        transport.write(conn.send(h11.Data(data=data)))
+        return True
+
+    def end(self) -> None:
+        self._open = None

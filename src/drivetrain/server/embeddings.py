@@ -11,12 +11,12 @@ from starlette.responses import Response
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.results import Embeddings
 from drivetrain.core.worker import Worker
-from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.encoding import Each, encoded
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
-from drivetrain.server.fields import Values
+from drivetrain.server.intake import read_body
+from drivetrain.server.parse import Values
 from drivetrain.server.schema import EMBEDDING, Encoding
 from drivetrain.server.translate import trace_headers
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from drivetrain.server.counts import GONE_KEY
-from drivetrain.server.extensions import BODY_EXTENSION, WriteBody
+
+BODY_EXTENSION = "drivetrain.body"
+"""What our connections can do beyond ASGI, offered in a request's scope: a `WriteBody`."""
+
+WriteBody = Callable[[bytes], bool]
+"""Sends one more part of a streaming body whose start has been sent, in the very call.
+
+False, and nothing was taken, where the client reads too slowly, has gone, or the answer is not in its body: ASGI's own
+`send` is the way then, which waits.
+"""
 
 
 class Exchange(Request):

@@ -1,11 +1,10 @@
-"""In front of every route: who may come in, and how much of what they send is taken.
+"""In front of every route: who may come in. How much of what they send is taken is the `intake`'s.
 
 Pure ASGI. What is refused here never reaches a route, a JSON parser or the worker.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
@@ -18,10 +17,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from drivetrain.server.budget import BODY_KEY, BodyBudget, BodyShare, release_body
-from drivetrain.server.cors import Origins
-from drivetrain.server.counts import GONE_KEY, Counts
+from drivetrain.server.counts import Counts
 from drivetrain.server.errors import refusal
+from drivetrain.server.intake import ClientGone, Intake, release_body
 from drivetrain.server.settings import ServerSettings
 from drivetrain.server.tenants import SCOPE_KEY, Tenants
 from drivetrain.telemetry.ids import HTTP_REQUEST_ID, new_id
@@ -43,11 +41,12 @@ _ALWAYS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+EVERY = "*"
+
+_MAX_AGE_S = 600
+_EXPOSED = "x-request-id, retry-after, x-drivetrain-ignored, x-drivetrain-truncated-tokens"
+_NAMES = re.compile(r"[-A-Za-z0-9_]+(?: *, *[-A-Za-z0-9_]+)*")
 _log = logging.getLogger("drivetrain.server")
-
-
-class ClientGone(Exception):
-    """The connection ended before the whole request had come."""
 
 
 class Guard:
@@ -57,7 +56,7 @@ class Guard:
         self._app = app
         self._settings = settings
         self._counts = counts
-        self._bodies = BodyBudget(settings.max_bodies_bytes)
+        self._intake = Intake(settings)
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
         self._admin_keys = [hashlib.sha256(key.encode()).digest() for key in settings.admin_keys]
         self._tenants = Tenants(self._keys)
@@ -86,7 +85,7 @@ class Guard:
         refused = self._refuse(scope, headers)
         try:
             if refused is None:
-                refused, receive = await self._received(scope, headers, receive)
+                refused, receive = await self._intake.take(scope, receive, self._most_body_bytes(scope))
             if refused is None:
                 answer = self._origins.preflight(scope["method"], headers, scope["path"]) or self._app
                 return await answer(scope, receive, stamped)
@@ -130,6 +129,10 @@ class Guard:
             scope[SCOPE_KEY] = self._tenants.of(key_hash)
         return self._refuse_admin() if administrates else None
 
+    def _most_body_bytes(self, scope: Scope) -> int:
+        most = self._settings.max_body_bytes
+        return min(most, KEYLESS_BODY_BYTES) if self._keys and SCOPE_KEY not in scope else most
+
     def _refuse_admin(self) -> Response | None:
         """Without a key of its own it is open to the one API key that there is, or without any to this machine."""
         if self._admin_keys or len(self._keys) == 1 or (not self._keys and self._loopback):
@@ -154,33 +157,52 @@ class Guard:
             return refusal(403, message, kind="invalid_request_error", code="origin_not_allowed")
         return None
 
-    async def _received(self, scope: Scope, headers: Headers, receive: Receive) -> tuple[Response | None, Receive]:
-        """Take the whole body, within its bounds, and hand it on as one piece."""
-        settings, limit = self._settings, self._settings.max_body_bytes
-        if self._keys and SCOPE_KEY not in scope:
-            limit = min(limit, KEYLESS_BODY_BYTES)
-        if int(headers.get("content-length", "0")) > limit:
-            return _too_large(limit), receive
-        chunks, size = [], 0
-        share = scope[BODY_KEY] = BodyShare(self._bodies)
-        try:
-            async with asyncio.timeout(settings.receipt_timeout_s):
-                more = True
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    chunks.append(message.get("body", b""))
-                    size += len(chunks[-1])
-                    if size > limit:
-                        return _too_large(limit), receive
-                    if not share.grow(len(chunks[-1])):
-                        return _no_room(settings.max_bodies_bytes), receive
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            message_text = f"the request did not arrive within {settings.receipt_timeout_s:g} seconds"
-            return refusal(408, message_text, kind="timeout_error", code="request_timeout"), receive
-        return None, _replay(b"".join(chunks), receive, scope)
+
+class Origins:
+    """Which pages of other origins may call this server, and what their browsers have to be told (CORS).
+
+    A browser lets a page read an answer only where the answer names the page's origin, and asks before it sends what a
+    form could not. Credentials that a browser adds by itself are never allowed: a page sends its own key.
+    """
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        self._allowed = frozenset(origin.lower() for origin in allowed)
+
+    def allow(self, headers: Headers, path: str) -> bool:
+        """Every page is not every user: one that anybody may have made gets neither what a browser has remembered of a
+        user's password, nor what an administrator can do."""
+        origin = headers.get("origin")
+        if origin is None:
+            return False
+        if origin.lower() in self._allowed:
+            return True
+        from_memory = headers.get("authorization", "").lower().startswith("basic")
+        return EVERY in self._allowed and not from_memory and not (path + "/").startswith("/admin/")
+
+    def told(self, headers: Headers, path: str) -> list[tuple[bytes, bytes]]:
+        """The headers of any answer to this request."""
+        if not self._allowed:
+            return []
+        vary = [] if EVERY in self._allowed else [(b"vary", b"origin")]
+        if not self.allow(headers, path):
+            return vary
+        named = EVERY if EVERY in self._allowed else headers["origin"]
+        return [
+            *vary,
+            (b"access-control-allow-origin", named.encode("latin-1")),
+            (b"access-control-expose-headers", _EXPOSED.encode()),
+        ]
+
+    def preflight(self, method: str, headers: Headers, path: str) -> Response | None:
+        """The answer to a browser that asks whether it may send a request. It has no key at this point."""
+        asked_method = headers.get("access-control-request-method")
+        if method != "OPTIONS" or asked_method is None or not self.allow(headers, path):
+            return None
+        named = headers.get("access-control-request-headers", "")
+        told = {"access-control-allow-methods": "GET, POST", "access-control-max-age": str(_MAX_AGE_S)}
+        if _NAMES.fullmatch(named):
+            told["access-control-allow-headers"] = named
+        return Response(status_code=204, headers=told)
 
 
 def _known_key(authorization: str, keys: Sequence[bytes]) -> bytes | None:
@@ -196,33 +218,6 @@ def _known_key(authorization: str, keys: Sequence[bytes]) -> bytes | None:
         return None
     digest = hashlib.sha256(key).digest()
     return digest if sum(hmac.compare_digest(digest, known) for known in keys) > 0 else None
-
-
-def _replay(body: bytes, receive: Receive, scope: Scope) -> Receive:
-    """The body in one piece, and then what else comes; that the client has left is noted in the scope."""
-    given = False
-
-    async def replayed() -> Message:
-        nonlocal body, given
-        if given:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                scope[GONE_KEY] = True
-            return message
-        given, whole, body = True, body, b""  # not held for as long as the answer takes
-        return {"type": "http.request", "body": whole, "more_body": False}
-
-    return replayed
-
-
-def _too_large(limit: int) -> Response:
-    message = f"the body is larger than {limit} bytes"
-    return refusal(413, message, kind="invalid_request_error", code="body_too_large")
-
-
-def _no_room(limit: int) -> Response:
-    message = f"the bodies of other requests fill the {limit} bytes that there are for them; try again"
-    return refusal(503, message, kind="unavailable_error", code="overloaded", headers={"retry-after": "1"})
 
 
 def _challenge(headers: Headers) -> str:

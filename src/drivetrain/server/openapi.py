@@ -11,7 +11,7 @@ from starlette.responses import Response
 from drivetrain import __version__
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
-from drivetrain.server.fields import Body
+from drivetrain.server.parse import Body
 from drivetrain.server.schema import ADMIN, BODIES, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, TOKENIZE
 
 _REF = "#/components/schemas/"

@@ -11,7 +11,7 @@ from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Boolean, Ids, Integer, Kind, OneOf, Schema, String, shown
 from drivetrain.core.messages import Messages
 from drivetrain.core.parameters import PARAMETERS
-from drivetrain.server.fields import WARN_HINT, Body, Field
+from drivetrain.server.parse import WARN_HINT, Body, Field
 
 
 class Encoding(StrEnum):

@@ -1,16 +1,18 @@
-"""The parts that chat and completions spell alike: JSON text, usage, logprobs."""
+"""What chat and completions spell alike: JSON text, usage, logprobs, and the frame of a stream's chunks."""
 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
+from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import Delta, Event, Started
 from drivetrain.core.results import Choice, TokenLogprob, Usage
 from drivetrain.server.encoding import ENCODER, Each
+from drivetrain.server.errors import body_of
+from drivetrain.server.translate import Asked
 
 quote = encode_basestring
 """A string as JSON, without escaping what is not ASCII."""
@@ -32,10 +34,6 @@ class Heads(dict[int, str]):
 
     def __missing__(self, index: int) -> str:
         return self.setdefault(index, self._make(index))
-
-
-def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}"
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
@@ -126,3 +124,41 @@ def finite(logprob: float | None) -> float:
     if logprob is None or math.isnan(logprob):
         return LOWEST
     return max(LOWEST, min(0.0, logprob))
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ChunkFormatter:
+    """What the streams of the OpenAI API have in common: chunks of one answer, and their end.
+
+    One id, one time and one model in all that is said about one request. `kind` is the `object` of a chunk."""
+
+    content_type = "text/event-stream; charset=utf-8"
+    head_first = False
+
+    def __init__(self, model: str, asked: Asked, *, created: int, kind: str) -> None:
+        self._asked = asked
+        self._id = asked.id
+        self._created = created
+        self._model = model
+        head = {"id": self._id, "object": kind, "created": self._created, "model": model}
+        self._head = f"data: {compact(head)[:-1]},"
+        self._usage = UsageSoFar(wanted=asked.include_usage, continuous=asked.continuous_usage)
+        self._plain = not asked.logprobs and not asked.token_ids and not asked.continuous_usage
+
+    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
+        if len(events) == 1:
+            return self._event(prompt, events[0])
+        return b"".join([self._event(prompt, event) for event in events])
+
+    def end(self, usage: Usage) -> bytes:
+        if not self._asked.include_usage:
+            return DONE
+        return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode() + DONE
+
+    def failure(self, error: DrivetrainError) -> bytes:
+        return b"data: " + body_of(error) + b"\n\n" + DONE
+
+    def _event(self, prompt: int, event: Event) -> bytes:
+        raise NotImplementedError

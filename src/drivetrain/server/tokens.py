@@ -6,12 +6,12 @@ from starlette.responses import Response
 
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.worker import Worker
-from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response, renamed
 from drivetrain.server.exchange import Exchange
-from drivetrain.server.fields import Values
+from drivetrain.server.intake import read_body
+from drivetrain.server.parse import Values
 from drivetrain.server.schema import DETOKENIZE, TOKENIZE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,8 +11,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS, unsupported
 from drivetrain.core.request import GenerateRequest
-from drivetrain.server.fields import WARN_HINT, Values, ignored_header
-from drivetrain.server.spelling import new_id
+from drivetrain.server.parse import WARN_HINT, Values, ignored_header
 
 COMPLETION_MAX_TOKENS = 16
 """What the OpenAI API says for completions; a chat may fill the context."""
@@ -103,6 +103,10 @@ def honoured(asked: Asked, capabilities: Capabilities) -> Asked:
         token_ids=asked.token_ids and not ids_dropped,
         ignored=(*asked.ignored, *names),
     )
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"
 
 
 def _shared(body: Values, headers: Mapping[str, str]) -> dict[str, Any]:

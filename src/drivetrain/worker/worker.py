@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from drivetrain.core.budget import check_vectors
-from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import (
@@ -24,7 +23,7 @@ from drivetrain.core.errors import (
     NotReady,
 )
 from drivetrain.core.messages import parse_messages
-from drivetrain.core.parameters import check
+from drivetrain.core.parameters import build_request, check
 from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.core.results import DeviceMemory, Embeddings, Metrics, Result, Usage
 from drivetrain.core.stats import Stats, ending

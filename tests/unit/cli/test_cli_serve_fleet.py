@@ -12,8 +12,8 @@ from cli_rigs import run_here, without_settings
 from drivetrain.cli import main, serve_fleet
 from drivetrain.cli.serve_fleet import Said
 from drivetrain.cli.serve_offers import make_fleet, size_bytes, spoilt
-from drivetrain.core.build import build_request
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.parameters import build_request
 
 ROOT = Path(__file__).parent.parent.parent.parent
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drivetrain.core.build import build_request
+from drivetrain.core.parameters import build_request
 from drivetrain.deploy.prefix import BLOCK_CHARS, MAX_BLOCKS, prefix_of
 from drivetrain.deploy.seen import MAX_LEAD, Seen
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.core.build import build_request
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, MissingExtra, NotReady, Overloaded
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.messages import Message
+from drivetrain.core.parameters import build_request
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import (
     DeviceMemory,

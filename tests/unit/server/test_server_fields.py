@@ -13,7 +13,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import GenerateRequest
-from drivetrain.server.fields import Body, Field
+from drivetrain.server.parse import Body, Field
 from drivetrain.server.schema import BODIES, CHAT, COMPLETION
 from drivetrain.server.translate import chat_request, honoured
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from drivetrain.core.kinds import Number
 from drivetrain.core.request import GenerateRequest
-from drivetrain.server.fields import Field, Values
+from drivetrain.server.parse import Field, Values
 from drivetrain.server.schema import like
 from drivetrain.server.translate import Asked, trace_headers
 

@@ -17,7 +17,6 @@ from drivetrain.core.messages import Message, parse_messages
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import Metrics
 from drivetrain.core.worker import Worker
-from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, respond
 from drivetrain.server.dropin.asked import SAMPLING, asked_of, sampling
@@ -25,7 +24,8 @@ from drivetrain.server.dropin.codes import code_of
 from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
-from drivetrain.server.fields import Body, Field, Values
+from drivetrain.server.intake import read_body
+from drivetrain.server.parse import Body, Field, Values
 from drivetrain.server.schema import Object, inert, like
 from drivetrain.server.translate import Asked, trace_headers
 

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from drivetrain.core.errors import DrivetrainError, Unsupported
 from drivetrain.core.kinds import Integer, ListOf, OneOf, String
-from drivetrain.server.bodies import read_body
 from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, answered, respond
 from drivetrain.server.dropin.asked import SAMPLING, asked_of, sampling
@@ -22,8 +21,9 @@ from drivetrain.server.embeddings import as_base64
 from drivetrain.server.encoding import Each
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
-from drivetrain.server.fields import Body, Field, Values
+from drivetrain.server.intake import read_body
 from drivetrain.server.models import Models
+from drivetrain.server.parse import Body, Field, Values
 from drivetrain.server.schema import Encoding, NotYet, later, like
 from drivetrain.server.spelling import completion_logprobs
 from drivetrain.server.translate import Asked, trace_headers

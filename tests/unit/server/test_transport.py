@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from drivetrain.server.lingering import LingeringTransport
-from drivetrain.server.progress import WriteProgress
+from drivetrain.server.transport import LingeringTransport, WriteProgress
 
 
 class Clock:

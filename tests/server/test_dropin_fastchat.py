@@ -294,7 +294,7 @@ def test_a_refusal_of_the_worker_has_one_span() -> None:
 
 def test_the_routes_are_not_there_unless_asked_for() -> None:
     with serving(fake(text=SAYS)) as served:
-        assert served.request("POST", "/worker_generate", asked())[0] == 405
+        assert served.request("POST", "/worker_generate", asked())[0] == 404
         assert served.request("POST", "/api/worker/generate", {})[0] == 404
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -88,7 +90,8 @@ HIDDEN = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         (b"GET  /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
         (b"GET /health HTTP/1.1 \r\nHost: localhost\r\n\r\n", 400),
         (b"GET /health http/1.1\r\nHost: localhost\r\n\r\n", 400),
-        (b"\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        (b"\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     ],
 )  # fmt: skip
 def test_what_could_be_read_in_two_ways_is_refused(lenient: Served, request_bytes: bytes, status: int) -> None:
@@ -126,3 +129,33 @@ def test_an_old_client_gets_a_stream_without_chunks(lenient: Served) -> None:
     assert b"transfer-encoding" not in head_bytes.lower()
     assert told.startswith(b"data: ")
     assert told.endswith(b"data: [DONE]\n\n")
+
+
+def test_an_empty_line_in_front_of_a_request_is_passed_over(lenient: Served) -> None:
+    """Old clients send one behind the body of the request before."""
+    with lenient.raw() as sock:
+        for empty in (b"\r\n", b"", b"\r\n"):
+            sock.sendall(empty + HIDDEN)
+            assert status_of(sock) == 200
+        sock.sendall(HEAD + b"Content-Length: 2\r\n\r\n{}")
+        sock.sendall(b"\r\n")
+        assert status_of(sock) == 400  # `{}` asks for nothing
+        sock.sendall(HIDDEN)
+        assert status_of(sock) == 200
+
+
+def status_of(sock: socket.socket) -> int:
+    """Of one answer, which is read whole."""
+    with http.client.HTTPResponse(sock) as response:
+        response.begin()
+        response.read()
+        return response.status
+
+
+def test_what_is_refused_of_transfer_encodings_is_said(lenient: Served) -> None:
+    with lenient.raw() as sock:
+        sock.sendall(HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n")
+        data = b""
+        while piece := sock.recv(65536):
+            data += piece
+        assert b"the only Transfer-Encoding that this server takes is chunked" in data

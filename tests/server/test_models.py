@@ -118,6 +118,23 @@ def test_addresses_and_methods(served: Served) -> None:
     assert served.request("HEAD", "/health")[2] == b""
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/responses", "/v1/chat/completions, /v1/completions, /v1/embeddings"),
+        ("/v1/v1/completions", "; /v1/completions is one: the base URL ends in one /v1"),
+        ("/v1/v1/nothing", "at this address; see"),
+        ("/chat/completions", "; /v1/chat/completions is one: the base URL ends in /v1"),
+        ("/embeddings", "; /v1/embeddings is one"),
+        ("/nothing", "at this address; see /openapi.json"),
+    ],
+)
+def test_a_wrong_address_names_the_right_one(served: Served, path: str, said: str) -> None:
+    status, _, data = served.request("POST", path, {})
+    assert status == 404
+    assert said in json.loads(data)["error"]["message"]
+
+
 def test_the_page(served: Served) -> None:
     status, headers, data = served.request("GET", "/")
     assert status == 200

@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -57,6 +56,8 @@ ROUTES: tuple[Route, ...] = (
 )
 """A name at the end of a path is one part of it, or with `:path` all that is left."""
 
+_APIS = tuple(path for _, path, _ in ROUTES if path.startswith("/v1/") and "{" not in path)
+
 
 def create_app(
     models: Models,
@@ -89,37 +90,53 @@ class App:
                 tell_refusal(self._context.tracer, scope, exc, began_ns)
                 response = error_response(exc)
             except HTTPException as exc:
-                response = _not_here(exc)
+                response = _not_here(exc, scope["path"])
             if response is not None:
                 await response(scope, receive, exchange.send)
 
     async def _answer(self, exchange: Exchange) -> Response | None:
-        method, handler = self._find(exchange)
-        methods = [method, "HEAD", "OPTIONS"] if method == "GET" else [method, "OPTIONS"]
+        methods, handler = self._find(exchange)
         if exchange.method not in methods:
             raise HTTPException(405, headers={"allow": ", ".join(methods)})
         if exchange.method == "OPTIONS":
             return Response(headers={"allow": ", ".join(methods)})
         return await handler(exchange, self._context)
 
-    def _find(self, request: Request) -> tuple[str, Endpoint]:
-        path = request.scope["path"]
+    def _find(self, exchange: Exchange) -> tuple[list[str], Endpoint]:
+        """The methods that the address takes, and who answers."""
+        path = exchange.scope["path"]
         if path in self._exact:
-            request.scope[ROUTE_KEY] = path
-            return self._exact[path]
+            exchange.scope[ROUTE_KEY] = path
+            method, handler = self._exact[path]
+            return _with(method), handler
         for (start, _, kind), method, handler in self._named:
             name = path.removeprefix(start)
             if path.startswith(start) and name and (kind == "name:path}" or "/" not in name):
-                request.scope["path_params"] = {"name": name}
-                request.scope[ROUTE_KEY] = f"{start}{{name}}"
-                return method, handler
+                if start == "/" and exchange.method not in _with(method):
+                    break  # files of the page are only read: nobody can mean one of them
+                exchange.scope["path_params"] = {"name": name}
+                exchange.scope[ROUTE_KEY] = f"{start}{{name}}"
+                return _with(method), handler
         raise HTTPException(404)
 
 
-def _not_here(exc: HTTPException) -> Response:
+def _with(method: str) -> list[str]:
+    return [method, "HEAD", "OPTIONS"] if method == "GET" else [method, "OPTIONS"]
+
+
+def _not_here(exc: HTTPException, path: str) -> Response:
     status = exc.status_code
     message, code = {
-        404: ("there is nothing at this address; see /openapi.json", "not_found"),
+        404: (f"there is nothing at this address{_instead(path)}; see /openapi.json", "not_found"),
         405: ("this address does not take this method", "method_not_allowed"),
     }.get(status, ("the request cannot be served", "error"))
     return refusal(status, message, kind="invalid_request_error", code=code, headers=exc.headers)
+
+
+def _instead(path: str) -> str:
+    """For those who have the base URL wrong, or another API in mind."""
+    if path.startswith("/v1/v1/"):
+        return f"; {path[3:]} is one: the base URL ends in one /v1" if path[3:] in _APIS else ""
+    if f"/v1{path}" in _APIS:
+        return f"; /v1{path} is one: the base URL ends in /v1"
+    return f"; of the /v1 APIs this server has {', '.join(_APIS)}" if path.startswith("/v1/") else ""

@@ -32,6 +32,10 @@ _RECEIVING = frozenset({h11.IDLE, h11.SEND_BODY, h11.ERROR})
 
 _CODES = {431: "headers_too_large", 408: "request_timeout", 505: "version_not_supported"}
 
+_MESSAGES = {431: "the headers are too large", 501: "the only Transfer-Encoding that this server takes is chunked"}
+
+_EMPTY_LINE = b"\r\n"
+
 
 class Connection(H11Protocol):
     settings: ServerSettings
@@ -73,7 +77,12 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.lingering:
             self.transport.discard(data)
-        elif self.conn.their_state not in _RECEIVING:
+            return
+        if self.conn.their_state is not h11.SEND_BODY and not self.conn.trailing_data[0]:
+            data = data.removeprefix(_EMPTY_LINE)  # old clients send one behind a body
+        if not data:
+            return
+        if self.conn.their_state not in _RECEIVING:
             self._receive_ahead(data)
         else:
             super().data_received(data)
@@ -127,7 +136,11 @@ class Connection(H11Protocol):
             self.transport.abort()
             return
         status = exc.error_status_hint if isinstance(exc, h11.RemoteProtocolError) else 400
-        self._refuse(Fault(status, "the headers are too large" if status == 431 else NOT_HTTP.message))
+        self._refuse(Fault(status, _MESSAGES.get(status, NOT_HTTP.message)))
+
+    def _should_upgrade(self) -> bool:
+        """A request to speak another protocol is answered in this one, without uvicorn's two lines in the log."""
+        return False
 
     def _offer_door(self) -> None:
         self._body = BodyWriter(self.conn, self.transport.inner, self.flow)

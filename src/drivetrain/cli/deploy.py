@@ -12,6 +12,7 @@ from drivetrain.cli import options, output
 from drivetrain.cli.serve_greeting import KEY_VARIABLE, ways_in
 from drivetrain.cli.serve_logs import add_log_flags
 from drivetrain.cli.serve_tracing import add_tracing_flags, tracing
+from drivetrain.cli.server_options import add_server_flags, given_server_settings
 from drivetrain.cli.values import plain
 from drivetrain.core.errors import InvalidSetting, MissingExtra
 from drivetrain.telemetry.memory import settle_heap
@@ -72,23 +73,13 @@ def add(commands: options.Commands) -> None:
     group.add_argument(
         "--address", metavar="ADDRESS", help="a running Ray: auto, or HOST:PORT (default: one of its own)"
     )
-    group.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="to listen on (default: 127.0.0.1)")
-    group.add_argument("--port", type=count, metavar="N", default=8000, help="to listen on (default: 8000)")
-    group.add_argument(
-        "--insecure-no-key", action="store_true", help="listen beyond this machine without a key (dangerous)"
-    )
-    group.add_argument("--allowed-hosts", type=options.comma_list, metavar="A,B", help="further names in requests")
-    group.add_argument(
-        "--metrics-compat",
-        choices=("none", "vllm"),
-        help="names that /metrics gives beside ours, for dashboards that read those (default: none)",
-    )
+    add_server_flags(parser.add_argument_group("server"))
     group.add_argument("-q", "--quiet", action="store_true", help="no log lines but warnings")
     group.add_argument("--dry-run", action="store_true", help="print the file for `serve deploy` and KubeRay, and exit")
     add_log_flags(group)
     add_tracing_flags(group)
     options.add_settings(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, host="127.0.0.1", port=8000)
 
 
 def _has_key() -> bool:
@@ -103,17 +94,11 @@ def run(args: argparse.Namespace) -> int:
     models = [_plan(args, given) for given in args.models]
     if len({model.deployment for model in models}) < len(models):
         raise InvalidSetting("two models have the same name; give one as NAME=MODEL", param="models")
-    server: dict[str, Any] = {"host": args.host, "port": args.port}
-    if args.insecure_no_key:
-        server["insecure_no_key"] = True
-    if args.allowed_hosts:
-        server["allowed_hosts"] = list(args.allowed_hosts)
+    server = given_server_settings(args)
     default_s = ServerSettings().write_timeout_s
     reading_s = max(model.settings.get("reader_timeout_s", default_s) for model in models)
     if reading_s != default_s:
         server["write_timeout_s"] = reading_s
-    if args.metrics_compat:
-        server["metrics_compat"] = args.metrics_compat
     ingress = IngressPlan(
         server=server, num_replicas=args.ingress_replicas, longest_s=max(model.longest_s for model in models)
     )

@@ -16,6 +16,7 @@ from drivetrain.cli.serve_fleet import add_fleet_flags
 from drivetrain.cli.serve_greeting import KEY_VARIABLE, ways_in
 from drivetrain.cli.serve_logs import add_log_flags, start_log
 from drivetrain.cli.serve_tracing import add_tracing_flags, tracing
+from drivetrain.cli.server_options import add_server_flags, given_server_settings
 from drivetrain.core.errors import InvalidSetting, MissingExtra
 from drivetrain.telemetry.memory import settle_heap
 
@@ -67,55 +68,10 @@ def add(commands: options.Commands) -> None:
 
 
 def _add_server(group: Any) -> None:
-    """The flags are few and fixed, so that `--help` needs no package of the extra."""
-    number, count = options.number, options.whole_number
-    group.add_argument("--host", metavar="ADDRESS", help="the address to listen on (default: 127.0.0.1)")
-    group.add_argument("--port", type=count, metavar="N", help="the port; 0 picks a free one (default: 8000)")
     group.add_argument("--api-key-file", type=Path, metavar="FILE", help=f"keys, one a line (or one in {KEY_VARIABLE})")
     group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="keys for what is under /admin, one a line")
-    group.add_argument(
-        "--insecure-no-key",
-        action="store_true",
-        default=None,
-        help="listen beyond this machine without a key (dangerous)",
-    )
-    group.add_argument(
-        "--allowed-hosts", type=options.comma_list, metavar="A,B", help="further host names that requests may name"
-    )
-    group.add_argument(
-        "--allowed-origins",
-        type=options.comma_list,
-        metavar="A,B",
-        help="other sites whose pages may call this server, like https://chat.example (CORS); * for all",
-    )
-    group.add_argument(
-        "--unknown-fields",
-        choices=("refuse", "warn"),
-        help="what becomes of a field that is not honoured (default: refuse)",
-    )
-    group.add_argument(
-        "--metrics-compat",
-        choices=("none", "vllm"),
-        help="names that /metrics gives beside ours, for dashboards that read those (default: none)",
-    )
-    group.add_argument("--max-body-bytes", type=count, metavar="N", help="of one request (default: 33554432)")
-    group.add_argument(
-        "--max-bodies-bytes", type=count, metavar="N", help="of all requests that arrive together (default: 268435456)"
-    )
-    group.add_argument("--max-body-values", type=count, metavar="N", help="in one request (default: 1000000)")
-    group.add_argument("--max-header-bytes", type=count, metavar="N", help="of one request (default: 32768)")
-    group.add_argument("--max-connections", type=count, metavar="N", help="open at once (default: 2048)")
-    group.add_argument("--max-prompts", type=count, metavar="N", help="in one completion request (default: 64)")
-    group.add_argument(
-        "--receipt-timeout-s", type=number, metavar="X", help="in which a request must have arrived (default: 30)"
-    )
-
-
-_FLAGS = (
-    "host", "port", "insecure_no_key", "allowed_hosts", "allowed_origins", "unknown_fields", "metrics_compat",
-    "max_body_bytes", "max_bodies_bytes", "max_body_values", "max_header_bytes", "max_connections",
-    "max_prompts", "receipt_timeout_s",
-)  # fmt: skip
+    group.add_argument("--max-connections", type=options.whole_number, metavar="N", help="open at once (default: 2048)")
+    add_server_flags(group)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -144,9 +100,8 @@ def run(args: argparse.Namespace) -> int:
 def _server_settings(args: argparse.Namespace, workers: Sequence[Settings]) -> ServerSettings:
     from drivetrain.server.settings import ServerSettings
 
-    given = {name: value for name in _FLAGS if (value := getattr(args, name)) is not None}
     return ServerSettings(
-        **given,
+        **given_server_settings(args),
         api_keys=read_keys(args.api_key_file) or _key_of_environment(),
         admin_keys=read_keys(args.admin_key_file),
         write_timeout_s=max(worker.reader_timeout_s for worker in workers),

@@ -10,6 +10,7 @@ import pytest
 from drivetrain.cli import deploy
 from drivetrain.cli import main as cli
 from drivetrain.cli.main import main
+from drivetrain.cli.server_options import given_server_settings
 
 
 def test_without_ray_it_says_what_to_install(
@@ -43,3 +44,15 @@ def test_the_settings_of_a_name_are_those_of_the_model_under_it(
     plan = deploy._plan(args, "foo=smollm2-135m")
     assert (plan.name, plan.model) == ("foo", "smollm2-135m")
     assert plan.settings == {"timeout_s": 100.0, "max_waiting": 3, "slots": 7}
+
+
+def test_the_flags_of_the_server_are_those_of_serve() -> None:
+    given = ["--allowed-origins", "https://chat.example", "--unknown-fields", "warn", "--max-prompts", "7"]
+    args, _ = cli._parsers()[0].parse_known_args(["deploy", "smollm2-135m", *given])
+    assert given_server_settings(args) == {
+        "host": "127.0.0.1",
+        "port": 8000,
+        "allowed_origins": ("https://chat.example",),
+        "unknown_fields": "warn",
+        "max_prompts": 7,
+    }

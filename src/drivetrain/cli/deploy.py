@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if len({model.deployment for model in models}) < len(models):
         raise InvalidSetting("two models have the same name; give one as NAME=MODEL", param="models")
     server = given_server_settings(args)
-    default_s = ServerSettings().write_timeout_s
+    default_s = ServerSettings(**{**server, "insecure_no_key": True}).write_timeout_s  # who has a key is each ingress's
     reading_s = max(model.settings.get("reader_timeout_s", default_s) for model in models)
     if reading_s != default_s:
         server["write_timeout_s"] = reading_s

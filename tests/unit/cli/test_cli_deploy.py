@@ -56,3 +56,8 @@ def test_the_flags_of_the_server_are_those_of_serve() -> None:
         "unknown_fields": "warn",
         "max_prompts": 7,
     }
+
+
+def test_a_bad_setting_of_the_server_is_told_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", "smollm2-135m", "--allowed-origins", "chat.example", "--dry-run"]) == 2
+    assert "https://chat.example" in capsys.readouterr().err

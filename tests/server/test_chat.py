@@ -57,6 +57,18 @@ def test_parts_are_a_string(served: Served) -> None:
     assert one.choices[0].message.content == two.choices[0].message.content
 
 
+def test_an_answer_goes_back_as_the_client_keeps_it(served: Served) -> None:
+    kept = chat(served).choices[0].message.model_dump()
+    assert kept["tool_calls"] is None
+    assert kept["refusal"] is None
+    plain = {"role": "assistant", "content": kept["content"]}
+    one, two = (chat(served, messages=[*HELLO, said, *HELLO]) for said in (kept, plain))
+    assert one.usage.prompt_tokens == two.usage.prompt_tokens
+    silent = chat(served, messages=[*HELLO, {**kept, "content": None, "annotations": []}, *HELLO])
+    empty = chat(served, messages=[*HELLO, {"role": "assistant", "content": ""}, *HELLO])
+    assert silent.usage.prompt_tokens == empty.usage.prompt_tokens
+
+
 def test_developer_is_system(served: Served) -> None:
     texts = [
         chat(served, messages=[{"role": role, "content": "Be brief"}, *HELLO]).usage.prompt_tokens

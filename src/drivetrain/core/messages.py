@@ -10,6 +10,7 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import Kind, Schema, check_text, shown
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
+_NOT_YET = ("tool_calls", "function_call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,36 +68,51 @@ def _message(raw: object, where: str) -> Message:
     if not isinstance(role, str) or role not in ROLES:
         known = ", ".join(sorted(ROLES))
         raise InvalidRequest(f"{where}.role is {shown(role)}; it must be one of {known}", param=f"{where}.role")
-    for later in ("tool_calls", "function_call"):
+    for later in _NOT_YET:
         if raw.get(later):
             raise InvalidRequest(f"{where}.{later} is not supported yet", param=f"{where}.{later}")
-    return Message(role, _content(raw.get("content"), f"{where}.content"))
+    return Message(role, _answer(raw, where) if role == "assistant" else _content(raw, where, ("text", "image_url")))
 
 
-def _content(raw: object, where: str) -> tuple[Part, ...]:
+def _answer(raw: Mapping[str, Any], where: str) -> tuple[Part, ...]:
+    """As clients send an answer back: it may have no content, and a refusal is what the assistant said."""
+    content, refusal = raw.get("content"), raw.get("refusal")
+    said: tuple[Part, ...] = ()
+    if content not in (None, [], ()):
+        said = _content(raw, where, ("text", "refusal", "image_url"))
+    if refusal not in (None, ""):
+        said += (_text(refusal, f"{where}.refusal"),)
+    return said or (TextPart(""),)
+
+
+def _content(message: Mapping[str, Any], where: str, kinds: Sequence[str]) -> tuple[Part, ...]:
+    raw, where = message.get("content"), f"{where}.content"
     if isinstance(raw, str):
-        check_text(where, raw)
-        return (TextPart(raw),)
+        return (_text(raw, where),)
     if isinstance(raw, Sequence) and not isinstance(raw, (bytes, bytearray)) and raw:
-        return tuple(_part(item, f"{where}[{i}]") for i, item in enumerate(raw))
-    raise InvalidRequest(f"{where} must be a string or a list of parts", param=where)
+        return tuple(_part(item, f"{where}[{i}]", kinds) for i, item in enumerate(raw))
+    raise InvalidRequest(f"{where} must be a string or a list of parts, not {shown(raw)}", param=where)
 
 
-def _part(raw: object, where: str) -> Part:
+def _part(raw: object, where: str, kinds: Sequence[str]) -> Part:
     if isinstance(raw, (TextPart, ImagePart)):
         return raw
     if not isinstance(raw, Mapping):
         raise InvalidRequest(f"{where} must be an object with a type", param=where)
     kind = raw.get("type")
-    if kind == "text":
-        text = raw.get("text")
-        if not isinstance(text, str):
-            raise InvalidRequest(f"{where}.text must be a string", param=f"{where}.text")
-        check_text(f"{where}.text", text)
-        return TextPart(text)
+    if kind not in kinds:
+        known = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+        raise InvalidRequest(f"{where}.type is {shown(kind)}; it must be {known}", param=f"{where}.type")
     if kind == "image_url":
         return ImagePart(url=_image_url(raw.get("image_url"), f"{where}.image_url"))
-    raise InvalidRequest(f"{where}.type is {shown(kind)}; it must be text or image_url", param=f"{where}.type")
+    return _text(raw.get(kind), f"{where}.{kind}")
+
+
+def _text(raw: object, where: str) -> TextPart:
+    if not isinstance(raw, str):
+        raise InvalidRequest(f"{where} must be a string, not {shown(raw)}", param=where)
+    check_text(where, raw)
+    return TextPart(raw)
 
 
 def _image_url(raw: Any, where: str) -> str:
@@ -107,33 +123,34 @@ def _image_url(raw: Any, where: str) -> str:
     return url
 
 
-_TEXT_PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_IMAGE_PART = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "image_url"},
-        "image_url": {
-            "type": "object",
-            "properties": {"url": {"type": "string", "minLength": 1}},
-            "required": ["url"],
-        },
-    },
-    "required": ["type", "image_url"],
-}
-_PARTS = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT_PART, _IMAGE_PART]}}
-_MESSAGE = {
-    "type": "object",
-    "description": "Keys beside role and content are ignored, but tool_calls and function_call are refused.",
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {"anyOf": [{"type": "string"}, _PARTS]},
-    },
-    "required": ["role", "content"],
-}
+def _object(required: Sequence[str], **properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+_STRING: Schema = {"type": "string"}
+_NULL: Schema = {"type": "null"}
+_NOTHING: Schema = {"enum": [None, False, 0, "", [], {}]}
+_TEXT_PART = _object(["type", "text"], type={"const": "text"}, text=_STRING)
+_REFUSAL_PART = _object(["type", "refusal"], type={"const": "refusal"}, refusal=_STRING)
+_IMAGE_URL = _object(["url"], url={"type": "string", "minLength": 1})
+_IMAGE_PART = _object(["type", "image_url"], type={"const": "image_url"}, image_url=_IMAGE_URL)
+_PARTS: Schema = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT_PART, _IMAGE_PART]}}
+_SAID: Schema = {"type": "array", "items": {"anyOf": [_TEXT_PART, _REFUSAL_PART, _IMAGE_PART]}}
+
+_MESSAGE = _object(
+    ["role", "content"],
+    role={"enum": ["system", "developer", "user", "tool"]},
+    content={"anyOf": [_STRING, _PARTS]},
+    **dict.fromkeys(_NOT_YET, _NOTHING),
+)
+_ANSWER = _object(
+    ["role"],
+    role={"const": "assistant"},
+    content={"anyOf": [_STRING, _SAID, _NULL]},
+    refusal={"anyOf": [_STRING, _NULL]},
+    **dict.fromkeys(_NOT_YET, _NOTHING),
+)
+"""Keys beside these are ignored."""
 
 
 class Messages(Kind):
@@ -145,7 +162,7 @@ class Messages(Kind):
         return parse_messages(value)
 
     def schema(self) -> Schema:
-        return {"type": "array", "minItems": 1, "items": _MESSAGE}
+        return {"type": "array", "minItems": 1, "items": {"anyOf": [_MESSAGE, _ANSWER]}}
 
 
 class Images(Kind):

@@ -22,7 +22,11 @@ NOT_A_WHOLE_FLOAT = st.floats(allow_nan=False, allow_infinity=False).filter(lamb
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.integers() | NOT_A_WHOLE_FLOAT | TEXT
-KEYS = TEXT | st.sampled_from(["role", "content", "type", "text", "image_url", "url", "include_usage", "1", "05"])
+NAMES = [
+    "role", "content", "type", "text", "image_url", "url", "include_usage", "1", "05", "refusal", "tool_calls",
+    "function_call",
+]  # fmt: skip
+KEYS = TEXT | st.sampled_from(NAMES)
 ANYTHING = st.recursive(
     LEAVES, lambda items: st.lists(items, max_size=3) | st.dictionaries(KEYS, items, max_size=3), max_leaves=8
 )

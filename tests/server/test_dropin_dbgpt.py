@@ -105,6 +105,8 @@ def test_parameters(served: Served) -> None:
     assert text_of(told(served, f"{BASE}/generate", asked(stop="two", temperature=0.3, top_p=0))) == "One "
     limited = told(served, f"{BASE}/generate", asked(max_new_tokens=3, top_k=-1))
     assert (text_of(limited), limited["finish_reason"]) == ("One", "length")
+    unlimited = told(served, f"{BASE}/generate", asked(max_new_tokens=-1))
+    assert (text_of(unlimited), unlimited["finish_reason"]) == (SAYS, "stop")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_parameters(served: Served) -> None:
         (asked(echo=True), ErrorCode.PARAM_OUT_OF_RANGE, "echo"),
         (asked(("robot", "x")), ErrorCode.PARAM_OUT_OF_RANGE, "robot"),
         (asked(("human", [{"type": "audio"}])), ErrorCode.PARAM_OUT_OF_RANGE, "messages[0].content[0]"),
-        (asked(max_new_tokens=-1), ErrorCode.PARAM_OUT_OF_RANGE, "max_new_tokens"),
+        (asked(max_new_tokens=-2), ErrorCode.PARAM_OUT_OF_RANGE, "max_new_tokens"),
         (asked(context_len=10, max_new_tokens=5), ErrorCode.CONTEXT_OVERFLOW, "10"),
         (asked(model="other"), ErrorCode.INVALID_MODEL, "other"),
         (asked(made_up=1), ErrorCode.PARAM_OUT_OF_RANGE, "made_up"),

@@ -31,6 +31,12 @@ def served(shared: Served) -> Iterator[Served]:
     shared.settle()
 
 
+@pytest.fixture(scope="module")
+def lenient() -> Iterator[Served]:
+    with speaking(fake(text=SAYS), unknown_fields="warn") as made:
+        yield made
+
+
 def asked(**fields: Any) -> dict[str, Any]:
     """As the API server writes it: what it does not know is null."""
     return {
@@ -73,9 +79,10 @@ def test_a_stream_says_all_so_far_each_time(served: Served) -> None:
 def test_the_protocols_defaults() -> None:
     """Echo is on, and 256 tokens are the most."""
     with speaking(fake(text="x" * 400)) as other:
-        answer = told(other, "/worker_generate", {"prompt": "Go: "})
-    assert answer["text"] == "Go: " + "x" * 256
-    assert answer["finish_reason"] == "length"
+        for given in ({}, {"max_new_tokens": None}, {"max_new_tokens": -1}):
+            answer = told(other, "/worker_generate", {"prompt": "Go: ", **given})
+            assert answer["text"] == "Go: " + "x" * 256
+            assert answer["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("stop", ["two", ["three", "two"]])
@@ -123,7 +130,7 @@ def test_top_p_of_zero_is_the_likeliest_token(served: Served) -> None:
         ({"best_of": 2}, ErrorCode.PARAM_OUT_OF_RANGE, "best_of"),
         ({"images": ["data:image/png;base64,AA=="]}, ErrorCode.PARAM_OUT_OF_RANGE, "images"),
         ({"temperature": 3}, ErrorCode.PARAM_OUT_OF_RANGE, "temperature"),
-        ({"max_new_tokens": -1}, ErrorCode.PARAM_OUT_OF_RANGE, "max_new_tokens"),
+        ({"max_new_tokens": -2}, ErrorCode.PARAM_OUT_OF_RANGE, "max_new_tokens"),
         ({"max_new_tokens": "many"}, ErrorCode.PARAM_OUT_OF_RANGE, "max_new_tokens"),
         ({"top_p": 0.5}, ErrorCode.PARAM_OUT_OF_RANGE, "top_p"),
         ({"made_up": 1}, ErrorCode.PARAM_OUT_OF_RANGE, "made_up"),
@@ -252,6 +259,28 @@ def test_embeddings(served: Served) -> None:
 def test_embeddings_refused(served: Served) -> None:
     answer = told(served, "/worker_get_embeddings", {"input": ["a"], "encoding_format": "hex"})
     assert answer["error_code"] == ErrorCode.PARAM_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/worker_generate", asked()),
+        ("/worker_generate_stream", asked()),
+        ("/worker_get_embeddings", {"input": ["a"]}),
+        ("/count_token", {"prompt": "x"}),
+        ("/model_details", {}),
+        ("/worker_get_conv_template", {}),
+        ("/api/worker/generate", {"prompt": "x"}),
+        ("/api/worker/generate_stream", {"prompt": "x"}),
+        ("/api/worker/embeddings", {"input": ["a"]}),
+        ("/api/worker/count_token", {"prompt": "x"}),
+        ("/api/worker/model_metadata", {}),
+    ],
+)
+def test_every_route_names_what_it_left_out(path: str, body: dict[str, Any], lenient: Served) -> None:
+    status, headers, data = lenient.request("POST", path, {**body, "made_up": 1})
+    assert status == 200, data
+    assert headers["x-drivetrain-ignored"] == "made_up"
 
 
 def test_the_callers_trace_goes_on() -> None:

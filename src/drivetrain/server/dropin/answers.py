@@ -16,11 +16,14 @@ from starlette.responses import Response
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.results import FinishReason, Metrics, Result, TokenLogprob, Usage
+from drivetrain.core.worker import Worker
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
 from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
+from drivetrain.server.intake import read_body
+from drivetrain.server.parse import Body, Values
 from drivetrain.server.refusals import tell_refusal
 from drivetrain.server.spelling import compact
 from drivetrain.server.translate import Asked
@@ -139,12 +142,19 @@ async def respond(
 
 
 async def answered(
-    exchange: Exchange, context: Context, formatter: SoFarFormatter, work: Awaitable[dict[str, Any]]
+    exchange: Exchange,
+    context: Context,
+    formatter: SoFarFormatter,
+    table: Body,
+    work: Callable[[Values, Worker], Awaitable[dict[str, Any]]],
 ) -> Response:
     """What `work` comes to, or in the protocol's words what went wrong: of status 200 either way."""
     began_ns = time.time_ns()
     try:
-        return json_response(await encoded(await work))
+        body = await read_body(exchange, context, table, may_be_empty=True)
+        async with context.models.lease(body.get("model")) as worker:
+            found = await work(body, worker)
+        return json_response(await encoded(found), headers=body.headers)
     except DrivetrainError as exc:
         _refused(context, exchange, exc, began_ns)
         return json_response(formatter.failed(exc))

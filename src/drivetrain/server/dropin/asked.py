@@ -25,7 +25,7 @@ SAMPLING: Mapping[str, Field] = {
     "repetition_penalty": like("repetition_penalty"),
     "presence_penalty": like("presence_penalty"),
     "frequency_penalty": like("frequency_penalty"),
-    "max_new_tokens": like("max_tokens"),
+    "max_new_tokens": like("max_tokens", nothing=(-1,)),
     "stop": like("stop", nothing=("", [])),
     "stop_token_ids": like("stop_token_ids", nothing=([],)),
 }

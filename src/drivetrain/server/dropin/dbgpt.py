@@ -129,20 +129,22 @@ async def embeddings(exchange: Exchange, context: Context) -> Response:
         raise Unsupported("this worker gives embeddings; it ranks no texts", param="worker_type")
     async with context.models.lease(body.get("model")) as worker:
         found = await worker.embed(body["input"], trace_context=trace_headers(exchange.headers))
-    return json_response(await encoded(found.vectors))
+    return json_response(await encoded(found.vectors), headers=body.headers)
 
 
 async def count_token(exchange: Exchange, context: Context) -> Response:
     body = await read_body(exchange, context, _NAMED)
     async with context.models.lease(body.get("model")) as worker:
-        return json_response(len(await worker.tokenize(body.get("prompt", ""))))
+        count = len(await worker.tokenize(body.get("prompt", "")))
+    return json_response(count, headers=body.headers)
 
 
 async def model_metadata(exchange: Exchange, context: Context) -> Response:
     body = await read_body(exchange, context, _NAMED)
     lease = context.models.lease(body.get("model"))
     async with lease as worker:
-        return json_response(_metadata(body.get("model") or lease.name, worker))
+        about = _metadata(body.get("model") or lease.name, worker)
+    return json_response(about, headers=body.headers)
 
 
 async def parameter_descriptions(request: Request, context: Context) -> Response:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from drivetrain.core.errors import DrivetrainError, Unsupported
 from drivetrain.core.kinds import Integer, ListOf, OneOf, String
+from drivetrain.core.worker import Worker
 from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, answered, respond
 from drivetrain.server.dropin.asked import SAMPLING, asked_of, sampling
@@ -118,15 +119,14 @@ async def generate(exchange: Exchange, context: Context) -> Response | None:
 
 
 async def get_embeddings(exchange: Exchange, context: Context) -> Response:
-    return await answered(exchange, context, FastChatFormatter(), _embeddings(exchange, context))
+    trace = trace_headers(exchange.headers)
 
+    async def embedded(body: Values, worker: Worker) -> dict[str, Any]:
+        found = await worker.embed(body["input"], trace_context=trace)
+        encode = as_base64 if body.get("encoding_format") is Encoding.BASE64 else list
+        return {"embedding": Each(found.vectors, encode), "token_num": found.usage.prompt_tokens}
 
-async def _embeddings(exchange: Exchange, context: Context) -> dict[str, Any]:
-    body = await read_body(exchange, context, _EMBED)
-    async with context.models.lease(body.get("model")) as worker:
-        found = await worker.embed(body["input"], trace_context=trace_headers(exchange.headers))
-    encode = as_base64 if body.get("encoding_format") is Encoding.BASE64 else list
-    return {"embedding": Each(found.vectors, encode), "token_num": found.usage.prompt_tokens}
+    return await answered(exchange, context, FastChatFormatter(), _EMBED, embedded)
 
 
 async def get_status(request: Request, context: Context) -> Response:
@@ -157,34 +157,29 @@ class _Counting(FastChatFormatter):
 
 
 async def count_token(exchange: Exchange, context: Context) -> Response:
-    return await answered(exchange, context, _Counting(), _count(exchange, context))
+    return await answered(exchange, context, _Counting(), _NAMED, _count)
 
 
-async def _count(exchange: Exchange, context: Context) -> dict[str, Any]:
-    body = await _named(exchange, context)
-    async with context.models.lease(body.get("model")) as worker:
-        ids = await worker.tokenize(body.get("prompt", ""))
-    return {"count": len(ids), "error_code": 0}
+async def _count(body: Values, worker: Worker) -> dict[str, Any]:
+    return {"count": len(await worker.tokenize(body.get("prompt", ""))), "error_code": 0}
 
 
 async def model_details(exchange: Exchange, context: Context) -> Response:
-    return await answered(exchange, context, FastChatFormatter(), _details(exchange, context))
+    return await answered(exchange, context, FastChatFormatter(), _NAMED, _details)
 
 
-async def _details(exchange: Exchange, context: Context) -> dict[str, Any]:
-    async with context.models.lease((await _named(exchange, context)).get("model")) as worker:
-        return {"context_length": worker.capabilities.context_length}
+async def _details(body: Values, worker: Worker) -> dict[str, Any]:
+    return {"context_length": worker.capabilities.context_length}
 
 
 async def get_conv_template(exchange: Exchange, context: Context) -> Response:
     """Their API server keeps the template, and what comes with another status than 200 in its place. An answer
     without `conv` fails only the request that it is asked for."""
-    return await answered(exchange, context, FastChatFormatter(), _template(exchange, context))
+    return await answered(exchange, context, FastChatFormatter(), _NAMED, _template)
 
 
-async def _template(exchange: Exchange, context: Context) -> dict[str, Any]:
-    async with context.models.lease((await _named(exchange, context)).get("model")) as worker:
-        return {"conv": await conversation(worker)}
+async def _template(body: Values, worker: Worker) -> dict[str, Any]:
+    return {"conv": await conversation(worker)}
 
 
 ROUTES = (
@@ -196,7 +191,3 @@ ROUTES = (
     ("POST", "/model_details", model_details),
     ("POST", "/worker_get_conv_template", get_conv_template),
 )
-
-
-async def _named(exchange: Exchange, context: Context) -> Values:
-    return await read_body(exchange, context, _NAMED, may_be_empty=True)

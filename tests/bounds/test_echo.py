@@ -95,3 +95,13 @@ def test_the_server_goes_on(stream: bool) -> None:
         assert status == 200, data[:500]
         assert len(data) > 700_000
         assert server.figures().stall_cpu_s < MAX_STALL_S
+
+
+def test_a_stream_whose_parts_each_have_all_so_far_goes_on_as_well() -> None:
+    body = {"prompt": "x" * 30_000, "echo": True, "logprobs": 5, "max_new_tokens": 5}
+    with victim(script={"context_length": 40_000}) as server:
+        server.reset()
+        status, data = server.request("POST", "/worker_generate_stream", body)
+        assert status == 200, data[:500]
+        assert len(data) > 10_000_000
+        assert server.figures().stall_cpu_s < MAX_STALL_S

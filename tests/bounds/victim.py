@@ -25,6 +25,7 @@ from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.fleet.fleet import Fleet
 from drivetrain.server.app import create_app
 from drivetrain.server.context import Context
+from drivetrain.server.dropin import fastchat
 from drivetrain.server.run import Stop, bind, serve
 from drivetrain.server.settings import ServerSettings
 from drivetrain.worker.settings import Settings
@@ -87,7 +88,7 @@ async def main(about: dict[str, Any]) -> None:
     async with AsyncExitStack() as stack:
         worker = await stack.enter_async_context(await opened(about))
         models = Fleet.of({worker.metadata.name: worker})
-        routes = (("GET", "/bounds", figures), ("GET", "/bounds/reset", reset))
+        routes = (("GET", "/bounds", figures), ("GET", "/bounds/reset", reset), *fastchat.ROUTES)
         beating = asyncio.create_task(heart.beat())
         with stop.on_signals():
             await serve(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from drivetrain.core.results import TokenLogprob
+from drivetrain.server.dropin import fastchat
 from drivetrain.server.dropin.codes import ErrorCode
+from drivetrain.server.spelling import completion_logprobs
 from recorded_spans import RecordingTracer
 from server.dropin_parts import ROUTES, leave_early, parts, speaking, told
 from server.serving import Served, fake, serving
@@ -117,6 +120,22 @@ def test_a_part_with_logprobs_is_sent_once_there_are_an_eighth_more() -> None:
     assert all(after * 8 >= earlier * 9 for earlier, after in pairwise(before))
     assert len(without) > 300
     assert found[-1]["text"] == without[-1]["text"]
+
+
+def test_each_logprob_is_spelled_once_in_a_stream(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many parts have it."""
+    spelled: list[TokenLogprob] = []
+
+    def noted(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        spelled.extend(entries)
+        return completion_logprobs(entries)
+
+    whole = told(served, "/worker_generate", asked(logprobs=2, echo=True))
+    monkeypatch.setattr(fastchat, "completion_logprobs", noted)
+    found = parts(served, "/worker_generate_stream", asked(logprobs=2, echo=True))
+    assert len(found) > 5
+    assert len(spelled) == len(found[-1]["logprobs"]["tokens"])
+    assert found[-1] == whole
 
 
 def test_top_p_of_zero_is_the_likeliest_token(served: Served) -> None:

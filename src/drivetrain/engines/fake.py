@@ -227,8 +227,8 @@ class FakeEngine:
             ids = tuple(b for _ in request.media.images for b in (0,) * 16) + tuple(request.media.prompt.text.encode())
         logprobs = None
         if request.prompt_logprobs is not None:
-            rest = [self._logprobs(i, i, request.prompt_logprobs) for i in ids[1:]]
-            logprobs = (IdLogprobs(None), *rest)[: len(ids)]
+            each = {i: self._logprobs(i, i, request.prompt_logprobs) for i in set(ids)}
+            logprobs = (IdLogprobs(None), *(each[i] for i in ids[1:]))[: len(ids)]
         return PromptStep(ids if request.media is not None else None, logprobs)
 
     def _next_step(self, running: _Running, index: int) -> TokenStep:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
-from drivetrain.core.results import FinishReason, Metrics, Result, TokenLogprob, Usage
+from drivetrain.core.results import FinishReason, Metrics, Result, Usage
 from drivetrain.core.worker import Worker
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
@@ -31,9 +31,6 @@ from drivetrain.server.translate import Asked
 END = b"\0"
 """Stands behind each JSON text of a stream."""
 
-GROWTH = 8
-"""A part with logprobs is sent once there are an eighth more of them than in the last one: each has all of them."""
-
 _log = logging.getLogger("drivetrain.server")
 
 
@@ -42,7 +39,6 @@ class SoFar:
 
     def __init__(self) -> None:
         self.usage = Usage()
-        self.logprobs: list[TokenLogprob] | None = None
         self.reason: FinishReason | None = None
         self.metrics: Metrics | None = None
         self.text = ""
@@ -53,13 +49,8 @@ class SoFar:
         """All of an answer that has ended."""
         made, (choice,) = cls(), result.choices
         made.text, made.reason = choice.text, choice.finish_reason
-        made.logprobs = None if choice.logprobs is None else list(choice.logprobs)
         made.usage, made.metrics, made.ended = result.usage, result.metrics, True
         return made
-
-    @property
-    def num_entries(self) -> int:
-        return len(self.logprobs or ())
 
     def hear(self, event: Event) -> bool:
         """Whether it brought text."""
@@ -67,9 +58,6 @@ class SoFar:
             self.usage = Usage(event.prompt_tokens)
         elif isinstance(event, Delta):
             self.text += event.text
-            if event.logprobs is not None:
-                self.logprobs = self.logprobs or []
-                self.logprobs += event.logprobs
             self.usage = Usage(self.usage.prompt_tokens, self.usage.completion_tokens + len(event.token_ids))
             return bool(event.text)
         elif isinstance(event, ChoiceFinished):
@@ -86,8 +74,7 @@ class SoFarFormatter:
     head_first = True
 
     def __init__(self) -> None:
-        self._so_far = SoFar()
-        self._sent = 0
+        self.so_far = SoFar()
 
     def spell(self, so_far: SoFar) -> dict[str, Any]:
         """In the words of the protocol. The reason and the metrics are there at the end only."""
@@ -96,20 +83,24 @@ class SoFarFormatter:
     def failed(self, error: DrivetrainError) -> dict[str, Any]:
         raise NotImplementedError
 
+    def hear(self, event: Event) -> bool:
+        """Whether a part is sent for it."""
+        return self.so_far.hear(event)
+
+    def part(self) -> bytes:
+        """All so far, as JSON."""
+        return compact(self.spell(self.so_far)).encode()
+
     def format(self, prompt: int, events: Sequence[Event]) -> bytes:
         """What came together goes out together."""
-        brought = [self._so_far.hear(event) for event in events]
-        entries = self._so_far.num_entries
-        if self._so_far.ended or not any(brought) or entries * GROWTH < self._sent * (GROWTH + 1):
-            return b""
-        self._sent = entries
-        return _part(self.spell(self._so_far))
+        sent_for = [self.hear(event) for event in events]
+        return self.part() + END if any(sent_for) and not self.so_far.ended else b""
 
     def end(self, usage: Usage) -> bytes:
-        return _part(self.spell(self._so_far))
+        return self.part() + END
 
     def failure(self, error: DrivetrainError) -> bytes:
-        return _part(self.failed(error))
+        return compact(self.failed(error)).encode() + END
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (result,) = results
@@ -166,7 +157,3 @@ async def answered(
 def _refused(context: Context, exchange: Exchange, error: DrivetrainError, began_ns: int) -> None:
     context.counts.refused(error)
     tell_refusal(context.tracer, exchange.scope, error, began_ns)
-
-
-def _part(value: dict[str, Any]) -> bytes:
-    return compact(value).encode() + END

@@ -5,13 +5,16 @@ They send prompts that they have rendered themselves, with the conversation temp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain.core.errors import DrivetrainError, Unsupported
+from drivetrain.core.events import Delta, Event
 from drivetrain.core.kinds import Integer, ListOf, OneOf, String
+from drivetrain.core.results import Result, TokenLogprob, Usage
 from drivetrain.core.worker import Worker
 from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, answered, respond
@@ -26,11 +29,14 @@ from drivetrain.server.intake import read_body
 from drivetrain.server.models import Models
 from drivetrain.server.parse import Body, Field, Values
 from drivetrain.server.schema import Encoding, NotYet, later, like
-from drivetrain.server.spelling import completion_logprobs
+from drivetrain.server.spelling import compact, completion_logprobs
 from drivetrain.server.translate import Asked, trace_headers
 
 MAX_NEW_TOKENS = 256
 """What the protocol says where a request does not."""
+
+GROWTH = 8
+"""A part with logprobs is sent once there are an eighth more of them than in the last one: each has all of them."""
 
 _NAMES = {"max_tokens": "max_new_tokens", "prompt_logprobs": "logprobs"}
 
@@ -78,7 +84,35 @@ async def _read(exchange: Exchange, context: Context) -> tuple[str | None, Asked
     return body.get("model"), _asked(exchange, body)
 
 
+class _LogprobsSoFar:
+    """Each entry is spelled once, when it comes: a prompt that is echoed may have tens of thousands, and each part of a
+    stream has all of them."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, bytearray] = {}
+        self._count = self._sent = 0
+
+    def add(self, entries: Sequence[TokenLogprob]) -> None:
+        for name, items in completion_logprobs(entries).items():
+            array = self._arrays.setdefault(name, bytearray(f'"{name}":['.encode()))
+            array += (b"," if self._count and entries else b"") + compact(items)[1:-1].encode()
+        self._count += len(entries)
+
+    @property
+    def enough(self) -> bool:
+        """There are enough of them for another part."""
+        return self._count * GROWTH >= self._sent * (GROWTH + 1)
+
+    def spell(self) -> bytes:
+        self._sent = self._count
+        return b"{%b]}" % b"],".join(self._arrays.values()) if self._arrays else b"null"
+
+
 class FastChatFormatter(SoFarFormatter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._logprobs = _LogprobsSoFar()
+
     def spell(self, so_far: SoFar) -> dict[str, Any]:
         return {
             "text": so_far.text,
@@ -89,8 +123,21 @@ class FastChatFormatter(SoFarFormatter):
                 "total_tokens": so_far.usage.total_tokens,
             },
             "finish_reason": so_far.reason,
-            "logprobs": None if so_far.logprobs is None else completion_logprobs(so_far.logprobs),
         }
+
+    def hear(self, event: Event) -> bool:
+        if isinstance(event, Delta) and event.logprobs is not None:
+            self._logprobs.add(event.logprobs)
+        return super().hear(event) and self._logprobs.enough
+
+    def part(self) -> bytes:
+        spelled = super().part().removesuffix(b"}")
+        return b'%b,"logprobs":%b}' % (spelled, self._logprobs.spell())
+
+    def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
+        (choice,) = results[0].choices
+        logprobs = None if choice.logprobs is None else completion_logprobs(choice.logprobs)
+        return {**super().whole(results, usage), "logprobs": logprobs}
 
     def failed(self, error: DrivetrainError) -> dict[str, Any]:
         return {"text": error.message, "error_code": code_of(error)}

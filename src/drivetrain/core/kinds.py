@@ -7,7 +7,7 @@ fault. What an error quotes is bounded, whatever the value is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -42,9 +42,7 @@ class Integer(Kind):
     low: int = 0
     high: int = MAX_INT
 
-    @property
-    def takes(self) -> str:
-        return "an integer"
+    takes = "an integer"
 
     def judge(self, name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -65,9 +63,7 @@ class Number(Kind):
     high: float
     above: bool = False
 
-    @property
-    def takes(self) -> str:
-        return "a number"
+    takes = "a number"
 
     def judge(self, name: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -85,9 +81,7 @@ class Number(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Boolean(Kind):
-    @property
-    def takes(self) -> str:
-        return "true or false"
+    takes = "true or false"
 
     def judge(self, name: str, value: Any) -> bool:
         if not isinstance(value, bool):
@@ -103,9 +97,7 @@ class String(Kind):
     non_empty: bool = False
     max_chars: int | None = None
 
-    @property
-    def takes(self) -> str:
-        return "a string"
+    takes = "a string"
 
     def judge(self, name: str, value: Any) -> str:
         if not isinstance(value, str):
@@ -147,9 +139,7 @@ class ListOf(Kind):
     non_empty: bool = False
     or_one: bool = False
 
-    @property
-    def takes(self) -> str:
-        return "a list"
+    takes = "a list"
 
     def judge(self, name: str, value: Any) -> tuple[Any, ...]:
         if self.or_one and isinstance(value, str):
@@ -172,9 +162,7 @@ class Ids(Kind):
 
     non_empty: bool = False
 
-    @property
-    def takes(self) -> str:
-        return "a list"
+    takes = "a list"
 
     def judge(self, name: str, value: Any) -> tuple[int, ...]:
         ints = isinstance(value, (tuple, list)) and set(map(type, value)) == {int}
@@ -193,13 +181,11 @@ class TokenMap(Kind):
 
     bias: Number
 
-    @property
-    def takes(self) -> str:
-        return "a map of token ids to numbers"
+    takes = "a map of token ids to numbers"
 
     def judge(self, name: str, value: Any) -> dict[int, float]:
         if not isinstance(value, Mapping):
-            raise InvalidRequest(f"{name} must map token ids to numbers, not {shown(value)}", param=name)
+            raise self.refuse(name, value)
         judge = self.bias.judge
         return {_token_id(name, key): judge(name, bias) for key, bias in value.items()}
 
@@ -220,7 +206,7 @@ class Pair(Kind):
 
     def judge(self, name: str, value: Any) -> tuple[Any, Any]:
         if not isinstance(value, (tuple, list)) or len(value) != 2:
-            raise InvalidRequest(f"{name} must be {self.takes}", param=name)
+            raise self.refuse(name, value)
         return self.first.judge(f"{name}[0]", value[0]), self.second.judge(f"{name}[1]", value[1])
 
     def schema(self) -> Schema:
@@ -230,13 +216,11 @@ class Pair(Kind):
 
 @dataclass(frozen=True, slots=True)
 class StringMap(Kind):
-    @property
-    def takes(self) -> str:
-        return "a map of strings to strings"
+    takes = "a map of strings to strings"
 
     def judge(self, name: str, value: Any) -> Mapping[str, str]:
         if not isinstance(value, Mapping) or not all(isinstance(x, str) for pair in value.items() for x in pair):
-            raise InvalidRequest(f"{name} must map strings to strings", param=name)
+            raise self.refuse(name, value)
         return value
 
     def schema(self) -> Schema:
@@ -281,6 +265,11 @@ def check_text(name: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidRequest(f"{name} holds a lone surrogate, which is not text", param=name) from None
+
+
+def is_one_of(value: Any, known: Iterable[Any]) -> bool:
+    """As JSON has it: true is not 1."""
+    return any(value == one and type(value) is type(one) for one in known)
 
 
 def shown(value: object) -> str:

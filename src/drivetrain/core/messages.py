@@ -154,9 +154,7 @@ _ANSWER = _object(
 
 
 class Messages(Kind):
-    @property
-    def takes(self) -> str:
-        return "a list of objects with role and content"
+    takes = "a list of objects with role and content"
 
     def judge(self, name: str, value: Any) -> tuple[Message, ...]:
         return parse_messages(value)
@@ -166,9 +164,7 @@ class Messages(Kind):
 
 
 class Images(Kind):
-    @property
-    def takes(self) -> str:
-        return "a list of paths, URLs, data URIs or bytes"
+    takes = "a list of paths, URLs, data URIs or bytes"
 
     def judge(self, name: str, value: Any) -> tuple[ImagePart, ...]:
         if not isinstance(value, (list, tuple)):

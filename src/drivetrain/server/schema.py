@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
-from drivetrain.core.kinds import Boolean, Ids, Integer, Kind, OneOf, Schema, String, shown
+from drivetrain.core.kinds import Boolean, Ids, Integer, Kind, OneOf, Schema, String, is_one_of, shown
 from drivetrain.core.messages import Messages
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.server.parse import WARN_HINT, Body, Field
@@ -22,9 +22,7 @@ class Encoding(StrEnum):
 class Anything(Kind):
     """Of an inert field: nobody looks at it."""
 
-    @property
-    def takes(self) -> str:
-        return "anything"
+    takes = "anything"
 
     def judge(self, name: str, value: Any) -> Any:
         return value
@@ -34,9 +32,7 @@ class Anything(Kind):
 
 
 class Object(Kind):
-    @property
-    def takes(self) -> str:
-        return "an object"
+    takes = "an object"
 
     def judge(self, name: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -58,7 +54,7 @@ class NotYet(Kind):
         return " or ".join(map(repr, self.neutral)) or "left out"
 
     def judge(self, name: str, value: Any) -> None:
-        if not any(value == neutral and type(value) is type(neutral) for neutral in self.neutral):
+        if not is_one_of(value, self.neutral):
             raise Unsupported(f"{name} is not supported yet; leave it out ({WARN_HINT})", param=name)
 
     def schema(self) -> Schema:
@@ -68,9 +64,7 @@ class NotYet(Kind):
 class Prompts(Kind):
     """The four forms of OpenAI's prompts and inputs, as one tuple of texts and id lists."""
 
-    @property
-    def takes(self) -> str:
-        return "a text, a list of texts, token ids, or a list of token id lists"
+    takes = "a text, a list of texts, token ids, or a list of token id lists"
 
     def judge(self, name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
         if isinstance(value, str):
@@ -209,7 +203,7 @@ COMPLETION = Body(
     "CompletionBody",
     {
         **_ANSWER,
-        "prompt": Field(Prompts(), Prompts().takes),
+        "prompt": Field(Prompts(), Prompts.takes),
         "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, in place of prompt"),
         "echo": like("echo"),
         "logprobs": like("logprobs", kind=Integer(), nothing=(False,)),
@@ -222,7 +216,7 @@ EMBEDDING = Body(
     "EmbeddingBody",
     {
         "model": MODEL,
-        "input": Field(Prompts(), Prompts().takes, required=True),
+        "input": Field(Prompts(), Prompts.takes, required=True),
         "encoding_format": Field(OneOf(Encoding), "float if left out"),
         "dimensions": Field(Integer(1), "only the model's own number: none is cut"),
         "timeout_s": like("timeout_s"),

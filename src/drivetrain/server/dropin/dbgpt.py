@@ -26,7 +26,7 @@ from drivetrain.server.errors import json_response
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.intake import read_body
 from drivetrain.server.parse import Body, Field, Values
-from drivetrain.server.schema import Object, inert, like
+from drivetrain.server.schema import MODEL_OR_ONLY, Object, inert, like
 from drivetrain.server.translate import Asked, trace_headers
 
 _ROLES = {"human": "user", "ai": "assistant"}
@@ -39,9 +39,7 @@ _NAMES = {"max_tokens": "max_new_tokens", "context_length": "context_len"}
 class _Messages(Kind):
     """Chats in the words of DB-GPT."""
 
-    @property
-    def takes(self) -> str:
-        return "a list of messages"
+    takes = "a list of messages"
 
     def judge(self, name: str, value: Any) -> tuple[Message, ...] | None:
         if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
@@ -53,13 +51,12 @@ class _Messages(Kind):
         return {"type": "array", "items": {"type": "object"}}
 
 
-_MODEL = Field(String(), "may be left out where there is only one")
 _SPAN = inert(String())
 
 _GENERATE = Body(
     "DbGptGenerate",
     {
-        "model": _MODEL,
+        "model": MODEL_OR_ONLY,
         "messages": Field(_Messages(), "the chat so far"),
         "prompt": like("prompt"),
         **SAMPLING,
@@ -74,13 +71,13 @@ _GENERATE = Body(
     },
 )
 
-_NAMED = Body("DbGptNamed", {"model": _MODEL, "prompt": Field(String(), "a text"), "span_id": _SPAN})
+_NAMED = Body("DbGptNamed", {"model": MODEL_OR_ONLY, "prompt": Field(String(), "a text"), "span_id": _SPAN})
 """A client of DB-GPT's own does not say the model when it counts."""
 
 _EMBED = Body(
     "DbGptEmbed",
     {
-        "model": _MODEL,
+        "model": MODEL_OR_ONLY,
         "input": Field(ListOf(String()), "texts", required=True),
         "worker_type": Field(String(), "only text2vec"),
         "query": Field(String(), "of a worker that ranks texts"),

@@ -28,7 +28,7 @@ from drivetrain.server.exchange import Exchange
 from drivetrain.server.intake import read_body
 from drivetrain.server.models import Models
 from drivetrain.server.parse import Body, Field, Values
-from drivetrain.server.schema import Encoding, NotYet, later, like
+from drivetrain.server.schema import MODEL_OR_ONLY, Encoding, NotYet, later, like
 from drivetrain.server.spelling import compact, completion_logprobs
 from drivetrain.server.translate import Asked, trace_headers
 
@@ -49,15 +49,13 @@ class _NoImages(NotYet):
             raise Unsupported("images are not taken in this protocol; /v1/chat/completions takes them", param=name)
 
 
-_MODEL = Field(String(), "may be left out where there is only one")
-
-_NAMED = Body("FastChatNamed", {"model": _MODEL, "prompt": Field(String(), "a text")})
+_NAMED = Body("FastChatNamed", {"model": MODEL_OR_ONLY, "prompt": Field(String(), "a text")})
 """What only names a model. Their API server sends a prompt with some of these, and nothing at all with others."""
 
 _GENERATE = Body(
     "FastChatGenerate",
     {
-        "model": _MODEL,
+        "model": MODEL_OR_ONLY,
         "prompt": Field(String(), "a prompt that was rendered by the caller", required=True),
         **SAMPLING,
         "echo": like("echo"),
@@ -72,7 +70,7 @@ _GENERATE = Body(
 _EMBED = Body(
     "FastChatEmbed",
     {
-        "model": _MODEL,
+        "model": MODEL_OR_ONLY,
         "input": Field(ListOf(String(), or_one=True), "a text or a list of texts", required=True),
         "encoding_format": Field(OneOf(Encoding), "float if left out"),
     },

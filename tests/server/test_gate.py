@@ -149,6 +149,41 @@ def test_what_is_not_honoured_may_be_ignored() -> None:
         assert served.refused("/v1/chat/completions", {**chat, "n": 0})["param"] == "n"
 
 
+def test_what_is_not_honoured_inside_a_message_may_be_ignored() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    picture = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+    messages = [
+        {"role": "user", "content": [picture], "name": "ada"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "audio": None},
+        {"role": "assistant", "content": "x", "refusal": "no", "function_call": {"name": "f"}},
+        {"role": "user", "content": "x", "refusal": "no"},
+    ]
+    named = (
+        "messages[0].name, messages[0].content[0].cache_control, messages[1].tool_calls, messages[2].function_call, "
+        "messages[3].refusal"
+    )
+    with serving(fake(text="abc"), unknown_fields="warn") as served:
+        body = {"model": "fake", "messages": messages}
+        for path in ("/v1/chat/completions", "/tokenize"):
+            status, headers, data = served.request("POST", path, body)
+            assert status == 200, data
+            assert headers["x-drivetrain-ignored"] == named
+        many = [{"role": "assistant", "content": "", "tool_calls": [call], "y" * 300: 1}] * 60
+        _, headers, _ = served.request("POST", "/v1/chat/completions", {"model": "fake", "messages": many})
+        assert 900 < len(headers["x-drivetrain-ignored"]) <= 1000
+        wrong = {"role": "user", "content": None, "tool_calls": [call]}
+        error = served.refused("/v1/chat/completions", {"model": "fake", "messages": [wrong]})
+        assert error["param"] == "messages[0].content"
+
+
+def test_a_refusal_inside_a_message_says_what_would_be_accepted(served: Served) -> None:
+    message = {"role": "assistant", "content": "x", "tool_calls": [1]}
+    error = served.refused("/v1/chat/completions", {"model": served.model, "messages": [message]})
+    assert (error["param"], error["code"]) == ("messages[0].tool_calls", "unsupported")
+    assert error["message"].startswith("messages[0].tool_calls is not supported yet; leave it out")
+    assert "--unknown-fields warn" in error["message"]
+
+
 def test_a_refusal_of_a_field_says_what_would_be_accepted(served: Served) -> None:
     body = {"model": served.model, "prompt": "x", "max_tokens": 1}
     for name, hint in (("temprature", "did you mean temperature?"), ("zzzz", "see /openapi.json")):

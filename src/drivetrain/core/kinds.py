@@ -7,12 +7,12 @@ fault. What an error quotes is bounded, whatever the value is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import InvalidRequest, Unsupported
 
 MAX_INT = 2**31 - 1
 MAX_SHOWN_CHARS = 60
@@ -29,6 +29,15 @@ class Kind(ABC):
     @abstractmethod
     def judge(self, name: str, value: Any) -> Any:
         """The value in our shape. Raises `InvalidRequest`, naming `name` or the place in it."""
+
+    def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> Any:
+        """The same without what is not honoured: `leave_out` is told the place of each such thing in place of an
+        `Unsupported`."""
+        try:
+            return self.judge(name, value)
+        except Unsupported as exc:
+            leave_out(exc.param or name)
+            return None
 
     @abstractmethod
     def schema(self) -> Schema: ...

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Kind, Schema, check_text, shown
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -48,16 +48,26 @@ class Message:
         return tuple(part for part in self.content if isinstance(part, ImagePart))
 
 
-def parse_messages(raw: object) -> tuple[Message, ...]:
-    """Read the OpenAI shape (or `Message` objects) into messages; anything else is refused by its place."""
+def parse_messages(raw: object, leave_out: Callable[[str], None] | None = None) -> tuple[Message, ...]:
+    """Read the OpenAI shape (or `Message` objects) into messages; anything else is refused by its place.
+
+    `leave_out` is told the places of what a message asks for and nobody does. Without it, what would change the prompt
+    is refused, and other keys are passed over.
+    """
     if isinstance(raw, (str, bytes, Mapping)) or not isinstance(raw, Sequence):
         raise InvalidRequest("messages must be a list of objects with role and content", param="messages")
     if not raw:
         raise InvalidRequest("messages is empty: send at least one", param="messages")
-    return tuple(_message(item, f"messages[{i}]") for i, item in enumerate(raw))
+    refused = _NOT_YET if leave_out is None else ()
+    messages = tuple(_message(item, f"messages[{i}]", refused) for i, item in enumerate(raw))
+    if leave_out is not None:
+        for i, item in enumerate(raw):
+            for place in _unhonoured(item, f"messages[{i}]"):
+                leave_out(place)
+    return messages
 
 
-def _message(raw: object, where: str) -> Message:
+def _message(raw: object, where: str, refused: Sequence[str]) -> Message:
     if isinstance(raw, Message):
         return raw
     if not isinstance(raw, Mapping):
@@ -68,9 +78,9 @@ def _message(raw: object, where: str) -> Message:
     if not isinstance(role, str) or role not in ROLES:
         known = ", ".join(sorted(ROLES))
         raise InvalidRequest(f"{where}.role is {shown(role)}; it must be one of {known}", param=f"{where}.role")
-    for later in _NOT_YET:
+    for later in refused:
         if raw.get(later):
-            raise InvalidRequest(f"{where}.{later} is not supported yet", param=f"{where}.{later}")
+            raise Unsupported(f"{where}.{later} is not supported yet; leave it out", param=f"{where}.{later}")
     return Message(role, _answer(raw, where) if role == "assistant" else _content(raw, where, ("text", "image_url")))
 
 
@@ -123,6 +133,23 @@ def _image_url(raw: Any, where: str) -> str:
     return url
 
 
+def _unhonoured(raw: Any, where: str) -> Iterator[str]:
+    """Of a message that is good: keys that ask for something, and are not looked at."""
+    if isinstance(raw, Message):
+        return
+    yield from _beside({"role", "content", *(["refusal"] if raw["role"] == "assistant" else [])}, raw, where)
+    content = raw.get("content")
+    for i, part in enumerate(() if isinstance(content, str) else content or ()):
+        if isinstance(part, Mapping):
+            place, kind = f"{where}.content[{i}]", part["type"]
+            yield from _beside({"type", kind}, part, place)
+            yield from _beside({"url"}, part[kind], f"{place}.{kind}") if kind == "image_url" else ()
+
+
+def _beside(known: Set[str], raw: Mapping[str, Any], where: str) -> Iterator[str]:
+    return (f"{where}.{key}" for key, value in raw.items() if value and key not in known)
+
+
 def _object(required: Sequence[str], **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(required)}
 
@@ -158,6 +185,9 @@ class Messages(Kind):
 
     def judge(self, name: str, value: Any) -> tuple[Message, ...]:
         return parse_messages(value)
+
+    def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> tuple[Message, ...]:
+        return parse_messages(value, leave_out)
 
     def schema(self) -> Schema:
         return {"type": "array", "minItems": 1, "items": {"anyOf": [_MESSAGE, _ANSWER]}}

@@ -65,11 +65,9 @@ class Intake:
         return None, _replay(b"".join(chunks), receive, scope)
 
 
-async def read_body(
-    exchange: Exchange, context: Context, body: Body, *, strict: bool = False, may_be_empty: bool = False
-) -> Values:
+async def read_body(exchange: Exchange, context: Context, body: Body, *, may_be_empty: bool = False) -> Values:
     """Raises `InvalidRequest` or `Unsupported`, naming the field."""
-    lenient = context.settings.unknown_fields == UnknownFields.WARN and not strict
+    lenient = context.settings.unknown_fields == UnknownFields.WARN
     max_values = context.settings.max_body_values
 
     def parse(data: bytes) -> Values:

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any, NoReturn
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
-from drivetrain.core.kinds import Kind, Schema, shown
+from drivetrain.core.kinds import Kind, Schema, is_one_of, shown
 from drivetrain.core.parameters import did_you_mean
 
 IGNORED_HEADER = "x-drivetrain-ignored"
 MAX_IGNORED_CHARS = 1000
 MAX_NAME_CHARS = 100
 
-WARN_HINT = "a server started with --unknown-fields warn leaves such fields out"
+_WARN_HINT = " (a server started with --unknown-fields warn leaves such fields out)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Field:
 
     def asks(self, value: Any) -> bool:
         """A field that is null is omitted."""
-        return value is not None and not any(value == none and type(value) is type(none) for none in self.nothing)
+        return value is not None and not is_one_of(value, self.nothing)
 
     def schema(self) -> Schema:
         schema = self.kind.schema()
@@ -47,18 +47,28 @@ class Field:
 
 
 class Values(dict[str, Any]):
-    """The judged fields of a body, without those that ask for nothing. `ignored` names what was left out of it."""
+    """The judged fields of a body, without those that ask for nothing. `ignored` names what was left out of it; `hint`
+    ends a refusal of what could be left out."""
 
-    def __init__(self, *, lenient: bool) -> None:
+    def __init__(self, *, lenient: bool, hint: str) -> None:
         super().__init__()
         self.lenient = lenient
+        self._hint = hint
         self.ignored: list[str] = []
 
     def leave_out(self, refusal: Unsupported) -> None:
         """The field that `refusal` names is not honoured: noted, or raised where the server is strict."""
         if not self.lenient:
-            raise refusal
-        self.ignored.append(refusal.param or "")
+            raise self.hinted(refusal)
+        self.note(refusal.param or "")
+
+    def hinted(self, refusal: Unsupported) -> Unsupported:
+        return Unsupported(refusal.message + self._hint, param=refusal.param)
+
+    def note(self, name: str) -> None:
+        """It was left out. More of them than the header has characters are not kept."""
+        if len(self.ignored) < MAX_IGNORED_CHARS:
+            self.ignored.append(name)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -75,15 +85,16 @@ def ignored_header(names: list[str] | tuple[str, ...]) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class Body:
     """What one endpoint takes. Fields are judged in the order of the table, the unknown ones first; of `one_of`,
-    exactly one must be given."""
+    exactly one must be given. With `strict`, a server that is lenient elsewhere refuses what is not honoured here."""
 
     name: str
     fields: Mapping[str, Field]
     one_of: tuple[str, ...] = ()
+    strict: bool = False
 
     def judge(self, given: Mapping[str, Any], *, lenient: bool) -> Values:
         """Stops at the first fault. Raises `InvalidRequest` or `Unsupported`, naming the field."""
-        values = Values(lenient=lenient)
+        values = Values(lenient=lenient and not self.strict, hint="" if self.strict else _WARN_HINT)
         self._judge_into(values, values, given, "")
         return values
 
@@ -91,8 +102,8 @@ class Body:
         for name in given:
             if name not in self.fields:
                 if not values.lenient:
-                    raise self._unknown(name, where)
-                values.ignored += [where + name] * (len(values.ignored) < MAX_IGNORED_CHARS)
+                    raise values.hinted(self._unknown(name, where))
+                values.note(where + name)
         if self.one_of and sum(given.get(name) is not None for name in self.one_of) != 1:
             raise InvalidRequest(f"give either {' or '.join(self.one_of)}", param=where + self.one_of[0])
         for name, field in self.fields.items():
@@ -110,20 +121,15 @@ class Body:
                 raise InvalidRequest(f"{where}{name} must be an object, not {shown(value)}", param=where + name)
             into[name] = {}
             return field.kind._judge_into(values, into[name], value, f"{where}{name}.")
-        try:
-            judged = field.kind.judge(where + name, value)
-        except Unsupported as exc:
-            return values.leave_out(exc)
+        judged = _judged(values, field.kind, where + name, value)
         if judged is not None and not field.inert:
             into[name] = judged
         return None
 
     def _unknown(self, name: str, where: str) -> Unsupported:
         shown_name = name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 3] + "..."
-        hint = did_you_mean(name, self.fields) or "; see /openapi.json"
-        return Unsupported(
-            f"{where}{shown_name} is not a parameter of this endpoint{hint} ({WARN_HINT})", param=where + name
-        )
+        meant = did_you_mean(name, self.fields) or "; see /openapi.json"
+        return Unsupported(f"{where}{shown_name} is not a parameter of this endpoint{meant}", param=where + name)
 
     def schema(self) -> Schema:
         return {
@@ -133,6 +139,15 @@ class Body:
             "required": [name for name, field in self.fields.items() if field.required],
             "additionalProperties": False,
         }
+
+
+def _judged(values: Values, kind: Kind, name: str, value: Any) -> Any:
+    if values.lenient:
+        return kind.judge_leniently(name, value, values.note)
+    try:
+        return kind.judge(name, value)
+    except Unsupported as exc:
+        raise values.hinted(exc) from None
 
 
 MAX_DEPTH = 64

@@ -11,7 +11,7 @@ from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Boolean, Ids, Integer, Kind, OneOf, Schema, String, is_one_of, shown
 from drivetrain.core.messages import Messages
 from drivetrain.core.parameters import PARAMETERS
-from drivetrain.server.parse import WARN_HINT, Body, Field
+from drivetrain.server.parse import Body, Field
 
 
 class Encoding(StrEnum):
@@ -55,7 +55,7 @@ class NotYet(Kind):
 
     def judge(self, name: str, value: Any) -> None:
         if not is_one_of(value, self.neutral):
-            raise Unsupported(f"{name} is not supported yet; leave it out ({WARN_HINT})", param=name)
+            raise Unsupported(f"{name} is not supported yet; leave it out", param=name)
 
     def schema(self) -> Schema:
         return {"enum": [*self.neutral]} if self.neutral else {"type": "null"}
@@ -237,7 +237,7 @@ TOKENIZE = Body(
 
 DETOKENIZE = Body("DetokenizeBody", {"model": MODEL_OR_ONLY, "tokens": Field(Ids(), "token ids", required=True)})
 
-ADMIN = Body("AdminBody", {"model": Field(String(), "a name or an alias from /v1/models", required=True)})
+ADMIN = Body("AdminBody", {"model": Field(String(), "a name or an alias from /v1/models", required=True)}, strict=True)
 
 BODIES = (CHAT, COMPLETION, EMBEDDING, TOKENIZE, DETOKENIZE, ADMIN)
 NAMES = frozenset(PARAMETERS).union(*(body.fields for body in BODIES))

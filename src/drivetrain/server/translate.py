@@ -11,7 +11,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS, unsupported
 from drivetrain.core.request import GenerateRequest
-from drivetrain.server.parse import WARN_HINT, Values, ignored_header
+from drivetrain.server.parse import Values, ignored_header
 
 COMPLETION_MAX_TOKENS = 16
 """What the OpenAI API says for completions; a chat may fill the context."""
@@ -132,7 +132,7 @@ def _asked(
         raise InvalidRequest("stream_options goes with stream: true", param="stream_options")
     n = body.get("n", 1)
     if body.get("best_of", n) != n:
-        body.leave_out(Unsupported(f"best_of is not supported yet; leave it out ({WARN_HINT})", param="best_of"))
+        body.leave_out(Unsupported("best_of is not supported yet; leave it out", param="best_of"))
     for place, value in enumerate(values):
         value["request_id"] = answer_id if len(values) == 1 else f"{answer_id}-{place}"
     include_usage = bool(options and options.get("include_usage"))

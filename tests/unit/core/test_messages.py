@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drivetrain.core.errors import InvalidRequest
-from drivetrain.core.messages import parse_messages
+from drivetrain.core.messages import Message, TextPart, parse_messages
 
 EMPTY: dict[str, Any] = {
     "refusal": None, "annotations": None, "audio": None, "function_call": None, "tool_calls": None,
@@ -49,6 +49,23 @@ def test_nobody_else_says_nothing(role: str, message: dict[str, Any], where: str
         parse_messages([{"role": role, **message}])
     assert caught.value.param == f"messages[0].{where}"
     assert said in caught.value.message
+
+
+def test_what_is_left_out_is_told_by_its_place() -> None:
+    url = {"url": "data:,", "detail": "high"}
+    parts = [{"type": "image_url", "image_url": url, "z": 1}, TextPart("x"), {"type": "text", "text": "", "note": 1}]
+    messages = [
+        {"role": "user", "content": parts, "name": "ada", "empty": "", "none": None},
+        Message("user", (TextPart("y"),)),
+        {"role": "assistant", "tool_calls": [1], "function_call": {}},
+    ]
+    left_out: list[str] = []
+    parsed = parse_messages(messages, left_out.append)
+    assert left_out == [
+        "messages[0].name", "messages[0].content[0].z", "messages[0].content[0].image_url.detail",
+        "messages[0].content[2].note", "messages[2].tool_calls",
+    ]  # fmt: skip
+    assert parsed[:2] == parse_messages(messages[:2])
 
 
 @pytest.mark.parametrize(

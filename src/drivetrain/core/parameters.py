@@ -7,7 +7,7 @@ that cannot be honoured never reaches a template, a tokenizer or an engine.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -132,6 +132,20 @@ def _at_most(name: str, value: float, limit: float, unit: str = "") -> None:
 _MAX_NAME_CHARS = 64
 """Longer than any name; what is behind it is not compared."""
 
+_NEAR = 0.81
+"""Of two names: a letter more, less or another one in a name that is not short. `top_a` is not as near to `top_p`."""
+
+_ELSEWHERE = {
+    "max_completion_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "stop_strings": "stop",
+}
+"""What others call it."""
+
 
 def build_request(raw: Mapping[str, Any]) -> GenerateRequest:
     """None is omitted. An unknown name is refused; the request judges the values."""
@@ -142,7 +156,8 @@ def build_request(raw: Mapping[str, Any]) -> GenerateRequest:
     return GenerateRequest(**values)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest known name as the end of a sentence, or nothing."""
-    close = difflib.get_close_matches(name[:_MAX_NAME_CHARS], known, 1)
-    return f"; did you mean {close[0]}?" if close else ""
+def did_you_mean(name: str, honoured: Collection[str]) -> str:
+    """The name that was meant as the end of a sentence. Nothing where none is near: a wrong one is worse than that."""
+    meant = {other: ours for other, ours in _ELSEWHERE.items() if ours in honoured} | {ours: ours for ours in honoured}
+    near = difflib.get_close_matches(name[:_MAX_NAME_CHARS].lower(), meant, 1, _NEAR)
+    return f"; did you mean {meant[near[0]]}?" if near else ""

@@ -26,13 +26,14 @@ _WARN_HINT = " (a server started with --unknown-fields warn leaves such fields o
 @dataclass(frozen=True, slots=True)
 class Field:
     """`nothing` are values that ask for nothing, as other servers spell it: they count as left out. An inert field is
-    accepted and not used."""
+    accepted and not used; of a later one, only what asks for nothing is."""
 
     kind: Kind | Body
     meaning: str
     required: bool = False
     nothing: tuple[Any, ...] = ()
     inert: bool = False
+    later: bool = False
 
     def asks(self, value: Any) -> bool:
         """A field that is null is omitted."""
@@ -128,7 +129,8 @@ class Body:
 
     def _unknown(self, name: str, where: str) -> Unsupported:
         shown_name = name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 3] + "..."
-        meant = did_you_mean(name, self.fields) or "; see /openapi.json"
+        honoured = [known for known, field in self.fields.items() if not (field.inert or field.later)]
+        meant = did_you_mean(name, honoured) or "; see /openapi.json"
         return Unsupported(f"{where}{shown_name} is not a parameter of this endpoint{meant}", param=where + name)
 
     def schema(self) -> Schema:

@@ -99,7 +99,7 @@ def inert(kind: Kind) -> Field:
 
 
 def later(*neutral: Any) -> Field:
-    return Field(NotYet(neutral), "not supported yet: only what asks for nothing is taken")
+    return Field(NotYet(neutral), "not supported yet: only what asks for nothing is taken", later=True)
 
 
 MODEL = Field(String(), "a name from /v1/models", required=True)
@@ -110,7 +110,7 @@ _STREAM_OPTIONS = Body(
     {
         "include_usage": Field(Boolean(), "a last chunk with the usage"),
         "continuous_usage_stats": Field(Boolean(), "the usage so far in every chunk; needs include_usage"),
-        "include_obfuscation": Field(NotYet((False,)), "only false: nothing is padded"),
+        "include_obfuscation": Field(NotYet((False,)), "only false: nothing is padded", later=True),
     },
 )
 
@@ -163,7 +163,7 @@ _LATER: Mapping[str, Field] = {
     "prediction": later(),
     "web_search_options": later(),
     "suffix": later(""),
-    "best_of": Field(Integer(1), "only the same as n: none is left out"),
+    "best_of": Field(Integer(1), "only the same as n: none is left out", later=True),
     "logits_processors": later([]),
     "skip_special_tokens": later(True),
     "guided_json": later(),

@@ -67,6 +67,12 @@ def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts:
     logprobs = body.get("logprobs")
     values = {"max_tokens": COMPLETION_MAX_TOKENS, **_shared(body, headers), "logprobs": logprobs}
     names = {"prompt_logprobs": "logprobs", "messages": "prompt"}
+    if "max_tokens" not in body and body.get("min_tokens", 0) > COMPLETION_MAX_TOKENS:
+        raise InvalidRequest(
+            f"min_tokens is {body['min_tokens']}, and a completion has {COMPLETION_MAX_TOKENS} tokens at most where "
+            "max_tokens is left out: send max_tokens too",
+            param="min_tokens",
+        )
     if body.get("echo"):
         values["prompt_logprobs"] = logprobs
     if "prompt_token_ids" in body:

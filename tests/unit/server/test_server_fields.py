@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import GenerateRequest
 from drivetrain.server.parse import Body, Field
 from drivetrain.server.schema import BODIES, CHAT, COMPLETION
-from drivetrain.server.translate import chat_request, honoured
+from drivetrain.server.translate import chat_request, completion_request, honoured
 
 NOT_A_WHOLE_FLOAT = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: not x.is_integer())
 """JSON Schema takes 1.0 for an integer; here it is none."""
@@ -122,6 +122,63 @@ def test_what_a_model_does_not_do_is_left_out_where_the_server_is_lenient() -> N
     del given["made_up"]
     strict = chat_request(CHAT.judge(given, lenient=False), {})
     assert honoured(strict, able) is strict
+
+
+def refusal(body: Body, name: str) -> str:
+    with pytest.raises(Unsupported) as caught:
+        body.judge({name: 1}, lenient=False)
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "chat", "completion"),
+    [
+        ("temprature", "temperature", "temperature"),
+        ("maxTokens", "max_tokens", "max_tokens"),
+        ("max_completion_token", "max_completion_tokens", "max_tokens"),
+        ("max_completions_tokens", "max_completion_tokens", "max_tokens"),
+        ("max_new_tokens", "max_tokens", "max_tokens"),
+        ("topK", "top_k", "top_k"),
+        ("repeat_penalty", "repetition_penalty", "repetition_penalty"),
+        ("message", "messages", ""),
+        ("prompts", "", "prompt"),
+        # near to what is not honoured
+        ("users", "", ""),
+        ("best_of_n", "", ""),
+        ("tool", "", ""),
+        ("respons_format", "", ""),
+        ("skip_special_token", "", ""),
+        # another thing
+        ("top_a", "", ""),
+        ("length_penalty", "", ""),
+        ("min_length", "", ""),
+        ("dynamic_temperature", "", ""),
+        ("temp", "", ""),
+    ],
+)
+def test_what_was_meant_is_a_field_that_does_something(name: str, chat: str, completion: str) -> None:
+    for body, meant in ((CHAT, chat), (COMPLETION, completion)):
+        hint = f"did you mean {meant}?" if meant else "see /openapi.json"
+        assert refusal(body, name).startswith(f"{name} is not a parameter of this endpoint; {hint} (")
+
+
+def test_no_field_that_does_nothing_is_ever_meant() -> None:
+    for body in BODIES:
+        for name, field in body.fields.items():
+            if field.inert or field.later:
+                for near in (name[:-1], f"{name}s", name.title()):
+                    assert near in body.fields or f"did you mean {name}?" not in refusal(body, near)
+
+
+@pytest.mark.parametrize("given", [{}, {"max_tokens": None}, {"max_tokens": -1}])
+def test_more_tokens_than_a_completion_has_by_itself(given: dict[str, Any]) -> None:
+    """`max_tokens` is not blamed on a client that sent none."""
+    body = COMPLETION.judge({"model": "m", "prompt": "x", "min_tokens": 17, **given}, lenient=False)
+    with pytest.raises(InvalidRequest, match=r"min_tokens is 17, .* 16 tokens .*: send max_tokens too") as caught:
+        completion_request(body, {}, max_prompts=1)
+    assert caught.value.param == "min_tokens"
+    body |= {"max_tokens": 17}
+    assert completion_request(body, {}, max_prompts=1).requests[0].max_tokens == 17
 
 
 def test_ignored_names_are_bounded() -> None:

@@ -63,7 +63,7 @@ _GENERATE = Body(
         "seed": like("seed"),
         "best_of": later(1),
         "use_beam_search": later(False),
-        "images": Field(_NoImages(([],)), "only an empty list"),
+        "images": Field(_NoImages(([],)), "only an empty list", later=True),
     },
 )
 

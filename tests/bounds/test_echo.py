@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bounds.attack import MAX_STALL_S, victim
+from bounds.attack import MAX_STALL_S, eventually, victim
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Finished, Started
@@ -98,10 +100,31 @@ def test_the_server_goes_on(stream: bool) -> None:
 
 
 def test_a_stream_whose_parts_each_have_all_so_far_goes_on_as_well() -> None:
-    body = {"prompt": "x" * 30_000, "echo": True, "logprobs": 5, "max_new_tokens": 5}
+    body = {"prompt": "x" * 25_000, "echo": True, "logprobs": 5, "max_new_tokens": 5}
     with victim(script={"context_length": 40_000}) as server:
         server.reset()
         status, data = server.request("POST", "/worker_generate_stream", body)
         assert status == 200, data[:500]
         assert len(data) > 10_000_000
+        assert server.figures().stall_cpu_s < MAX_STALL_S
+
+
+@pytest.mark.parametrize(
+    ("path", "more"), [("/v1/completions", {"stream": True, "max_tokens": 5}), ("/worker_generate_stream", {})]
+)
+def test_a_client_that_reads_late_is_sent_the_rest_in_slices(path: str, more: dict[str, Any]) -> None:
+    data = json.dumps({"model": "fake", "prompt": "x" * 45_000, "echo": True, "logprobs": 5, **more}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n"
+    done = b'requests_total{ending="finished",model="fake"} 1.0'
+    with victim(script={"context_length": 50_000}) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # so that the server keeps what is not read
+        client.settimeout(60)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(head.encode() + data)
+        eventually(lambda: done in server.request("GET", "/metrics")[1])
+        server.reset()
+        received = 0
+        while some := client.recv(2**20):
+            received += len(some)
+        assert received > 2_000_000
         assert server.figures().stall_cpu_s < MAX_STALL_S

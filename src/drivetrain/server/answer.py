@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from drivetrain.core.budget import check_answers
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, Unsupported
-from drivetrain.core.events import Event, Finished, Started
+from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.results import Result, Usage
 from drivetrain.core.worker import Submission, Worker
 from drivetrain.server.context import Context
@@ -33,6 +33,9 @@ TRUNCATED_HEADER = "x-drivetrain-truncated-tokens"
 
 AT_ONCE = 256
 """Steps of a backlog that are formatted in one go; a slow client may have left thousands."""
+
+LOGPROBS_A_STEP = 8
+"""So many of them are as much work as a step without any; a step of an echoed prompt has thousands."""
 
 _STREAMED = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger("drivetrain.server")
@@ -236,7 +239,10 @@ class Stream(Outlet):
 
     def __init__(self, exchange: Exchange, formatter: Formatter, headers: Mapping[str, str]) -> None:
         super().__init__(exchange, formatter, headers)
-        self._waiting: deque[tuple[int, Sequence[Event]]] = deque()
+        self._waiting: deque[tuple[int, Sequence[Event], int]] = deque()
+        """Prompt, events, and how many steps their formatting is."""
+        self._steps = 0
+        """Of all that waits."""
         self._unsent = b""
         self._begun, self._spoke = 0, False
         self._open = False
@@ -245,7 +251,7 @@ class Stream(Outlet):
     @property
     def unread(self) -> int:
         """Before the head is sent there is nothing that a client could read."""
-        return sum(len(events) for _, events in self._waiting) if self._exchange.started else 0
+        return sum(len(events) for _, events, _ in self._waiting) if self._exchange.started else 0
 
     def take(self, prompt: int, events: Sequence[Event]) -> None:
         if type(last := events[-1]) is Finished:
@@ -256,7 +262,9 @@ class Stream(Outlet):
                 return
             self._unsent, events = data, ()
         if events:
-            self._waiting.append((prompt, events))
+            steps = _steps(events)
+            self._waiting.append((prompt, events, steps))
+            self._steps += steps
             if not self._exchange.started:
                 starts = sum(type(event) is Started for event in events)
                 self._begun, self._spoke = self._begun + starts, self._spoke or len(events) > starts
@@ -267,10 +275,12 @@ class Stream(Outlet):
         await self._until_something_to_say()
         if not self._exchange.started:
             await self._exchange.start(200, self.head())
-        while self._running or len(self._waiting) > AT_ONCE:
+        while self._running or self._steps > AT_ONCE:
             self._news.clear()
             if data := self._formatted():
                 await self._exchange.write(data)
+                if self._waiting:
+                    await asyncio.sleep(0)  # a client that takes all at once does not keep others waiting
             elif not self._waiting:
                 self._open = True
                 await self._news.wait()
@@ -298,12 +308,24 @@ class Stream(Outlet):
         return self._begun == self._prompts and self._spoke
 
     def _starts(self) -> list[Started]:
-        return [event for _, events in self._waiting for event in events if isinstance(event, Started)]
+        return [event for _, events, _ in self._waiting for event in events if isinstance(event, Started)]
 
     def _formatted(self) -> bytes:
         """What waits, or as much of it as others can wait for. Events of one prompt that stand together go together."""
         parts, self._unsent = [self._unsent], b""
-        batches_now = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
-        for prompt, batches in groupby(batches_now, key=itemgetter(0)):
-            parts.append(self._formatter.format(prompt, [event for _, events in batches for event in events]))
+        for prompt, batches in groupby(self._backlog(), key=itemgetter(0)):
+            parts.append(self._formatter.format(prompt, [event for _, events, _ in batches for event in events]))
         return b"".join(parts)
+
+    def _backlog(self) -> Iterator[tuple[int, Sequence[Event], int]]:
+        left = AT_ONCE
+        while self._waiting and left > 0:
+            batch = self._waiting.popleft()
+            left -= batch[2]
+            self._steps -= batch[2]
+            yield batch
+
+
+def _steps(events: Sequence[Event]) -> int:
+    entries = (entry for event in events if isinstance(event, Delta) for entry in event.logprobs or ())
+    return 1 + sum(1 + len(entry.top) for entry in entries) // LOGPROBS_A_STEP

@@ -40,7 +40,7 @@ async def unpin(exchange: Exchange, context: Context) -> Response:
 
 
 async def _done(exchange: Exchange, context: Context, act: Callable[[str], Model], status: int) -> Response:
-    """The model as it is then, or 409 where things do not stand so that it can be done."""
+    """The model as it is then, or 409 where its current state does not allow it."""
     values = await read_body(exchange, context, ADMIN)
     try:
         name = act(values["model"]).name

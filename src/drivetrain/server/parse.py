@@ -80,7 +80,11 @@ def ignored_header(names: list[str] | tuple[str, ...]) -> dict[str, str]:
     if not names:
         return {}
     shown_names = (ascii(name[:MAX_NAME_CHARS])[1:-1].strip() for name in dict.fromkeys(names))
-    return {IGNORED_HEADER: ", ".join(filter(None, shown_names))[:MAX_IGNORED_CHARS].rstrip(" ,")}
+    value = ", ".join(filter(None, shown_names))
+    if len(value) > MAX_IGNORED_CHARS:  # between two names: a part of one would be another
+        whole = value[: MAX_IGNORED_CHARS - 5].rpartition(", ")[0]
+        value = f"{whole}, ..." if whole else "..."
+    return {IGNORED_HEADER: value}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import GenerateRequest
-from drivetrain.server.parse import Body, Field
+from drivetrain.server.parse import Body, Field, ignored_header
 from drivetrain.server.schema import BODIES, CHAT, COMPLETION
 from drivetrain.server.translate import chat_request, completion_request, honoured
 
@@ -186,4 +186,8 @@ def test_ignored_names_are_bounded() -> None:
     headers = COMPLETION.judge(given, lenient=True).headers
     (value,) = headers.values()
     assert value.isprintable()
-    assert len(value) <= 1000
+    assert 800 < len(value) <= 1000
+    *names, more = value.split(", ")
+    assert len({len(name) for name in names}) == 1
+    assert more == "..."
+    assert list(ignored_header(["😀" * 100, "x"]).values()) == ["..."]

@@ -18,10 +18,11 @@ from typing import Any
 READY = "drivetrain-llamacpp-ready "
 """Begins the one line that says the address; every other line of the output is the library's log."""
 
-CPU_BATCH = 128
+CPU_BATCH = 256
 GPU_BATCH = 512
 """Prompt tokens of one step, beside one token for each slot that generates: those go in first, and would leave no room
-for prompts. A cancel waits for a step or two; on a CPU, 128 costs 3 % more than 512 in all."""
+for prompts. A cancel waits for a step or two, and so do the streams beside a long prompt; but a burst of a few short
+prompts, one for each of the default slots, should begin in one step."""
 
 SPLITS = 4
 """Connections for the splitting of texts. Each takes one of the server's threads while it is open; and one more than
@@ -93,10 +94,6 @@ def serve(config: dict[str, Any]) -> Any:
         params.mmproj_use_gpu = not on_cpu
     if config["unread"]:
         params.no_extra_bufts = True  # weights stay mapped in the file, as it lies there
-    if on_cpu and config["pooling"] is None:
-        # On a CPU flash attention halves the speed of decoding after a long prompt, and makes what a cached prompt
-        # leads to differ from what the same prompt leads to uncached.
-        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     if config["pooling"] is not None:
         params.embedding = True
         params.pooling_type = getattr(xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{config['pooling'].upper()}")

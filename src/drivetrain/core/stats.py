@@ -1,14 +1,16 @@
-"""What was counted of a model's requests: the same on every engine, cheap enough for every token.
+"""What was counted of a model's requests, and the times of each: the same on every engine, cheap enough for each token.
 
 Plain values that one event loop writes; whoever shows them (`/metrics`) reads them there.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from drivetrain.core.errors import (
     Cancelled,
@@ -24,6 +26,7 @@ from drivetrain.core.errors import (
     Overloaded,
     Unsupported,
 )
+from drivetrain.core.results import DeviceMemory, FinishReason, Metrics, Usage
 
 RECENT = 50
 
@@ -68,6 +71,57 @@ class Histogram:
 
 
 @dataclass(slots=True)
+class Times:
+    """When things happened to one request, by `time.monotonic()`; `wall` is the time of day at the start."""
+
+    entered: float = field(default_factory=time.monotonic)
+    wall: float = field(default_factory=time.time)
+    admitted: float | None = None
+    prepared: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    ended: float | None = None
+    last_tokens: dict[int, float] = field(default_factory=dict)
+    """When the last token of each choice came."""
+
+    def metrics(
+        self, usage: Usage, memory: tuple[DeviceMemory, ...] = (), average: tuple[DeviceMemory, ...] = ()
+    ) -> Metrics:
+        """Once it has ended."""
+        assert self.ended is not None
+        admitted = self.admitted if self.admitted is not None else self.ended
+        prepared = self.prepared if self.prepared is not None else self.ended
+        decode_s = (self.last_token or 0.0) - (self.first_token or 0.0)
+        tokens = usage.completion_tokens
+        return Metrics(
+            queue_s=admitted - self.entered,
+            prompt_s=max(0.0, prepared - admitted),
+            first_token_s=None if self.first_token is None else self.first_token - self.entered,
+            total_s=self.ended - self.entered,
+            tokens_per_s=(tokens - 1) / decode_s if tokens > 1 and decode_s > 0 else None,
+            started_at=self.wall,
+            memory=memory,
+            average_memory=average,
+        )
+
+
+class Answer(Protocol):
+    """What came of a request that was taken."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def usage(self) -> Usage: ...
+
+    @property
+    def finish_reasons(self) -> Sequence[FinishReason]: ...
+
+
+@dataclass(slots=True)
 class Stats:
     """A request counts in `endings` once, by how it ended: finished, or the error's code, refusals included.
 
@@ -102,6 +156,35 @@ class Stats:
     answer_length: Histogram = field(default_factory=lambda: Histogram(LENGTH))
     """Tokens of all choices of a request, of those that finished."""
     recent_first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def count_tokens(self, times: Times, index: int, number: int) -> None:
+        """Tokens of a choice, which have come together and just now."""
+        now = time.monotonic()
+        before, times.last_token, times.last_tokens[index] = times.last_tokens.get(index), now, now
+        self.completion_tokens += number
+        if before is not None:
+            self.between_tokens_s.observe((now - before) / number, number)
+        elif times.first_token is None:
+            times.first_token = now
+            self.first_token_s.observe(now - times.entered)
+            self.prefill_s.observe(now - (times.admitted or now))
+            self.recent_first_token_s.append(now - times.entered)
+
+    def count(self, times: Times, answer: Answer, error: DrivetrainError | None) -> None:
+        """A request that has ended: what was not counted while it ran."""
+        usage = answer.usage
+        assert times.ended is not None
+        self.endings[ending(error)] += 1
+        self.prompt_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cached_tokens
+        if times.admitted is not None:
+            self.request_s.observe(times.ended - times.entered)
+        if error is None:
+            if times.first_token is not None and times.last_token is not None and usage.completion_tokens > 1:
+                self.decode_s.observe(times.last_token - times.first_token)
+            self.answers.update(answer.finish_reasons)
+            self.prompt_length.observe(usage.prompt_tokens)
+            self.answer_length.observe(usage.completion_tokens)
 
 
 def ending(error: BaseException | None) -> str:

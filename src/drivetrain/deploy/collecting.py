@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, Usage
-from drivetrain.worker.collected import Collected, finish_reasons
+from drivetrain.worker.output import Collected, finish_reasons
 
 
 class Collecting:
@@ -31,10 +31,7 @@ class Collecting:
     def take(self, events: Sequence[Event]) -> None:
         for event in events:
             if type(event) is Delta:
-                choice = self._choices[event.index]
-                choice.texts.append(event.text)
-                choice.token_ids += event.token_ids
-                choice.logprobs += event.logprobs or ()
+                self._choices[event.index].take(event)
             elif type(event) is ChoiceFinished:
                 self._choices[event.index].finished = event
             elif type(event) is Started:

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol
 
 from drivetrain.core.errors import DrivetrainError
-from drivetrain.core.results import Embeddings, FinishReason, Metrics, Usage
-from drivetrain.core.stats import ending
+from drivetrain.core.results import Embeddings, Metrics
+from drivetrain.core.stats import Answer, ending
 from drivetrain.telemetry.logs import FIELDS
 
 _log = logging.getLogger("drivetrain.requests")
-
-
-class Answer(Protocol):
-    """What came of a request that was taken."""
-
-    @property
-    def request_id(self) -> str: ...
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def usage(self) -> Usage: ...
-
-    @property
-    def finish_reasons(self) -> Sequence[FinishReason]: ...
 
 
 def ended(run: Answer, error: DrivetrainError | None, metrics: Metrics) -> None:

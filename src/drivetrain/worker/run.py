@@ -7,20 +7,19 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from drivetrain.core.engine import Engine, EngineInfo, IdLogprobs, PromptStep, RequestHandle, Step, TokenStep
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
-from drivetrain.core.events import Delta, Event, Finished, Started
+from drivetrain.core.events import Finished, Started
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, TokenLogprob, Usage
-from drivetrain.core.stats import Stats
+from drivetrain.core.stats import Stats, Times
 from drivetrain.core.worker import EventSink
-from drivetrain.text.choice import ChoiceText, echo_entries
 from drivetrain.worker.admission import Admission, Slot, Ticket
-from drivetrain.worker.collected import Collected, finish_reasons
 from drivetrain.worker.echo import EchoFirst
+from drivetrain.worker.output import Output
 from drivetrain.worker.prepare import Prepared, Preparer
 
 ATTEMPTS = 2
@@ -69,19 +68,6 @@ class Trace(Protocol):
     def close(self, run: Run, error: DrivetrainError | None) -> None: ...
 
 
-@dataclass(slots=True)
-class Times:
-    """`time.monotonic()` values; `wall` is the time of day at the start."""
-
-    entered: float
-    wall: float
-    admitted: float | None = None
-    prepared: float | None = None
-    first_token: float | None = None
-    last_token: float | None = None
-    ended: float | None = None
-
-
 class Run:
     """Takes the steps of the engine, gives events to its sink, and ends by what comes first: finish, error, interrupt.
 
@@ -105,7 +91,7 @@ class Run:
         self.sink = sink
         self.request_id = request_id
         self.model = model
-        self.times = Times(time.monotonic(), time.time())
+        self.times = Times()
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.told = False
@@ -117,12 +103,7 @@ class Run:
         self._stats = host.stats
         self._trace = trace
         self._interval = stream_interval
-        self._events: list[Event] = []
-        self._choices: list[ChoiceText] = []
-        self._collected: list[Collected] = []
-        self._waiting: dict[int, Delta] = {}
-        self._open = 0
-        self._echoed = 0
+        self._output: Output | None = None
         self._begun = False
         self._ended = False
         self._attempts = 1
@@ -179,16 +160,16 @@ class Run:
 
     @property
     def usage(self) -> Usage:
-        return Usage(self.prompt_tokens, sum(c.num_tokens for c in self._choices), self.cached_tokens, self.told)
+        num_tokens = self._output.num_tokens if self._output is not None else 0
+        return Usage(self.prompt_tokens, num_tokens, self.cached_tokens, self.told)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        wanted = self._wants_logprobs
-        return tuple(collected.choice(i, logprobs=wanted) for i, collected in enumerate(self._collected))
+        return self._output.choices if self._output is not None else ()
 
     @property
     def finish_reasons(self) -> list[FinishReason]:
-        return finish_reasons(self._collected)
+        return self._output.finish_reasons if self._output is not None else []
 
     # The way to the engine
 
@@ -226,8 +207,8 @@ class Run:
     @property
     def may_start_again(self) -> bool:
         """Whether nobody would notice: nothing was given, and there is an attempt left."""
-        given = self.usage.completion_tokens or any(choice.texts or choice.finished for choice in self._collected)
-        return not self._ended and not given and self._attempts < ATTEMPTS
+        is_empty = self._output is None or self._output.is_empty
+        return not self._ended and is_empty and self._attempts < ATTEMPTS
 
     def _start_again(self, error: EngineFailed) -> bool:
         """On the engine that takes the place of one that failed, before all who wait for their first; else False."""
@@ -242,8 +223,7 @@ class Run:
         self._attempts += 1
         if self._prepared is not None:
             self._prepared.let_go()
-        self._handle = self._slot = self._prepared = self.times.admitted = self.times.prepared = None
-        self._choices, self._collected, self._echoed = [], [], 0
+        self._handle = self._slot = self._prepared = self._output = self.times.admitted = self.times.prepared = None
         self._set_out(admission.enter_again)
         return True
 
@@ -307,137 +287,58 @@ class Run:
 
     def _begin(self, prompt_ids: tuple[int, ...]) -> None:
         """The prompt is known: with media only once the engine's processor has expanded it."""
-        prepared = self._prepared
-        assert prepared is not None
-        first, self._begun = not self._begun, True
-        prepared.let_go()
+        assert self._prepared is not None
+        self._prepared.let_go()
         self.prompt_tokens = len(prompt_ids)
         self.prompt_token_ids = prompt_ids
-        request, tokenizer = prepared.request, self._info.tokenizer
-        prefix = () if self._info.encoder_decoder else prompt_ids
-        self._open = len(request.seeds)
-        for index in range(self._open):
-            self._choices.append(
-                ChoiceText(
-                    index,
-                    tokenizer=tokenizer,
-                    detokenizer=tokenizer.detokenizer(prefix),
-                    rules=prepared.rules,
-                    logprobs=request.logprobs is not None,
-                    offset=len(prepared.prompt_text),
-                )
-            )
-            self._collected.append(Collected())
-        if first:
-            self._events.append(
-                Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
-            )
-        if prepared.prompt_text and request.prompt_logprobs is None:
-            self._echo(prepared.prompt_text)
+        output = self._output = Output(self._prepared, prompt_ids, self._info, interval=self._interval)
+        if not self._begun:
+            self._begun = True
+            started = Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
+            output.events.insert(0, started)
 
     def _take_step(self, step: Step) -> None:
         if isinstance(step, PromptStep):
             self._take_prompt(step)
-            return
-        if not self._choices:
+        elif self._output is None:
             raise EngineFailed("the engine gave tokens before it told the prompt")
-        choice = self._choices[step.index]
-        if choice.finished:
-            return
-        self.times.last_token = now = time.monotonic()
-        before = choice.num_tokens
-        delta = choice.feed(step.token_ids, step.logprobs, step.pieces)
-        if delta is not None:
-            self._give(delta)
-        if number := choice.num_tokens - before:
-            self._count_tokens(step.index, number, now)
-        if step.reason is not None and (rest := choice.finish(step.reason)) is not None:
-            self._give(rest)
-        if choice.finished is not None:
-            self._finish_choice(choice, by_engine=step.reason is not None)
+        else:
+            self._take_tokens(self._output, step)
 
     def _take_prompt(self, step: PromptStep) -> None:
         self.cached_tokens = step.cached_tokens
-        if not self._choices and step.token_ids is not None:
+        if self._output is None and step.token_ids is not None:
             self._begin(step.token_ids)
         if step.num_tokens is not None:
             self.prompt_tokens, self.told = step.num_tokens, True
 
-    def _count_tokens(self, index: int, number: int, now: float) -> None:
-        stats, collected = self._stats, self._collected[index]
-        stats.completion_tokens += number
-        before, collected.last_token = collected.last_token, now
-        if before is not None:
-            stats.between_tokens_s.observe((now - before) / number, number)
-        elif self.times.first_token is None:
-            self.times.first_token = now
-            stats.first_token_s.observe(now - self.times.entered)
-            stats.prefill_s.observe(now - (self.times.admitted or now))
-            stats.recent_first_token_s.append(now - self.times.entered)
+    def _take_tokens(self, output: Output, step: TokenStep) -> None:
+        before = output.num_open
+        if number := output.take(step):
+            self._stats.count_tokens(self.times, step.index, number)
+        if output.num_open == 0 and before:
+            self._complete(output)
+        elif output.num_open < before and step.reason is None:
+            self._loop.call_soon(self._finish, step.index)
 
-    def _finish_choice(self, choice: ChoiceText, *, by_engine: bool) -> None:
-        assert choice.finished is not None
-        self._flush(choice.index)
-        self._collected[choice.index].finished = choice.finished
-        self._events.append(choice.finished)
-        self._open -= 1
-        if self._open == 0:
-            self._complete()
-        elif not by_engine:
-            self._loop.call_soon(self._finish, choice.index)
-
-    def _complete(self) -> None:
+    def _complete(self, output: Output) -> None:
         """All choices ended. The engine may still hold a last step of one that our matcher ended: abort that.
 
         Not here and now, nor the end of one choice: the engine may be in the middle of handing its steps on.
         """
         self._settle(None)
         self._loop.call_soon(self._abort)
-        self._events.append(Finished(self.usage, self.metrics))
-
-    # Text on its way out
-
-    def _give(self, delta: Delta) -> None:
-        """Send a delta, or gather it with its neighbours up to the stream interval."""
-        if not self._waiting and len(delta.token_ids) >= self._interval:
-            self._send(delta)
-            return
-        waiting = self._waiting.pop(delta.index, None)
-        if waiting is not None:
-            delta = _joined(waiting, delta)
-        if len(delta.token_ids) < self._interval:
-            self._waiting[delta.index] = delta
-        else:
-            self._send(delta)
-
-    def _flush(self, index: int) -> None:
-        waiting = self._waiting.pop(index, None)
-        if waiting is not None:
-            self._send(waiting)
-
-    def _send(self, delta: Delta) -> None:
-        collected = self._collected[delta.index]
-        collected.texts.append(delta.text)
-        collected.token_ids += delta.token_ids
-        if delta.logprobs:
-            collected.logprobs += delta.logprobs
-        self._events.append(delta)
-
-    def _echo(self, text: str, logprobs: tuple[TokenLogprob, ...] | None = None) -> None:
-        for index in range(len(self._choices)):
-            self._send(Delta(index, text, (), logprobs))
+        output.events.append(Finished(self.usage, self.metrics))
 
     def spell_prompt(self, logprobs: Sequence[IdLogprobs]) -> Iterator[TokenLogprob]:
         """As `Echoing`."""
-        assert self._prepared is not None
-        ids, text = self._prepared.request.prompt_ids, self._prepared.prompt_text
-        return echo_entries(self._info.tokenizer, text, ids, logprobs)
+        assert self._output is not None
+        return self._output.spell_prompt(logprobs)
 
     def take_echo(self, entries: tuple[TokenLogprob, ...], end: int | None) -> None:
         """As `Echoing`."""
-        assert self._prepared is not None
-        self._echo(self._prepared.prompt_text[self._echoed : end], entries)
-        self._echoed = end or 0
+        assert self._output is not None
+        self._output.take_echo(entries, end)
         self._hand_on()
 
     def fail(self, exc: Exception) -> None:
@@ -446,9 +347,10 @@ class Run:
 
     def _hand_on(self) -> None:
         """Give the sink what there is. A sink that fails has no use for the rest."""
-        if not self._events:
+        output = self._output
+        if output is None or not output.events:
             return
-        events, self._events = self._events, []
+        events, output.events = output.events, []
         try:
             self.sink.take(events)
         except Exception:  # noqa: BLE001 - whoever reads must not break the engine's step
@@ -480,8 +382,8 @@ class Run:
         """Free first, then tell: whatever goes wrong in the telling, nothing is held and the error stands."""
         if self._ended:
             return
-        for index in list(self._waiting):
-            self._flush(index)
+        if self._output is not None:
+            self._output.flush()
         self._settle(error)
         self._loop.call_soon(self._abort)
         error.request_id, error.partial = self.request_id, Partial(self.choices, self.usage)
@@ -504,14 +406,3 @@ class Run:
                 self._trace.close(self, error)
         except Exception:  # noqa: BLE001 - whoever looks on must not take an ending away
             _log.exception("what watches the requests failed")
-
-    @property
-    def _wants_logprobs(self) -> bool:
-        return self.request.logprobs is not None or self.request.prompt_logprobs is not None
-
-
-def _joined(first: Delta, second: Delta) -> Delta:
-    logprobs = None
-    if first.logprobs is not None or second.logprobs is not None:
-        logprobs = (first.logprobs or ()) + (second.logprobs or ())
-    return Delta(first.index, first.text + second.text, first.token_ids + second.token_ids, logprobs)

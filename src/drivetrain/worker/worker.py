@@ -39,7 +39,6 @@ from drivetrain.worker.admission import Admission
 from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.embedding import check_embedding, tokenize_inputs
 from drivetrain.worker.lane import TextThreads
-from drivetrain.worker.measure import count, measure
 from drivetrain.worker.media import MediaLoader
 from drivetrain.worker.metadata import describe
 from drivetrain.worker.pictures import PixelRoom
@@ -505,11 +504,11 @@ class Worker:
         self._runs.discard(run)
         if not self._runs:
             self._all_read.set()
-        count(self._stats, run, error)
+        self._stats.count(run.times, run, error)
         if run.times.prepared is not None:
             self._supervisor.ended(error)
         now = self._memory_now()
-        metrics = measure(run, now, self._memory.add(now))
+        metrics = run.times.metrics(run.usage, now, self._memory.add(now))
         logbook.ended(run, error, metrics)
         return metrics
 

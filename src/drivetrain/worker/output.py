@@ -1,0 +1,166 @@
+"""The output of a request, choice by choice: an engine's tokens in, events out. No engine, no reader, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from drivetrain.core.engine import EngineInfo, IdLogprobs, TokenStep
+from drivetrain.core.events import ChoiceFinished, Delta, Event
+from drivetrain.core.results import Choice, FinishReason, TokenLogprob
+from drivetrain.text.choice import ChoiceText, echo_entries
+from drivetrain.worker.prepare import Prepared
+
+
+@dataclass(slots=True)
+class Collected:
+    """What has been given out of one choice."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finished: ChoiceFinished | None = None
+
+    def take(self, delta: Delta) -> None:
+        self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        if delta.logprobs:
+            self.logprobs += delta.logprobs
+
+    def choice(self, index: int, *, logprobs: bool) -> Choice:
+        finished = self.finished
+        return Choice(
+            index=index,
+            text="".join(self.texts),
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs) if logprobs else None,
+            finish_reason=finished.reason if finished else None,
+            matched_stop=finished.matched_stop if finished else None,
+        )
+
+
+def finish_reasons(choices: Iterable[Collected]) -> list[FinishReason]:
+    """Of those that have ended by themselves."""
+    return [choice.finished.reason for choice in choices if choice.finished is not None]
+
+
+class Output:
+    """Made once the prompt is known. `events` are those that the reader was not given yet.
+
+    `interval` is how many tokens of a choice one delta gathers.
+    """
+
+    def __init__(self, prepared: Prepared, prompt_ids: tuple[int, ...], info: EngineInfo, *, interval: int) -> None:
+        request, tokenizer = prepared.request, info.tokenizer
+        prefix = () if info.encoder_decoder else prompt_ids
+        self.events: list[Event] = []
+        self.num_open = len(request.seeds)
+        """Choices that have not ended."""
+        self._prompt_ids = request.prompt_ids
+        self._prompt_text = prepared.prompt_text
+        self._echoed = 0
+        self._tokenizer = tokenizer
+        self._interval = interval
+        self._waiting: dict[int, Delta] = {}
+        self._wants_logprobs = request.logprobs is not None or request.prompt_logprobs is not None
+        self._collected = [Collected() for _ in request.seeds]
+        self._choices = [
+            ChoiceText(
+                index,
+                tokenizer=tokenizer,
+                detokenizer=tokenizer.detokenizer(prefix),
+                rules=prepared.rules,
+                logprobs=request.logprobs is not None,
+                offset=len(prepared.prompt_text),
+            )
+            for index in range(self.num_open)
+        ]
+        if request.prompt_logprobs is None:
+            self._echo(prepared.prompt_text)
+
+    def take(self, step: TokenStep) -> int:
+        """How many of its tokens belong to the answer: none of a choice that has ended."""
+        choice = self._choices[step.index]
+        if choice.finished:
+            return 0
+        before = choice.num_tokens
+        delta = choice.feed(step.token_ids, step.logprobs, step.pieces)
+        if delta is not None:
+            self._give(delta)
+        if step.reason is not None and (rest := choice.finish(step.reason)) is not None:
+            self._give(rest)
+        if choice.finished is not None:
+            self._finish(choice.finished)
+        return choice.num_tokens - before
+
+    def spell_prompt(self, logprobs: Sequence[IdLogprobs]) -> Iterator[TokenLogprob]:
+        """The entries of an echoed prompt, one by one."""
+        return echo_entries(self._tokenizer, self._prompt_text, self._prompt_ids, logprobs)
+
+    def take_echo(self, entries: tuple[TokenLogprob, ...], end: int | None) -> None:
+        """Entries of the prompt, in order, and where in the text those after them begin."""
+        self._echo(self._prompt_text[self._echoed : end], entries)
+        self._echoed = end or 0
+
+    def flush(self) -> None:
+        """Give out what waits for its neighbours."""
+        for index in list(self._waiting):
+            self._flush(index)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing came of the request yet."""
+        return not self.num_tokens and not any(choice.texts or choice.finished for choice in self._collected)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self._choices)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        logprobs = self._wants_logprobs
+        return tuple(collected.choice(i, logprobs=logprobs) for i, collected in enumerate(self._collected))
+
+    @property
+    def finish_reasons(self) -> list[FinishReason]:
+        return finish_reasons(self._collected)
+
+    def _finish(self, finished: ChoiceFinished) -> None:
+        self._flush(finished.index)
+        self._collected[finished.index].finished = finished
+        self.events.append(finished)
+        self.num_open -= 1
+
+    def _give(self, delta: Delta) -> None:
+        """Send a delta, or gather it with its neighbours."""
+        if not self._waiting and len(delta.token_ids) >= self._interval:
+            self._send(delta)
+            return
+        waiting = self._waiting.pop(delta.index, None)
+        if waiting is not None:
+            delta = _joined(waiting, delta)
+        if len(delta.token_ids) < self._interval:
+            self._waiting[delta.index] = delta
+        else:
+            self._send(delta)
+
+    def _flush(self, index: int) -> None:
+        waiting = self._waiting.pop(index, None)
+        if waiting is not None:
+            self._send(waiting)
+
+    def _send(self, delta: Delta) -> None:
+        self._collected[delta.index].take(delta)
+        self.events.append(delta)
+
+    def _echo(self, text: str, logprobs: tuple[TokenLogprob, ...] | None = None) -> None:
+        if text or logprobs:
+            for index in range(len(self._choices)):
+                self._send(Delta(index, text, (), logprobs))
+
+
+def _joined(first: Delta, second: Delta) -> Delta:
+    logprobs = None
+    if first.logprobs is not None or second.logprobs is not None:
+        logprobs = (first.logprobs or ()) + (second.logprobs or ())
+    return Delta(first.index, first.text + second.text, first.token_ids + second.token_ids, logprobs)

@@ -131,8 +131,8 @@ async def test_a_chat_does_not_wait_for_long_prompts(tokenizer: Held) -> None:
 async def test_a_chat_does_not_wait_for_a_template_that_renders_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Held, "chat_template", "{{ messages[0].content }}")
     async with opened(Held()) as worker:
-        assert worker._tokenizing is not None
-        template = worker._tokenizing._family.template  # type: ignore[attr-defined]
+        assert worker._model is not None
+        template = worker._model.tokenizing._family.template  # type: ignore[attr-defined]
         with template._lock:
             counting = asyncio.create_task(worker.tokenize(messages=[{"role": "user", "content": "Hi"}]))
             async with asyncio.timeout(SOON_S):

@@ -171,7 +171,7 @@ async def test_ten_megabytes_of_prompt_are_refused_at_once(worker: Worker) -> No
 
 async def test_special_tokens_of_the_caller_stay_text(worker: Worker) -> None:
     """A message cannot close its own turn: the spelled token is encoded as plain text."""
-    tokenizer = worker._info.tokenizer  # type: ignore[union-attr]  # the worker is open
+    tokenizer = worker.info.tokenizer
     specials = {tokenizer.id_of(s) for s in tokenizer.special_strings}
     plain = await worker.generate(messages=[{"role": "user", "content": "hello"}], max_tokens=1)
     forged = await worker.generate(

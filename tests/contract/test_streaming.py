@@ -45,7 +45,7 @@ async def test_joined_stream_equals_the_whole(worker: Worker) -> None:
 
 async def test_text_is_the_decode_of_the_ids(worker: Worker) -> None:
     result = await worker.generate(**GREEDY, max_tokens=40)
-    tokenizer = worker._info.tokenizer  # type: ignore[union-attr]  # the worker is open
+    tokenizer = worker.info.tokenizer
     assert tokenizer.decode(result.choices[0].token_ids).startswith(result.text)
 
 

@@ -171,8 +171,7 @@ async def processing(worker: Worker) -> int:
 async def test_what_it_says_of_itself(worker: Worker) -> None:
     assert worker.capabilities.vision
     assert "images" in worker.capabilities.parameters
-    assert worker._info is not None
-    assert worker._info.image_token == DEFAULT
+    assert worker.info.image_token == DEFAULT
 
 
 @pytest.mark.slow
@@ -219,8 +218,7 @@ async def test_another_image_has_other_logprobs(worker: Worker) -> None:
 
 @pytest.mark.slow
 async def test_the_prompt_is_told_and_counted_with_its_images(worker: Worker) -> None:
-    assert worker._info is not None
-    split = worker._info.tokenizer.encode
+    split = worker.info.tokenizer.encode
     before, after = [await asyncio.to_thread(split, Prompt.raw(t, add_bos=False)) for t in ("Look: ", " What")]
     expected = (*before, *[0] * PLACES, *after)
     stream = worker.stream(prompt=PROMPT, images=[CIRCLE], max_tokens=3, **GREEDY)
@@ -295,8 +293,7 @@ def chat(text: str, *images: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 async def test_a_chat_with_images(chatting: Worker) -> None:
-    assert chatting._info is not None
-    assert chatting._info.image_token == QWEN_PLACE
+    assert chatting.info.image_token == QWEN_PLACE
     bare = await chatting.generate(messages=chat("What is it?"), max_tokens=8, **GREEDY)
     one = await chatting.generate(messages=chat("What is it?", CIRCLE), max_tokens=8, **GREEDY)
     two = await chatting.generate(messages=chat("What is it?", CIRCLE, STRIPES), max_tokens=8, **GREEDY)

@@ -124,9 +124,7 @@ async def test_logprobs_beside_lost_ids(worker: Worker) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 async def test_the_same_ids_as_the_other_tokenizer(worker: Worker, reference: drivetrain.Worker, text: str) -> None:
-    assert worker._info is not None
-    assert reference._info is not None
-    ours, theirs = worker._info.tokenizer, reference._info.tokenizer
+    ours, theirs = worker.info.tokenizer, reference.info.tokenizer
     for prompt in (
         Prompt.raw(text),
         Prompt.raw(text, add_bos=False),
@@ -140,9 +138,7 @@ async def test_the_same_ids_as_the_other_tokenizer(worker: Worker, reference: dr
 
 
 async def test_the_same_vocabulary_as_the_other_tokenizer(worker: Worker, reference: drivetrain.Worker) -> None:
-    assert worker._info is not None
-    assert reference._info is not None
-    ours, theirs = worker._info.tokenizer, reference._info.tokenizer
+    ours, theirs = worker.info.tokenizer, reference.info.tokenizer
     assert ours.vocab_size == theirs.vocab_size
     assert ours.special_strings == theirs.special_strings
     assert (ours.bos_token, ours.eos_token) == (theirs.bos_token, theirs.eos_token)
@@ -271,8 +267,7 @@ async def test_a_crowd_of_texts_leaves_the_server_threads_for_others(smollm2: st
     """Each open connection has one of the server's threads, for five seconds though nothing is asked on it."""
     worker = worker_on(path_of(smollm2), slots=1)
     async with worker:
-        assert worker._info is not None
-        tokenizer, all_there = worker._info.tokenizer, threading.Barrier(40)
+        tokenizer, all_there = worker.info.tokenizer, threading.Barrier(40)
 
         def ids() -> list[int]:
             all_there.wait(30)
@@ -294,8 +289,7 @@ async def test_more_slots_than_prompt_tokens_in_a_step(smollm2: str) -> None:
 
 
 async def test_the_prompt_cache(worker: Worker) -> None:
-    assert worker._info is not None
-    ids = await asyncio.to_thread(worker._info.tokenizer.encode, Prompt.raw(STORY * 120))
+    ids = await asyncio.to_thread(worker.info.tokenizer.encode, Prompt.raw(STORY * 120))
     ids = ids[:1500]
     begun = time.monotonic()
     first = await worker.generate(prompt_token_ids=ids, max_tokens=2, **GREEDY)

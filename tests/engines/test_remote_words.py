@@ -78,8 +78,7 @@ async def test_a_stop_of_ids_cuts_the_text_at_a_word(tokenizer: Any, said: list[
 
 async def test_decoding_is_the_librarys(tokenizer: Any, said: list[int]) -> None:
     async with speaking(tokenizer, said) as worker:
-        assert worker._info is not None
-        far = worker._info.tokenizer
+        far = worker.info.tokenizer
         assert await asyncio.to_thread(far.decode, said) == HfTokenizer(tokenizer).decode(said)
         assert far.special_strings <= HfTokenizer(tokenizer).special_strings
         assert far.id_of("<|im_end|>") == tokenizer.eos_token_id

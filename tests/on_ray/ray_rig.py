@@ -55,8 +55,7 @@ class RigReplica(Replica):
         return self._rig.idle(self.worker), self._rig.steps(self.worker), len(self.worker._runs)
 
     async def tokenizer(self, name: str, *arguments: Any, **named: Any) -> Any:
-        assert self.worker._info is not None
-        member = getattr(self.worker._info.tokenizer, name)
+        member = getattr(self.worker.info.tokenizer, name)
         return member(*arguments, **named) if callable(member) else member
 
     async def begin_fault(self, at_step: int, error: BaseException) -> None:

@@ -13,7 +13,7 @@ GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True
 
 async def test_a_stop_id_does_not_match_text_that_only_looks_the_same(worker: Worker) -> None:
     free = (await worker.generate(**GREEDY)).choices[0]
-    tokenizer = worker._info.tokenizer  # type: ignore[union-attr]  # the worker is open
+    tokenizer = worker.info.tokenizer
     spelled = [
         i
         for i in range(worker.metadata.vocab_size)

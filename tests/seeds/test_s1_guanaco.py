@@ -55,7 +55,7 @@ async def test_the_length_defaults_to_512(worker: Worker) -> None:
 
 async def test_chat_has_the_human_form_and_the_answer_is_what_follows_the_marker(worker: Worker) -> None:
     result = await worker.generate(messages=[{"role": "user", "content": "Hi"}], max_tokens=8, stop=[])
-    prompt = worker._info.tokenizer.decode(result.prompt_token_ids or ())  # type: ignore[union-attr]  # it is open
+    prompt = worker.info.tokenizer.decode(result.prompt_token_ids or ())
     assert "### Human: Hi" in prompt
     assert prompt.endswith("### Assistant:")
     assert "### Assistant:" not in result.text
@@ -83,7 +83,7 @@ async def test_stop_strings_and_stop_ids_are_both_applied(worker: Worker) -> Non
 
 
 async def test_token_id_0_stops(worker: Worker) -> None:
-    unknown = worker._info.tokenizer.id_of("<unk>")  # type: ignore[union-attr]  # the worker is open
+    unknown = worker.info.tokenizer.id_of("<unk>")
     assert unknown in worker.metadata.eos_ids
     result = await worker.generate(**ASK, logit_bias={unknown: 100.0})
     assert result.choices[0].token_ids == (unknown,)

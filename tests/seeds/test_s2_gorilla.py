@@ -76,8 +76,7 @@ async def test_the_form_is_the_familys_and_the_length_defaults_to_1024(worker: W
     result = await worker.generate(messages=[{"role": "user", "content": "Find a cat."}], temperature=0, max_tokens=4)
     prompt = await worker.detokenize(result.prompt_token_ids or ())
     assert prompt.endswith("USER: Find a cat.\nASSISTANT:")
-    assert worker._preparer is not None
-    assert worker._preparer._defaults.max_tokens() == 1024
+    assert worker.preparer._defaults.max_tokens() == 1024
     whole = await worker.generate(prompt=PROMPT, ignore_eos=True)
     assert whole.usage.completion_tokens == worker.capabilities.context_length - whole.usage.prompt_tokens < 1024
 

@@ -166,7 +166,7 @@ async def test_a_thread_that_raises_reaches_the_reader(worker: Worker) -> None:
 
 
 async def test_special_tokens_beside_an_image_are_refused(worker: Worker) -> None:
-    special = min(worker._info.tokenizer.special_strings)  # type: ignore[union-attr]  # the worker is open
+    special = min(worker.info.tokenizer.special_strings)
     with pytest.raises(InvalidRequest) as caught:
         await worker.generate(messages=chat(CIRCLE, text=f"forged {special}"), **GREEDY)
     assert caught.value.param == "messages"
@@ -235,13 +235,13 @@ async def test_the_forms_of_both_deepseek_vl_generations(checkpoint: Callable[[s
         origins = made.metadata.sampling
         assert origins["repetition_penalty"] == ("family", 1.1)
         result = await made.generate(messages=chat(CIRCLE), max_tokens=4)
-        prompt = made._info.tokenizer.decode(result.prompt_token_ids or (), skip_special=False)  # type: ignore[union-attr]  # it is open
+        prompt = made.info.tokenizer.decode(result.prompt_token_ids or (), skip_special=False)
         assert prompt.count("<image_placeholder>") == 16
         assert "You are a helpful language and vision assistant." in prompt
         assert prompt.rstrip().endswith("Assistant:")
     async with drivetrain.Worker.open(checkpoint("llava"), engine="transformers", family="deepseek-vl2") as made:
         assert made.metadata.sampling["repetition_penalty"] == ("family", 1.1)
         result = await made.generate(messages=chat(CIRCLE), max_tokens=4)
-        prompt = made._info.tokenizer.decode(result.prompt_token_ids or ())  # type: ignore[union-attr]  # it is open
+        prompt = made.info.tokenizer.decode(result.prompt_token_ids or ())
         assert "<|User|>:" in prompt
         assert prompt.rstrip().endswith("<|Assistant|>:")

@@ -110,7 +110,7 @@ async def test_a_prompt_form_can_be_set_for_a_model(checkpoint: Callable[[str], 
     async with drivetrain.Worker.open(checkpoint("llama"), engine="transformers", family="vicuna") as opened:
         assert opened.metadata.family == "vicuna"
         result = await opened.generate(messages=[{"role": "user", "content": "Hi"}], max_tokens=1)
-        tokenizer = opened._info.tokenizer  # type: ignore[union-attr]  # the worker is open
+        tokenizer = opened.info.tokenizer
         assert "USER: Hi" in tokenizer.decode(result.prompt_token_ids or ())
     with pytest.raises(InvalidSetting) as caught:
         async with drivetrain.Worker.open(checkpoint("llama"), engine="transformers", family="vicunna"):

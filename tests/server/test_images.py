@@ -201,9 +201,7 @@ def test_private_addresses_are_not_called(seeing: Served, hosts: tuple[Host, Hos
 @pytest.fixture
 def reachable(seeing: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one address of the test's host counts as public, as a stranger's web server's would."""
-    preparer = seeing.worker._preparer
-    assert preparer is not None
-    fetcher = preparer._media._fetcher
+    fetcher = seeing.worker.preparer._media._fetcher
     monkeypatch.setattr(fetcher, "_address_allowed", lambda address: address == OUR_SIDE or is_public(address))
 
 

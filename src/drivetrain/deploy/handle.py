@@ -6,23 +6,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    DrivetrainError,
-    InvalidRequest,
-    NotReady,
-    Unsupported,
-)
-from drivetrain.core.messages import parse_messages
-from drivetrain.core.parameters import build_request, check
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, InvalidRequest, NotReady, Unsupported
+from drivetrain.core.messages import Message
+from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Embeddings, Result
-from drivetrain.core.stats import Stats, ending
+from drivetrain.core.results import Embeddings
+from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.core.worker import EventSink
 from drivetrain.deploy import wire
@@ -35,7 +28,9 @@ from drivetrain.deploy.words import Words
 from drivetrain.telemetry.ids import id_here
 from drivetrain.worker import logbook
 from drivetrain.worker.embedding import check_embedding
-from drivetrain.worker.stream import EventStream, Reader
+from drivetrain.worker.face import Face
+from drivetrain.worker.stream import cancel_unread
+from drivetrain.worker.tracing import operation_of
 
 T = TypeVar("T")
 
@@ -56,7 +51,7 @@ class Handle(Protocol):
     def options(self, *, stream: bool) -> Any: ...
 
 
-class HandleWorker:
+class HandleWorker(Face):
     """What it counts is what went through this handle: `running` has begun, `waiting` has not, and neither is released.
 
     All methods belong to the event loop that `start` ran on.
@@ -64,7 +59,7 @@ class HandleWorker:
 
     def __init__(self, handle: Handle, name: str, *, host: str = "") -> None:
         """`host` is the address of this machine in the cluster, where replicas bring their events; none: by Ray."""
-        self._name = name
+        super().__init__(name, Stats())
         self._inlet = Inlet(host)
         self._calls: Any = handle
         self._streams: Any = handle.options(stream=True)
@@ -78,7 +73,6 @@ class HandleWorker:
         self._runs: set[HandleRun] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._stats = Stats()
         self._tasks: list[asyncio.Task[None]] = []
 
     # Lifecycle
@@ -133,7 +127,7 @@ class HandleWorker:
             return
         self._said, self._heard = said, time.monotonic()
         self._words.hear(said, self._heard)
-        self._stats.restarts, self._stats.preemptions = self._words.restarts, self._words.preemptions
+        self.stats.restarts, self.stats.preemptions = self._words.restarts, self._words.preemptions
         self._answered.set()
         if self._state is State.LOADING:
             self._state = State.READY
@@ -159,10 +153,7 @@ class HandleWorker:
             await self._answered.wait()
             terms = self._description.terms
             await asyncio.sleep(min(WATCH_S, terms.reader_timeout_s / 4))
-            for run in list(self._runs):
-                unread, idle_s = run.sink.unread, time.monotonic() - run.sink.last_read
-                if unread > terms.max_unread or (unread and idle_s > terms.reader_timeout_s):
-                    run.interrupt(Cancelled(f"the reader left {unread} events unread for {idle_s:.0f} seconds"))
+            cancel_unread(self._runs, max_unread=terms.max_unread, timeout_s=terms.reader_timeout_s)
 
     # What it is
 
@@ -187,13 +178,13 @@ class HandleWorker:
             state=self.state,
             running=begun,
             waiting=len(self._runs) - begun,
-            endings=dict(self._stats.endings),
-            prompt_tokens=self._stats.prompt_tokens,
-            completion_tokens=self._stats.completion_tokens,
+            endings=dict(self.stats.endings),
+            prompt_tokens=self.stats.prompt_tokens,
+            completion_tokens=self.stats.completion_tokens,
             engine_alive=self._state in {State.READY, State.DRAINING} and self._words.engine_alive,
             last_progress_s=max(0.0, time.monotonic() - self._last_progress),
             kv_used=said.kv_used if said is not None else 0.0,
-            preemptions=self._stats.preemptions,
+            preemptions=self.stats.preemptions,
             upstreams=said.upstreams if said is not None else (),
             memory=said.memory if said is not None else (),
         )
@@ -206,42 +197,17 @@ class HandleWorker:
         return max(told if told is not None else self._heard, *moved)
 
     @property
-    def stats(self) -> Stats:
-        return self._stats
-
-    @property
     def _description(self) -> Description:
         if self._said is None:
             raise self._not_ready()
         return self._said
 
-    def _open(self) -> Description:
-        if self._state is not State.READY:
-            raise self._not_ready()
-        return self._description
+    def _serving(self, request_id: str) -> Description:
+        if self._said is None or self._state is not State.READY:
+            raise self._not_ready(request_id)
+        return self._said
 
-    # What it does
-
-    def stream(self, **request: Any) -> EventStream:
-        return self._open_stream(self._build(request))
-
-    def _build(self, request: Mapping[str, Any]) -> GenerateRequest:
-        try:
-            return build_request(request)
-        except DrivetrainError as exc:
-            named = request.get("request_id")
-            self._refused(named if named and isinstance(named, str) else id_here(), exc)
-            raise
-
-    def _refused(self, request_id: str, error: DrivetrainError) -> None:
-        """Of a request that has no run."""
-        error.request_id = request_id
-        self._stats.endings[error.code] += 1
-        logbook.refused(request_id, self._name, error)
-
-    def _open_stream(self, request: GenerateRequest) -> EventStream:
-        reader = Reader()
-        return EventStream(self._admitted(request, reader), reader)
+    # What it does: the rest of it is in `Face`
 
     def submit(self, request: GenerateRequest, sink: EventSink) -> HandleRun:
         run = self._admitted(request, sink)
@@ -257,7 +223,7 @@ class HandleWorker:
             check(request, said.capabilities)
             _refuse_paths(request)
         except DrivetrainError as exc:
-            self._refused(request_id, exc)
+            self._refuse(exc, request_id, operation_of(request), request.trace_context)
             raise
         named, prefix = request.having(request_id=request_id), prefix_of(request)
         run = HandleRun(
@@ -279,84 +245,38 @@ class HandleWorker:
             raise self._not_ready()
         return self._streams.submit.remote(wire.dump_call(request, reply), prefix)
 
-    async def generate(self, **request: Any) -> Result:
-        return await self.complete(self._build(request))
-
-    async def complete(self, request: GenerateRequest) -> Result:
-        async with self._open_stream(request) as stream:
-            while await stream.batch():
-                pass
-            return stream.result()
-
-    async def count_tokens(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> int:
-        return len(await self.tokenize(text, messages=messages))
-
-    async def tokenize(
+    def _tokenize(
         self,
-        text: str | None = None,
+        text: str | None,
+        messages: tuple[Message, ...] | None,
         *,
-        messages: Sequence[Any] | None = None,
-        add_special_tokens: bool | None = None,
-    ) -> list[int]:
-        said = self._open()
-        if (text is None) == (messages is None):
-            raise InvalidRequest("exactly one of a text and messages is needed", param="text")
+        add_special_tokens: bool | None,
+        request_id: str,
+    ) -> Awaitable[list[int]]:
+        limit = self._serving(request_id).terms.timeout_s
         if text is not None and not isinstance(text, str):
             raise InvalidRequest("text must be a string", param="text")
-        parsed = parse_messages(messages) if messages is not None else None
-        asked = (text, parsed, add_special_tokens, id_here())
-        return await self._aside(self._ask(list[int], "tokenize", asked, said.terms.timeout_s), asked[-1], len)
+        return self._ask(list[int], "tokenize", (text, messages, add_special_tokens, request_id), limit)
 
-    async def detokenize(self, ids: Sequence[int]) -> str:
-        limit, request_id = self._open().terms.timeout_s, id_here()
-        asked = self._ask(str, "detokenize", (ids, request_id), limit)
-        return await self._aside(asked, request_id, lambda text: len(ids))
+    def _detokenize(self, ids: Sequence[int], *, request_id: str) -> Awaitable[str]:
+        return self._ask(str, "detokenize", (ids, request_id), self._serving(request_id).terms.timeout_s)
 
-    async def _aside(self, asked: Awaitable[T], request_id: str, num_tokens: Callable[[T], int]) -> T:
-        """What needs no slot is counted and logged as every request is."""
-        began = time.monotonic()
-        error: BaseException | None = None
-        tokens = 0
-        try:
-            made = await asked
-            tokens = num_tokens(made)
-        except BaseException as exc:
-            error = exc
-            if isinstance(exc, DrivetrainError):
-                exc.request_id = request_id
-            raise
-        finally:
-            self._stats.endings[ending(error)] += 1
-            logbook.tokenized(request_id, self._name, error, tokens, time.monotonic() - began)
-        return made
+    def _embed(
+        self, inputs: Any, *, timeout_s: float | None, trace_context: Mapping[str, str] | None, request_id: str
+    ) -> Awaitable[Embeddings]:
+        return self._vectors(self._serving(request_id), inputs, timeout_s, trace_context, request_id)
 
-    async def embed(
+    async def _vectors(
         self,
-        inputs: str | Sequence[str] | Sequence[Sequence[int]],
-        *,
-        timeout_s: float | None = None,
-        trace_context: Mapping[str, str] | None = None,
+        said: Description,
+        inputs: Any,
+        timeout_s: float | None,
+        trace_context: Mapping[str, str] | None,
+        request_id: str,
     ) -> Embeddings:
-        if self._said is None or self._state is not State.READY:
-            raise self._not_ready(id_here())
-        said = self._said
-        made: Embeddings | None = None
-        error: BaseException | None = None
-        request_id, began = id_here(), time.monotonic()
-        try:
-            items = check_embedding(inputs, timeout_s, said.capabilities)
-            asked = (items, timeout_s, trace_context, request_id)
-            made = await self._ask(Embeddings, "embed", asked, timeout_s or said.terms.timeout_s)
-        except BaseException as exc:
-            error = exc
-            if isinstance(exc, DrivetrainError):
-                exc.request_id = request_id
-            raise
-        finally:
-            self._stats.endings[ending(error)] += 1
-            logbook.embedded(request_id, self._name, error, made, time.monotonic() - began)
-        self._stats.prompt_tokens += made.usage.prompt_tokens
-        return made
+        items = check_embedding(inputs, timeout_s, said.capabilities, size=said.metadata.embedding_size)
+        asked = (items, timeout_s, trace_context, request_id)
+        return await self._ask(Embeddings, "embed", asked, timeout_s or said.terms.timeout_s)
 
     async def _ask(self, hint: type[T], method: str, arguments: Any, limit_s: float) -> T:
         """A call with one answer. It goes to another replica when the first one is lost: nobody saw anything of it."""

@@ -98,7 +98,7 @@ class Replica:
     async def describe(self) -> bytes:
         worker, settings = self.worker, self.worker.settings
         terms = Terms(
-            timeout_s=min(settings.timeout_s, settings.max_timeout_s),
+            timeout_s=settings.default_timeout_s,
             drain_s=settings.drain_s,
             reader_timeout_s=settings.reader_timeout_s,
             max_unread=settings.max_unread,

@@ -7,7 +7,10 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
-from drivetrain.core.errors import NotReady, Overloaded
+from drivetrain.core.errors import DeviceLost, DrivetrainError, NotReady, OutOfMemory, Overloaded
+
+ATTEMPTS = 2
+"""Of a request whose engine failed before it gave anything. One that kills its engines costs two of them at most."""
 
 
 class Slot:
@@ -114,6 +117,11 @@ class Admission:
                 retry_after_s=1.0,
             )
         return Ticket(self, future)
+
+    def goes_on(self, slot: Slot, error: DrivetrainError) -> bool:
+        """Whether a request to which this happened may have another engine, which takes the place of the slot's."""
+        failed = not slot.is_good or self.waits_for_engine
+        return failed and not isinstance(error, (OutOfMemory, DeviceLost))
 
     def enter_again(self) -> Ticket:
         """For one whose engine failed before it gave anything: before all who never ran. Raises `NotReady`."""

@@ -1,32 +1,138 @@
-"""What may be embedded: texts or token ids, checked and tokenized."""
+"""One request for vectors, by the rules of one for text: what may be asked, its texts as ids, its one ending."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from drivetrain.core.budget import check_vectors
 from drivetrain.core.capabilities import Capabilities, Limits
 from drivetrain.core.engine import EmbedItem, EngineInfo
-from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
+from drivetrain.core.errors import (
+    Cancelled,
+    ContextOverflow,
+    DeadlineExceeded,
+    DrivetrainError,
+    EngineFailed,
+    InvalidRequest,
+    Unsupported,
+)
 from drivetrain.core.kinds import check_text
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.prompt import Prompt
+from drivetrain.core.results import Embeddings, Usage
+from drivetrain.core.stats import Times
+from drivetrain.worker.admission import ATTEMPTS, Slot
 from drivetrain.worker.lane import LONG_CHARS, TextThreads
 from drivetrain.worker.overflow import refuse_hopeless
+from drivetrain.worker.run import Host
+from drivetrain.worker.tracing import EmbeddingTrace
 
 EmbedInput = str | tuple[int, ...]
 
 TEXTS_A_JOB = 32
 
+_log = logging.getLogger(__name__)
 
-def check_embedding(inputs: Any, timeout_s: float | None, capabilities: Capabilities) -> list[EmbedInput]:
-    """What can be told of a request before it has a place: the texts, or what is wrong with it."""
+
+class Embedding:
+    """Ends by its vectors, an error, its deadline or an interrupt. Its slot is free once the engine lets go of it."""
+
+    def __init__(
+        self, inputs: Sequence[EmbedInput], *, model: str, host: Host, threads: TextThreads, trace: EmbeddingTrace
+    ) -> None:
+        self.times = Times()
+        self._inputs = inputs
+        self._model = model
+        self._host = host
+        self._threads = threads
+        self._trace = trace
+        self._attempts = 1
+        self._outcome: asyncio.Future[Embeddings] = asyncio.get_running_loop().create_future()
+        self.work = asyncio.create_task(self._work(), name="drivetrain-embed")
+        self.work.add_done_callback(self._settle)
+
+    async def vectors(self, timeout_s: float) -> Embeddings:
+        """Returns or raises once the engine has let go of it, or was given up."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(self._outcome)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the embeddings were not done within {timeout_s:g} seconds") from None
+        finally:
+            self.work.cancel()
+            await asyncio.wait({self._outcome})
+            if self.times.admitted is not None:
+                self._host.stats.request_s.observe(time.monotonic() - self.times.entered)
+
+    def interrupt(self, error: DrivetrainError) -> None:
+        """End it from outside, at once and without waiting. Nothing happens if it has ended."""
+        if not self._outcome.done():
+            self._outcome.set_exception(error)
+
+    @property
+    def may_start_again(self) -> bool:
+        return not self._outcome.done() and self._attempts < ATTEMPTS
+
+    def _settle(self, work: asyncio.Task[Embeddings]) -> None:
+        if work.cancelled():
+            self.interrupt(Cancelled("the request was cancelled"))
+        elif (error := work.exception()) is not None:
+            if not self._outcome.done():
+                self._outcome.set_exception(error)
+        elif not self._outcome.done():
+            self._outcome.set_result(work.result())
+
+    async def _work(self) -> Embeddings:
+        admission, enter = self._host.admission, self._host.admission.enter
+        while True:
+            self._trace.phase("queue")
+            slot = await enter().wait()
+            try:
+                return await self._on(slot)
+            except (EngineFailed, Cancelled) as exc:
+                if not self.may_start_again or not admission.goes_on(slot, exc):
+                    raise
+                _log.warning("embeddings start again on another engine: %s", exc.message)
+            finally:
+                slot.release()
+            self._host.engine_failed()
+            self._attempts += 1
+            self.times.admitted, enter = None, admission.enter_again
+
+    async def _on(self, slot: Slot) -> Embeddings:
+        """On the engine that the slot is for."""
+        host, trace, times = self._host, self._trace, self.times
+        engine, info = host.engine, host.info
+        times.admitted = time.monotonic()
+        if self._attempts == 1:
+            host.stats.queue_s.observe(times.admitted - times.entered)
+        trace.phase("prepare")
+        items = await tokenize_inputs(self._inputs, info, trace.context, self._threads)
+        if not slot.is_good:
+            raise EngineFailed("the engine failed while the texts were prepared")
+        trace.phase("embed")
+        vectors = await engine.embed(items)
+        return Embeddings(self._model, tuple(vectors), Usage(prompt_tokens=sum(len(item.token_ids) for item in items)))
+
+
+def check_embedding(
+    inputs: Any, timeout_s: float | None, capabilities: Capabilities, *, size: int | None
+) -> list[EmbedInput]:
+    """What can be told of a request before it has a place: the texts, or what is wrong with it.
+
+    `size` is how many numbers a vector has; None where nobody knows.
+    """
     if not capabilities.embeddings:
         raise Unsupported("this model gives no embeddings", param="input")
     items = embed_inputs(inputs, capabilities.limits)
     if timeout_s is not None:
         PARAMETERS["timeout_s"].kind.judge("timeout_s", timeout_s)
+    check_vectors(len(items), size, capabilities.limits)
     return items
 
 

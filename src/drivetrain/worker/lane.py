@@ -22,6 +22,12 @@ LONG_CHARS = 20_000
 
 RETRY_AFTER_S = 5.0
 
+COMPUTING = 2
+"""Threads that prepare requests. More would only take the interpreter from one another."""
+
+ASKING = 16
+"""The same where another process or machine splits the texts, and the threads wait for it."""
+
 
 class Lane:
     """All methods belong to one event loop."""
@@ -59,9 +65,13 @@ class Lane:
 
 
 class TextThreads:
-    """All of a worker's, from its first engine to its last. `num_prompts` short prompts are prepared at once."""
+    """All of a worker's, from its first engine to its last.
 
-    def __init__(self, *, num_prompts: int, max_waiting: int) -> None:
+    `waits` is whether its tokenizer asks somebody else, for `at_once` requests at a time.
+    """
+
+    def __init__(self, *, waits: bool, at_once: int, max_waiting: int) -> None:
+        num_prompts = max(COMPUTING, min(ASKING, at_once)) if waits else COMPUTING
         self.prompts = _threads(num_prompts, "prepare")
         self.long_prompts = _threads(1, "prepare-long")
         self.aside = Lane("aside", max_waiting=max_waiting)

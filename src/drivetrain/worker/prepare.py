@@ -121,11 +121,8 @@ class Preparer:
 
     def _render(self, request: GenerateRequest) -> Prompt | None:
         if request.messages is not None:
-            return self._rendered(request.messages)
+            return rendered(self._family, request.messages)
         return None if request.prompt is None else Prompt.raw(request.prompt)
-
-    def _rendered(self, messages: tuple[Message, ...]) -> Prompt:
-        return replace(self._family.render(messages), messages=messages)
 
     def _prompt_text(self, prompt: Prompt | None, fitted: Fitted) -> str:
         if prompt is not None and not fitted.truncated:
@@ -224,6 +221,10 @@ class Preparer:
         }
         for name, ids in named.items():
             check_known(ids, self._info.vocab_size, name)
+
+
+def rendered(family: Family, messages: tuple[Message, ...]) -> Prompt:
+    return replace(family.render(messages), messages=messages)
 
 
 def _chars(request: GenerateRequest) -> int:

@@ -11,19 +11,16 @@ from dataclasses import replace
 from typing import Protocol
 
 from drivetrain.core.engine import Engine, EngineInfo, IdLogprobs, PromptStep, RequestHandle, Step, TokenStep
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
 from drivetrain.core.events import Finished, Started
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, TokenLogprob, Usage
 from drivetrain.core.stats import Stats, Times
 from drivetrain.core.worker import EventSink
-from drivetrain.worker.admission import Admission, Slot, Ticket
+from drivetrain.worker.admission import ATTEMPTS, Admission, Slot, Ticket
 from drivetrain.worker.echo import EchoFirst
 from drivetrain.worker.output import Output
 from drivetrain.worker.prepare import Prepared, Preparer
-
-ATTEMPTS = 2
-"""Of a request whose engine failed before it gave a token. One that kills its engines costs two of them at most."""
 
 _log = logging.getLogger(__name__)
 
@@ -213,9 +210,7 @@ class Run:
     def _start_again(self, error: EngineFailed) -> bool:
         """On the engine that takes the place of one that failed, before all who wait for their first; else False."""
         slot, admission = self._slot, self._host.admission
-        if isinstance(error, (OutOfMemory, DeviceLost)) or slot is None or not self.may_start_again:
-            return False
-        if slot.is_good and not admission.waits_for_engine:
+        if slot is None or not self.may_start_again or not admission.goes_on(slot, error):
             return False
         _log.warning("%s starts again on another engine: %s", self.request_id, error.message)
         slot.release()

@@ -109,6 +109,11 @@ class Settings:
     max_timeout_s: float = setting(_LIMIT["max_timeout_s"], Group.LIMITS, "the longest timeout a request may ask for")
 
     @property
+    def default_timeout_s(self) -> float:
+        """Of a request that names none."""
+        return min(self.timeout_s, self.max_timeout_s)
+
+    @property
     def limits(self) -> Limits:
         return Limits(**{f.name: getattr(self, f.name) for f in fields(Limits)})
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from drivetrain.core.errors import DrivetrainError
+from drivetrain.core.errors import Cancelled, DrivetrainError
 from drivetrain.core.events import Event
 from drivetrain.core.results import Result
-from drivetrain.core.worker import Submission
+from drivetrain.core.worker import EventSink, Submission
 
 
 class Readable(Submission, Protocol):
@@ -22,6 +22,23 @@ class Readable(Submission, Protocol):
     def forget(self) -> None:
         """From any thread."""
         ...
+
+
+class Read(Protocol):
+    """A request whose events somebody reads."""
+
+    @property
+    def sink(self) -> EventSink: ...
+
+    def interrupt(self, error: DrivetrainError) -> None: ...
+
+
+def cancel_unread(runs: Iterable[Read], *, max_unread: int, timeout_s: float) -> None:
+    """End those whose readers have stopped reading, so that nobody's slow client holds a slot."""
+    for run in list(runs):
+        unread, idle_s = run.sink.unread, time.monotonic() - run.sink.last_read
+        if unread > max_unread or (unread and idle_s > timeout_s):
+            run.interrupt(Cancelled(f"the reader left {unread} events unread for {idle_s:.0f} seconds"))
 
 
 class Reader:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo
-from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.errors import DeadlineExceeded, InvalidRequest, Unsupported
 from drivetrain.core.kinds import String
 from drivetrain.core.messages import Message
 from drivetrain.core.prompt import Prompt
 from drivetrain.families.base import Family
 from drivetrain.worker.lane import TextThreads
+from drivetrain.worker.prepare import rendered
+
+T = TypeVar("T")
 
 IDS_A_LOOK = 10_000
 """Ids that are judged before other threads have their turn."""
 
 
 class Tokenizing:
-    def __init__(self, *, info: EngineInfo, capabilities: Capabilities, family: Family, threads: TextThreads) -> None:
+    """`timeout_s` is what each may take."""
+
+    def __init__(
+        self, *, info: EngineInfo, capabilities: Capabilities, family: Family, threads: TextThreads, timeout_s: float
+    ) -> None:
         self._info = info
         self._limits = capabilities.limits
         self._family = family
         self._threads = threads
+        self._timeout_s = timeout_s
 
     async def tokenize(
         self, messages: tuple[Message, ...] | None, text: str | None, *, add_special_tokens: bool | None = None
@@ -36,23 +46,26 @@ class Tokenizing:
         self._at_most(chars, "characters", "text")
 
         def work() -> list[int]:
-            prompt = Prompt.raw(text or "") if messages is None else self._rendered(messages)
+            prompt = Prompt.raw(text or "") if messages is None else rendered(self._family, messages)
             add_bos = prompt.add_bos if add_special_tokens is None else add_special_tokens
             return self._info.tokenizer.encode(replace(prompt, add_bos=add_bos))
 
-        (ids,) = await self._threads.lane(chars).run([work])
-        return ids
+        return await self._on_lane(chars, work)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         self._refuse_ids("tokens")
         if not isinstance(ids, (list, tuple)):
             raise self._no_ids()
         self._at_most(len(ids), "ids", "tokens")
-        (text,) = await self._threads.lane(len(ids)).run([lambda: self._decode(ids)])
-        return text
+        return await self._on_lane(len(ids), lambda: self._decode(ids))
 
-    def _rendered(self, messages: tuple[Message, ...]) -> Prompt:
-        return replace(self._family.render(messages), messages=messages)
+    async def _on_lane(self, size: int, work: Callable[[], T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                (made,) = await self._threads.lane(size).run([work])
+        except TimeoutError:
+            raise DeadlineExceeded(f"the text was not done within {self._timeout_s:g} seconds") from None
+        return made
 
     def _decode(self, ids: Sequence[int]) -> str:
         known = self._info.vocab_size

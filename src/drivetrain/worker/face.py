@@ -1,0 +1,175 @@
+"""What is asked of a worker, by keyword: the same for one here and for one behind a handle."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from drivetrain.core.errors import DrivetrainError, InvalidRequest
+from drivetrain.core.messages import Message, parse_messages
+from drivetrain.core.parameters import build_request
+from drivetrain.core.request import GenerateRequest
+from drivetrain.core.results import Embeddings, Result
+from drivetrain.core.stats import Stats, ending
+from drivetrain.core.worker import EventSink
+from drivetrain.telemetry.genai import Operation
+from drivetrain.telemetry.ids import id_here
+from drivetrain.telemetry.tracing import NoTracer, Tracer
+from drivetrain.worker import logbook
+from drivetrain.worker.stream import EventStream, Readable, Reader
+from drivetrain.worker.tracing import Traces
+
+T = TypeVar("T")
+
+
+class Face(ABC):
+    """Each request is counted and logged once, as it ends, also one that is refused before there is a run for it."""
+
+    def __init__(self, name: str, stats: Stats, tracer: Tracer | None = None) -> None:
+        self._name = name
+        self.stats = stats
+        self._traces = Traces(tracer or NoTracer(), name)
+
+    # What each kind of worker does in its own way. All of it raises at once what can be told without work.
+
+    @abstractmethod
+    def _admitted(self, request: GenerateRequest, sink: EventSink) -> Readable:
+        """A request that is taken, and has not begun."""
+
+    @abstractmethod
+    def _tokenize(
+        self,
+        text: str | None,
+        messages: tuple[Message, ...] | None,
+        *,
+        add_special_tokens: bool | None,
+        request_id: str,
+    ) -> Awaitable[list[int]]: ...
+
+    @abstractmethod
+    def _detokenize(self, ids: Sequence[int], *, request_id: str) -> Awaitable[str]: ...
+
+    @abstractmethod
+    def _embed(
+        self, inputs: Any, *, timeout_s: float | None, trace_context: Mapping[str, str] | None, request_id: str
+    ) -> Awaitable[Embeddings]: ...
+
+    # Answers
+
+    def stream(self, **request: Any) -> EventStream:
+        """The events of one answer; see `core/parameters.py` for what may be asked.
+
+        A request that cannot be honoured raises here, at once; the work begins with the first event awaited.
+
+            async for event in worker.stream(messages=[...], max_tokens=64): ...
+        """
+        return self._open(self._build(request))
+
+    async def generate(self, **request: Any) -> Result:
+        """The whole answer at once; the same text as the joined stream."""
+        return await self.complete(self._build(request))
+
+    async def complete(self, request: GenerateRequest) -> Result:
+        async with self._open(request) as stream:
+            while await stream.batch():
+                pass
+            return stream.result()
+
+    def _build(self, request: Mapping[str, Any]) -> GenerateRequest:
+        try:
+            return build_request(request)
+        except DrivetrainError as exc:
+            operation = Operation.CHAT if "messages" in request else Operation.TEXT_COMPLETION
+            named = request.get("request_id")
+            request_id = named if named and isinstance(named, str) else id_here()
+            self._refuse(exc, request_id, operation, request.get("trace_context"))
+            raise
+
+    def _open(self, request: GenerateRequest) -> EventStream:
+        reader = Reader()
+        return EventStream(self._admitted(request, reader), reader)
+
+    def _refuse(
+        self, error: DrivetrainError, request_id: str, operation: Operation, parent: Mapping[str, str] | None
+    ) -> None:
+        """The ending of a request that has no run."""
+        error.request_id = request_id
+        self._traces.refuse(operation, error, parent)
+        self.stats.endings[error.code] += 1
+        logbook.refused(request_id, self._name, error)
+
+    # Tokens and vectors
+
+    async def count_tokens(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> int:
+        """How many tokens a prompt has, or a chat once it is rendered."""
+        return len(await self.tokenize(text, messages=messages))
+
+    async def tokenize(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[Any] | None = None,
+        add_special_tokens: bool | None = None,
+    ) -> list[int]:
+        """The ids of a prompt, or of a chat once it is rendered.
+
+        `add_special_tokens` is whether the tokenizer adds its own around the text, such as a BOS. None: as for an
+        answer, which is yes for a prompt, and what its prompt form says for a chat.
+        """
+        if (text is None) == (messages is None):
+            raise InvalidRequest("exactly one of a text and messages is needed", param="text")
+        parsed = parse_messages(messages) if messages is not None else None
+        request_id = id_here()
+        work = self._tokenize(text, parsed, add_special_tokens=add_special_tokens, request_id=request_id)
+
+        def log(ids: list[int] | None, error: BaseException | None, seconds: float) -> None:
+            logbook.tokenized(request_id, self._name, error, len(ids or ()), seconds)
+
+        return await self._noted(work, request_id, log)
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included by name."""
+        request_id = id_here()
+        work = self._detokenize(ids, request_id=request_id)
+
+        def log(text: str | None, error: BaseException | None, seconds: float) -> None:
+            logbook.tokenized(request_id, self._name, error, 0 if text is None else len(ids), seconds)
+
+        return await self._noted(work, request_id, log)
+
+    async def embed(
+        self,
+        inputs: str | Sequence[str] | Sequence[Sequence[int]],
+        *,
+        timeout_s: float | None = None,
+        trace_context: Mapping[str, str] | None = None,
+    ) -> Embeddings:
+        """A unit vector for each text (or list of token ids). How it is pooled stands in `metadata.pooling`."""
+        request_id = id_here()
+        work = self._embed(inputs, timeout_s=timeout_s, trace_context=trace_context, request_id=request_id)
+
+        def log(made: Embeddings | None, error: BaseException | None, seconds: float) -> None:
+            logbook.embedded(request_id, self._name, error, made, seconds)
+
+        made = await self._noted(work, request_id, log)
+        self.stats.prompt_tokens += made.usage.prompt_tokens
+        return made
+
+    async def _noted(
+        self, work: Awaitable[T], request_id: str, log: Callable[[T | None, BaseException | None, float], None]
+    ) -> T:
+        """What it comes to; its one ending is told here."""
+        began = time.monotonic()
+        try:
+            made = await work
+        except BaseException as exc:
+            if isinstance(exc, DrivetrainError):
+                exc.request_id = request_id
+            self.stats.endings[ending(exc)] += 1
+            log(None, exc, time.monotonic() - began)
+            raise
+        self.stats.endings[ending(None)] += 1
+        log(made, None, time.monotonic() - began)
+        return made

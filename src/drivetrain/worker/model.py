@@ -1,0 +1,110 @@
+"""A model that an engine has loaded: what its requests need of it, and what a worker says about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.engine import EngineInfo
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.request import Overflow
+from drivetrain.core.status import Metadata
+from drivetrain.families.choose import Chosen, choose
+from drivetrain.worker.defaults import Defaults
+from drivetrain.worker.lane import TextThreads
+from drivetrain.worker.media import MediaLoader
+from drivetrain.worker.prepare import Preparer
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.tokenizing import Tokenizing
+
+
+def declared(info: EngineInfo, settings: Settings) -> Capabilities:
+    """Those of the engine, within what the settings allow."""
+    concurrency = info.capabilities.max_concurrency
+    if settings.max_running is not None:
+        concurrency = min(settings.max_running, concurrency)
+    return replace(info.capabilities, max_concurrency=max(1, concurrency), limits=settings.limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """It goes with its engine: another one makes another."""
+
+    info: EngineInfo
+    capabilities: Capabilities
+    metadata: Metadata
+    preparer: Preparer
+    tokenizing: Tokenizing
+
+    @classmethod
+    def of(cls, name: str, info: EngineInfo, settings: Settings, *, threads: TextThreads, media: MediaLoader) -> Self:
+        capabilities, chosen = declared(info, settings), _choose(name, info, settings)
+        ends = {i for token in chosen.end_of_turn if (i := info.tokenizer.id_of(token)) is not None}
+        eos_ids = info.eos_ids | ends
+        family = {**chosen.family.sampling, **_stated(max_tokens=chosen.family.max_tokens)}
+        layers = [("settings", settings.sampling), ("generation_config", info.default_sampling), ("family", family)]
+        defaults = Defaults(layers, capabilities.parameters)
+        return cls(
+            info=info,
+            capabilities=capabilities,
+            metadata=_describe(name, info, chosen, eos_ids, defaults),
+            preparer=Preparer(
+                info=info,
+                capabilities=capabilities,
+                family=chosen.family,
+                eos_ids=eos_ids,
+                defaults=defaults,
+                overflow=_overflow(settings.overflow),
+                media=media,
+                threads=threads,
+            ),
+            tokenizing=Tokenizing(
+                info=info,
+                capabilities=capabilities,
+                family=_choose(name, info, settings).family,
+                threads=threads,
+                timeout_s=settings.default_timeout_s,
+            ),
+        )
+
+
+def _choose(name: str, info: EngineInfo, settings: Settings) -> Chosen:
+    """Made anew for each that renders: a template renders one chat at a time, and no answer waits for others."""
+    return choose(explicit=settings.family, tokenizer=info.tokenizer, architecture=info.architecture, name=name)
+
+
+def _stated(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _overflow(text: str) -> Overflow:
+    try:
+        return Overflow(text)
+    except ValueError:
+        known = ", ".join(Overflow)
+        raise InvalidSetting(f"overflow is {text!r}; it must be one of {known}", param="overflow") from None
+
+
+def _describe(name: str, info: EngineInfo, chosen: Chosen, eos_ids: frozenset[int], defaults: Defaults) -> Metadata:
+    roles = chosen.family.roles
+    return Metadata(
+        name=name,
+        engine=info.engine,
+        architecture=info.architecture,
+        device=info.device,
+        dtype=info.dtype,
+        context_length=info.capabilities.context_length,
+        vocab_size=info.vocab_size,
+        family=chosen.family.name,
+        family_why=chosen.why,
+        roles={"system": roles.system, "user": roles.user, "assistant": roles.assistant},
+        separator=chosen.family.separator,
+        stop=chosen.family.stop,
+        eos_ids=tuple(sorted(eos_ids)),
+        embedding_size=info.embedding_size,
+        pooling=info.pooling,
+        sampling=defaults.origins,
+        notes=info.notes,
+        versions=dict(info.versions),
+    )

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivetrain.core.messages import ImagePart, Message, TextPart
-from drivetrain.core.prompt import Prompt, Segment
+from drivetrain.core.prompt import Prompt, Segment, apart, forged, own_specials
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.families import registry
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.hf_tokenizer import HfTokenizer
-from drivetrain.text.spans import apart, forged, own_specials
 from drivetrain.text.templates import ChatTemplate
 from tiny import tokenizers as made
 

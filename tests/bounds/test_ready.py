@@ -56,7 +56,7 @@ LOST = (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drivetrain.worker.worker.WATCH_INTERVAL_S", 0.02)
-    monkeypatch.setattr("drivetrain.worker.backoff.FIRST_S", 0.05)
+    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 0.05)
 
 
 async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:

@@ -21,7 +21,7 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import Cancelled, ContextOverflow
 from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt, Segment
-from drivetrain.core.wanted import Wanted
+from drivetrain.core.tokenizer import Wanted
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.engines.llamacpp.host import SPLITS
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit
@@ -204,13 +204,18 @@ def silent_server() -> Iterator[tuple[int, list[socket.socket], threading.Event]
             thread.join(10)
 
 
+def _for(wanted: Wanted, work: Callable[[], Any]) -> Any:
+    with wanted.here():
+        return work()
+
+
 def test_who_has_left_leaves_the_thread_and_no_more_is_asked_at_a_time() -> None:
     """The server goes on with what it has, so its place is taken until it has answered."""
     with silent_server() as (port, connections, answering), ThreadPoolExecutor(2 * SPLITS) as threads:
         split = ServerSplit("127.0.0.1", port, "key")
 
         def ask(wanted: Wanted) -> Any:
-            return threads.submit(wanted.run, lambda: split("text", specials=True))
+            return threads.submit(_for, wanted, lambda: split("text", specials=True))
 
         left = [Wanted() for _ in range(SPLITS + 2)]
         asked = [ask(one) for one in left]
@@ -263,7 +268,7 @@ def test_a_template_stops_too() -> None:
     )
     wanted = Wanted()
     with ThreadPoolExecutor(1) as threads:
-        work = threads.submit(wanted.run, lambda: template.render([Message("user", (TextPart("x"),))]))
+        work = threads.submit(_for, wanted, lambda: template.render([Message("user", (TextPart("x"),))]))
         wanted.over = True
         assert isinstance(work.exception(20), Cancelled)
 

@@ -20,8 +20,8 @@ from drivetrain.worker.worker import Worker
 from server.serving import Served, serving
 
 SOURCE = str(Path(drivetrain.__file__).parent) + "/"
-MOST_HOPS = 12
-MOST_IN = 50
+MOST_HOPS = 11
+MOST_IN = 42
 MOST_OUT = 14
 """Lower them when you can; a change that needs a higher one makes the way longer for everybody who reads it."""
 

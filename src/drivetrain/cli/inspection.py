@@ -21,8 +21,8 @@ from drivetrain.families.choose import Chosen, choose
 from drivetrain.families.registry import names as family_names
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
-from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.settings import Settings
+from drivetrain.worker.settle import Defaults
 
 SAMPLE = (
     Message("user", (TextPart("Hello"),)),

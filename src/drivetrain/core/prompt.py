@@ -1,9 +1,13 @@
-"""A rendered prompt: text whose every span is known to be ours or the caller's."""
+"""A rendered prompt: text whose every span is known to be ours or the caller's, and where it spells special tokens."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
 
 from drivetrain.core.messages import Message
 
@@ -48,3 +52,70 @@ class Prompt:
             else:
                 merged.append(segment)
         return Prompt(tuple(merged), add_bos)
+
+
+def find_specials(text: str, specials: frozenset[str]) -> list[tuple[int, int]]:
+    """The (start, end) of each spelling in order, none overlapping; of two at one place, the longer."""
+    pattern = _pattern(specials - {""})
+    return [match.span() for match in pattern.finditer(text)] if pattern else []
+
+
+def own_specials(prompt: Prompt, specials: frozenset[str]) -> list[tuple[int, int]]:
+    """Those that are spelled wholly in our own words: the only ones that count."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    for literal, run in groupby(prompt.segments, key=lambda segment: segment.literal):
+        text = "".join(segment.text for segment in run)
+        if not literal:
+            found += [(at + start, at + end) for start, end in find_specials(text, specials)]
+        at += len(text)
+    return found
+
+
+def apart(prompt: Prompt, specials: frozenset[str]) -> list[tuple[str, bool]]:
+    """The text in order, cut at the special tokens that are our own, which are marked. Nothing else in it is one."""
+    text, parts, at = prompt.text, list[tuple[str, bool]](), 0
+    for start, end in own_specials(prompt, specials):
+        parts += [(text[at:start], False), (text[start:end], True)]
+        at = end
+    return [part for part in (*parts, (text[at:], False)) if part[0]]
+
+
+def forged(prompt: Prompt, specials: frozenset[str]) -> str | None:
+    """The first spelling that is the caller's, if only in part and wherever it begins: for a text that somebody else
+    will split as a whole, by rules that are not known here."""
+    pattern = _overlapping(specials - {""}) if any(segment.literal for segment in prompt.segments) else None
+    if pattern is None:
+        return None
+    literal = "".join(("1" if segment.literal else "0") * len(segment.text) for segment in prompt.segments)
+    found = (match.span(1) for match in pattern.finditer(prompt.text))
+    return next((prompt.text[start:end] for start, end in found if "1" in literal[start:end]), None)
+
+
+@lru_cache(maxsize=64)
+def _overlapping(specials: frozenset[str]) -> re.Pattern[str] | None:
+    pattern = _pattern(specials)
+    return pattern and re.compile(f"(?=({pattern.pattern}))")
+
+
+@lru_cache(maxsize=64)
+def _pattern(specials: frozenset[str]) -> re.Pattern[str] | None:
+    """Shaped as a trie, so that the work on a text does not grow with the number of spellings."""
+    if not specials:
+        return None
+    root: dict[str, Any] = {}
+    for special in specials:
+        node = root
+        for char in special:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return re.compile(_branch(root))
+
+
+def _branch(node: dict[str, Any]) -> str:
+    """What may follow; where a spelling ends here, the rest is optional and taken if it is there."""
+    parts = [re.escape(char) + _branch(after) for char, after in sorted(node.items()) if char]
+    if not parts:
+        return ""
+    whole = parts[0] if len(parts) == 1 and "" not in node else f"(?:{'|'.join(parts)})"
+    return f"{whole}?" if "" in node else whole

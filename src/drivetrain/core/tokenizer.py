@@ -1,10 +1,16 @@
-"""The tokenizer port: text to ids and ids to bytes, whatever library knows the vocabulary."""
+"""The tokenizer port: text to ids and ids to bytes, whatever library knows the vocabulary; and for how long.
+
+A thread that works on a text cannot be stopped from outside: it has to look whether anybody still waits for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol, Self
 
+from drivetrain.core.errors import Cancelled
 from drivetrain.core.prompt import Prompt
 
 LONGEST_PIECE = 1024
@@ -57,7 +63,7 @@ class Tokenizer(Protocol):
         """The prompt as ids, in a time that grows with its length whatever it says: encoded whole, but a special token
         that is spelled in a literal segment, if only in part, is plain text.
 
-        Raises `Cancelled` soon after nobody waits for it any more (see `wanted`).
+        Raises `Cancelled` soon after nobody waits for it any more (see `check_wanted`).
         """
         ...
 
@@ -85,3 +91,35 @@ class Tokenizer(Protocol):
         Many vocabularies drop the space before the first word of a text, and only there.
         """
         ...
+
+
+class Wanted:
+    """Entered by who waits, for as long as that is. `here` is for the thread, and may come before or after."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over = True
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """What is done meanwhile is for who waits."""
+        before = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(before)
+
+
+_current: ContextVar[Wanted] = ContextVar("wanted")
+_ALWAYS = Wanted()
+
+
+def check_wanted() -> None:
+    """Raises `Cancelled` on a thread that nobody waits for any more. For long work, between its steps."""
+    if _current.get(_ALWAYS).over:
+        raise Cancelled("nobody waits for this any more")

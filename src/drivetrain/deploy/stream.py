@@ -17,7 +17,6 @@ from drivetrain.core.stats import Stats
 from drivetrain.core.worker import EventSink
 from drivetrain.deploy import wire
 from drivetrain.deploy.collecting import Collecting
-from drivetrain.deploy.counting import Counting
 from drivetrain.deploy.errors import FOREIGN, LOST, translated
 from drivetrain.deploy.link import Inlet
 from drivetrain.worker import logbook
@@ -72,12 +71,11 @@ class HandleRun:
     ) -> None:
         self.request_id = request_id
         self.sink = sink
-        self.collecting = Collecting(request, request_id, model)
+        self.collecting = Collecting(request, request_id, model, observer.stats)
         self.last_heard = 0.0
         self._call = call
         self._inlet = inlet
         self._observer = observer
-        self._counting = Counting(observer.stats)
         self.ended = False
         self._told = asyncio.Event()
         """How the attempt ended is known."""
@@ -176,7 +174,6 @@ class HandleRun:
         try:
             events, ending = wire.load_events(item)
             self.collecting.take(events)
-            self._counting.take(events)
         except Exception as exc:  # noqa: BLE001 - of a version that says other things, whatever it says
             self.interrupt(EngineFailed(f"the replica said what this ingress does not understand: {exc!r}"))
             return
@@ -241,7 +238,7 @@ class HandleRun:
             return
         self.ended = True
         self._timer.cancel()
-        self._counting.end(self.collecting, error)
+        self.collecting.count(error)
         if error is not None:
             error.partial, error.request_id = self.collecting.partial, self.request_id
         logbook.ended(self.collecting, error, self.collecting.metrics)

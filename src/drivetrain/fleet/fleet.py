@@ -11,8 +11,7 @@ from typing import Any
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, InvalidSetting, ModelNotFound, NotLoaded, NotReady
 from drivetrain.core.worker import Worker
-from drivetrain.fleet.lease import Lease
-from drivetrain.fleet.member import Member
+from drivetrain.fleet.member import Lease, Member
 from drivetrain.fleet.moves import Moves
 from drivetrain.fleet.offer import Offer
 from drivetrain.fleet.policy import Limits, Seat, fits, plan

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drivetrain.core.prompt import Prompt
+from drivetrain.core.prompt import Prompt, apart
 from drivetrain.core.tokenizer import Detokenizer
 from drivetrain.text.detokenizers import TableDetokenizer
-from drivetrain.text.spans import apart
 
 SPECIALS = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<image>")
 

@@ -15,8 +15,8 @@ from drivetrain.core.engine import IdLogprobs
 from drivetrain.core.events import ChoiceFinished, Delta
 from drivetrain.core.results import FinishReason, MatchedStop, TokenLogprob, TopLogprob
 from drivetrain.core.tokenizer import Detokenizer, Tokenizer
+from drivetrain.text.detokenizers import Utf8Stream
 from drivetrain.text.stops import StopMatcher
-from drivetrain.text.utf8 import Utf8Stream
 
 KEPT_CHARS = 100
 """Of all stops of a request together, for their automaton to be kept for the next one that names the same."""

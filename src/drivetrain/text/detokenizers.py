@@ -1,4 +1,7 @@
-"""Incremental detokenizing: one id at a time, linear in the output, for any vocabulary."""
+"""Incremental detokenizing: ids to bytes, bytes to whole characters; one id at a time, for any vocabulary.
+
+Linear in the output. Never half a character, and the same text for every split of the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -49,3 +52,57 @@ class WindowDetokenizer:
         self._ids = self._ids[-CONTEXT_IDS:]
         self._read = len(self._ids)
         return after[len(before) :].encode("utf-8", "replace")
+
+
+class Utf8Stream:
+    """Holds back at most three bytes. Bytes that can never become a character turn into U+FFFD at once.
+
+    Joining what `feed` returns gives `bytes.decode(errors="replace")` of everything fed, less the character
+    that is still incomplete.
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> str:
+        if self._held:
+            data = self._held + data
+        elif data.isascii():
+            return data.decode()
+        cut = len(data) - incomplete_tail(data)
+        self._held = data[cut:]
+        return data[:cut].decode("utf-8", "replace")
+
+
+def incomplete_tail(data: bytes) -> int:
+    """How many bytes at the end are the beginning of a character that may still be completed."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            return 0
+        if byte >= 0xC0:
+            return back if back < _length(byte) and _may_follow(data[-back:]) else 0
+    return 0
+
+
+def _length(lead: int) -> int:
+    if 0xC2 <= lead <= 0xDF:
+        return 2
+    if 0xE0 <= lead <= 0xEF:
+        return 3
+    if 0xF0 <= lead <= 0xF4:
+        return 4
+    return 1
+
+
+_SECOND_BYTE = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
+
+
+def _may_follow(start: bytes) -> bool:
+    """Overlong forms, surrogates and code points past U+10FFFF are already wrong at the second byte."""
+    if len(start) < 2:
+        return True
+    low, high = _SECOND_BYTE.get(start[0], (0x80, 0xBF))
+    return low <= start[1] <= high

@@ -10,12 +10,10 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from drivetrain.core.prompt import Prompt
-from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer
-from drivetrain.core.wanted import check_wanted
+from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
+from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer, check_wanted
 from drivetrain.text.detokenizers import TableDetokenizer, WindowDetokenizer
 from drivetrain.text.pieces import knows_all_bytes, piece_rule
-from drivetrain.text.spans import apart, find_specials, own_specials
 
 LONG_CHARS = 2000
 """Two milliseconds of work."""

@@ -26,7 +26,7 @@ from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from drivetrain.core.wanted import check_wanted
+from drivetrain.core.tokenizer import check_wanted
 from drivetrain.text.provenance import Traced, Written, concat, traced
 
 ITEM_CHARS = 16  # what an item of a list counts for: about what it takes in memory

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.core.errors import Cancelled, InvalidRequest, LoadFailed
 from drivetrain.core.messages import ImagePart, Message, TextPart
-from drivetrain.core.prompt import Prompt, Segment
+from drivetrain.core.prompt import Prompt, Segment, find_specials
 from drivetrain.text.provenance import OURS, THEIRS, Traced, concat, traced, written
-from drivetrain.text.spans import find_specials
 
 if TYPE_CHECKING:
     from drivetrain.text.sandbox import BoundedEnvironment

@@ -28,8 +28,8 @@ from drivetrain.core.results import Embeddings, Usage
 from drivetrain.core.stats import Times
 from drivetrain.worker.admission import ATTEMPTS, Slot
 from drivetrain.worker.lane import LONG_CHARS, TextThreads
-from drivetrain.worker.overflow import refuse_hopeless
 from drivetrain.worker.run import Host
+from drivetrain.worker.settle import refuse_hopeless
 from drivetrain.worker.tracing import EmbeddingTrace
 
 EmbedInput = str | tuple[int, ...]

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
 from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady, Overloaded
-from drivetrain.core.wanted import Wanted
+from drivetrain.core.tokenizer import Wanted
 
 T = TypeVar("T")
 
@@ -99,7 +98,7 @@ async def on_thread(threads: Executor, work: Callable[[], T]) -> T:
     """Text work off the event loop. Whatever a tokenizer or template raises, a panic too, comes back typed."""
     wanted = Wanted()
     try:
-        job = threads.submit(typed, partial(wanted.run, work))
+        job = threads.submit(typed, wanted, work)
     except RuntimeError as exc:  # the threads are gone
         raise NotReady("the worker is stopped") from exc
     try:
@@ -112,9 +111,10 @@ async def on_thread(threads: Executor, work: Callable[[], T]) -> T:
         raise
 
 
-def typed(work: Callable[[], T]) -> T:
+def typed(wanted: Wanted, work: Callable[[], T]) -> T:
     try:
-        return work()
+        with wanted.here():
+            return work()
     except DrivetrainError:
         raise
     except BaseException as exc:

@@ -12,17 +12,15 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import ImagePart, Message
-from drivetrain.core.prompt import Prompt
+from drivetrain.core.prompt import Prompt, forged
 from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules
-from drivetrain.text.spans import forged
-from drivetrain.worker.defaults import Defaults
 from drivetrain.worker.lane import TextThreads, on_thread
 from drivetrain.worker.media import MediaLoader
-from drivetrain.worker.overflow import Fitted, fit, refuse_hopeless
 from drivetrain.worker.pictures import Pictures
+from drivetrain.worker.settle import Defaults, Fitted, fit, refuse_hopeless
 
 T = TypeVar("T")
 

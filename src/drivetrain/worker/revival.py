@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import DeviceLost, EngineFailed
-from drivetrain.worker.backoff import Backoff
 from drivetrain.worker.closing import close
+
+FIRST_S = 1.0
+LONGEST_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -58,3 +60,17 @@ class Reviver:
             if not await close(engine):
                 raise Hung("an engine that did not load hangs and cannot be ended; restart this process") from None
             raise
+
+
+class Backoff:
+    """Waits before attempts: 1, 2, 4 … 60 seconds. One that lived longer than the longest wait begins anew."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_S
+
+    def wait_s(self, lived_s: float) -> float:
+        """`lived_s` is how long what has ended now had been running; 0 if it never did."""
+        if lived_s > LONGEST_S:
+            self._next_s = FIRST_S
+        now_s, self._next_s = self._next_s, min(LONGEST_S, self._next_s * 2)
+        return now_s

@@ -197,7 +197,7 @@ async def reviving(worker: Worker) -> AsyncIterator[Worker]:
 
 def test_an_engine_that_is_started_again(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "WATCH_INTERVAL_S", 0.02)
-    monkeypatch.setattr("drivetrain.worker.backoff.FIRST_S", 0.2)
+    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 0.2)
     first, broken = FakeEngine(Script()), threading.Event()
     broken.set()
 

@@ -14,7 +14,7 @@ from drivetrain.core.errors import DrivetrainError, InvalidRequest, LoadFailed, 
 from drivetrain.core.status import State
 from drivetrain.core.worker import Worker
 from drivetrain.fleet.fleet import Fleet
-from drivetrain.fleet.lease import Lease
+from drivetrain.fleet.member import Lease
 from drivetrain.fleet.stage import Stage
 
 NAMES = st.sampled_from("abcd")

@@ -11,7 +11,7 @@ from drivetrain.core.events import Delta
 from drivetrain.core.results import FinishReason, TokenLogprob
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.choice import ChoiceText, StopRules
-from drivetrain.text.utf8 import incomplete_tail
+from drivetrain.text.detokenizers import incomplete_tail
 
 TOKENIZER = ByteTokenizer()
 EOS = 257

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivetrain.core.prompt import Prompt, Segment
+from drivetrain.text.detokenizers import Utf8Stream
 from drivetrain.text.hf_tokenizer import LONG_CHARS, HfTokenizer
-from drivetrain.text.utf8 import Utf8Stream
 from tiny import tokenizers as made
 
 KINDS: dict[str, Callable[[], Any]] = {

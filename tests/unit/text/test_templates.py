@@ -16,8 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from drivetrain.core.errors import InvalidRequest, LoadFailed
 from drivetrain.core.messages import ImagePart, Message, TextPart
-from drivetrain.core.prompt import Prompt, Segment
-from drivetrain.text.spans import find_specials
+from drivetrain.core.prompt import Prompt, Segment, find_specials
 from drivetrain.text.templates import ChatTemplate
 
 BOS, EOS = "<s>", "</s>"

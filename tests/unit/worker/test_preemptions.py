@@ -34,7 +34,7 @@ class Preempting(FakeEngine):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "WATCH_INTERVAL_S", 0.02)
-    monkeypatch.setattr("drivetrain.worker.backoff.FIRST_S", 0.01)
+    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 0.01)
 
 
 async def test_they_go_on_where_an_engine_was_replaced() -> None:

@@ -16,7 +16,7 @@ from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker import closing, watchdog
 from drivetrain.worker import worker as worker_module
-from drivetrain.worker.backoff import Backoff
+from drivetrain.worker.revival import Backoff
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.watchdog import Watchdog
 from drivetrain.worker.worker import Worker
@@ -28,7 +28,7 @@ ENDLESS = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "WATCH_INTERVAL_S", 0.02)
-    monkeypatch.setattr("drivetrain.worker.backoff.FIRST_S", 0.1)
+    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 0.1)
 
 
 class Garage:
@@ -304,7 +304,7 @@ def test_the_watchdog_counts_what_ran_out_of_memory_in_a_row() -> None:
 
 
 def test_waits_before_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drivetrain.worker.backoff.FIRST_S", 1.0)
+    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 1.0)
     backoff = Backoff()
     assert [backoff.wait_s(0.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert backoff.wait_s(10.0) == 60

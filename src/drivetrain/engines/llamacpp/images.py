@@ -14,12 +14,12 @@ from typing import Any
 
 from drivetrain.core.engine import Media
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, InvalidRequest
+from drivetrain.core.prompt import forged
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer
 from drivetrain.engines.room import overflow
 from drivetrain.engines.wording import clean
-from drivetrain.text.spans import forged
 
 WEIGHT = 256
 """How many tokens an image counts as when a slot is sought that has it already: looking at one takes long."""

@@ -15,16 +15,14 @@ from itertools import pairwise
 from typing import Protocol
 
 from drivetrain.core.errors import Cancelled
-from drivetrain.core.prompt import Prompt
-from drivetrain.core.tokenizer import Detokenizer
-from drivetrain.core.wanted import check_wanted
+from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
+from drivetrain.core.tokenizer import Detokenizer, check_wanted
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.answer import Answer
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.host import SPLITS
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.text.detokenizers import TableDetokenizer
-from drivetrain.text.spans import apart, find_specials, own_specials
 
 TIMEOUT_S = 60.0
 

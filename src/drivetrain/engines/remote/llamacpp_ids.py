@@ -10,14 +10,13 @@ from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
-from drivetrain.core.prompt import Prompt
+from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
 from drivetrain.core.results import FinishReason
-from drivetrain.core.wanted import check_wanted
+from drivetrain.core.tokenizer import check_wanted
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialect import AskUpstream, Facts, Kind, Learn, Reader
 from drivetrain.engines.remote.errors import Broken
 from drivetrain.engines.remote.spellings import ENDS, SPELLED, SUSPICIOUS, frame
-from drivetrain.text.spans import apart, find_specials, own_specials
 
 HONOURED = frozenset({
     "n", "seed", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",

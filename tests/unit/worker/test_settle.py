@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drivetrain.core.errors import ContextOverflow
 from drivetrain.core.request import Overflow
-from drivetrain.worker.overflow import fit
+from drivetrain.worker.settle import fit
 
 BOS = 9999
 

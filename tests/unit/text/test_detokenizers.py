@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from drivetrain.text.utf8 import Utf8Stream, incomplete_tail
+from drivetrain.text.detokenizers import Utf8Stream, incomplete_tail
 
 # Mostly bytes that begin or continue something, so that broken characters are the rule.
 TRICKY = st.lists(

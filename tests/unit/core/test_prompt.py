@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.text.spans import find_specials
+from drivetrain.core.prompt import find_specials
 
 
 def plainly(text: str, specials: frozenset[str]) -> list[tuple[int, int]]:

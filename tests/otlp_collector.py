@@ -33,6 +33,7 @@ class SentSpan:
     message: str
     attributes: dict[str, Any]
     resource: dict[str, Any]
+    events: list[tuple[str, int, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Collector:
                             message=span.status.message,
                             attributes=_values(span.attributes),
                             resource=about,
+                            events=[(e.name, e.time_unix_nano, _values(e.attributes)) for e in span.events],
                         )
                     )
 

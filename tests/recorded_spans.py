@@ -24,6 +24,7 @@ class RecordedSpan:
     context: Mapping[str, str] | None = None
     attributes: dict[str, Value] = field(default_factory=dict)
     children: list[tuple[str, int, int, str | None]] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Value]]] = field(default_factory=list)
     measures: list[tuple[str, float, dict[str, Value]]] = field(default_factory=list)
     ends: list[str | None] = field(default_factory=list)
     message: str = ""
@@ -34,6 +35,11 @@ class RecordedSpan:
 
     def child(self, name: str, began_ns: int, ended_ns: int, *, error_type: str | None = None) -> None:
         self.children.append((name, began_ns, ended_ns, error_type))
+
+    def event(self, name: str, attributes: Attributes, at_ns: int) -> None:
+        assert self.began_ns is not None
+        assert at_ns >= self.began_ns
+        self.events.append((name, dict(attributes)))
 
     def measure(self, name: str, seconds: float, attributes: Attributes) -> None:
         self.measures.append((name, seconds, dict(attributes)))

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 
 import pytest
 
-from bounds.test_ready import ENDLESS, STEADY, Gated, outcome, quick, read_until_delta, until, worker_of
-from drivetrain.core.engine import EngineRequest, StepSink
-from drivetrain.core.errors import DeadlineExceeded, EngineFailed
+from bounds.test_ready import ENDLESS, SPEC, STEADY, Gated, outcome, quick, read_until_delta, until, worker_of
+from drivetrain.core.engine import EmbedItem, EngineRequest, StepSink
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed
 from drivetrain.core.events import Finished, Started
+from drivetrain.core.prompt import Prompt
+from drivetrain.core.results import Embeddings
 from drivetrain.core.status import State
 from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+from drivetrain.worker import closing
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import Worker
+from recorded_spans import RecordingTracer, checked
 
 __all__ = ["quick"]
 
@@ -121,3 +130,144 @@ async def test_where_no_engine_takes_its_place_the_error_stands() -> None:
         await until(lambda: broken.health().active == 1)
         broken.die()
         assert isinstance(await answer, EngineFailed)
+
+
+async def test_its_span_says_so() -> None:
+    tracer, broken, answered = RecordingTracer(), FakeEngine(SILENT), FakeEngine(STEADY)
+    async with Worker(broken, SPEC, Settings(), remake=lambda: answered, tracer=tracer) as worker:
+        answer = asyncio.ensure_future(worker.generate(prompt="x", max_tokens=3))
+        await until(lambda: broken.health().active == 1)
+        broken.die()
+        await answer
+    (span,) = tracer.requests
+    checked(span, ["queue", "prepare", "prefill", "decode"])
+    assert span.events == [("drivetrain.restarted", {"error.type": "engine_error"})]
+
+
+# Embeddings
+
+
+class Holding(FakeEngine):
+    """Keeps the texts that it is given, until it dies or is closed."""
+
+    def __init__(self) -> None:
+        super().__init__(STEADY)
+        self.asked = asyncio.Event()
+        self._gone = asyncio.Event()
+
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        self.asked.set()
+        await self._gone.wait()
+        return await super().embed(items)
+
+    def die(self, why: str = "the fake died") -> None:
+        super().die(why)
+        self._gone.set()
+
+    async def close(self) -> None:
+        await super().close()
+        self._gone.set()
+
+
+async def test_embeddings_go_on_with_the_next_engine() -> None:
+    tracer, broken, second = RecordingTracer(), Holding(), FakeEngine(STEADY)
+    async with Worker(broken, SPEC, Settings(), remake=lambda: second, tracer=tracer) as worker:
+        embedding = asyncio.ensure_future(worker.embed("x"))
+        await broken.asked.wait()
+        broken.die()
+        assert isinstance(await embedding, Embeddings)
+        assert worker.stats.endings == {"finished": 1}
+        assert worker.stats.queue_s.count == worker.stats.request_s.count == 1
+        assert worker.status.running == 0
+    (span,) = tracer.requests
+    checked(span, ["queue", "prepare", "embed"])
+    assert span.events == [("drivetrain.restarted", {"error.type": "engine_error"})]
+
+
+async def test_embeddings_that_an_engine_hangs_over_go_on_too() -> None:
+    """It does not say that it failed; it is closed because it does not move."""
+    async with worker_of(Holding(), FakeEngine(STEADY), stall_s=0.2) as worker:
+        assert isinstance(await outcome(worker.embed("x")), Embeddings)
+        assert worker.stats.restarts == 1
+
+
+class HeldTokenizer(ByteTokenizer):
+    waits = False
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.gate = threading.Event()
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        self.begun.set()
+        self.gate.wait(60)
+        return super().encode(prompt)
+
+
+async def test_embeddings_whose_engine_was_replaced_while_they_were_tokenized() -> None:
+    tokenizer = HeldTokenizer()
+    broken = FakeEngine(STEADY, tokenizer=tokenizer)
+    async with worker_of(broken, FakeEngine(STEADY, tokenizer=tokenizer)) as worker:
+        embedding = asyncio.ensure_future(outcome(worker.embed("x")))
+        await asyncio.to_thread(tokenizer.begun.wait, 60)
+        broken.die()
+        await until(lambda: worker.stats.restarts == 1)
+        tokenizer.gate.set()
+        assert isinstance(await embedding, Embeddings)
+        assert worker.status.running == 0
+
+
+async def test_embeddings_that_kill_their_engines_cost_two_of_them() -> None:
+    engines = [Holding() for _ in range(3)]
+
+    async def kill() -> None:
+        for engine in engines:
+            await engine.asked.wait()
+            engine.die()
+
+    async with worker_of(*engines, FakeEngine(STEADY)) as worker:
+        killing = asyncio.create_task(kill())
+        assert isinstance(await outcome(worker.embed("x")), EngineFailed)
+        await until(lambda: worker.stats.restarts == 2 and worker.state is State.READY)
+        killing.cancel()
+        assert worker.stats.endings == {"engine_error": 1}
+
+
+async def test_embeddings_tell_that_their_engine_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look of the worker's own comes in between."""
+    monkeypatch.setattr("drivetrain.worker.worker.WATCH_INTERVAL_S", 3600.0)
+    engine = Holding()
+    async with worker_of(engine, restart=False) as worker:
+        embedding = asyncio.ensure_future(outcome(worker.embed("x")))
+        await engine.asked.wait()
+        engine.die()
+        assert isinstance(await embedding, EngineFailed)
+        await until(lambda: worker.state is State.FAILED)
+
+
+class Stuck(Holding):
+    """Lets go of nothing, and its end does not come."""
+
+    async def close(self) -> None:
+        await FakeEngine.close(self)
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("timeout_s", [None, 0.05])
+async def test_embeddings_end_with_an_engine_that_cannot_be_ended(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float | None
+) -> None:
+    monkeypatch.setattr(closing, "CLOSE_S", 0.2)
+    async with worker_of(Stuck(), FakeEngine(STEADY), stall_s=0.2) as worker:
+        ended = await outcome(worker.embed("x", timeout_s=timeout_s))
+        assert isinstance(ended, EngineFailed if timeout_s is None else DeadlineExceeded)
+
+
+async def test_a_worker_that_stops_ends_embeddings() -> None:
+    engine = Holding()
+    worker = worker_of(engine)
+    await worker.start()
+    embedding = asyncio.ensure_future(outcome(worker.embed("x")))
+    await engine.asked.wait()
+    await worker.stop()
+    assert isinstance(await embedding, Cancelled)

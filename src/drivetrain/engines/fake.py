@@ -142,6 +142,8 @@ class FakeEngine:
         return channel
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        if self._closed or self._dead:
+            raise EngineFailed(self._dead or "the engine is closed")
         return [_unit_vector(item.token_ids) for item in items]
 
     def memory(self) -> tuple[DeviceMemory, ...]:

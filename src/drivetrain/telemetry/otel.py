@@ -172,6 +172,9 @@ class OtelSpan:
         span = self._tracer.start_span(name, self._context, start_time=began_ns)
         _end(span, error_type, "", ended_ns)
 
+    def event(self, name: str, attributes: Attributes, at_ns: int) -> None:
+        self._span.add_event(name, _clean(attributes), at_ns)
+
     def measure(self, name: str, seconds: float, attributes: Attributes) -> None:
         self._histograms[name].record(seconds, attributes, self._context)
 

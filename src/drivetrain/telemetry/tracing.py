@@ -57,6 +57,10 @@ class Span(Protocol):
         """A part of this span that is over already."""
         ...
 
+    def event(self, name: str, attributes: Attributes, at_ns: int) -> None:
+        """Something that happened within it."""
+        ...
+
     def measure(self, name: str, seconds: float, attributes: Attributes) -> None:
         """One more value of a histogram of `genai.HISTOGRAMS`, counted also where the span is not recorded."""
         ...
@@ -102,6 +106,9 @@ class NoSpan:
         return None
 
     def child(self, name: str, began_ns: int, ended_ns: int, *, error_type: str | None = None) -> None:
+        return None
+
+    def event(self, name: str, attributes: Attributes, at_ns: int) -> None:
         return None
 
     def measure(self, name: str, seconds: float, attributes: Attributes) -> None:

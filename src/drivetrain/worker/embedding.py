@@ -89,8 +89,8 @@ class Embedding:
 
     async def _work(self) -> Embeddings:
         admission, enter = self._host.admission, self._host.admission.enter
+        self._trace.phase("queue")
         while True:
-            self._trace.phase("queue")
             slot = await enter().wait()
             try:
                 return await self._on(slot)
@@ -98,6 +98,7 @@ class Embedding:
                 if not self.may_start_again or not admission.goes_on(slot, exc):
                     raise
                 _log.warning("embeddings start again on another engine: %s", exc.message)
+                self._trace.restarted(exc)
             finally:
                 slot.release()
             self._host.engine_failed()

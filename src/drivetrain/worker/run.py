@@ -62,6 +62,10 @@ class Trace(Protocol):
         """Trace headers for what is done for this request elsewhere."""
         ...
 
+    def restarted(self, error: DrivetrainError) -> None:
+        """It goes on with the next engine."""
+        ...
+
     def close(self, run: Run, error: DrivetrainError | None) -> None: ...
 
 
@@ -215,6 +219,7 @@ class Run:
         _log.warning("%s starts again on another engine: %s", self.request_id, error.message)
         slot.release()
         self._host.engine_failed()
+        self._trace.restarted(error)
         self._attempts += 1
         if self._prepared is not None:
             self._prepared.let_go()

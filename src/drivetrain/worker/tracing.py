@@ -19,6 +19,9 @@ from drivetrain.worker.run import Run
 
 _log = logging.getLogger(__name__)
 
+RESTARTED = "drivetrain.restarted"
+"""The event of a request whose engine failed before it gave anything: it goes on with the next one."""
+
 Marks = Sequence[tuple[str, float | None]]
 """Phases in their order, and when each one began by the monotonic clock: None if it never did."""
 
@@ -88,6 +91,13 @@ class OpenSpan:
     engine: str
     content: bool
 
+    def restarted(self, error: DrivetrainError) -> None:
+        try:
+            if self.span.recorded:
+                self.span.event(RESTARTED, {"error.type": error.code}, self.opening.at(time.monotonic()))
+        except Exception:  # noqa: BLE001 - whoever looks on must not keep a request from going on
+            _log.exception("what watches the requests failed")
+
     def close(self, marks: Marks, ended: float, error: BaseException | None) -> None:
         kind = genai.error_type(error)
         if self.span.recorded:
@@ -117,6 +127,9 @@ class NoTrace:
     def __init__(self, context: Mapping[str, str] | None) -> None:
         self.context = context
 
+    def restarted(self, error: DrivetrainError) -> None:
+        return None
+
     def close(self, run: Run, error: DrivetrainError | None) -> None:
         return None
 
@@ -133,6 +146,9 @@ class RequestTrace:
     @property
     def context(self) -> Mapping[str, str] | None:
         return self._opened.span.context
+
+    def restarted(self, error: DrivetrainError) -> None:
+        self._opened.restarted(error)
 
     def close(self, run: Run, error: DrivetrainError | None) -> None:
         """Called once, by the run's one ending."""
@@ -176,6 +192,11 @@ class EmbeddingTrace:
 
     def phase(self, name: str) -> None:
         self._marks.append((name, time.monotonic()))
+
+    def restarted(self, error: DrivetrainError) -> None:
+        """It is in the queue again, as if it had not left it."""
+        del self._marks[1:]
+        self._opened.restarted(error)
 
     def close(self, made: Embeddings | None, error: BaseException | None) -> None:
         try:

@@ -57,6 +57,7 @@ def test_a_span_with_its_children_and_measurements(collector: Collector) -> None
         span.set({"reasons": ("stop", "length"), "share": 0.5, "number": 3, "sure": True, "torn": "\ud800!"})
         span.child("queue", now, now + 1000)
         span.child("decode", now + 1000, now + 2000, error_type="engine_error")
+        span.event("drivetrain.restarted", {"error.type": "engine_error"}, now + 500)
         span.measure(REQUEST_DURATION, 0.03, {"a": "b"})
         span.end(error_type="engine_error", message="it broke", at_ns=now + 3000)
         assert (recorded, span.recorded) == (True, False)
@@ -68,6 +69,7 @@ def test_a_span_with_its_children_and_measurements(collector: Collector) -> None
         "a": "b", "reasons": ["stop", "length"], "share": 0.5, "number": 3, "sure": True, "torn": "?!",
         "error.type": "engine_error",
     }  # fmt: skip
+    assert root.events == [("drivetrain.restarted", now + 500, {"error.type": "engine_error"})]
     assert root.resource["service.name"] == "drivetrain"
     assert root.resource["service.version"] == __version__
     queue, decode = collector.children(root)

@@ -25,7 +25,7 @@ what to do about it, never paths of the server, addresses or prompts of other re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
     from drivetrain.core.results import Partial
@@ -42,6 +42,12 @@ class DrivetrainError(Exception):
         self.param = param
         self.partial: Partial | None = None
         self.request_id: str | None = None
+
+    def again(self) -> Self:
+        """The same, never raised: one that was raised keeps alive all that the frames on its way knew."""
+        made = type(self).__new__(type(self), *self.args)
+        made.__dict__.update(self.__dict__)
+        return made
 
 
 class InvalidRequest(DrivetrainError):

@@ -241,6 +241,7 @@ class HandleRun:
         self.collecting.count(error)
         if error is not None:
             error.partial, error.request_id = self.collecting.partial, self.request_id
+            error.__traceback__ = None  # whoever keeps the error would keep all frames of this request, and its prompt
         logbook.ended(self.collecting, error, self.collecting.metrics)
         self._told.set()
         if error is not None:

@@ -30,10 +30,15 @@ class StepChannel:
             self._sink.take(step)
 
     def release(self, error: DrivetrainError | None = None) -> None:
-        """The resources are free. `error` is what kept the request from finishing."""
+        """The resources are free. `error` is what kept the request from finishing.
+
+        Whoever keeps this longer keeps nothing else with it: neither the request, nor what the engine had for it.
+        """
         if not self.released:
             self.released = True
-            self._sink.close(error)
+            sink = self._sink
+            del self._sink, self._on_abort, self._on_finish
+            sink.close(error)
 
     def finish(self, index: int) -> None:
         if not self.released and not self.aborted:

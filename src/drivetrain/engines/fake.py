@@ -176,15 +176,18 @@ class FakeEngine:
             if not self._running:
                 self._wake.clear()
                 await self._wake.wait()
-            self.steps_run += 1
-            ended = False
-            now = time.monotonic()
-            for running in tuple(self._running):
-                self._advance(running, now)
-                ended |= not running.open
-            if ended:
-                self._running = [r for r in self._running if r.open]
+            self._step()
             await asyncio.sleep(self.script.step_delay_s)
+
+    def _step(self) -> None:
+        self.steps_run += 1
+        ended = False
+        now = time.monotonic()
+        for running in tuple(self._running):
+            self._advance(running, now)
+            ended |= not running.open
+        if ended:
+            self._running = [r for r in self._running if r.open]
 
     def _advance(self, running: _Running, now: float) -> None:
         """One step of one request. What it raises ends this request and no other."""
@@ -203,10 +206,8 @@ class FakeEngine:
             else:
                 self._emit(running)
         except Exception as exc:  # noqa: BLE001 - the script may raise anything; it is translated here
-            error = exc if isinstance(exc, EngineFailed) else EngineFailed(f"the fake was told to fail: {exc}")
-            error.__cause__ = exc if error is not exc else None
             running.open.clear()
-            channel.release(error)
+            channel.release(_translated(exc))
             return
         running.steps += 1
         self._last_progress = now
@@ -291,6 +292,14 @@ class FakeEngine:
 
         others = [i for i in range(32, 32 + count) if i != likeliest]
         return IdLogprobs(of(token_id), tuple((i, of(i)) for i in [likeliest, *others][:count]))
+
+
+def _translated(exc: Exception) -> EngineFailed:
+    if isinstance(exc, EngineFailed):
+        return exc
+    error = EngineFailed(f"the fake was told to fail: {exc}")
+    error.__cause__ = exc
+    return error
 
 
 def _turned(ids: list[int], request: EngineRequest, seed: int) -> list[int]:

@@ -52,42 +52,58 @@ class Embedding:
         self._threads = threads
         self._trace = trace
         self._attempts = 1
-        self._outcome: asyncio.Future[Embeddings] = asyncio.get_running_loop().create_future()
+        self._outcome: Embeddings | BaseException | None = None
+        self._ended = asyncio.Event()
         self.work = asyncio.create_task(self._work(), name="drivetrain-embed")
-        self.work.add_done_callback(self._settle)
+        """It lasts until the engine has let go of the request."""
 
     async def vectors(self, timeout_s: float) -> Embeddings:
         """Returns or raises once the engine has let go of it, or was given up."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(self._outcome)
+                await self._ended.wait()
         except TimeoutError:
             raise DeadlineExceeded(f"the embeddings were not done within {timeout_s:g} seconds") from None
         finally:
             self.work.cancel()
-            await asyncio.wait({self._outcome})
+            await self._ended.wait()
             if self.times.admitted is not None:
                 self._host.stats.request_s.observe(time.monotonic() - self.times.entered)
+        return self._taken()
 
     def interrupt(self, error: DrivetrainError) -> None:
         """End it from outside, at once and without waiting. Nothing happens if it has ended."""
-        if not self._outcome.done():
-            self._outcome.set_exception(error)
+        self._end(error)
 
     @property
     def may_start_again(self) -> bool:
-        return not self._outcome.done() and self._attempts < ATTEMPTS
+        return not self._ended.is_set() and self._attempts < ATTEMPTS
 
-    def _settle(self, work: asyncio.Task[Embeddings]) -> None:
-        if work.cancelled():
-            self.interrupt(Cancelled("the request was cancelled"))
-        elif (error := work.exception()) is not None:
-            if not self._outcome.done():
-                self._outcome.set_exception(error)
-        elif not self._outcome.done():
-            self._outcome.set_result(work.result())
+    def _end(self, outcome: Embeddings | BaseException) -> None:
+        if not self._ended.is_set():
+            self._outcome = outcome
+            self._ended.set()
 
-    async def _work(self) -> Embeddings:
+    def _taken(self) -> Embeddings:
+        """Once: what is raised has the frames on its way, and they have this."""
+        outcome, self._outcome = self._outcome, None
+        try:
+            if isinstance(outcome, Embeddings):
+                return outcome
+            assert outcome is not None
+            raise outcome
+        finally:
+            del outcome
+
+    async def _work(self) -> None:
+        try:
+            self._end(await self._compute())
+        except asyncio.CancelledError:
+            self._end(Cancelled("the request was cancelled"))
+        except BaseException as exc:  # noqa: BLE001 - raised where it is waited for
+            self._end(exc)
+
+    async def _compute(self) -> Embeddings:
         admission, enter = self._host.admission, self._host.admission.enter
         self._trace.phase("queue")
         while True:

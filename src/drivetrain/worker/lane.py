@@ -105,10 +105,16 @@ async def on_thread(threads: Executor, work: Callable[[], T]) -> T:
         with wanted:  # who is cancelled here, leaves: the thread looks for that, and what is not begun is not begun
             return await asyncio.wrap_future(job)
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if job.cancelled() and task is not None and not task.cancelling():  # by `close`, not by who waits
+        if job.cancelled() and not _is_cancelled():  # by `close`, not by who waits
             raise NotReady("the worker is stopped") from None
         raise
+    finally:
+        del job  # it has what was raised, which has this frame
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def typed(wanted: Wanted, work: Callable[[], T]) -> T:

@@ -387,6 +387,7 @@ class Run:
         self._settle(error)
         self._loop.call_soon(self._abort)
         error.request_id, error.partial = self.request_id, Partial(self.choices, self.usage)
+        error.__traceback__ = None  # whoever keeps the error would keep all frames of this request, and its prompt
         self._hand_on()
         try:
             self.sink.fail(error)

@@ -62,6 +62,12 @@ class Reader:
         self.error = error
         self._tell()
 
+    def take_error(self) -> DrivetrainError:
+        """To be raised. It is not kept, since it keeps the frames on its way, and they this: the next one is equal."""
+        assert self.error is not None
+        error, self.error = self.error, self.error.again()
+        return error
+
     def _tell(self) -> None:
         if self.news is not None and not self.news.done():
             self.news.set_result(None)
@@ -99,7 +105,7 @@ class EventStream:
         self._run.start()
         while not reader.events:
             if reader.error is not None:
-                raise reader.error
+                raise reader.take_error()
             if self._run.ended:
                 raise StopAsyncIteration
             await self._news()

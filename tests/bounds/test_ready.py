@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,16 @@ import pytest
 
 import drivetrain
 from bounds.attack import eventually
-from drivetrain.core.engine import Engine, EngineInfo, EngineRequest, Health, ModelSpec, Progress, WeightsFormat
+from drivetrain.core.engine import (
+    Engine,
+    EngineInfo,
+    EngineRequest,
+    Health,
+    ModelSpec,
+    Progress,
+    StepSink,
+    WeightsFormat,
+)
 from drivetrain.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -35,6 +45,7 @@ from drivetrain.core.errors import (
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
 from drivetrain.deploy import wire
+from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry import memory
@@ -135,11 +146,53 @@ def test_failures_in_a_row() -> None:
         dog.ended(error)
     dog.ended(None)
     for num in range(1, watchdog.TIMES_FAILED + 1):
-        assert dog.complaint(well, wanted=False) == ""
+        assert dog.doubt(well) == ""
         dog.ended(Cancelled("x"))
         dog.ended(EngineFailed("x"), tokens=0)
-        assert bool(dog.complaint(well, wanted=False)) == (num == watchdog.TIMES_FAILED)
-    assert dog.complaint(well, wanted=False, tokens=1) == "", "a token of any request is a sign of life"
+        assert bool(dog.doubt(well)) == (num == watchdog.TIMES_FAILED)
+    assert dog.doubt(well, tokens=1) == "", "a token of any request is a sign of life"
+    assert dog.doubt(replace(well, mends_itself=True)) == ""
+    assert dog.complaint(well, wanted=False) == "", "the requests may be at fault"
+    dog.trust()
+    assert dog.doubt(well) == ""
+
+
+async def test_requests_that_are_at_fault_themselves_do_not_have_the_engine_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever finds one could have the model loaded again and again, under everybody else."""
+    asked: list[str] = []
+
+    def reply(request: EngineRequest) -> tuple[int, ...]:
+        asked.append(request.request_id)
+        if len(request.prompt_ids) > 1:
+            raise RuntimeError("this one breaks")
+        return (65,)
+
+    engine = FakeEngine(Script(repeat=True, reply=reply))
+    async with worker_of(engine, FakeEngine(STEADY)) as worker:
+        for round_ in (1, 2):
+            for _ in range(watchdog.TIMES_FAILED):
+                assert isinstance(await outcome(worker.generate(prompt="breaks")), EngineFailed)
+            await until(lambda num=round_: caplog.text.count("these requests are at fault") == num)  # type: ignore[misc]
+        assert (worker.state, worker.stats.restarts) == (State.READY, 0)
+        assert asked.count("probe") == 2
+        assert worker.stats.endings == {"engine_error": 2 * watchdog.TIMES_FAILED}
+        await until(lambda: engine.health().active == 0)
+
+
+async def test_one_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "PROBE_S", 0.05)
+
+    class Silent(FakeEngine):
+        def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
+            self.script = replace(BROKEN, fault=None, hang_at_step=0) if request.request_id == "probe" else BROKEN
+            return super().generate(request, sink)
+
+    async with worker_of(Silent(BROKEN), FakeEngine(STEADY)) as worker:
+        for _ in range(watchdog.TIMES_FAILED):
+            assert isinstance(await outcome(worker.generate(prompt="x")), EngineFailed)
+        await until(lambda: worker.stats.restarts == 1)
 
 
 # Errors that stick to the device

@@ -14,7 +14,7 @@ from drivetrain.core.status import State
 from drivetrain.worker.admission import Admission
 from drivetrain.worker.closing import close
 from drivetrain.worker.revival import Hung, Reviver
-from drivetrain.worker.watchdog import Watchdog
+from drivetrain.worker.watchdog import Watchdog, answers
 
 LOOK_SOON_S = 0.05
 """After a failure of the engine; those of other requests that came with it are then told already."""
@@ -57,6 +57,8 @@ class Supervisor:
         self._reviver = reviver
         self._reviving: asyncio.Task[None] | None = None
         self._looking: asyncio.TimerHandle | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._info: EngineInfo | None = None
         self._stats = stats
         self._preemptions = 0  # of this engine, that are counted already
         self._serve = serve
@@ -64,6 +66,7 @@ class Supervisor:
 
     def ready(self, info: EngineInfo) -> None:
         """The engine has loaded, and requests may come."""
+        self._info = info
         max_running = self._serve(info)
         self.state = State.READY
         self.admission.open(max_running)
@@ -87,11 +90,30 @@ class Supervisor:
         """Whether the engine does well; what is to be done about it where it does not."""
         if self.state is not State.READY:
             return
-        why = self._watchdog.complaint(
-            self._health(), wanted=self.admission.running > 0, tokens=self._stats.completion_tokens
-        )
-        if not why:
+        health, tokens = self._health(), self._stats.completion_tokens
+        if why := self._watchdog.complaint(health, wanted=self.admission.running > 0, tokens=tokens):
+            self._give_up(why)
+        elif self._probing is None and (doubt := self._watchdog.doubt(health, tokens)):
+            self._probing = asyncio.create_task(self._probe(doubt), name="drivetrain-probe")
+
+    async def _probe(self, doubt: str) -> None:
+        """Nobody's requests can have a sound engine replaced, whatever they are."""
+        assert self._info is not None
+        engine = self.engine
+        try:
+            answered = await answers(engine, self._info)
+        finally:
+            self._probing = None
+        if self.state is not State.READY or self.engine is not engine:
             return
+        if answered:
+            _log.warning("%s: %s; it answers others, so these requests are at fault", self._name, doubt)
+            self._watchdog.trust()
+        else:
+            self._give_up(doubt)
+
+    def _give_up(self, why: str) -> None:
+        """On the engine: another one takes its place, or the worker has failed."""
         if self._watchdog.lost is not None:
             self._fail(f"{why}; restart the process", lost=True)
         elif self._reviver is None:
@@ -146,6 +168,9 @@ class Supervisor:
         """The end of the engine, also of one that hangs, and of all that is done for it."""
         if self._looking is not None:
             self._looking.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
         await self.stop_reviving()
         self.count_preemptions()
         await close(self.engine)

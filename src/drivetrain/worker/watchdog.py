@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
-from drivetrain.core.engine import Health
+from drivetrain.core.engine import Engine, EngineInfo, EngineRequest, Health, Step, TokenStep
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 
 TIMES_OUT_OF_MEMORY = 3
 """So many requests in a row, and in between none that came to an answer and no token of any other."""
 
 TIMES_FAILED = 6
-"""The same for failures of any kind. More than the three attempts that clients make at one request: it may be at fault
-itself, and its client is served no better by an engine that is loaded anew."""
+"""The same for failures of any kind. The requests may be at fault themselves, so the engine is asked one of ours."""
+
+PROBE_S = 30.0
+"""For one token."""
 
 
 class _InARow:
@@ -41,6 +44,40 @@ class _InARow:
         return f"{self._num} requests in a row {self._what}"
 
 
+async def answers(engine: Engine, info: EngineInfo) -> bool:
+    """Whether it gives a token for a request that nothing can be wrong with."""
+    probe = _Probe()
+    try:
+        async with asyncio.timeout(PROBE_S):
+            handle = engine.generate(_probe_request(info), probe)
+            try:
+                await probe.over.wait()
+            finally:
+                handle.abort()
+    except Exception:  # noqa: BLE001 - whatever it is, there is no answer
+        return False
+    return probe.answered
+
+
+def _probe_request(info: EngineInfo) -> EngineRequest:
+    context = info.capabilities.context_length
+    return EngineRequest(request_id="probe", prompt_ids=(1,), context_length=context, max_tokens=1, seeds=(0,))
+
+
+class _Probe:
+    """The sink of that request."""
+
+    def __init__(self) -> None:
+        self.answered = False
+        self.over = asyncio.Event()
+
+    def take(self, step: Step) -> None:
+        self.answered |= isinstance(step, TokenStep) and bool(step.token_ids)
+
+    def close(self, error: DrivetrainError | None) -> None:
+        self.over.set()
+
+
 class Watchdog:
     """Is shown the engine's health now and then, and each ending.
 
@@ -55,10 +92,8 @@ class Watchdog:
         self._looked = clock()
         self._wanted = False
         self._signs: tuple[float, int] = (0.0, 0)
-        self._rows = (
-            _InARow(OutOfMemory, TIMES_OUT_OF_MEMORY, "ran out of memory"),
-            _InARow(EngineFailed, TIMES_FAILED, "failed in the engine, and no token came"),
-        )
+        self._out_of_memory = _InARow(OutOfMemory, TIMES_OUT_OF_MEMORY, "ran out of memory")
+        self._failed = _InARow(EngineFailed, TIMES_FAILED, "failed in the engine, and no token came")
         self.lost: DeviceLost | None = None
         """What no engine of this process gets over, if that has come."""
 
@@ -66,7 +101,7 @@ class Watchdog:
         """How a request ended that the engine had. `tokens`: as many as were given in all until now."""
         if isinstance(error, DeviceLost):
             self.lost = error
-        for row in self._rows:
+        for row in (self._out_of_memory, self._failed):
             row.ended(error, tokens)
 
     def complaint(self, health: Health, *, wanted: bool, tokens: int = 0) -> str:
@@ -83,7 +118,14 @@ class Watchdog:
             return health.detail or "the engine has ended"
         if self._still_s > self._stall_s:
             return f"the engine has not moved for {self._still_s:.0f} seconds"
-        return next(filter(None, (row.complaint(tokens) for row in self._rows)), "")
+        return self._out_of_memory.complaint(tokens)
+
+    def doubt(self, health: Health, tokens: int = 0) -> str:
+        """What may be wrong, in the same way; `answers` tells. If it answers, the requests were at fault: `trust`."""
+        return "" if health.mends_itself else self._failed.complaint(tokens)
+
+    def trust(self) -> None:
+        self._failed.ended(None, 0)
 
     def _count_stillness(self, health: Health, tokens: int, wanted: bool) -> None:
         now, signs = self._clock(), (health.last_progress, tokens)

@@ -105,8 +105,8 @@ class Run:
         self._trace = trace
         self._interval = stream_interval
         self._output: Output | None = None
-        self._begun = False
-        self._ended = False
+        self.ended = False
+        self._start_told = False
         self._attempts = 1
         self._prepared: Prepared | None = None
         self._slot: Slot | None = None
@@ -121,7 +121,7 @@ class Run:
 
     def start(self) -> None:
         """Begin the work: once, and not at all if it has ended before."""
-        if not self._began and not self._ended:
+        if not self._began and not self.ended:
             self._set_out(self._host.admission.enter)
 
     def cancel(self, why: str) -> None:
@@ -129,7 +129,7 @@ class Run:
 
     def interrupt(self, error: DrivetrainError) -> None:
         """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
-        if not self._ended:
+        if not self.ended:
             self._fail(error)
             if self._starting is not None:
                 self._starting.cancel()
@@ -154,10 +154,6 @@ class Run:
             prompt_token_ids=self.prompt_token_ids,
             truncated_tokens=self.truncated,
         )
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
 
     @property
     def usage(self) -> Usage:
@@ -209,7 +205,7 @@ class Run:
     def may_start_again(self) -> bool:
         """Whether nobody would notice: nothing was given, and there is an attempt left."""
         is_empty = self._output is None or self._output.is_empty
-        return not self._ended and is_empty and self._attempts < ATTEMPTS
+        return not self.ended and is_empty and self._attempts < ATTEMPTS
 
     def _start_again(self, error: EngineFailed) -> bool:
         """On the engine that takes the place of one that failed, before all who wait for their first; else False."""
@@ -233,7 +229,7 @@ class Run:
         if request.media is None:
             self._begin(request.prompt_ids)
             self._hand_on()
-        if self._ended:
+        if self.ended:
             self._let_go()
         elif request.max_tokens == 0 and request.prompt_logprobs is None:
             for index in range(len(request.seeds)):  # an echo alone, for which no engine is asked
@@ -260,7 +256,7 @@ class Run:
 
     def take(self, step: Step) -> None:
         """As `StepSink`. Whatever goes wrong with a step is this request's ending, and no business of the engine."""
-        if self._ended:
+        if self.ended:
             return
         try:
             self._take_step(step)
@@ -292,8 +288,8 @@ class Run:
         self.prompt_tokens = len(prompt_ids)
         self.prompt_token_ids = prompt_ids
         output = self._output = Output(self._prepared, prompt_ids, self._info, interval=self._interval)
-        if not self._begun:
-            self._begun = True
+        if not self._start_told:
+            self._start_told = True
             started = Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
             output.events.insert(0, started)
 
@@ -380,7 +376,7 @@ class Run:
 
     def _fail(self, error: DrivetrainError) -> None:
         """Free first, then tell: whatever goes wrong in the telling, nothing is held and the error stands."""
-        if self._ended:
+        if self.ended:
             return
         if self._output is not None:
             self._output.flush()
@@ -396,8 +392,8 @@ class Run:
 
     def _settle(self, error: DrivetrainError | None) -> None:
         """The one place that every request passes exactly once."""
-        assert not self._ended
-        self._ended = True
+        assert not self.ended
+        self.ended = True
         self._timer.cancel()
         self.times.ended = time.monotonic()
         try:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ import pytest
 import drivetrain
 from bounds.attack import eventually
 from drivetrain.core.engine import (
+    EmbedItem,
     Engine,
     EngineInfo,
     EngineRequest,
@@ -179,6 +180,31 @@ async def test_requests_that_are_at_fault_themselves_do_not_have_the_engine_repl
         assert asked.count("probe") == 2
         assert worker.stats.endings == {"engine_error": 2 * watchdog.TIMES_FAILED}
         await until(lambda: engine.health().active == 0)
+
+
+class NoVectors(FakeEngine):
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        raise EngineFailed("the model gave no usable embedding for this text")
+
+
+@pytest.mark.parametrize(("script", "restarts"), [(STEADY, 0), (BROKEN, 1)])
+async def test_texts_without_a_vector_have_a_broken_engine_replaced_only(
+    caplog: pytest.LogCaptureFixture, script: Script, restarts: int
+) -> None:
+    async with worker_of(NoVectors(script), FakeEngine(STEADY)) as worker:
+        for _ in range(watchdog.TIMES_FAILED):
+            assert isinstance(await outcome(worker.embed("x")), EngineFailed)
+        await until(lambda: "these requests are at fault" in caplog.text or worker.stats.restarts == 1)
+        assert (worker.state, worker.stats.restarts) == (State.READY, restarts)
+
+
+@pytest.mark.parametrize(("engine", "sound"), [(FakeEngine, True), (NoVectors, False)])
+async def test_a_model_without_answers_is_asked_for_a_vector(engine: type[FakeEngine], sound: bool) -> None:
+    made = engine(STEADY)
+    info = await made.load(SPEC, lambda what, share: None)
+    info = replace(info, capabilities=replace(info.capabilities, generation=False))
+    assert await watchdog.answers(made, info) is sound
+    await made.close()
 
 
 async def test_one_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,8 @@ class Embedding:
                 slot.release()
             self._host.engine_failed()
             self._attempts += 1
-            self.times.admitted, enter = None, admission.enter_again
+            self.times.admitted = self.times.prepared = None
+            enter = admission.enter_again
 
     async def _on(self, slot: Slot) -> Embeddings:
         """On the engine that the slot is for."""
@@ -132,6 +133,7 @@ class Embedding:
         items = await tokenize_inputs(self._inputs, info, trace.context, self._threads)
         if not slot.is_good:
             raise EngineFailed("the engine failed while the texts were prepared")
+        times.prepared = time.monotonic()
         trace.phase("embed")
         vectors = await engine.embed(items)
         return Embeddings(self._model, tuple(vectors), Usage(prompt_tokens=sum(len(item.token_ids) for item in items)))

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from drivetrain.core.engine import Engine, EngineInfo, EngineRequest, Health, Step, TokenStep
+from drivetrain.core.engine import EmbedItem, Engine, EngineInfo, EngineRequest, Health, Step, TokenStep
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 
 TIMES_OUT_OF_MEMORY = 3
@@ -17,6 +17,8 @@ TIMES_FAILED = 6
 
 PROBE_S = 30.0
 """For one token."""
+
+PROBE_IDS = (1,)
 
 
 class _InARow:
@@ -45,23 +47,25 @@ class _InARow:
 
 
 async def answers(engine: Engine, info: EngineInfo) -> bool:
-    """Whether it gives a token for a request that nothing can be wrong with."""
-    probe = _Probe()
+    """Whether it answers a request that nothing can be wrong with: a token, or a vector where it gives those."""
     try:
         async with asyncio.timeout(PROBE_S):
-            handle = engine.generate(_probe_request(info), probe)
-            try:
-                await probe.over.wait()
-            finally:
-                handle.abort()
+            if info.capabilities.generation:
+                return await _gives_a_token(engine, info.capabilities.context_length)
+            return bool(await engine.embed([EmbedItem(PROBE_IDS)]))
     except Exception:  # noqa: BLE001 - whatever it is, there is no answer
         return False
+
+
+async def _gives_a_token(engine: Engine, context: int) -> bool:
+    probe = _Probe()
+    request = EngineRequest(request_id="probe", prompt_ids=PROBE_IDS, context_length=context, max_tokens=1, seeds=(0,))
+    handle = engine.generate(request, probe)
+    try:
+        await probe.over.wait()
+    finally:
+        handle.abort()
     return probe.answered
-
-
-def _probe_request(info: EngineInfo) -> EngineRequest:
-    context = info.capabilities.context_length
-    return EngineRequest(request_id="probe", prompt_ids=(1,), context_length=context, max_tokens=1, seeds=(0,))
 
 
 class _Probe:

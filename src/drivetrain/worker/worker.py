@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
@@ -291,22 +292,24 @@ class Worker(Face):
     ) -> Embeddings:
         assert self._texts is not None
         settings, trace = self.settings, self._traces.embedding(trace_context)
+        embedding: Embedding | None = None
         try:
             items = check_embedding(inputs, timeout_s, model.capabilities, size=model.info.embedding_size)
             embedding = Embedding(items, model=self._name, host=self, threads=self._texts, trace=trace)
             self._embeddings.add(embedding)
-            embedding.work.add_done_callback(lambda work: self._embeddings.discard(embedding))
+            embedding.work.add_done_callback(partial(self._let_go, embedding))
             made = await embedding.vectors(min(timeout_s or settings.timeout_s, settings.max_timeout_s))
         except BaseException as exc:
             trace.close(None, exc)
-            if type(exc) is EngineFailed:
-                self.engine_failed()  # it may also be that this text has no vector, which says nothing of the engine
-            elif isinstance(exc, EngineFailed):
+            if embedding is not None and embedding.times.prepared is not None and isinstance(exc, DrivetrainError):
                 self._supervisor.ended(exc)
             raise
         trace.close(made, None)
         self._supervisor.ended(None)
         return made
+
+    def _let_go(self, embedding: Embedding, work: asyncio.Task[None]) -> None:
+        self._embeddings.discard(embedding)
 
     # For its runs
 

@@ -1,6 +1,7 @@
-"""Our HTTP path against llama.cpp's own server: the same weights and process options, interleaved rounds.
+"""Our HTTP path against llama.cpp's own server: the same weights, interleaved rounds.
 
-Ours is `drivetrain serve`; theirs is the server that our engine would start, asked directly. Prints one JSON object.
+Both as they come, as somebody who starts them without a flag finds them; or with `--alike`, where theirs is the server
+that our engine would start, with as many slots as there are streams, asked directly. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ import argparse
 import asyncio
 import contextlib
 import json
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
+
+from servers import llamacpp_server
 
 from drivetrain.bench.remote import Asking, Remote
 from drivetrain.bench.report import compare
@@ -28,6 +34,22 @@ from drivetrain.store.store import Store
 MODEL = "smollm2-135m"
 CONTEXT = 1024
 PROMPT_TOKENS = 51
+
+
+@contextlib.contextmanager
+def as_it_comes() -> Iterator[Remote]:
+    gguf = Store().ensure(MODEL, lambda what, share: None).path
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, llamacpp_server.__file__, str(gguf), str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it says where it listens once the model is loaded
+        try:
+            yield remote("theirs", f"http://127.0.0.1:{port}/v1", "")
+        finally:
+            process.terminate()
 
 
 @contextlib.contextmanager
@@ -68,6 +90,7 @@ async def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--alike", action="store_true", help="the same process options on both sides")
     args = parser.parse_args()
     slots = max(args.streams)
     workload = Workload(
@@ -78,9 +101,10 @@ async def main() -> None:
         rounds=args.pairs,
         timeout_s=600,
     )
-    with theirs(slots) as b:
+    options = ["--slots", str(slots), "--context-length", str(CONTEXT)] if args.alike else []
+    with theirs(slots) if args.alike else as_it_comes() as b:
         started = time.perf_counter()
-        async with serving(MODEL, ["--slots", str(slots), "--context-length", str(CONTEXT)]) as served:
+        async with serving(MODEL, options) as served:
             ready_s = time.perf_counter() - started
             sides = [Side(remote("ours", served.url, served.key)), Side(b)]
             session = Session(sides, [Closed(streams) for streams in args.streams], workload)

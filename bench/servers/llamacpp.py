@@ -10,11 +10,13 @@ from servers.peer import Peer
 from servers.request import Chat
 from servers.weights import MODEL, gguf
 
+SLOTS = 16
+
 LLAMACPP = Peer(
     name="llamacpp",
     title="llama.cpp server, Q4_1",
     form=Chat(MODEL, {"ignore_eos": True}),
-    arguments=lambda port: [str(Path(llamacpp_server.__file__)), str(gguf()), str(port)],
+    arguments=lambda port: [str(Path(llamacpp_server.__file__)), str(gguf()), str(port), str(SLOTS)],
     environment=Environment("llamacpp"),
     packages=("xllamacpp",),
     # Else its threads spin for one another and take the time of the client on the same cores.

@@ -1,4 +1,7 @@
-"""llama.cpp's own HTTP server, with its own defaults but for the number of slots: `llamacpp_server.py GGUF PORT`.
+"""llama.cpp's own HTTP server, as it comes: `llamacpp_server.py GGUF PORT [SLOTS]`.
+
+Its command takes 4 slots that share one context, as long as the model's; the wheel would take 1. With SLOTS each has
+a context of 1,024 tokens.
 
 Runs in the peer's environment and imports nothing of ours. A key in LLAMA_API_KEY locks it, as with its own command.
 """
@@ -10,7 +13,7 @@ import os
 import signal
 import sys
 
-SLOTS = 16
+OWN_SLOTS = 4
 CONTEXT = 1024
 
 
@@ -20,9 +23,13 @@ def main() -> None:
     params.model.path = sys.argv[1]
     params.hostnames = ["127.0.0.1"]
     params.port = int(sys.argv[2])
-    params.n_parallel = SLOTS
-    params.n_ctx = SLOTS * CONTEXT
-    params.n_threads_http = 2 * SLOTS
+    params.n_parallel = OWN_SLOTS
+    params.kv_unified = True
+    if len(sys.argv) > 3:
+        params.n_parallel = slots = int(sys.argv[3])
+        params.kv_unified = False
+        params.n_ctx = slots * CONTEXT
+        params.n_threads_http = 2 * slots
     params.api_keys = list(filter(None, [os.environ.get("LLAMA_API_KEY")]))
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)

@@ -96,6 +96,7 @@ class Preparer:
             limit=limit,
             max_tokens=request.max_tokens,
             default_max_tokens=self._default_max_tokens(request, len(ids), limit),
+            min_tokens=request.min_tokens or 0,
             policy=Overflow(request.overflow or self._overflow),
             bos_id=self._tokenizer.id_of(self._tokenizer.bos_token or ""),
             separate=self._info.encoder_decoder,
@@ -133,7 +134,8 @@ class Preparer:
         pictures = await self._media.load(_images(request)) if request.has_images else Pictures()
         limit, max_tokens = self._limit(request), request.max_tokens
         if max_tokens is None:
-            max_tokens = self._default_max_tokens(request, 0, limit)
+            default = self._default_max_tokens(request, 0, limit)
+            max_tokens = None if default is None else max(default, request.min_tokens or 0)
         media = Media(prompt, pictures)
         engine_request = self._engine_request(request, request_id, (), max_tokens, media, limit)
         return Prepared(engine_request, rules, "", 0, pictures)

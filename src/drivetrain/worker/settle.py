@@ -81,39 +81,40 @@ def fit(
     limit: int,
     max_tokens: int | None,
     default_max_tokens: int | None,
+    min_tokens: int = 0,
     policy: Overflow,
     bos_id: int | None,
     separate: bool = False,
     param: str = "prompt",
 ) -> Fitted:
-    """`max_tokens` is what the request says; the default is clamped to the room, the request's word is not.
+    """`max_tokens` and `min_tokens` are what the request says; the default is clamped to the room, its word is not.
 
     `param` names the field that holds the prompt. `separate`: encoder and decoder have a context each
     (encoder-decoder models). A cut keeps a leading BOS.
     """
-    if max_tokens is not None and max_tokens > limit - (0 if separate else 1):
+    field, stated = ("min_tokens", min_tokens) if max_tokens is None else ("max_tokens", max_tokens)
+    if stated > limit - (0 if separate else 1):
         raise ContextOverflow(
-            f"max_tokens is {max_tokens}, which leaves no room for a prompt in a context of {limit} tokens",
+            f"{field} is {stated}, which leaves no room for a prompt in a context of {limit} tokens",
             prompt_tokens=len(ids),
             limit=limit,
-            param="max_tokens",
+            param=field,
         )
-    answer = _answer_room(limit, max_tokens, default_max_tokens, cutting=policy is not Overflow.ERROR)
+    cutting = policy is not Overflow.ERROR
+    answer = stated if max_tokens is not None else max(stated, _answer_room(limit, default_max_tokens, cutting=cutting))
     room = limit if separate else limit - answer
     if len(ids) > room:
         if policy is Overflow.ERROR or room < 1:
-            raise _overflow(len(ids), max_tokens, limit, param)
+            raise _overflow(len(ids), field, stated, limit, param)
         ids, truncated = _cut(ids, room, policy, bos_id)
     else:
         truncated = 0
     left = limit if separate else limit - len(ids)
     wanted = max_tokens if max_tokens is not None else default_max_tokens
-    return Fitted(tuple(ids), left if wanted is None else min(wanted, left), truncated)
+    return Fitted(tuple(ids), left if wanted is None else min(max(wanted, min_tokens), left), truncated)
 
 
-def _answer_room(limit: int, max_tokens: int | None, default: int | None, *, cutting: bool) -> int:
-    if max_tokens is not None:
-        return max_tokens
+def _answer_room(limit: int, default: int | None, *, cutting: bool) -> int:
     if not cutting:
         return 1
     return max(1, min(default or RESERVE, RESERVE, limit // 4))
@@ -131,12 +132,12 @@ def _cut(ids: list[int], room: int, policy: Overflow, bos_id: int | None) -> tup
     return head + kept, len(body) - keep
 
 
-def _overflow(prompt_tokens: int, max_tokens: int | None, limit: int, param: str) -> ContextOverflow:
-    asked = "" if max_tokens is None else f" and max_tokens is {max_tokens}"
+def _overflow(prompt_tokens: int, field: str, stated: int, limit: int, param: str) -> ContextOverflow:
+    asked = f" and {field} is {stated}" if stated else ""
     return ContextOverflow(
         f"the prompt is {prompt_tokens} tokens{asked}, the context is {limit}; "
         "shorten one of them, or set overflow to truncate_left or truncate_middle",
         prompt_tokens=prompt_tokens,
         limit=limit,
-        param=param if max_tokens is None or prompt_tokens >= limit else "max_tokens",
+        param=field if stated and prompt_tokens < limit else param,
     )

@@ -18,18 +18,31 @@ BOS = 9999
     limit=st.integers(1, 50),
     max_tokens=st.one_of(st.none(), st.integers(0, 60)),
     default=st.one_of(st.none(), st.integers(1, 60)),
+    min_tokens=st.integers(0, 60),
     policy=st.sampled_from(Overflow),
     with_bos=st.booleans(),
 )
 def test_it_fits_or_says_why(
-    prompt: int, limit: int, max_tokens: int | None, default: int | None, policy: Overflow, with_bos: bool
+    prompt: int,
+    limit: int,
+    max_tokens: int | None,
+    default: int | None,
+    min_tokens: int,
+    policy: Overflow,
+    with_bos: bool,
 ) -> None:
+    """A `min_tokens` above `max_tokens` has been refused before."""
+    min_tokens = min_tokens if max_tokens is None else min(min_tokens, max_tokens)
     ids = ([BOS] if with_bos else []) + list(range(prompt))
     try:
-        fitted = fit(ids, limit=limit, max_tokens=max_tokens, default_max_tokens=default, policy=policy, bos_id=BOS)
+        fitted = fit(
+            ids, limit=limit, max_tokens=max_tokens, default_max_tokens=default, min_tokens=min_tokens,
+            policy=policy, bos_id=BOS,
+        )  # fmt: skip
     except ContextOverflow:
-        assert policy is Overflow.ERROR or (max_tokens or 0) >= limit or limit == 1
+        assert policy is Overflow.ERROR or max(max_tokens or 0, min_tokens) >= limit or limit == 1
         return
+    assert fitted.max_tokens >= min_tokens
     assert len(fitted.ids) >= 1
     assert len(fitted.ids) + fitted.max_tokens <= limit
     assert fitted.truncated == len(ids) - len(fitted.ids)

@@ -10,7 +10,7 @@ import pytest
 
 from bounds.test_ready import ENDLESS, SPEC, STEADY, Gated, outcome, quick, read_until_delta, until, worker_of
 from drivetrain.core.engine import EmbedItem, EngineRequest, StepSink
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, InvalidRequest
 from drivetrain.core.events import Finished, Started
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import Embeddings
@@ -186,9 +186,36 @@ async def test_embeddings_go_on_with_the_next_engine() -> None:
 
 async def test_embeddings_that_an_engine_hangs_over_go_on_too() -> None:
     """It does not say that it failed; it is closed because it does not move."""
-    async with worker_of(Holding(), FakeEngine(STEADY), stall_s=0.2) as worker:
+    async with worker_of(Holding(), FakeEngine(STEADY), stall_s=1) as worker:
         assert isinstance(await outcome(worker.embed("x")), Embeddings)
         assert worker.stats.restarts == 1
+
+
+class DiesWhenLeft(FakeEngine):
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.die()
+            raise EngineFailed("it died while it was left")
+
+
+async def test_embeddings_that_are_too_late_do_not_start_again() -> None:
+    async with worker_of(DiesWhenLeft(STEADY), Holding()) as worker:
+        assert isinstance(await outcome(worker.embed("x", timeout_s=0.1)), DeadlineExceeded)
+        limit = worker.capabilities.limits.max_timeout_s
+        assert isinstance(await outcome(worker.embed("x", timeout_s=limit + 1)), InvalidRequest)
+
+
+class Buggy(FakeEngine):
+    async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+        raise KeyError("nobody thought of it")
+
+
+async def test_a_bug_under_embeddings_is_one_typed_ending() -> None:
+    async with worker_of(Buggy(STEADY)) as worker:
+        assert isinstance(await outcome(worker.embed("x")), EngineFailed)
+        assert worker.stats.endings == {"engine_error": 1}
 
 
 class HeldTokenizer(ByteTokenizer):

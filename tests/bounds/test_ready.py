@@ -50,7 +50,7 @@ from drivetrain.engines.channel import StepChannel
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry import memory
-from drivetrain.worker import closing, watchdog
+from drivetrain.worker import closing, supervisor, watchdog
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import Worker
 from server.fleet_serving import fake_offer, serving_fleet
@@ -219,6 +219,23 @@ async def test_one_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
         for _ in range(watchdog.TIMES_FAILED):
             assert isinstance(await outcome(worker.generate(prompt="x")), EngineFailed)
         await until(lambda: worker.stats.restarts == 1)
+
+
+async def test_one_that_gave_others_tokens_meanwhile_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have had no place for the question."""
+    asked: list[Engine] = []
+    async with worker_of(FakeEngine(BROKEN), FakeEngine(STEADY)) as worker:
+
+        async def too_busy(engine: Engine, info: EngineInfo) -> bool | None:
+            asked.append(engine)
+            worker.stats.completion_tokens += 1
+            return None
+
+        monkeypatch.setattr(supervisor, "answers", too_busy)
+        for _ in range(watchdog.TIMES_FAILED):
+            assert isinstance(await outcome(worker.generate(prompt="x")), EngineFailed)
+        await until(lambda: bool(asked))
+        assert (worker.state, worker.stats.restarts) == (State.READY, 0)
 
 
 # Errors that stick to the device

@@ -131,3 +131,20 @@ class UnfitEngine(LoadFailed):
     def __init__(self, message: str, *, why: str) -> None:
         super().__init__(message)
         self.why = why
+
+
+def bug(exc: BaseException) -> EngineFailed:
+    """What nobody expected, ours or a library's, as the one typed ending of a request."""
+    error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
+    error.__cause__ = exc
+    return error
+
+
+def drop_frames(error: BaseException) -> None:
+    """Of an error whose way ends here: whatever refers to it would keep them, and they the request and its prompt."""
+    link: BaseException | None = error
+    dropped: list[BaseException] = []
+    while link is not None and link not in dropped:
+        dropped.append(link)
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__

@@ -60,12 +60,12 @@ def _check_sizes(given: Mapping[str, Any], limits: Limits) -> None:
         if name in _ID_FIELDS:
             level = [value]
             while level:
-                _at_most(name, sum(map(len, level)), limits.max_ids, "entries")
+                at_most(name, sum(map(len, level)), limits.max_ids, "entries")
                 level = [item for items in level for item in items if isinstance(item, (tuple, list))]
         elif name == "prompt_token_ids":
-            _at_most(name, len(value), limits.max_prompt_chars, "entries")
+            at_most(name, len(value), limits.max_prompt_chars, "entries")
         elif name == "messages":
-            _at_most(name, len(value), limits.max_messages, "entries")
+            at_most(name, len(value), limits.max_messages, "entries")
 
 
 def _check_input(request: GenerateRequest, capabilities: Capabilities) -> None:
@@ -93,19 +93,19 @@ def _check_input(request: GenerateRequest, capabilities: Capabilities) -> None:
 
 def _check_limits(request: GenerateRequest, capabilities: Capabilities) -> None:
     limits = capabilities.limits
-    _at_most("n", request.n or 1, limits.max_n)
+    at_most("n", request.n or 1, limits.max_n)
     stops = len(request.stop or ()) + len(request.stop_sequences or ())
-    _at_most("stop", stops, limits.max_stops, "entries")
-    _at_most("stop", max(map(len, request.stop or ()), default=0), limits.max_stop_chars, "characters")
-    _at_most("stop_token_ids", len(request.stop_token_ids or ()), limits.max_stops, "entries")
-    _at_most("logprobs", request.logprobs or 0, limits.max_logprobs)
-    _at_most("prompt_logprobs", request.prompt_logprobs or 0, limits.max_logprobs)
-    _at_most("timeout_s", request.timeout_s or 0, limits.max_timeout_s)
-    _at_most("prompt", len(request.prompt or ""), limits.max_prompt_chars, "characters")
+    at_most("stop", stops, limits.max_stops, "entries")
+    at_most("stop", max(map(len, request.stop or ()), default=0), limits.max_stop_chars, "characters")
+    at_most("stop_token_ids", len(request.stop_token_ids or ()), limits.max_stops, "entries")
+    at_most("logprobs", request.logprobs or 0, limits.max_logprobs)
+    at_most("prompt_logprobs", request.prompt_logprobs or 0, limits.max_logprobs)
+    at_most("timeout_s", request.timeout_s or 0, limits.max_timeout_s)
+    at_most("prompt", len(request.prompt or ""), limits.max_prompt_chars, "characters")
     chars = sum(len(message.text) for message in request.messages or ())
-    _at_most("messages", chars, limits.max_prompt_chars, "characters")
+    at_most("messages", chars, limits.max_prompt_chars, "characters")
     images = len(request.images or ()) + sum(len(message.images) for message in request.messages or ())
-    _at_most("images" if request.images else "messages", images, limits.max_images, "images")
+    at_most("images" if request.images else "messages", images, limits.max_images, "images")
 
 
 def _check_combinations(request: GenerateRequest) -> None:
@@ -123,7 +123,7 @@ def _check_combinations(request: GenerateRequest) -> None:
         )
 
 
-def _at_most(name: str, value: float, limit: float, unit: str = "") -> None:
+def at_most(name: str, value: float, limit: float, unit: str = "") -> None:
     if value > limit:
         shown = f"{value:,} {unit}".strip()
         raise InvalidRequest(f"{name} is {shown}; the limit is {limit:,}", param=name)

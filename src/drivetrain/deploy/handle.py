@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, InvalidRequest, NotReady, Unsupported
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, NotReady, Unsupported
 from drivetrain.core.messages import Message
 from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
@@ -254,8 +254,6 @@ class HandleWorker(Face):
         request_id: str,
     ) -> Awaitable[list[int]]:
         limit = self._serving(request_id).terms.timeout_s
-        if text is not None and not isinstance(text, str):
-            raise InvalidRequest("text must be a string", param="text")
         return self._ask(list[int], "tokenize", (text, messages, add_special_tokens, request_id), limit)
 
     def _detokenize(self, ids: Sequence[int], *, request_id: str) -> Awaitable[str]:

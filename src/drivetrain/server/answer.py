@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from drivetrain.core.budget import check_answers
-from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, Unsupported
+from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, Unsupported, drop_frames
 from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.results import Result, Usage
 from drivetrain.core.worker import Submission, Worker
@@ -94,9 +94,10 @@ async def answer(
     except DrivetrainError as exc:
         error = renamed(exc, asked.names) if isinstance(exc, InvalidRequest) else exc
         if not exchange.started:
-            raise error from exc
+            raise error  # noqa: B904 - it is the same in the words of the endpoint
         context.counts.refused(error)
         tell_refusal(context.tracer, exchange.scope, error, began_ns)
+        drop_frames(exc)
         await exchange.write(formatter.failure(error), last=True)
     except Exception:
         if not exchange.started:

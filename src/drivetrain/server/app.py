@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from drivetrain.core.errors import DrivetrainError
+from drivetrain.core.errors import DrivetrainError, drop_frames
 from drivetrain.server import admin, cards, live, metrics, openapi, static, tokens
 from drivetrain.server.chat import chat
 from drivetrain.server.completions import completions
@@ -89,6 +89,7 @@ class App:
                 self._context.counts.refused(exc)
                 tell_refusal(self._context.tracer, scope, exc, began_ns)
                 response = error_response(exc)
+                drop_frames(exc)
             except HTTPException as exc:
                 response = _not_here(exc, scope["path"])
             if response is not None:

@@ -77,12 +77,7 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.lingering:
             self.transport.discard(data)
-            return
-        if self.conn.their_state is not h11.SEND_BODY and not self.conn.trailing_data[0]:
-            data = data.removeprefix(_EMPTY_LINE)  # old clients send one behind a body
-        if not data:
-            return
-        if self.conn.their_state not in _RECEIVING:
+        elif self.conn.their_state not in _RECEIVING:
             self._receive_ahead(data)
         else:
             super().data_received(data)
@@ -96,6 +91,8 @@ class Connection(H11Protocol):
         self._end_answer()
 
     def handle_events(self) -> None:
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0].startswith(_EMPTY_LINE):
+            self.conn._receive_buffer.maybe_extract_at_most(len(_EMPTY_LINE))  # old clients send one behind a body
         fault = fault_in(self.conn.trailing_data[0]) if self.conn.their_state is h11.IDLE else None
         if fault is not None:
             self._refuse(fault)

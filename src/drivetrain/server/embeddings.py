@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.errors import Unsupported
 from drivetrain.core.results import Embeddings
 from drivetrain.core.worker import Worker
 from drivetrain.server.context import Context
@@ -39,9 +39,6 @@ def _check(values: Values, worker: Worker) -> None:
     if dimensions not in {None, size}:
         what = f"dimensions is {dimensions}; this model gives {size} and none are cut"
         values.leave_out(Unsupported(what, param="dimensions"))
-    timeout_s, limit = values.get("timeout_s", 0), capabilities.limits.max_timeout_s
-    if timeout_s > limit:
-        raise InvalidRequest(f"timeout_s is {timeout_s:g}; the limit is {limit:g}", param="timeout_s")
 
 
 def _document(values: Values, found: Embeddings) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from drivetrain.core.errors import (
     EngineFailed,
     InvalidRequest,
     Unsupported,
+    bug,
 )
 from drivetrain.core.kinds import check_text
-from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.parameters import PARAMETERS, at_most
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import Embeddings, Usage
 from drivetrain.core.stats import Times
@@ -77,7 +78,8 @@ class Embedding:
 
     @property
     def may_start_again(self) -> bool:
-        return not self._ended.is_set() and self._attempts < ATTEMPTS
+        is_wanted = not self._ended.is_set() and not self.work.cancelling()
+        return is_wanted and self._attempts < ATTEMPTS
 
     def _end(self, outcome: Embeddings | BaseException) -> None:
         if not self._ended.is_set():
@@ -100,7 +102,9 @@ class Embedding:
             self._end(await self._compute())
         except asyncio.CancelledError:
             self._end(Cancelled("the request was cancelled"))
-        except BaseException as exc:  # noqa: BLE001 - raised where it is waited for
+        except Exception as exc:  # noqa: BLE001 - raised where it is waited for
+            self._end(exc if isinstance(exc, DrivetrainError) else bug(exc))
+        except BaseException as exc:  # noqa: BLE001 - as above
             self._end(exc)
 
     async def _compute(self) -> Embeddings:
@@ -151,6 +155,7 @@ def check_embedding(
     items = embed_inputs(inputs, capabilities.limits)
     if timeout_s is not None:
         PARAMETERS["timeout_s"].kind.judge("timeout_s", timeout_s)
+        at_most("timeout_s", timeout_s, capabilities.limits.max_timeout_s)
     check_vectors(len(items), size, capabilities.limits)
     return items
 

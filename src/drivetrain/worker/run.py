@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from drivetrain.core.engine import Engine, EngineInfo, IdLogprobs, PromptStep, RequestHandle, Step, TokenStep
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed, bug
 from drivetrain.core.events import Finished, Started
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, TokenLogprob, Usage
@@ -368,10 +368,8 @@ class Run:
         elif isinstance(exc, (KeyboardInterrupt, SystemExit, GeneratorExit)):
             self._fail(Cancelled("the program is ending"))
             return False
-        else:  # a bug, ours or a library's, is one typed ending
-            error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
-            error.__cause__ = exc
-            self._fail(error)
+        else:
+            self._fail(bug(exc))
         return True
 
     def _fail(self, error: DrivetrainError) -> None:

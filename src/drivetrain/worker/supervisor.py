@@ -99,17 +99,20 @@ class Supervisor:
     async def _probe(self, doubt: str) -> None:
         """Nobody's requests can have a sound engine replaced, whatever they are."""
         assert self._info is not None
-        engine = self.engine
+        engine, moved_at = self.engine, self._health().last_progress
         try:
             answered = await answers(engine, self._info)
         finally:
             self._probing = None
         if self.state is not State.READY or self.engine is not engine:
             return
+        health = self._health()
         if answered:
             _log.warning("%s: %s; it answers others, so these requests are at fault", self._name, doubt)
             self._watchdog.trust()
-        else:
+        elif answered is None and health.last_progress > moved_at:
+            self.look_soon()  # it works for others, and had no place for the question
+        elif self._watchdog.doubt(health, self._stats.completion_tokens):
             self._give_up(doubt)
 
     def _give_up(self, why: str) -> None:

@@ -46,13 +46,16 @@ class _InARow:
         return f"{self._num} requests in a row {self._what}"
 
 
-async def answers(engine: Engine, info: EngineInfo) -> bool:
-    """Whether it answers a request that nothing can be wrong with: a token, or a vector where it gives those."""
+async def answers(engine: Engine, info: EngineInfo) -> bool | None:
+    """Whether it answers a request that nothing can be wrong with: a token, or a vector where it gives those. None:
+    it has not said in time."""
     try:
         async with asyncio.timeout(PROBE_S):
             if info.capabilities.generation:
                 return await _gives_a_token(engine, info.capabilities.context_length)
             return bool(await engine.embed([EmbedItem(PROBE_IDS)]))
+    except TimeoutError:
+        return None
     except Exception:  # noqa: BLE001 - whatever it is, there is no answer
         return False
 

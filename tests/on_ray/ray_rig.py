@@ -140,7 +140,7 @@ class RigWorker(HandleWorker):
     def __init__(self, handle: Numbered, name: str, host: str) -> None:
         super().__init__(handle, name, host=host)
         self.replica: Any = handle
-        self._info = SimpleNamespace(tokenizer=FarTokenizer(handle))
+        self.info = SimpleNamespace(tokenizer=FarTokenizer(handle))
 
 
 class RayRig:

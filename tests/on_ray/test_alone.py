@@ -90,7 +90,7 @@ async def test_it_answers_as_serve_does(of: openai.AsyncOpenAI) -> None:
 
 
 async def test_both_replicas_work_and_what_is_left_ends(two: int, of: openai.AsyncOpenAI) -> None:
-    await until(lambda: len(replica_pids(APPLICATION)) == 2, 60)
+    await until(lambda: len(replica_pids(APPLICATION)) == 2, 240)
     answers = [
         await of.chat.completions.create(
             model=MODEL, messages=QUESTION, max_tokens=1000, stream=True, extra_body={"ignore_eos": True}
@@ -104,14 +104,14 @@ async def test_both_replicas_work_and_what_is_left_ends(two: int, of: openai.Asy
 
 
 async def test_a_replica_that_is_killed_under_streams(two: int, of: openai.AsyncOpenAI) -> None:
-    await until(lambda: len(replica_pids(APPLICATION)) == 2, 60)
+    await until(lambda: len(replica_pids(APPLICATION)) == 2, 240)
     before = replica_pids(APPLICATION)
     running = [asyncio.create_task(streamed(of, 150)) for _ in range(STREAMS)]
     await until_so(two, all_of_them)
     os.kill(before[0], signal.SIGKILL)
     assert {ending for _, ending in await asyncio.gather(*running)} == {"length", "engine_error"}
     assert (await streamed(of, 10))[1] == "length"
-    await until(lambda: len(replica_pids(APPLICATION)) == 2 and before[0] not in replica_pids(APPLICATION), 60)
+    await until(lambda: len(replica_pids(APPLICATION)) == 2 and before[0] not in replica_pids(APPLICATION), 240)
 
 
 async def test_ctrl_c_lets_what_runs_end(smollm2: str, tmp_path: Path) -> None:

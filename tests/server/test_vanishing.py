@@ -69,7 +69,8 @@ def test_200_clients(served: Served) -> None:
     end = time.monotonic() + 10
     while (after := counts(served)) != before and time.monotonic() < end:
         time.sleep(0.1)
-    assert after[:2] == before[:2], f"seed {seed}"
+    assert after[0] <= before[0], f"seed {seed}"  # fewer, where a thread of a test before ended meanwhile
+    assert after[1] == before[1], f"seed {seed}"
     assert after[2] <= before[2] + 2
     assert not served.worker._runs
     assert _resident() - rss < 50e6

@@ -23,7 +23,7 @@ async def main() -> dict[str, Any]:
     chat = {"model": MODEL, "messages": [{"role": "human", "content": "Say hello."}], "temperature": 0}
     outputs = [output async for output in worker.async_generate_stream({**chat, "max_new_tokens": 8, "echo": False})]
     whole = await worker.async_generate({**chat, "max_new_tokens": 8, "echo": False})
-    bad = await worker.async_generate({**chat, "max_new_tokens": -1})
+    bad = await worker.async_generate({**chat, "max_new_tokens": -2})
     metadata = await worker.async_get_model_metadata({"model": MODEL})
     data = WorkerRunData("127.0.0.1", 0, "llm", MODEL, worker, None, None, asyncio.Event())
     manager = RemoteWorkerManager()

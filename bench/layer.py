@@ -20,24 +20,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-from drivetrain.bench.load import Load
-from drivetrain.bench.outcome import Round
-from drivetrain.bench.remote import Asking, Remote
-from drivetrain.bench.target import Facts
-from drivetrain.bench.wire import Address
-from drivetrain.bench.workload import Closed
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.prompt import Prompt
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.engines.native.describe import of_files
-from drivetrain.fleet.fleet import Fleet
+from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.server.app import create_app
 from drivetrain.server.run import Stop, address_of, bind, serve
 from drivetrain.server.settings import ServerSettings
 from drivetrain.store.store import Store
 from drivetrain.telemetry.tracing import Tracer
+from drivetrain.tools.bench.load import Load
+from drivetrain.tools.bench.outcome import Round
+from drivetrain.tools.bench.remote import Asking, Remote
+from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.wire import Address
+from drivetrain.tools.bench.workload import Closed
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 TEXT = "The quick brown fox jumps over the lazy dog, then it goes home to have some tea with milk. It is fine. "
 ASKED = {"ignore_eos": True, "stop": ["###", "\n\nUser:"]}
@@ -63,14 +63,14 @@ server.serve_forever()
 """
 
 
-def make_worker(tracer: Tracer | None = None) -> Worker:
+def make_worker(tracer: Tracer | None = None) -> EngineWorker:
     found = Store().ensure("smollm2-135m", lambda what, share: None)
     spec = ModelSpec(name="smollm2-135m", path=found.path, format=found.format)
     tokenizer = of_files(spec, lambda what, share: None).tokenizer  # in this process, as with all engines but llama.cpp
     ids = tuple(tokenizer.encode(Prompt.raw(TEXT * 5)))
     script = Script(token_ids=ids, repeat=True, max_concurrency=600, context_length=100_000)
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-    return Worker(FakeEngine(script, tokenizer=tokenizer), spec, Settings(max_waiting=600), tracer=tracer)
+    return EngineWorker(FakeEngine(script, tokenizer=tokenizer), spec, Settings(max_waiting=600), tracer=tracer)
 
 
 async def in_process(tracer: Tracer | None = None) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import drivetrain
 from drivetrain.core.events import Delta
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 PASSAGE = Path(__file__).parent / "passage.txt"
 NEW_TOKENS = 64
@@ -41,7 +41,7 @@ async def serve(model: str, quantize: str, *, compiled: bool) -> None:
             print(json.dumps(answer), flush=True)
 
 
-async def decode(worker: Worker, streams: int) -> dict[str, Any]:
+async def decode(worker: EngineWorker, streams: int) -> dict[str, Any]:
     sentences = PASSAGE.read_text("utf-8").replace("\n", " ").split(". ")
 
     async def one(number: int) -> list[float]:
@@ -58,7 +58,7 @@ async def decode(worker: Worker, streams: int) -> dict[str, Any]:
     return {"tokens_per_s": tokens / (ended - started)}
 
 
-async def read(worker: Worker) -> dict[str, Any]:
+async def read(worker: EngineWorker) -> dict[str, Any]:
     """The likeliest next id at each place of the passage, and the mean logprob of what stands there."""
     result = await worker.generate(prompt=PASSAGE.read_text("utf-8"), max_tokens=0, echo=True, prompt_logprobs=1)
     places = [(place, place.logprob) for place in result.choices[0].logprobs or () if place.logprob is not None]

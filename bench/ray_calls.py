@@ -14,10 +14,10 @@ from typing import Any
 
 from ray import serve
 
-from drivetrain.deploy import cluster
-from drivetrain.deploy.handle import HandleWorker
-from drivetrain.deploy.plan import ModelPlan
-from drivetrain.deploy.serving import ServedReplica
+from drivetrain.scale.ray import cluster
+from drivetrain.scale.ray.handle import HandleWorker
+from drivetrain.scale.ray.plan import ModelPlan
+from drivetrain.scale.ray.serving import ServedReplica
 
 PROMPT = "Once upon a time there was a small engine that kept its word. " * 20
 

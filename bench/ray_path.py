@@ -21,11 +21,11 @@ from pathlib import Path
 
 from http_path import CONTEXT, MODEL, remote, row
 
-from drivetrain.bench.served import Served, serving
-from drivetrain.bench.session import Session, Side
-from drivetrain.bench.workload import Closed, Workload
-from drivetrain.deploy import cluster
-from drivetrain.deploy.plan import IngressPlan, ModelPlan, arguments_of
+from drivetrain.scale.ray import cluster
+from drivetrain.scale.ray.plan import IngressPlan, ModelPlan, arguments_of
+from drivetrain.tools.bench.served import Served, serving
+from drivetrain.tools.bench.session import Session, Side
+from drivetrain.tools.bench.workload import Closed, Workload
 
 THREADS = 2
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from drivetrain.telemetry import genai
-from drivetrain.telemetry.tracing import Attributes, Kind, Value
+from drivetrain.telemetry.tracing import Attributes, SpanKind, Value
 
 
 @dataclass
@@ -17,7 +17,7 @@ class RecordedSpan:
     """`ends` has the type of the error, or None, of each time that it was closed."""
 
     name: str
-    kind: Kind
+    kind: SpanKind
     parent: Mapping[str, str] | None
     began_ns: int | None
     recorded: bool = True
@@ -63,7 +63,7 @@ class RecordingTracer:
         self,
         name: str,
         *,
-        kind: Kind = Kind.INTERNAL,
+        kind: SpanKind = SpanKind.INTERNAL,
         parent: Mapping[str, str] | None = None,
         attributes: Attributes | None = None,
         began_ns: int | None = None,
@@ -75,12 +75,12 @@ class RecordingTracer:
 
     @property
     def requests(self) -> list[RecordedSpan]:
-        return [span for span in self.spans if span.kind is Kind.SERVER]
+        return [span for span in self.spans if span.kind is SpanKind.SERVER]
 
 
 def checked(span: RecordedSpan, phases: Sequence[str], error: str | None = None) -> RecordedSpan:
     """Closed once; its children are these, each from the end of the one before to the end of the span."""
-    assert span.kind is Kind.SERVER
+    assert span.kind is SpanKind.SERVER
     assert span.ends == [error]
     assert [name for name, *_ in span.children] == list(phases)
     assert span.began_ns is not None

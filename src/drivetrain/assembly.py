@@ -14,7 +14,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Description, Engine, ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import Cancelled, InvalidSetting, MissingExtra
 from drivetrain.core.stats import Stats
-from drivetrain.engines.checkpoint.kinds import IN_WORDS, Kind, stated_kind
+from drivetrain.engines.checkpoint.kinds import IN_WORDS, ModelKind, stated_kind
 from drivetrain.engines.first_fit import Candidate, FirstFit
 from drivetrain.engines.remote.address import Key, Reference, is_url
 from drivetrain.store.catalogue import CATALOGUE
@@ -265,11 +265,11 @@ def _for_gguf() -> EngineChoice:
 
 def _for_folder(config: Mapping[str, Any], settings: Settings) -> EngineChoice:
     """`native` for causal models. What it is known not to run goes to transformers at once; the rest is tried."""
-    from drivetrain.engines.native.unfit import stated_reason
+    from drivetrain.engines.native.model.supported import stated_reason
 
     first, second = ENGINES["native"], ENGINES["transformers"]
     kind = stated_kind(config)
-    if kind is not Kind.CAUSAL:
+    if kind is not ModelKind.CAUSAL:
         return EngineChoice((second,), f"{IN_WORDS[kind]}, which transformers runs")
     choice = EngineChoice(
         (first, second),
@@ -469,7 +469,7 @@ class Opening:
             await self._worker.stop()
 
 
-class Worker(worker_module.Worker):
+class Worker(worker_module.EngineWorker):
     """The worker with a front door: `open` finds the weights, picks the engine and reads the settings."""
 
     @classmethod

@@ -15,12 +15,12 @@ from drivetrain.core.events import Finished, Started
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import Embeddings
 from drivetrain.core.status import State
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.text.byte_tokenizer import ByteTokenizer
-from drivetrain.worker import closing
+from drivetrain.worker.health import closing
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from recorded_spans import RecordingTracer, checked
 
 __all__ = ["quick"]
@@ -134,7 +134,7 @@ async def test_where_no_engine_takes_its_place_the_error_stands() -> None:
 
 async def test_its_span_says_so() -> None:
     tracer, broken, answered = RecordingTracer(), FakeEngine(SILENT), FakeEngine(STEADY)
-    async with Worker(broken, SPEC, Settings(), remake=lambda: answered, tracer=tracer) as worker:
+    async with EngineWorker(broken, SPEC, Settings(), remake=lambda: answered, tracer=tracer) as worker:
         answer = asyncio.ensure_future(worker.generate(prompt="x", max_tokens=3))
         await until(lambda: broken.health().active == 1)
         broken.die()
@@ -171,7 +171,7 @@ class Holding(FakeEngine):
 
 async def test_embeddings_go_on_with_the_next_engine() -> None:
     tracer, broken, second = RecordingTracer(), Holding(), FakeEngine(STEADY)
-    async with Worker(broken, SPEC, Settings(), remake=lambda: second, tracer=tracer) as worker:
+    async with EngineWorker(broken, SPEC, Settings(), remake=lambda: second, tracer=tracer) as worker:
         embedding = asyncio.ensure_future(worker.embed("x"))
         await broken.asked.wait()
         broken.die()

@@ -17,14 +17,14 @@ from drivetrain.core.events import ChoiceFinished, Delta, Finished, Started
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker import echo
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 PROMPT = "".join(f"{i}é€😀 " for i in range(200))
 
 
 async def events(prompt: str = PROMPT, **asked: Any) -> list[Any]:
-    async with Worker(FakeEngine(Script(context_length=10_000)), SPEC, Settings()) as worker:
+    async with EngineWorker(FakeEngine(Script(context_length=10_000)), SPEC, Settings()) as worker:
         made = [e async for e in worker.stream(prompt=prompt, echo=True, prompt_logprobs=2, seed=1, **asked)]
         assert worker.status.running == 0
         return made
@@ -70,7 +70,7 @@ async def test_the_loop_goes_on_between_the_slices(monkeypatch: pytest.MonkeyPat
 async def test_it_ends_in_the_middle(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Nothing is held then, and the next request works."""
     monkeypatch.setattr(echo, "VALUES_A_SLICE", 1)
-    async with Worker(FakeEngine(Script(context_length=10_000)), SPEC, Settings()) as worker:
+    async with EngineWorker(FakeEngine(Script(context_length=10_000)), SPEC, Settings()) as worker:
         stream = worker.stream(prompt=PROMPT, echo=True, prompt_logprobs=0, max_tokens=0)
         assert isinstance(await anext(stream), Started)
         assert isinstance(await anext(stream), Delta)

@@ -16,9 +16,9 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, InvalidRequest, NotReady, Overloaded
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.text.byte_tokenizer import ByteTokenizer
-from drivetrain.worker.lane import LONG_CHARS
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.text_threads import LONG_CHARS
+from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 SOON_S = 60
@@ -57,8 +57,8 @@ def tokenizer() -> Held:
 
 
 @contextlib.asynccontextmanager
-async def opened(tokenizer: Held, **settings: Any) -> AsyncIterator[Worker]:
-    async with Worker(
+async def opened(tokenizer: Held, **settings: Any) -> AsyncIterator[EngineWorker]:
+    async with EngineWorker(
         FakeEngine(Script(context_length=100_000), tokenizer=tokenizer), SPEC, Settings(**settings)
     ) as worker:
         try:
@@ -68,12 +68,12 @@ async def opened(tokenizer: Held, **settings: Any) -> AsyncIterator[Worker]:
 
 
 @pytest.fixture
-async def worker(tokenizer: Held) -> AsyncIterator[Worker]:
+async def worker(tokenizer: Held) -> AsyncIterator[EngineWorker]:
     async with opened(tokenizer) as made:
         yield made
 
 
-Attack = Callable[[Worker, str], Any]
+Attack = Callable[[EngineWorker, str], Any]
 
 ATTACKS: dict[str, Attack] = {
     "tokenize": lambda worker, text: worker.tokenize(text),
@@ -91,7 +91,7 @@ async def begun(tokenizer: Held, number: int = 1) -> None:
 @pytest.mark.parametrize("text", [SHORT, LONG], ids=["short", "long"])
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 async def test_a_chat_does_not_wait_for_twenty_that_hang(
-    worker: Worker, tokenizer: Held, attack: Attack, text: str
+    worker: EngineWorker, tokenizer: Held, attack: Attack, text: str
 ) -> None:
     """Twenty `/tokenize` of 0.3 MB kept a first token waiting for 7.5 s, six of 3 MB for 24 s."""
     hanging = [asyncio.create_task(attack(worker, text)) for _ in range(20)]
@@ -108,7 +108,7 @@ async def test_a_chat_does_not_wait_for_twenty_that_hang(
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-async def test_short_ones_do_not_wait_for_long_ones(worker: Worker, tokenizer: Held, attack: Attack) -> None:
+async def test_short_ones_do_not_wait_for_long_ones(worker: EngineWorker, tokenizer: Held, attack: Attack) -> None:
     hanging = [asyncio.create_task(attack(worker, LONG)) for _ in range(5)]
     async with asyncio.timeout(SOON_S):
         await begun(tokenizer)
@@ -157,7 +157,7 @@ async def test_the_line_is_bounded(tokenizer: Held, attack: Attack) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-async def test_who_left_is_not_worked_for(worker: Worker, tokenizer: Held, attack: Attack) -> None:
+async def test_who_left_is_not_worked_for(worker: EngineWorker, tokenizer: Held, attack: Attack) -> None:
     hanging = [asyncio.create_task(attack(worker, SHORT)) for _ in range(10)]
     async with asyncio.timeout(SOON_S):
         await begun(tokenizer)
@@ -196,7 +196,7 @@ async def test_those_that_wait_when_the_worker_stops_are_told(tokenizer: Held) -
             await stopping
 
 
-async def test_each_has_a_line_in_the_log(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_has_a_line_in_the_log(worker: EngineWorker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "drivetrain.requests"):
         await worker.tokenize("secret text")
         await worker.detokenize([65, 66])
@@ -210,7 +210,7 @@ async def test_each_has_a_line_in_the_log(worker: Worker, caplog: pytest.LogCapt
 
 @pytest.mark.parametrize(("special", "expected"), [(None, True), (True, True), (False, False)])
 async def test_whether_special_tokens_are_added(
-    worker: Worker, tokenizer: Held, special: bool | None, expected: bool
+    worker: EngineWorker, tokenizer: Held, special: bool | None, expected: bool
 ) -> None:
     await worker.tokenize("text", add_special_tokens=special)
     assert tokenizer.bos == [expected]

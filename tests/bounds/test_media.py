@@ -18,12 +18,12 @@ from bounds.attack import victim
 from drivetrain.core.engine import EngineRequest, ModelSpec, StepSink, WeightsFormat
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, InvalidRequest
 from drivetrain.core.messages import ImagePart
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.worker import media
-from drivetrain.worker.pictures import PixelRoom
+from drivetrain.worker.media import loader as media
+from drivetrain.worker.media.pictures import PixelRoom
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 SOON_S = 60
@@ -77,13 +77,13 @@ class Seeing(FakeEngine):
 
 
 @pytest.fixture
-async def seeing() -> AsyncIterator[tuple[Worker, Seeing]]:
+async def seeing() -> AsyncIterator[tuple[EngineWorker, Seeing]]:
     engine = Seeing(text="abcdefgh" * 100, step_delay_s=0.001)
-    async with Worker(engine, SPEC, Settings(max_decoded_pixels=1000, max_request_pixels=800)) as worker:
+    async with EngineWorker(engine, SPEC, Settings(max_decoded_pixels=1000, max_request_pixels=800)) as worker:
         yield worker, engine
 
 
-def room(worker: Worker) -> PixelRoom:
+def room(worker: EngineWorker) -> PixelRoom:
     assert worker._media is not None
     return worker._media._room
 
@@ -95,7 +95,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_images_are_gone_once_the_engine_has_told_the_prompt(seeing: tuple[Worker, Seeing]) -> None:
+async def test_images_are_gone_once_the_engine_has_told_the_prompt(seeing: tuple[EngineWorker, Seeing]) -> None:
     """They were kept until the answer ended, and by whoever kept the answer's stream."""
     worker, engine = seeing
     stream = worker.stream(messages=chat(2, png(20, 20)), max_tokens=700)
@@ -106,7 +106,9 @@ async def test_images_are_gone_once_the_engine_has_told_the_prompt(seeing: tuple
     await stream.aclose()
 
 
-async def test_who_finds_no_room_waits_for_it(seeing: tuple[Worker, Seeing], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_finds_no_room_waits_for_it(
+    seeing: tuple[EngineWorker, Seeing], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Never are more pixels decoded than there is room for, however many requests come at once."""
     worker, _ = seeing
     most, decode = 0, media.decode
@@ -128,7 +130,7 @@ async def test_who_finds_no_room_waits_for_it(seeing: tuple[Worker, Seeing], mon
 
 @pytest.mark.parametrize("ending", ["left", "deadline", "broken image"])
 async def test_room_is_given_back_however_it_ends(
-    seeing: tuple[Worker, Seeing], monkeypatch: pytest.MonkeyPatch, ending: str
+    seeing: tuple[EngineWorker, Seeing], monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     worker, _ = seeing
     hold, decode = asyncio.Event(), media.decode
@@ -181,7 +183,7 @@ async def test_the_room_is_first_come_first_served() -> None:
     assert room.taken == 10
 
 
-async def test_one_image_of_a_python_caller_is_judged_as_well(seeing: tuple[Worker, Seeing]) -> None:
+async def test_one_image_of_a_python_caller_is_judged_as_well(seeing: tuple[EngineWorker, Seeing]) -> None:
     worker, _ = seeing
     with pytest.raises(InvalidRequest, match="1,600 pixels; the limit is 800"):
         await worker.generate(prompt="Hi", images=[ImagePart(data=png(40, 40))], max_tokens=1)

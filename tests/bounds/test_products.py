@@ -19,14 +19,14 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 
 
-def worker(context_length: int = 16_384, **settings: Any) -> Worker:
+def worker(context_length: int = 16_384, **settings: Any) -> EngineWorker:
     script = Script(text="The quick brown fox. ", repeat=True, context_length=context_length, ids_per_step=50)
-    return Worker(FakeEngine(script), SPEC, Settings(**settings))
+    return EngineWorker(FakeEngine(script), SPEC, Settings(**settings))
 
 
 def test_choices_times_tokens_times_alternatives_are_refused_at_once() -> None:

@@ -45,14 +45,14 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
-from drivetrain.deploy import wire
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.scale.ray import protocol
 from drivetrain.telemetry import memory
-from drivetrain.worker import closing, supervisor, watchdog
+from drivetrain.worker.health import closing, supervisor, watchdog
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from server.fleet_serving import fake_offer, serving_fleet
 from server.serving import serving
 
@@ -68,7 +68,7 @@ LOST = (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drivetrain.worker.worker.WATCH_INTERVAL_S", 0.02)
-    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 0.05)
+    monkeypatch.setattr("drivetrain.worker.health.revival.FIRST_S", 0.05)
 
 
 async def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
@@ -90,10 +90,10 @@ async def read_until_delta(stream: Any) -> None:
             return
 
 
-def worker_of(*engines: Engine, **settings: Any) -> Worker:
+def worker_of(*engines: Engine, **settings: Any) -> EngineWorker:
     """The first one serves; the others take its place one after the other."""
     coming = list(engines)
-    return Worker(coming.pop(0), SPEC, Settings(**settings), remake=lambda: coming.pop(0))
+    return EngineWorker(coming.pop(0), SPEC, Settings(**settings), remake=lambda: coming.pop(0))
 
 
 # Failures in a row, without a token
@@ -281,7 +281,7 @@ async def test_an_embedding_may_tell_it(checkpoint: Callable[[str], Path], engin
 
 
 def test_a_server_whose_device_is_lost_asks_for_a_new_process(checkpoint: Callable[[str], Path]) -> None:
-    def opened() -> AbstractAsyncContextManager[Worker]:
+    def opened() -> AbstractAsyncContextManager[EngineWorker]:
         return drivetrain.Worker.open(checkpoint("llama"), engine="native", dtype="float32")
 
     with serving(opened) as served:
@@ -326,7 +326,7 @@ def test_which_errors_stick(message: str) -> None:
         errors.while_loading(RuntimeError(message), engine="x"),
     ):
         assert type(translated) is DeviceLost
-        assert isinstance(wire.load_events(wire.dump_ending(translated))[1][0], DeviceLost)  # type: ignore[index] # it has one
+        assert isinstance(protocol.load_events(protocol.dump_ending(translated))[1][0], DeviceLost)  # type: ignore[index] # it has one
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,14 @@ from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.tokenizer import Wanted
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.engines.llamacpp.host import SPLITS
+from drivetrain.engines.llamacpp.child.host import SPLITS
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.hf_tokenizer import HfTokenizer
 from drivetrain.text.templates import ChatTemplate
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from tiny import tokenizers as made
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -141,7 +141,7 @@ def test_rendering_and_looking_for_tokens_too(saying: str) -> None:
 
 
 @pytest.fixture
-async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Worker, list[int]]]:
+async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[EngineWorker, list[int]]]:
     """A worker with a short context, and the lengths of the texts that it has split."""
     lengths: list[int] = []
     encode = ByteTokenizer.encode
@@ -152,13 +152,13 @@ async def small(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Worker, 
 
     monkeypatch.setattr(ByteTokenizer, "encode", noted)
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-    worker = Worker(FakeEngine(Script(context_length=1000)), spec, Settings())
+    worker = EngineWorker(FakeEngine(Script(context_length=1000)), spec, Settings())
     await worker.start()
     yield worker, lengths
     await worker.stop()
 
 
-async def test_a_text_that_cannot_fit_by_its_length_is_not_split(small: tuple[Worker, list[int]]) -> None:
+async def test_a_text_that_cannot_fit_by_its_length_is_not_split(small: tuple[EngineWorker, list[int]]) -> None:
     worker, lengths = small
     too_long = "<s>" * (1000 * ByteTokenizer.longest_piece // 3 + 1)
     for asked in ({"prompt": too_long}, {"messages": [{"role": "user", "content": too_long}]}):
@@ -247,7 +247,7 @@ async def test_a_request_that_is_interrupted_frees_its_preparing_thread(monkeypa
 
         monkeypatch.setattr(ByteTokenizer, "encode", encode)
         spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-        worker = Worker(FakeEngine(Script()), spec, Settings())
+        worker = EngineWorker(FakeEngine(Script()), spec, Settings())
         await worker.start()
         asking = asyncio.create_task(worker.generate(prompt="x"))
         while not connections:

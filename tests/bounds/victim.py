@@ -22,14 +22,14 @@ from starlette.responses import JSONResponse, Response
 from drivetrain import assembly
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.fleet.fleet import Fleet
+from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.server.app import create_app
 from drivetrain.server.context import Context
 from drivetrain.server.dropin import fastchat
 from drivetrain.server.run import Stop, bind, serve
 from drivetrain.server.settings import ServerSettings
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 BEAT_S = 0.002
 _STATUS = Path("/proc/self/status")
@@ -103,12 +103,12 @@ async def main(about: dict[str, Any]) -> None:
         beating.cancel()
 
 
-async def opened(about: dict[str, Any]) -> Worker:
+async def opened(about: dict[str, Any]) -> EngineWorker:
     model, wanted = about.get("model", "fake"), about.get("worker", {})
     if model != "fake":
         return await assembly.Worker.open(model, **wanted)
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-    worker = Worker(FakeEngine(Script(**about.get("script", {}))), spec, Settings(**wanted))
+    worker = EngineWorker(FakeEngine(Script(**about.get("script", {}))), spec, Settings(**wanted))
     await worker.start()
     return worker
 

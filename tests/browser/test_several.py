@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 from browser.driving import answered, ask, until
-from drivetrain.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import Limits
 from server.fleet_serving import ServedFleet, fake_offer, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

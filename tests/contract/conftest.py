@@ -10,7 +10,7 @@ import pytest
 from contract.native_rig import NativeRig
 from contract.remote_rig import RemoteLlamaCppRig, RemoteRig
 from contract.rigs import NEED_WEIGHTS, FakeRig, LlamaCppRig, Rig, TransformersRig
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "fake": lambda checkpoint: FakeRig(),
@@ -34,14 +34,14 @@ def rig(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> It
 
 
 @pytest.fixture(scope="session")
-async def worker(rig: Rig) -> AsyncIterator[Worker]:
+async def worker(rig: Rig) -> AsyncIterator[EngineWorker]:
     """One worker for all tests that leave it as they found it; they assert that they did."""
     async with rig.open() as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left_behind(rig: Rig, worker: Worker) -> AsyncIterator[None]:
+async def nothing_left_behind(rig: Rig, worker: EngineWorker) -> AsyncIterator[None]:
     yield
     import asyncio
 

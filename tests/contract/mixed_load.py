@@ -16,7 +16,7 @@ from contract.test_endings import ENDLESS, read_some, until_idle
 from drivetrain.core.errors import Cancelled, DrivetrainError, Overloaded
 from drivetrain.core.results import Choice, Usage
 from drivetrain.core.stats import ENDINGS, Stats
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SHORT: dict[str, Any] = {"prompt": PROMPT, "ignore_eos": True, "temperature": 0}
 
@@ -43,7 +43,7 @@ class Seen:
         self.outcomes: list[Outcome] = []
         self._asked = 0
 
-    async def generate(self, worker: Worker, **request: Any) -> None:
+    async def generate(self, worker: EngineWorker, **request: Any) -> None:
         named = self._named(request)
         try:
             result = await worker.generate(**named)
@@ -52,7 +52,7 @@ class Seen:
         else:
             self.outcomes.append(Outcome(named, None, result.usage, result.choices))
 
-    async def leave(self, worker: Worker, after: int) -> None:
+    async def leave(self, worker: EngineWorker, after: int) -> None:
         """Read so many events, and go. There may be no place for it."""
         named = self._named(ENDLESS)
         stream = worker.stream(**named)
@@ -116,7 +116,7 @@ def check_counts(stats: Stats, seen: Seen) -> None:
 
 
 @asynccontextmanager
-async def mixed_load(rig: Rig, **settings: Any) -> AsyncIterator[tuple[Worker, Seen]]:
+async def mixed_load(rig: Rig, **settings: Any) -> AsyncIterator[tuple[EngineWorker, Seen]]:
     """A worker of its own that has had them all: finished, cancelled, refused, overloaded, expired, failed."""
     async with rig.open(max_running=3, max_waiting=3, **settings) as worker:
         seen = Seen()

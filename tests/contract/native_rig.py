@@ -11,7 +11,7 @@ from typing import Any
 from contract.rigs import narrowed, started
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.native.engine import NativeEngine
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 
 class NativeRig:
@@ -26,7 +26,7 @@ class NativeRig:
         self._model = model
 
     @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+    async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         """`unsupported` takes parameters away, `options` are settings of the engine itself."""
         unsupported = settings.pop("unsupported", frozenset())
         options = settings.pop("options", {})
@@ -38,7 +38,7 @@ class NativeRig:
                 yield worker
         assert not engine._thread.alive
 
-    def idle(self, worker: Worker) -> bool:
+    def idle(self, worker: EngineWorker) -> bool:
         engine = self._engine(worker)
         if engine.busy:
             return False
@@ -47,11 +47,11 @@ class NativeRig:
             assert engine._stepper.scheduler.rows.num_hot == 0
         return True
 
-    def steps(self, worker: Worker) -> int:
+    def steps(self, worker: EngineWorker) -> int:
         return self._engine(worker).steps_run
 
     @contextlib.contextmanager
-    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+    def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
         stepper = self._engine(worker)._stepper
         assert stepper is not None
         step = 0
@@ -69,7 +69,7 @@ class NativeRig:
         finally:
             handle.remove()
 
-    def _engine(self, worker: Worker) -> NativeEngine:
+    def _engine(self, worker: EngineWorker) -> NativeEngine:
         engine = worker._engine
         assert isinstance(engine, NativeEngine)
         return engine

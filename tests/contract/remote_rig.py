@@ -18,7 +18,7 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
 from drivetrain.engines.remote.generation import ChoiceRun
 from drivetrain.store.store import Store
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from server.serving import Served, fake, serving
 
 
@@ -30,7 +30,7 @@ class RemoteRig:
     exact = True
 
     @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+    async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         unsupported = settings.pop("unsupported", frozenset())
         engine = narrowed(RemoteEngine, unsupported) if unsupported else RemoteEngine()
         async with self.upstream() as reference:
@@ -50,14 +50,14 @@ class RemoteRig:
         finally:
             await asyncio.to_thread(server.__exit__, None, None, None)
 
-    def idle(self, worker: Worker) -> bool:
+    def idle(self, worker: EngineWorker) -> bool:
         return not self._engine(worker).busy
 
-    def steps(self, worker: Worker) -> int:
+    def steps(self, worker: EngineWorker) -> int:
         return self._engine(worker).steps_run
 
     @contextlib.contextmanager
-    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+    def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
         """Each choice fails as it hears its event number `at_step`, those that tell of the prompt not counted."""
         heard: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         hear = ChoiceRun._hear
@@ -73,7 +73,7 @@ class RemoteRig:
             patch.setattr(ChoiceRun, "_hear", fail)
             yield
 
-    def _engine(self, worker: Worker) -> RemoteEngine:
+    def _engine(self, worker: EngineWorker) -> RemoteEngine:
         engine = worker._engine
         assert isinstance(engine, RemoteEngine)
         return engine

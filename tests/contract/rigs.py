@@ -16,7 +16,7 @@ from drivetrain.core.engine import Engine, ModelSpec, WeightsFormat
 from drivetrain.core.errors import Unsupported
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 
 class Rig(Protocol):
@@ -28,20 +28,22 @@ class Rig(Protocol):
     exact: bool
     """Whether an answer does not depend on what else is in its batch. llama.cpp's kernels round by the company."""
 
-    def open(self, **settings: Any) -> contextlib.AbstractAsyncContextManager[Worker]:
+    def open(self, **settings: Any) -> contextlib.AbstractAsyncContextManager[EngineWorker]:
         """A started worker with an engine of its own; stopped, and seen to be clean, on leaving. `tracer` is none of
         the settings, but the worker's."""
         ...
 
-    def idle(self, worker: Worker) -> bool:
+    def idle(self, worker: EngineWorker) -> bool:
         """Whether the engine has nothing to do any more."""
         ...
 
-    def steps(self, worker: Worker) -> int:
+    def steps(self, worker: EngineWorker) -> int:
         """How many steps the engine has run since it was loaded."""
         ...
 
-    def fault(self, worker: Worker, at_step: int, error: BaseException) -> contextlib.AbstractContextManager[None]:
+    def fault(
+        self, worker: EngineWorker, at_step: int, error: BaseException
+    ) -> contextlib.AbstractContextManager[None]:
         """While entered, step `at_step` (from 0) of every request raises `error` inside the engine."""
         ...
 
@@ -54,9 +56,9 @@ PROMPT = "Once upon a time there was a small engine that kept its word."
 
 
 @asynccontextmanager
-async def started(engine: Engine, spec: ModelSpec, settings: dict[str, Any]) -> AsyncIterator[Worker]:
+async def started(engine: Engine, spec: ModelSpec, settings: dict[str, Any]) -> AsyncIterator[EngineWorker]:
     tracer = settings.pop("tracer", None)
-    worker = Worker(engine, spec, Settings(**settings), tracer=tracer)
+    worker = EngineWorker(engine, spec, Settings(**settings), tracer=tracer)
     await worker.start()
     try:
         yield worker
@@ -70,21 +72,21 @@ class FakeRig:
     exact = True
 
     @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+    async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         unsupported = settings.pop("unsupported", frozenset())
         script = Script(repeat=True, unsupported=unsupported, step_delay_s=0.001)
         spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
         async with started(FakeEngine(script), spec, settings) as worker:
             yield worker
 
-    def idle(self, worker: Worker) -> bool:
+    def idle(self, worker: EngineWorker) -> bool:
         return self._engine(worker).health().active == 0
 
-    def steps(self, worker: Worker) -> int:
+    def steps(self, worker: EngineWorker) -> int:
         return self._engine(worker).steps_run
 
     @contextlib.contextmanager
-    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+    def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
         engine = self._engine(worker)
         before = engine.script
         engine.script = replace(before, fault=error, fault_at_step=at_step)
@@ -93,7 +95,7 @@ class FakeRig:
         finally:
             engine.script = before
 
-    def _engine(self, worker: Worker) -> FakeEngine:
+    def _engine(self, worker: EngineWorker) -> FakeEngine:
         engine = worker._engine
         assert isinstance(engine, FakeEngine)
         return engine
@@ -111,7 +113,7 @@ class TransformersRig:
         self._model = model
 
     @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+    async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         from drivetrain.engines.transformers.engine import TransformersEngine
 
         unsupported = settings.pop("unsupported", frozenset())
@@ -123,14 +125,14 @@ class TransformersRig:
             yield worker
         assert not engine._thread.alive
 
-    def idle(self, worker: Worker) -> bool:
+    def idle(self, worker: EngineWorker) -> bool:
         return not self._engine(worker).busy
 
-    def steps(self, worker: Worker) -> int:
+    def steps(self, worker: EngineWorker) -> int:
         return int(self._engine(worker).steps_run)
 
     @contextlib.contextmanager
-    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+    def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
         model = self._engine(worker)._loaded.model
         step = 0
 
@@ -147,7 +149,7 @@ class TransformersRig:
         finally:
             handle.remove()
 
-    def _engine(self, worker: Worker) -> Any:
+    def _engine(self, worker: EngineWorker) -> Any:
         return worker._engine
 
 
@@ -159,7 +161,7 @@ class LlamaCppRig:
     exact = False
 
     @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+    async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         from drivetrain.engines.llamacpp.engine import LlamaCppEngine
         from drivetrain.store.store import Store
 
@@ -173,14 +175,14 @@ class LlamaCppRig:
             yield worker
         assert not engine.health().alive
 
-    def idle(self, worker: Worker) -> bool:
+    def idle(self, worker: EngineWorker) -> bool:
         return not self._engine(worker).busy
 
-    def steps(self, worker: Worker) -> int:
+    def steps(self, worker: EngineWorker) -> int:
         return int(self._engine(worker).steps_run)
 
     @contextlib.contextmanager
-    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+    def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
         """Each choice fails as it hears its token frame number `at_step`."""
         from drivetrain.engines.llamacpp.generation import ChoiceRun
 
@@ -197,7 +199,7 @@ class LlamaCppRig:
             patch.setattr(ChoiceRun, "_take", fail)
             yield
 
-    def _engine(self, worker: Worker) -> Any:
+    def _engine(self, worker: EngineWorker) -> Any:
         return worker._engine
 
 
@@ -225,7 +227,7 @@ ASKING: dict[str, Any] = {
 """For each engine parameter a value that asks for something."""
 
 
-async def honours(worker: Worker, *names: str) -> bool:
+async def honours(worker: EngineWorker, *names: str) -> bool:
     """Whether the engine declares all of these. Each one that it does not declare must be refused by name."""
     missing = [name for name in names if name not in worker.capabilities.parameters]
     for name in missing:

@@ -8,10 +8,10 @@ from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.results import Result
-from drivetrain.diff.compare import Answer, Outcome, compare, summarize
-from drivetrain.diff.prompts import read_prompts
-from drivetrain.diff.record import Questions, record
-from drivetrain.worker.worker import Worker
+from drivetrain.tools.diff.compare import Outcome, RecordedAnswer, compare, summarize
+from drivetrain.tools.diff.prompts import read_prompts
+from drivetrain.tools.diff.record import Questions, record
+from drivetrain.worker.worker import EngineWorker
 
 FIFTY = read_prompts(Path(__file__).with_name("fifty_prompts.jsonl"))
 """Of all kinds: questions, many languages, code, numbers, long ones, chats in the prompt form of SmolLM2, a word."""
@@ -25,7 +25,7 @@ WORST_RANK = 3
 class _Blocking:
     """A worker of this loop, for a thread."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: EngineWorker) -> None:
         self._worker = worker
         self._loop = asyncio.get_running_loop()
 
@@ -37,12 +37,12 @@ class _Blocking:
         return asyncio.run_coroutine_threadsafe(self._worker.generate(**request), self._loop).result()
 
 
-async def answers_of(worker: Worker) -> tuple[Answer, ...]:
+async def answers_of(worker: EngineWorker) -> tuple[RecordedAnswer, ...]:
     questions = Questions(prompts=FIFTY, num_tokens=TOKENS, num_top=5)
     return await asyncio.to_thread(record, _Blocking(worker), questions, "it", lambda what, share: None)
 
 
-def assert_same(first: tuple[Answer, ...], second: tuple[Answer, ...]) -> dict[str, Any]:
+def assert_same(first: tuple[RecordedAnswer, ...], second: tuple[RecordedAnswer, ...]) -> dict[str, Any]:
     """Gives the figures of the comparison."""
     assert len(first) == len(second) == 50
     assert len({answer.places for answer in first}) > 40, "else it would prove nothing"

@@ -21,12 +21,12 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.events import ChoiceFinished, Delta, Finished, Started
 from drivetrain.core.status import State
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 ENDLESS = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": LONG}
 
 
-async def until_idle(rig: Rig, worker: Worker, within_s: float = 30.0) -> None:
+async def until_idle(rig: Rig, worker: EngineWorker, within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
         while worker.status.running or not rig.idle(worker):
             await asyncio.sleep(0.002)
@@ -37,11 +37,11 @@ async def read_some(stream: object, count: int) -> None:
         await stream.__anext__()  # type: ignore[attr-defined]
 
 
-async def works(worker: Worker) -> None:
+async def works(worker: EngineWorker) -> None:
     assert (await worker.generate(**{**ENDLESS, "max_tokens": 3})).usage.completion_tokens == 3
 
 
-async def test_aclose_frees_the_slot_within_a_step(rig: Rig, worker: Worker) -> None:
+async def test_aclose_frees_the_slot_within_a_step(rig: Rig, worker: EngineWorker) -> None:
     stream = worker.stream(**ENDLESS)
     await read_some(stream, 4)
     steps = rig.steps(worker)
@@ -54,7 +54,7 @@ async def test_aclose_frees_the_slot_within_a_step(rig: Rig, worker: Worker) -> 
     await works(worker)
 
 
-async def test_breaking_out_of_the_loop_frees_it_too(rig: Rig, worker: Worker) -> None:
+async def test_breaking_out_of_the_loop_frees_it_too(rig: Rig, worker: EngineWorker) -> None:
     async for event in worker.stream(**ENDLESS):
         if isinstance(event, Delta):
             break
@@ -63,7 +63,7 @@ async def test_breaking_out_of_the_loop_frees_it_too(rig: Rig, worker: Worker) -
     await works(worker)
 
 
-async def test_forgetting_a_stream_that_was_never_read(rig: Rig, worker: Worker) -> None:
+async def test_forgetting_a_stream_that_was_never_read(rig: Rig, worker: EngineWorker) -> None:
     stream = worker.stream(**ENDLESS)
     del stream
     gc.collect()
@@ -72,7 +72,7 @@ async def test_forgetting_a_stream_that_was_never_read(rig: Rig, worker: Worker)
     assert not worker._runs
 
 
-async def test_cancelling_the_reading_task(rig: Rig, worker: Worker) -> None:
+async def test_cancelling_the_reading_task(rig: Rig, worker: EngineWorker) -> None:
     async def read() -> None:
         async for _ in worker.stream(**ENDLESS):
             pass
@@ -105,7 +105,7 @@ async def test_a_held_stream_that_nobody_reads_is_cancelled(rig: Rig) -> None:
         await works(worker)
 
 
-async def test_the_slot_follows_the_engine_not_the_reader(rig: Rig, worker: Worker) -> None:
+async def test_the_slot_follows_the_engine_not_the_reader(rig: Rig, worker: EngineWorker) -> None:
     """An answer that is done holds nothing, though its reader has not come for it yet."""
     stream = worker.stream(**{**ENDLESS, "max_tokens": 5})
     await read_some(stream, 1)
@@ -115,7 +115,7 @@ async def test_the_slot_follows_the_engine_not_the_reader(rig: Rig, worker: Work
     assert isinstance(rest[-1], Finished)
 
 
-async def test_a_deadline_carries_what_was_said(rig: Rig, worker: Worker) -> None:
+async def test_a_deadline_carries_what_was_said(rig: Rig, worker: EngineWorker) -> None:
     events = []
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded) as caught:
@@ -162,7 +162,7 @@ async def test_one_more_than_the_queue_holds_is_refused_at_once(rig: Rig) -> Non
 
 @pytest.mark.parametrize("step", range(12))
 @pytest.mark.parametrize("n", [1, 2])
-async def test_a_fault_at_any_step_is_one_typed_ending(rig: Rig, worker: Worker, step: int, n: int) -> None:
+async def test_a_fault_at_any_step_is_one_typed_ending(rig: Rig, worker: EngineWorker, step: int, n: int) -> None:
     events = []
     with rig.fault(worker, step, RuntimeError("a wire came loose")), pytest.raises(EngineFailed) as caught:
         async for event in worker.stream(**{**ENDLESS, "max_tokens": 12, "n": n}):
@@ -180,7 +180,7 @@ async def test_a_fault_at_any_step_is_one_typed_ending(rig: Rig, worker: Worker,
     await works(worker)
 
 
-async def test_out_of_memory_is_typed_and_the_next_request_works(rig: Rig, worker: Worker) -> None:
+async def test_out_of_memory_is_typed_and_the_next_request_works(rig: Rig, worker: EngineWorker) -> None:
     errors: list[BaseException] = [MemoryError()]
     if rig.name == "fake":
         errors = [OutOfMemory("out of memory")]
@@ -198,7 +198,7 @@ async def test_out_of_memory_is_typed_and_the_next_request_works(rig: Rig, worke
         await works(worker)
 
 
-async def test_a_failed_request_fails_again_the_same_way_when_read_again(rig: Rig, worker: Worker) -> None:
+async def test_a_failed_request_fails_again_the_same_way_when_read_again(rig: Rig, worker: EngineWorker) -> None:
     stream = worker.stream(**ENDLESS)
     with rig.fault(worker, 1, RuntimeError("once")), pytest.raises(EngineFailed):
         await read_some(stream, LONG)
@@ -210,7 +210,7 @@ async def test_a_failed_request_fails_again_the_same_way_when_read_again(rig: Ri
         await done.__anext__()
 
 
-async def test_one_choice_ends_and_the_others_run_on(rig: Rig, worker: Worker) -> None:
+async def test_one_choice_ends_and_the_others_run_on(rig: Rig, worker: EngineWorker) -> None:
     request = {**ENDLESS, "max_tokens": 30, "temperature": 1.0, "n": 3, "seed": 5}
     free = await worker.generate(**request)
     stop = free.choices[1].text[3:6]
@@ -277,7 +277,7 @@ async def test_stopping_ends_what_runs_and_is_idempotent(rig: Rig) -> None:
             await worker.generate(**ENDLESS)
 
 
-async def test_each_choice_finishes_once(worker: Worker) -> None:
+async def test_each_choice_finishes_once(worker: EngineWorker) -> None:
     events = [event async for event in worker.stream(**{**ENDLESS, "max_tokens": 9, "n": 3})]
     finished = [event.index for event in events if isinstance(event, ChoiceFinished)]
     assert sorted(finished) == [0, 1, 2]

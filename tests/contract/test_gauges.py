@@ -19,7 +19,7 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.events import Delta, Finished, Started
 from drivetrain.core.stats import Histogram
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 
 async def test_a_mixed_load_is_counted_exactly(rig: Rig) -> None:
@@ -39,7 +39,7 @@ async def test_a_mixed_load_is_counted_exactly(rig: Rig) -> None:
         check_counts(stats, seen)
 
 
-async def test_tokens_are_counted_as_they_come(rig: Rig, worker: Worker) -> None:
+async def test_tokens_are_counted_as_they_come(rig: Rig, worker: EngineWorker) -> None:
     before = worker.stats.completion_tokens
     stream = worker.stream(**ENDLESS)
     tokens = 0
@@ -55,7 +55,7 @@ async def test_tokens_are_counted_as_they_come(rig: Rig, worker: Worker) -> None
     assert worker.status.kv_used == 0
 
 
-async def test_times_add_up(worker: Worker) -> None:
+async def test_times_add_up(worker: EngineWorker) -> None:
     stats = worker.stats
     before = {name: sum_of(getattr(stats, name)) for name in ("queue_s", "prefill_s", "first_token_s", "request_s")}
     result = await worker.generate(**SHORT, max_tokens=6)
@@ -69,7 +69,7 @@ def sum_of(histogram: Histogram) -> float:
     return histogram.sum
 
 
-async def test_the_status_tells_what_the_engine_tells(worker: Worker) -> None:
+async def test_the_status_tells_what_the_engine_tells(worker: EngineWorker) -> None:
     status = worker.status
     assert status.memory
     assert all(memory.total_bytes >= 0 for memory in status.memory)
@@ -77,7 +77,7 @@ async def test_the_status_tells_what_the_engine_tells(worker: Worker) -> None:
     assert worker.stats.restarts == 0
 
 
-async def test_what_is_echoed_alone_samples_nothing(worker: Worker) -> None:
+async def test_what_is_echoed_alone_samples_nothing(worker: EngineWorker) -> None:
     before = replace(worker.stats)
     with suppress(InvalidRequest):  # not offered everywhere
         events = [e async for e in worker.stream(prompt=PROMPT, echo=True, max_tokens=0)]

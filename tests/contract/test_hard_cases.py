@@ -18,7 +18,7 @@ from drivetrain.core.errors import (
     NotReady,
 )
 from drivetrain.core.events import Delta, Finished
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from drivetrain.worker.worker import Worker
         "a\x00b</s>", "\u2028</s>\ufeff", "",
     ],
 )  # fmt: skip
-async def test_no_message_can_confuse_the_encoding(worker: Worker, text: str) -> None:
+async def test_no_message_can_confuse_the_encoding(worker: EngineWorker, text: str) -> None:
     async with asyncio.timeout(20):
         result = await worker.generate(messages=[{"role": "user", "content": text}], max_tokens=2, ignore_eos=True)
     assert result.usage.completion_tokens == 2
@@ -38,7 +38,7 @@ class Panic(BaseException):
     """As a native library raises: no `Exception`."""
 
 
-async def test_a_panic_in_the_engine_is_one_typed_ending(rig: Rig, worker: Worker) -> None:
+async def test_a_panic_in_the_engine_is_one_typed_ending(rig: Rig, worker: EngineWorker) -> None:
     if rig.name == "fake":
         return  # its script is Python of our own; the boundary is that of engines with a library under them
     with rig.fault(worker, 2, Panic("native code gave up")):
@@ -49,7 +49,7 @@ async def test_a_panic_in_the_engine_is_one_typed_ending(rig: Rig, worker: Worke
     await works(worker)
 
 
-async def test_an_unreadable_device_hides_no_ending(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreadable_device_hides_no_ending(worker: EngineWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Any:
         raise RuntimeError("device lost")
 
@@ -76,7 +76,7 @@ async def test_a_partial_keeps_what_waited_for_its_interval(rig: Rig) -> None:
         assert partial.choices[0].text == "".join(e.text for e in events if isinstance(e, Delta))
 
 
-async def test_one_answer_has_one_reader(worker: Worker) -> None:
+async def test_one_answer_has_one_reader(worker: EngineWorker) -> None:
     stream = worker.stream(**ENDLESS)
     await read_some(stream, 2)
     first = asyncio.create_task(read_some(stream, LONG * 3))
@@ -88,7 +88,7 @@ async def test_one_answer_has_one_reader(worker: Worker) -> None:
     await stream.aclose()
 
 
-async def test_embeddings_keep_their_deadline_and_free_the_engine(rig: Rig, worker: Worker) -> None:
+async def test_embeddings_keep_their_deadline_and_free_the_engine(rig: Rig, worker: EngineWorker) -> None:
     if not worker.capabilities.embeddings:
         return
     limit = worker.capabilities.context_length
@@ -116,7 +116,7 @@ async def test_embeddings_keep_their_deadline_and_free_the_engine(rig: Rig, work
         await worker.embed(["\ud800"])
 
 
-async def test_counting_is_typed_too(rig: Rig, worker: Worker) -> None:
+async def test_counting_is_typed_too(rig: Rig, worker: EngineWorker) -> None:
     for bad in (123, "\ud800", b"x"):
         with pytest.raises(InvalidRequest):
             await worker.count_tokens(bad)  # type: ignore[arg-type]  # that is the test
@@ -144,7 +144,7 @@ async def test_a_stop_that_was_cancelled_goes_on_and_a_second_waits(rig: Rig) ->
         assert not worker.status.engine_alive
 
 
-async def test_sizes_are_judged_before_contents(worker: Worker) -> None:
+async def test_sizes_are_judged_before_contents(worker: EngineWorker) -> None:
     started = asyncio.get_running_loop().time()
     huge: dict[str, Any] = {
         "logit_bias": dict.fromkeys(range(500_000), 1.0), "stop_sequences": [tuple(range(1_000_000))],
@@ -161,13 +161,13 @@ async def test_sizes_are_judged_before_contents(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-38, 1e-300, 1e-6])
-async def test_the_smallest_temperatures_are_greedy(worker: Worker, temperature: float) -> None:
+async def test_the_smallest_temperatures_are_greedy(worker: EngineWorker, temperature: float) -> None:
     base = {"prompt": PROMPT, "max_tokens": 8, "ignore_eos": True}
     greedy = await worker.generate(**base, temperature=0)
     assert (await worker.generate(**base, temperature=temperature)).text == greedy.text
 
 
-async def test_an_echo_with_special_tokens_has_true_offsets(worker: Worker) -> None:
+async def test_an_echo_with_special_tokens_has_true_offsets(worker: EngineWorker) -> None:
     if "prompt_logprobs" not in worker.capabilities.parameters:
         return
     prompt = "héllo <|im_start|>世界 x</s> y"

@@ -12,7 +12,7 @@ from contract.rigs import ASKING, PROMPT, Rig
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.core.parameters import ENGINE_PARAMETERS, PARAMETERS
 from drivetrain.core.request import GenerateRequest
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 
 def test_every_field_is_in_the_table() -> None:
@@ -33,7 +33,7 @@ async def test_an_engine_that_does_not_declare_it_refuses_it_by_name(rig: Rig, n
 
 
 @pytest.mark.parametrize("name", sorted(ENGINE_PARAMETERS - {"images"}))
-async def test_what_is_not_declared_is_refused_and_what_is_declared_runs(worker: Worker, name: str) -> None:
+async def test_what_is_not_declared_is_refused_and_what_is_declared_runs(worker: EngineWorker, name: str) -> None:
     extra = {"echo": True} if name == "prompt_logprobs" else {}
     request = {"prompt": PROMPT, "max_tokens": 4, **extra, name: ASKING[name]}
     if name in worker.capabilities.parameters:
@@ -44,7 +44,7 @@ async def test_what_is_not_declared_is_refused_and_what_is_declared_runs(worker:
         assert caught.value.param == name
 
 
-async def test_an_unknown_name_is_refused_with_a_hint(worker: Worker) -> None:
+async def test_an_unknown_name_is_refused_with_a_hint(worker: EngineWorker) -> None:
     with pytest.raises(Unsupported) as caught:
         await worker.generate(prompt=PROMPT, temprature=1)
     assert caught.value.param == "temprature"
@@ -71,7 +71,7 @@ async def test_an_unknown_name_is_refused_with_a_hint(worker: Worker) -> None:
         ("sequence_bias", [(1, 2.0)]), ("images", 5),
     ],
 )  # fmt: skip
-async def test_bad_values_are_refused_by_name(worker: Worker, name: str, value: Any) -> None:
+async def test_bad_values_are_refused_by_name(worker: EngineWorker, name: str, value: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await worker.generate(**{"prompt": PROMPT, "max_tokens": 2, name: value})
     assert (caught.value.param or "").split("[")[0].split(" ")[0] == name
@@ -89,13 +89,13 @@ async def test_bad_values_are_refused_by_name(worker: Worker, name: str, value: 
         [{"role": "assistant", "content": "x", "tool_calls": [{}]}],
     ],
 )  # fmt: skip
-async def test_bad_messages_are_refused(worker: Worker, messages: Any) -> None:
+async def test_bad_messages_are_refused(worker: EngineWorker, messages: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await worker.generate(messages=messages, max_tokens=2)
     assert (caught.value.param or "").startswith("messages")
 
 
-async def test_exactly_one_input(worker: Worker) -> None:
+async def test_exactly_one_input(worker: EngineWorker) -> None:
     for request in (
         {},
         {"prompt": "a", "messages": [{"role": "user", "content": "b"}]},
@@ -109,14 +109,14 @@ async def test_exactly_one_input(worker: Worker) -> None:
         assert (caught.value.param or "").startswith("prompt_token_ids")
 
 
-async def test_images_are_refused_by_a_model_without_eyes(worker: Worker) -> None:
+async def test_images_are_refused_by_a_model_without_eyes(worker: EngineWorker) -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     with pytest.raises(Unsupported) as caught:
         await worker.generate(messages=[{"role": "user", "content": [part]}], max_tokens=1)
     assert "images" in caught.value.message
 
 
-async def test_over_the_context_says_both_numbers(worker: Worker) -> None:
+async def test_over_the_context_says_both_numbers(worker: EngineWorker) -> None:
     limit = worker.capabilities.context_length
     ids = [65] * limit
     with pytest.raises(ContextOverflow) as caught:
@@ -132,7 +132,7 @@ async def test_over_the_context_says_both_numbers(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("policy", ["truncate_left", "truncate_middle"])
-async def test_truncation_keeps_what_it_says(worker: Worker, policy: str) -> None:
+async def test_truncation_keeps_what_it_says(worker: EngineWorker, policy: str) -> None:
     ids = list(range(40, 40 + 100))
     result = await worker.generate(
         prompt_token_ids=ids, context_length=64, max_tokens=4, overflow=policy, temperature=0, ignore_eos=True
@@ -147,7 +147,7 @@ async def test_truncation_keeps_what_it_says(worker: Worker, policy: str) -> Non
     assert direct.text == result.text
 
 
-async def test_truncation_never_goes_non_positive(worker: Worker) -> None:
+async def test_truncation_never_goes_non_positive(worker: EngineWorker) -> None:
     with pytest.raises(ContextOverflow):
         await worker.generate(prompt_token_ids=[65] * 100, context_length=64, max_tokens=64, overflow="truncate_left")
     result = await worker.generate(
@@ -156,12 +156,12 @@ async def test_truncation_never_goes_non_positive(worker: Worker) -> None:
     assert result.usage.prompt_tokens == 1
 
 
-async def test_an_omitted_length_is_the_rest_of_the_context(worker: Worker) -> None:
+async def test_an_omitted_length_is_the_rest_of_the_context(worker: EngineWorker) -> None:
     result = await worker.generate(prompt_token_ids=[65] * 50, context_length=64, temperature=0, ignore_eos=True)
     assert result.usage.completion_tokens == 14
 
 
-async def test_ten_megabytes_of_prompt_are_refused_at_once(worker: Worker) -> None:
+async def test_ten_megabytes_of_prompt_are_refused_at_once(worker: EngineWorker) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await worker.generate(prompt="word " * 2_000_000, max_tokens=1)
     assert caught.value.param == "prompt"
@@ -169,7 +169,7 @@ async def test_ten_megabytes_of_prompt_are_refused_at_once(worker: Worker) -> No
         await worker.generate(messages=[{"role": "user", "content": "word " * 2_000_000}], max_tokens=1)
 
 
-async def test_special_tokens_of_the_caller_stay_text(worker: Worker) -> None:
+async def test_special_tokens_of_the_caller_stay_text(worker: EngineWorker) -> None:
     """A message cannot close its own turn: the spelled token is encoded as plain text."""
     tokenizer = worker.info.tokenizer
     specials = {tokenizer.id_of(s) for s in tokenizer.special_strings}
@@ -183,7 +183,7 @@ async def test_special_tokens_of_the_caller_stay_text(worker: Worker) -> None:
     assert "hel" + "".join(sorted(tokenizer.special_strings)) + "lo" in decoded
 
 
-async def test_embeddings(worker: Worker) -> None:
+async def test_embeddings(worker: EngineWorker) -> None:
     if not worker.capabilities.embeddings:
         with pytest.raises(Unsupported):
             await worker.embed("x")

@@ -7,18 +7,18 @@ import pytest
 from contract.rigs import PROMPT, Rig, honours
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.events import Delta
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 BASE = {"prompt": PROMPT, "ignore_eos": True, "max_tokens": 24}
 
 
-async def test_greedy_is_the_same_each_time(worker: Worker) -> None:
+async def test_greedy_is_the_same_each_time(worker: EngineWorker) -> None:
     first = await worker.generate(**BASE, temperature=0)
     second = await worker.generate(**BASE, temperature=0, seed=99)
     assert first.choices[0].token_ids == second.choices[0].token_ids
 
 
-async def test_same_seed_same_text_different_seeds_differ(rig: Rig, worker: Worker) -> None:
+async def test_same_seed_same_text_different_seeds_differ(rig: Rig, worker: EngineWorker) -> None:
     if not await honours(worker, "seed"):
         return
     texts = [(await worker.generate(**BASE, temperature=1.0, seed=seed)).text for seed in (1, 1, 2, 3)]
@@ -26,7 +26,7 @@ async def test_same_seed_same_text_different_seeds_differ(rig: Rig, worker: Work
     assert not rig.seeded or len(set(texts)) > 1
 
 
-async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(rig: Rig, worker: Worker) -> None:
+async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(rig: Rig, worker: EngineWorker) -> None:
     if not await honours(worker, "n", "seed"):
         return
     result = await worker.generate(**BASE, temperature=1.0, seed=7, n=3)
@@ -37,7 +37,7 @@ async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(rig: Rig, worker: W
         assert alone.text == result.choices[i].text or not rig.exact
 
 
-async def test_streamed_choices_route_by_index(rig: Rig, worker: Worker) -> None:
+async def test_streamed_choices_route_by_index(rig: Rig, worker: EngineWorker) -> None:
     if not await honours(worker, "n"):
         return
     whole = await worker.generate(**BASE, temperature=1.0, seed=7, n=3)
@@ -51,14 +51,14 @@ async def test_streamed_choices_route_by_index(rig: Rig, worker: Worker) -> None
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**63 - 1, -(2**63)])
-async def test_every_64_bit_seed_is_a_seed(worker: Worker, seed: int) -> None:
+async def test_every_64_bit_seed_is_a_seed(worker: EngineWorker, seed: int) -> None:
     if not await honours(worker, "seed", "n"):
         return
     result = await worker.generate(**BASE, temperature=1.0, seed=seed, n=2)
     assert result.usage.completion_tokens == 48
 
 
-async def test_logit_bias_decides(worker: Worker) -> None:
+async def test_logit_bias_decides(worker: EngineWorker) -> None:
     if not await honours(worker, "logit_bias"):
         return
     wanted = (await worker.generate(**BASE, temperature=0)).choices[0].token_ids[0] + 1
@@ -66,7 +66,7 @@ async def test_logit_bias_decides(worker: Worker) -> None:
     assert result.choices[0].token_ids == (wanted,) * 3
 
 
-async def test_banned_ids_are_not_sampled(worker: Worker) -> None:
+async def test_banned_ids_are_not_sampled(worker: EngineWorker) -> None:
     if not await honours(worker, "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"):
         return
     free = (await worker.generate(**BASE, temperature=0)).choices[0].token_ids
@@ -77,7 +77,7 @@ async def test_banned_ids_are_not_sampled(worker: Worker) -> None:
     assert result.choices[0].token_ids[0] != free[0]
 
 
-async def test_penalties_change_what_is_said(worker: Worker) -> None:
+async def test_penalties_change_what_is_said(worker: EngineWorker) -> None:
     if not await honours(worker, "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size"):
         return
     base = {**BASE, "max_tokens": 60}
@@ -91,7 +91,7 @@ async def test_penalties_change_what_is_said(worker: Worker) -> None:
 @pytest.mark.parametrize(
     "cut", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"epsilon_cutoff": 0.99}, {"typical_p": 1.0, "top_k": 1}]
 )
-async def test_the_narrowest_cut_off_is_greedy(worker: Worker, cut: dict[str, float]) -> None:
+async def test_the_narrowest_cut_off_is_greedy(worker: EngineWorker, cut: dict[str, float]) -> None:
     if not await honours(worker, *cut):
         return
     greedy = await worker.generate(**BASE, temperature=0)
@@ -114,7 +114,7 @@ async def test_the_narrowest_cut_off_is_greedy(worker: Worker, cut: dict[str, fl
         {"top_k": 5, "top_p": 0.9, "min_p": 0.01, "temperature": 0.7},
     ],
 )
-async def test_each_other_parameter_runs_and_is_repeatable(worker: Worker, value: dict[str, object]) -> None:
+async def test_each_other_parameter_runs_and_is_repeatable(worker: EngineWorker, value: dict[str, object]) -> None:
     if not await honours(worker, *value):
         return
     request = {**BASE, "temperature": 1.0, "seed": 11, **value}
@@ -123,7 +123,7 @@ async def test_each_other_parameter_runs_and_is_repeatable(worker: Worker, value
     assert first.choices[0].token_ids == second.choices[0].token_ids
 
 
-async def test_ids_outside_the_vocabulary_are_refused_by_name(worker: Worker) -> None:
+async def test_ids_outside_the_vocabulary_are_refused_by_name(worker: EngineWorker) -> None:
     beyond = worker.metadata.vocab_size
     for name, value in {
         "logit_bias": {beyond: 1.0},
@@ -141,7 +141,7 @@ async def test_ids_outside_the_vocabulary_are_refused_by_name(worker: Worker) ->
     assert caught.value.param == "prompt_token_ids"
 
 
-async def test_banning_everything_is_a_typed_ending(worker: Worker) -> None:
+async def test_banning_everything_is_a_typed_ending(worker: EngineWorker) -> None:
     if not await honours(worker, "suppress_tokens"):
         return
     with pytest.raises(InvalidRequest):

@@ -11,16 +11,16 @@ from contract.rigs import LONG, PROMPT, Rig
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.results import FinishReason
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 GREEDY = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True}
 
 
-async def events_of(worker: Worker, **request: object) -> list[Event]:
+async def events_of(worker: EngineWorker, **request: object) -> list[Event]:
     return [event async for event in worker.stream(**request)]
 
 
-async def test_events_come_in_order_and_end_once(worker: Worker) -> None:
+async def test_events_come_in_order_and_end_once(worker: EngineWorker) -> None:
     events = await events_of(worker, **GREEDY, max_tokens=12)
     assert isinstance(events[0], Started)
     assert isinstance(events[-1], Finished)
@@ -30,7 +30,7 @@ async def test_events_come_in_order_and_end_once(worker: Worker) -> None:
     assert all(kind is Delta for kind in kinds[1:-2])
 
 
-async def test_joined_stream_equals_the_whole(worker: Worker) -> None:
+async def test_joined_stream_equals_the_whole(worker: EngineWorker) -> None:
     events = await events_of(worker, **GREEDY, max_tokens=40)
     result = await worker.generate(**GREEDY, max_tokens=40)
     deltas = [event for event in events if isinstance(event, Delta)]
@@ -43,27 +43,27 @@ async def test_joined_stream_equals_the_whole(worker: Worker) -> None:
     assert len(deltas) > 1
 
 
-async def test_text_is_the_decode_of_the_ids(worker: Worker) -> None:
+async def test_text_is_the_decode_of_the_ids(worker: EngineWorker) -> None:
     result = await worker.generate(**GREEDY, max_tokens=40)
     tokenizer = worker.info.tokenizer
     assert tokenizer.decode(result.choices[0].token_ids).startswith(result.text)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 5, 33])
-async def test_max_tokens_is_exact(worker: Worker, max_tokens: int) -> None:
+async def test_max_tokens_is_exact(worker: EngineWorker, max_tokens: int) -> None:
     result = await worker.generate(**GREEDY, max_tokens=max_tokens)
     assert result.usage.completion_tokens == len(result.choices[0].token_ids) == max_tokens
     assert result.choices[0].finish_reason is FinishReason.LENGTH
     assert result.choices[0].matched_stop is None
 
 
-async def test_usage_adds_up(worker: Worker) -> None:
+async def test_usage_adds_up(worker: EngineWorker) -> None:
     result = await worker.generate(**GREEDY, max_tokens=7)
     assert result.usage.prompt_tokens == await worker.count_tokens(PROMPT)
     assert result.usage.total_tokens == result.usage.prompt_tokens + 7
 
 
-async def test_metrics_are_told(worker: Worker) -> None:
+async def test_metrics_are_told(worker: EngineWorker) -> None:
     metrics = (await worker.generate(**GREEDY, max_tokens=20)).metrics
     assert metrics.first_token_s is not None
     assert 0 <= metrics.queue_s <= metrics.first_token_s <= metrics.total_s
@@ -74,7 +74,7 @@ async def test_metrics_are_told(worker: Worker) -> None:
     assert metrics.average_memory
 
 
-async def test_ids_text_and_messages_are_all_taken(worker: Worker) -> None:
+async def test_ids_text_and_messages_are_all_taken(worker: EngineWorker) -> None:
     text = await worker.generate(**GREEDY, max_tokens=8)
     ids = {key: value for key, value in GREEDY.items() if key != "prompt"}
     by_ids = await worker.generate(**ids, prompt_token_ids=text.prompt_token_ids, max_tokens=8)
@@ -85,7 +85,7 @@ async def test_ids_text_and_messages_are_all_taken(worker: Worker) -> None:
     assert chat.usage.prompt_tokens == await worker.count_tokens(messages=messages)
 
 
-async def test_content_parts_equal_a_plain_string(worker: Worker) -> None:
+async def test_content_parts_equal_a_plain_string(worker: EngineWorker) -> None:
     ids = {key: value for key, value in GREEDY.items() if key != "prompt"}
     plain = await worker.generate(**ids, messages=[{"role": "user", "content": "Hello there"}], max_tokens=8)
     parts = [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}]
@@ -94,7 +94,7 @@ async def test_content_parts_equal_a_plain_string(worker: Worker) -> None:
     assert in_parts.text == plain.text
 
 
-async def test_many_at_once_keep_apart(rig: Rig, worker: Worker) -> None:
+async def test_many_at_once_keep_apart(rig: Rig, worker: EngineWorker) -> None:
     alone = [await worker.generate(**{**GREEDY, "prompt": f"{PROMPT} {i}"}, max_tokens=10) for i in range(4)]
     together = await asyncio.gather(
         *(worker.generate(**{**GREEDY, "prompt": f"{PROMPT} {i}"}, max_tokens=10) for i in range(4))
@@ -105,7 +105,7 @@ async def test_many_at_once_keep_apart(rig: Rig, worker: Worker) -> None:
     assert len({r.request_id for r in together}) == 4
 
 
-async def test_a_stream_interval_gathers_and_loses_nothing(rig: object, worker: Worker) -> None:
+async def test_a_stream_interval_gathers_and_loses_nothing(rig: object, worker: EngineWorker) -> None:
     async with rig.open(stream_interval=7) as gathered:  # type: ignore[attr-defined]
         events = await events_of(gathered, **GREEDY, max_tokens=40)
     result = await worker.generate(**GREEDY, max_tokens=40)
@@ -115,12 +115,12 @@ async def test_a_stream_interval_gathers_and_loses_nothing(rig: object, worker: 
     assert len(deltas) <= 40 // 7 + 1
 
 
-async def test_a_caller_may_name_the_request(worker: Worker) -> None:
+async def test_a_caller_may_name_the_request(worker: EngineWorker) -> None:
     result = await worker.generate(**GREEDY, max_tokens=1, request_id="mine-1")
     assert result.request_id == "mine-1"
 
 
-async def test_an_empty_prompt_has_a_typed_ending(worker: Worker) -> None:
+async def test_an_empty_prompt_has_a_typed_ending(worker: EngineWorker) -> None:
     """Where the tokenizer adds a BOS an empty prompt is one token; where it adds nothing it is refused."""
     if await worker.count_tokens("") == 0:
         with pytest.raises(InvalidRequest) as caught:
@@ -130,6 +130,6 @@ async def test_an_empty_prompt_has_a_typed_ending(worker: Worker) -> None:
         assert (await worker.generate(prompt="", max_tokens=3, ignore_eos=True)).usage.completion_tokens == 3
 
 
-async def test_long_answers_stay_whole(worker: Worker) -> None:
+async def test_long_answers_stay_whole(worker: EngineWorker) -> None:
     result = await worker.generate(**GREEDY, max_tokens=LONG)
     assert result.usage.completion_tokens == LONG

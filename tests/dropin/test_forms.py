@@ -12,7 +12,7 @@ from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.families import registry
 from drivetrain.server.dropin.conversation import conversation
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from dropin.processes import FASTCHAT, run_theirs
 
 Chat = list[tuple[str, str]]
@@ -41,7 +41,7 @@ def exact(family: str) -> tuple[Chat, ...]:
 @pytest.mark.parametrize("family", registry.names())
 async def test_fastchat_renders_what_we_render(family: str) -> None:
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-    async with Worker(FakeEngine(Script()), spec, Settings(family=family)) as worker:
+    async with EngineWorker(FakeEngine(Script()), spec, Settings(family=family)) as worker:
         template = await conversation(worker)
         asked = json.dumps([[template, chat] for chat in ALL])
         prompts = run_theirs(FASTCHAT, "fastchat_forms.py", stdin=asked)

@@ -17,7 +17,7 @@ from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
 from drivetrain.engines.remote.wire import Timeouts
 from drivetrain.telemetry.tracing import Tracer
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SECRET = "sk-very-secret"
 QUICK = Timeouts(connect_s=2.0, ask_s=2.0, first_s=2.0, idle_s=0.5)
@@ -154,10 +154,10 @@ async def worker_at(
     options: Sequence[tuple[str, Any]] = (),
     tracer: Tracer | None = None,
     **settings: Any,
-) -> AsyncIterator[Worker]:
+) -> AsyncIterator[EngineWorker]:
     reference = f"{','.join(urls)}#{model}"
     spec = ModelSpec(name="far", path=Path(), format=WeightsFormat.NONE, options={UPSTREAM: reference, **dict(options)})
-    worker = Worker(RemoteEngine(key=Key(SECRET), timeouts=timeouts), spec, Settings(**settings), tracer=tracer)
+    worker = EngineWorker(RemoteEngine(key=Key(SECRET), timeouts=timeouts), spec, Settings(**settings), tracer=tracer)
     await worker.start()
     try:
         yield worker
@@ -165,7 +165,7 @@ async def worker_at(
         await worker.stop()
 
 
-def engine_of(worker: Worker) -> RemoteEngine:
+def engine_of(worker: EngineWorker) -> RemoteEngine:
     engine = worker._engine
     assert isinstance(engine, RemoteEngine)
     return engine

@@ -163,7 +163,7 @@ async def test_damage_is_no_reason_to_try_the_next_engine(
 async def test_neither_is_a_lack_of_memory(
     checkpoint: Callable[[str], Path], no_second: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from drivetrain.engines.native import selftest
+    from drivetrain.engines.native.model import selftest
 
     def exhausted(*_: Any) -> Any:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")

@@ -18,12 +18,12 @@ from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, No
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 ENDLESS: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True}
 
 
-async def begun(worker: Worker, number: int) -> list[Any]:
+async def begun(worker: EngineWorker, number: int) -> list[Any]:
     streams = [worker.stream(**ENDLESS) for _ in range(number)]
     for stream in streams:
         async for event in stream:
@@ -46,7 +46,7 @@ async def read_to_the_end(stream: Any) -> None:
         pass
 
 
-async def ready_again(worker: Worker, restarts: int) -> None:
+async def ready_again(worker: EngineWorker, restarts: int) -> None:
     async with asyncio.timeout(120):
         while worker.stats.restarts < restarts or worker.state is not State.READY:
             await asyncio.sleep(0.05)
@@ -115,8 +115,8 @@ async def test_a_thread_that_hangs_lets_its_requests_go(
     checkpoint: Callable[[str], Path], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot be ended from here; but nobody waits for it any longer, whole answers and vectors neither."""
-    monkeypatch.setattr("drivetrain.engines.thread.JOIN_TIMEOUT_S", 2.0)
-    monkeypatch.setattr("drivetrain.worker.closing.CLOSE_S", 0.5)
+    monkeypatch.setattr("drivetrain.engines.base.thread.JOIN_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("drivetrain.worker.health.closing.CLOSE_S", 0.5)
     let_go = threading.Event()
     opening = drivetrain.Worker.open(checkpoint("llama"), engine=engine, dtype="float32", stall_s=1.0)
     try:

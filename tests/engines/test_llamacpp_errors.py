@@ -25,8 +25,8 @@ from drivetrain.core.errors import (
     OutOfMemory,
 )
 from drivetrain.engines.llamacpp import errors
-from drivetrain.engines.llamacpp.answer import Answer
-from drivetrain.engines.llamacpp.connection import Connection
+from drivetrain.engines.llamacpp.child.answer import Answer
+from drivetrain.engines.llamacpp.child.connection import Connection
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
 from drivetrain.engines.llamacpp.errors import ProcessDied, ServerRefused
 

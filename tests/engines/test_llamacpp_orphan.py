@@ -96,7 +96,7 @@ def Server(params):
 
 PARENT = """
 import threading, time
-from drivetrain.engines.llamacpp.process import Launch, ServerProcess
+from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
 process = ServerProcess(Launch(model="m", slots=1, context_length=8))
 threading.Thread(target=process.start, daemon=True).start()
 while "loading" not in process.last_lines:

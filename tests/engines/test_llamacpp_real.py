@@ -22,7 +22,7 @@ from drivetrain.core.events import Delta
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 pytestmark = pytest.mark.slow
 
@@ -50,13 +50,13 @@ def path_of(name: str) -> Path:
     return Store().ensure(name, lambda what, share: None).path
 
 
-def worker_on(path: Path, settings: dict[str, Any] | None = None, **options: Any) -> Worker:
+def worker_on(path: Path, settings: dict[str, Any] | None = None, **options: Any) -> EngineWorker:
     spec = ModelSpec(name="smollm2", path=path, format=WeightsFormat.GGUF, options=options)
-    return Worker(LlamaCppEngine(), spec, Settings(**(settings or {})))
+    return EngineWorker(LlamaCppEngine(), spec, Settings(**(settings or {})))
 
 
 @pytest.fixture(scope="module")
-async def worker(smollm2: str) -> AsyncIterator[Worker]:
+async def worker(smollm2: str) -> AsyncIterator[EngineWorker]:
     made = worker_on(path_of(smollm2))
     await made.start()
     yield made
@@ -70,7 +70,7 @@ async def reference(smollm2: str) -> AsyncIterator[drivetrain.Worker]:
         yield made
 
 
-async def test_it_knows_the_capital_of_france(worker: Worker) -> None:
+async def test_it_knows_the_capital_of_france(worker: EngineWorker) -> None:
     """Without the template's own system line, with which the 8-bit arithmetic of the kernels tips over to French."""
     prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     result = await worker.generate(prompt=prompt, temperature=0, max_tokens=40)
@@ -78,7 +78,7 @@ async def test_it_knows_the_capital_of_france(worker: Worker) -> None:
     assert result.choices[0].finish_reason == "stop"
 
 
-async def test_what_it_says_of_itself(worker: Worker) -> None:
+async def test_what_it_says_of_itself(worker: EngineWorker) -> None:
     metadata = worker.metadata
     assert (metadata.engine, metadata.architecture, metadata.dtype, metadata.device) == (
         "llamacpp",
@@ -95,7 +95,7 @@ async def test_what_it_says_of_itself(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 14))
-async def test_no_id_of_an_emoji_is_lost(worker: Worker, max_tokens: int) -> None:
+async def test_no_id_of_an_emoji_is_lost(worker: EngineWorker, max_tokens: int) -> None:
     """llama.cpp's stream leaves ids out while a character is incomplete, and all of them at a limit."""
     result = await worker.generate(prompt=EMOJI, max_tokens=max_tokens, **GREEDY)
     ids = result.choices[0].token_ids
@@ -106,13 +106,15 @@ async def test_no_id_of_an_emoji_is_lost(worker: Worker, max_tokens: int) -> Non
     assert "🎉" in whole.text
 
 
-async def test_the_recovered_ids_are_those_of_the_other_engine(worker: Worker, reference: drivetrain.Worker) -> None:
+async def test_the_recovered_ids_are_those_of_the_other_engine(
+    worker: EngineWorker, reference: drivetrain.Worker
+) -> None:
     ours = (await worker.generate(prompt=EMOJI, max_tokens=12, **GREEDY)).choices[0]
     theirs = (await reference.generate(prompt=EMOJI, max_tokens=12, **GREEDY)).choices[0]
     assert ours.token_ids == theirs.token_ids
 
 
-async def test_logprobs_beside_lost_ids(worker: Worker) -> None:
+async def test_logprobs_beside_lost_ids(worker: EngineWorker) -> None:
     """The ids are all there; a logprob that the server never sent is None, not made up."""
     choice = (await worker.generate(prompt=EMOJI, max_tokens=15, logprobs=2, **GREEDY)).choices[0]
     assert choice.logprobs is not None
@@ -123,7 +125,9 @@ async def test_logprobs_beside_lost_ids(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-async def test_the_same_ids_as_the_other_tokenizer(worker: Worker, reference: drivetrain.Worker, text: str) -> None:
+async def test_the_same_ids_as_the_other_tokenizer(
+    worker: EngineWorker, reference: drivetrain.Worker, text: str
+) -> None:
     ours, theirs = worker.info.tokenizer, reference.info.tokenizer
     for prompt in (
         Prompt.raw(text),
@@ -137,7 +141,7 @@ async def test_the_same_ids_as_the_other_tokenizer(worker: Worker, reference: dr
         assert ours.decode(ids, skip_special=False) == theirs.decode(ids, skip_special=False) == prompt.text
 
 
-async def test_the_same_vocabulary_as_the_other_tokenizer(worker: Worker, reference: drivetrain.Worker) -> None:
+async def test_the_same_vocabulary_as_the_other_tokenizer(worker: EngineWorker, reference: drivetrain.Worker) -> None:
     ours, theirs = worker.info.tokenizer, reference.info.tokenizer
     assert ours.vocab_size == theirs.vocab_size
     assert ours.special_strings == theirs.special_strings
@@ -149,7 +153,7 @@ async def test_the_same_vocabulary_as_the_other_tokenizer(worker: Worker, refere
         assert ours.id_of(token) == theirs.id_of(token)
 
 
-async def test_logprobs_are_about_those_of_the_other_engine(worker: Worker, reference: drivetrain.Worker) -> None:
+async def test_logprobs_are_about_those_of_the_other_engine(worker: EngineWorker, reference: drivetrain.Worker) -> None:
     """llama.cpp also rounds the activations to 8 bits, so only about."""
     for prompt in (STORY, "The capital of France is", "def add(a, b):\n    return"):
         ours = (await worker.generate(prompt=prompt, max_tokens=1, logprobs=20, **GREEDY)).choices[0].logprobs
@@ -162,7 +166,7 @@ async def test_logprobs_are_about_those_of_the_other_engine(worker: Worker, refe
         assert sum(abs(a[i] - b[i]) for i in shared) / len(shared) < 0.4
 
 
-async def test_penalties_count_prompt_and_answer(worker: Worker) -> None:
+async def test_penalties_count_prompt_and_answer(worker: EngineWorker) -> None:
     free = (await worker.generate(prompt=STORY, max_tokens=60, **GREEDY)).choices[0].token_ids
     strong = await worker.generate(prompt=STORY, max_tokens=60, repetition_penalty=10.0, **GREEDY)
     assert strong.prompt_token_ids is not None
@@ -171,7 +175,7 @@ async def test_penalties_count_prompt_and_answer(worker: Worker) -> None:
     assert len(set(seen)) >= len(seen) - 3
 
 
-async def test_bans(worker: Worker) -> None:
+async def test_bans(worker: EngineWorker) -> None:
     free = (await worker.generate(prompt=STORY, max_tokens=12, **GREEDY)).choices[0].token_ids
     never = (await worker.generate(prompt=STORY, max_tokens=12, suppress_tokens=[free[0]], **GREEDY)).choices[0]
     assert free[0] not in never.token_ids
@@ -180,7 +184,7 @@ async def test_bans(worker: Worker) -> None:
     assert len(first.token_ids) == 12
 
 
-async def test_an_end_that_is_ignored_is_sampled_and_passed(worker: Worker) -> None:
+async def test_an_end_that_is_ignored_is_sampled_and_passed(worker: EngineWorker) -> None:
     """Not banned, as llama.cpp's own `ignore_eos` would: the other engines sample it too."""
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say only: hi"}]
     stopped = (await worker.generate(messages=messages, temperature=0, max_tokens=60)).choices[0]
@@ -190,21 +194,21 @@ async def test_an_end_that_is_ignored_is_sampled_and_passed(worker: Worker) -> N
     assert len(passed.token_ids) == 60
 
 
-async def test_min_tokens_bans_the_ends_until_then(worker: Worker) -> None:
+async def test_min_tokens_bans_the_ends_until_then(worker: EngineWorker) -> None:
     messages = [{"role": "user", "content": "Say only: hi"}]
     result = (await worker.generate(messages=messages, temperature=0, max_tokens=60, min_tokens=30)).choices[0]
     assert len(result.token_ids) >= 30
     assert not set(result.token_ids[:30]) & set(worker.metadata.eos_ids)
 
 
-async def test_more_choices_than_slots(worker: Worker) -> None:
+async def test_more_choices_than_slots(worker: EngineWorker) -> None:
     result = await worker.generate(prompt=STORY, max_tokens=6, n=9, temperature=1.0, seed=3, ignore_eos=True)
     assert [len(choice.token_ids) for choice in result.choices] == [6] * 9
     alone = await worker.generate(prompt=STORY, max_tokens=6, temperature=1.0, seed=11, ignore_eos=True)
     assert alone.text == result.choices[8].text
 
 
-async def test_cancel_in_the_middle_of_a_long_prompt(worker: Worker) -> None:
+async def test_cancel_in_the_middle_of_a_long_prompt(worker: EngineWorker) -> None:
     stream = worker.stream(prompt_token_ids=list(range(1000, 7000)), max_tokens=5)
     await stream.__anext__()
     reading = asyncio.create_task(stream.__anext__())
@@ -219,7 +223,7 @@ async def test_cancel_in_the_middle_of_a_long_prompt(worker: Worker) -> None:
     print(f"cancel during prompt processing: {took_s:.3f} s")
 
 
-async def test_cancel_while_decoding(worker: Worker) -> None:
+async def test_cancel_while_decoding(worker: EngineWorker) -> None:
     stream = worker.stream(prompt=STORY, max_tokens=500, **GREEDY)
     async for event in stream:
         if isinstance(event, Delta):
@@ -232,7 +236,7 @@ async def test_cancel_while_decoding(worker: Worker) -> None:
     print(f"cancel while decoding: {took_s:.3f} s")
 
 
-async def test_cancel_while_waiting_for_a_slot(worker: Worker) -> None:
+async def test_cancel_while_waiting_for_a_slot(worker: EngineWorker) -> None:
     stream = worker.stream(prompt=STORY, max_tokens=300, n=8, seed=1)
     async for event in stream:
         if isinstance(event, Delta):
@@ -242,7 +246,7 @@ async def test_cancel_while_waiting_for_a_slot(worker: Worker) -> None:
     assert (await worker.generate(prompt=STORY, max_tokens=3, n=4, **GREEDY)).usage.completion_tokens == 12
 
 
-async def test_four_at_once_are_decoded_together(worker: Worker) -> None:
+async def test_four_at_once_are_decoded_together(worker: EngineWorker) -> None:
     peak = 0
     running = [asyncio.ensure_future(worker.generate(prompt=f"{STORY} {i}", max_tokens=40, **GREEDY)) for i in range(4)]
     while not all(task.done() for task in running):
@@ -288,7 +292,7 @@ async def test_more_slots_than_prompt_tokens_in_a_step(smollm2: str) -> None:
         assert {answer.text for answer in answers} == {answers[0].text}
 
 
-async def test_the_prompt_cache(worker: Worker) -> None:
+async def test_the_prompt_cache(worker: EngineWorker) -> None:
     ids = await asyncio.to_thread(worker.info.tokenizer.encode, Prompt.raw(STORY * 120))
     ids = ids[:1500]
     begun = time.monotonic()
@@ -334,7 +338,7 @@ async def test_nothing_is_left_after_close(smollm2: str) -> None:
     await engine.close()
 
 
-async def test_the_server_wants_its_key(worker: Worker) -> None:
+async def test_the_server_wants_its_key(worker: EngineWorker) -> None:
     import http.client
 
     engine = worker._engine
@@ -398,7 +402,7 @@ async def test_the_loop_is_not_held_up_by_loading(smollm2: str) -> None:
     assert longest_s < 0.25  # llama.cpp in our own process would hold Python's lock for all of it
 
 
-async def processing(worker: Worker) -> int:
+async def processing(worker: EngineWorker) -> int:
     """How many of the server's slots are busy, as the server itself says."""
     engine = worker._engine
     assert isinstance(engine, LlamaCppEngine)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from drivetrain.core.errors import EngineFailed
-from drivetrain.engines.llamacpp.host import SPLITS
+from drivetrain.engines.llamacpp.child.host import SPLITS
 from drivetrain.engines.llamacpp.tokenizer import ServerSplit
 
 BODY = json.dumps({"tokens": [1, 2]}).encode()

@@ -8,8 +8,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from drivetrain.core.errors import UnfitEngine
 from drivetrain.engines.checkpoint.kinds import StatedConfig
-from drivetrain.engines.native.classes import OWN_ATTENTION, TAKES_NO, known_reason
-from drivetrain.engines.native.fitness import check_class
+from drivetrain.engines.native.model.probe import check_class
+from drivetrain.engines.native.model.supported import OWN_ATTENTION, TAKES_NO, known_reason
 
 
 def why_not(name: str) -> str | None:

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from contract.native_rig import NativeRig  # noqa: E402 - it needs torch
 from drivetrain.core.errors import InvalidSetting  # noqa: E402
 from drivetrain.core.results import Choice  # noqa: E402
-from drivetrain.engines.native import compiling  # noqa: E402
+from drivetrain.engines.native.model import compiling  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from drivetrain.core.engine import EngineRequest  # noqa: E402 - it needs torch
 from drivetrain.core.errors import EngineFailed, InvalidRequest  # noqa: E402
 from drivetrain.core.sampling import Sampling  # noqa: E402
-from drivetrain.engines.native.cutoffs import _invert  # noqa: E402
-from drivetrain.engines.native.sampler import Sampled, Unsampled, sample  # noqa: E402
+from drivetrain.engines.native.sample.cutoffs import _invert  # noqa: E402
+from drivetrain.engines.native.sample.sampler import Sampled, Unsampled, sample  # noqa: E402
 
 
 def plainly(weights: Any, units: Any) -> Any:

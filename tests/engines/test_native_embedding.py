@@ -19,7 +19,7 @@ from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native import embedding
 from drivetrain.engines.native.embedding import CallOver, EmbedCall, Embedder
 from drivetrain.engines.native.engine import NativeEngine
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 RUNS = [name for name in tiny.CAUSAL if name not in {"falcon", "bloom"}]
 IDS = [[5 + (7 * i + j * j) % 60 for j in range(length)] for i, length in enumerate((1, 3, 100, 17, 33, 200, 2))]
@@ -40,14 +40,14 @@ def rig(checkpoint: Callable[[str], Path]) -> NativeRig:
 
 
 @pytest.fixture
-async def worker(rig: NativeRig) -> AsyncIterator[Worker]:
+async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
     async with rig.open() as made:
         yield made
         assert rig.idle(made)
         assert embedder_of(made)._open is None
 
 
-def embedder_of(worker: Worker) -> Embedder:
+def embedder_of(worker: EngineWorker) -> Embedder:
     engine = worker._engine
     assert isinstance(engine, NativeEngine)
     assert engine._embedder is not None
@@ -99,7 +99,7 @@ async def test_a_pooling_that_is_none_is_refused(rig: NativeRig) -> None:
     assert caught.value.param == "pooling"
 
 
-async def test_texts_share_passes_that_are_bounded(worker: Worker, short_passes: None) -> None:
+async def test_texts_share_passes_that_are_bounded(worker: EngineWorker, short_passes: None) -> None:
     lengths: list[int] = []
     model = embedder_of(worker)._model
     handle = model.register_forward_pre_hook(
@@ -113,7 +113,7 @@ async def test_texts_share_passes_that_are_bounded(worker: Worker, short_passes:
         handle.remove()
 
 
-async def test_a_pass_beside_requests_takes_as_much_as_its_time_allows(worker: Worker) -> None:
+async def test_a_pass_beside_requests_takes_as_much_as_its_time_allows(worker: EngineWorker) -> None:
     embedder = embedder_of(worker)
     embedder.add(EmbedCall([(5,) * 500] * 3))
     done = [0]
@@ -130,7 +130,7 @@ async def test_a_pass_beside_requests_takes_as_much_as_its_time_allows(worker: W
         embedder.step()
 
 
-async def test_streams_and_texts_do_not_touch_each_other(worker: Worker, short_passes: None) -> None:
+async def test_streams_and_texts_do_not_touch_each_other(worker: EngineWorker, short_passes: None) -> None:
     prompts = [f"Number {i} of some requests" for i in range(4)]
     alone = [(await worker.generate(prompt=prompt, **STREAM)).text for prompt in prompts]
     vectors = (await worker.embed(IDS)).vectors
@@ -174,7 +174,7 @@ class PassLog:
 
 
 async def test_a_stream_goes_on_while_texts_are_embedded(
-    worker: Worker, short_passes: None, monkeypatch: pytest.MonkeyPatch
+    worker: EngineWorker, short_passes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = PassLog(embedder_of(worker), monkeypatch)
     many = asyncio.create_task(worker.embed(IDS * 60))
@@ -186,7 +186,7 @@ async def test_a_stream_goes_on_while_texts_are_embedded(
     assert len((await many).vectors) == len(IDS) * 60
 
 
-async def test_calls_take_turns(worker: Worker, short_passes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_take_turns(worker: EngineWorker, short_passes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     log = PassLog(embedder_of(worker), monkeypatch)
     large = asyncio.create_task(worker.embed([[5] * 100] * 100))
     while not embedder_of(worker).passes_run:
@@ -197,7 +197,7 @@ async def test_calls_take_turns(worker: Worker, short_passes: None, monkeypatch:
     assert len((await large).vectors) == 100
 
 
-async def test_a_call_that_is_given_up_ends_at_once(worker: Worker, short_passes: None) -> None:
+async def test_a_call_that_is_given_up_ends_at_once(worker: EngineWorker, short_passes: None) -> None:
     embedder = embedder_of(worker)
     task = asyncio.create_task(worker.embed([[5] * 500] * 500))
     while embedder.passes_run < 3:
@@ -221,7 +221,7 @@ async def test_a_call_that_is_given_up_ends_at_once(worker: Worker, short_passes
     ],
 )
 async def test_a_fault_ends_the_calls_of_its_pass_and_no_stream(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, error: BaseException, wanted: type[EngineFailed]
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch, error: BaseException, wanted: type[EngineFailed]
 ) -> None:
     well = (await worker.embed(IDS)).vectors
     answer = (await worker.generate(prompt="Hello", **STREAM)).text
@@ -240,7 +240,7 @@ async def test_a_fault_ends_the_calls_of_its_pass_and_no_stream(
     close((await worker.embed(IDS)).vectors, well)
 
 
-async def test_a_text_without_a_usable_vector_fails_alone(worker: Worker) -> None:
+async def test_a_text_without_a_usable_vector_fails_alone(worker: EngineWorker) -> None:
     import torch
 
     embedder = embedder_of(worker)

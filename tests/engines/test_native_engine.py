@@ -13,9 +13,9 @@ from contract.native_rig import NativeRig
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed, InvalidSetting, LoadFailed, OutOfMemory
 from drivetrain.engines.native.engine import SETTINGS, NativeEngine
-from drivetrain.engines.native.kv import Clear
+from drivetrain.engines.native.kv.rows import Clear
 from drivetrain.engines.native.stepper import Stepper
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 20}
 
@@ -26,7 +26,7 @@ def rig(checkpoint: Callable[[str], Path]) -> NativeRig:
 
 
 @pytest.fixture
-async def worker(rig: NativeRig) -> AsyncIterator[Worker]:
+async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
     async with rig.open() as made:
         yield made
         assert rig.idle(made)
@@ -35,14 +35,14 @@ async def worker(rig: NativeRig) -> AsyncIterator[Worker]:
         assert stepper.runner.cache.bytes_held == stepper.scheduler.rows.bytes_held
 
 
-def stepper_of(worker: Worker) -> Stepper:
+def stepper_of(worker: EngineWorker) -> Stepper:
     engine = worker._engine
     assert isinstance(engine, NativeEngine)
     assert engine._stepper is not None
     return engine._stepper
 
 
-async def outcome(worker: Worker, prompt: str, **more: Any) -> Any:
+async def outcome(worker: EngineWorker, prompt: str, **more: Any) -> Any:
     try:
         return (await worker.generate(prompt=prompt, **{**ASKED, **more})).choices[0].token_ids
     except EngineFailed as exc:
@@ -71,7 +71,7 @@ async def test_a_fault_ends_whose_it_is_and_no_other(rig: NativeRig) -> None:
         assert [one for i, one in enumerate(found) if i != 2] == [one for i, one in enumerate(well) if i != 2]
 
 
-async def test_no_memory_for_the_cache_is_survived(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_memory_for_the_cache_is_survived(worker: EngineWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tensors could not follow the accounting: both begin anew, and who was not in the step computes again."""
     well = [await outcome(worker, prompt) for prompt in PROMPTS]
     cache = stepper_of(worker).runner.cache
@@ -92,7 +92,7 @@ async def test_no_memory_for_the_cache_is_survived(worker: Worker, monkeypatch: 
     assert [await outcome(worker, prompt) for prompt in PROMPTS] == well
 
 
-async def test_a_request_that_makes_no_numbers_fails_alone_and_leaves_nothing(worker: Worker) -> None:
+async def test_a_request_that_makes_no_numbers_fails_alone_and_leaves_nothing(worker: EngineWorker) -> None:
     import torch
 
     well = [await outcome(worker, prompt) for prompt in PROMPTS]
@@ -138,7 +138,7 @@ async def test_a_defect_of_our_own_leaves_nobody_waiting(rig: NativeRig, monkeyp
         assert not worker.status.engine_alive
 
 
-async def test_a_step_is_one_hand_over_for_all(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_step_is_one_hand_over_for_all(worker: EngineWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = worker._engine
     assert isinstance(engine, NativeEngine)
     handed = 0
@@ -156,14 +156,14 @@ async def test_a_step_is_one_hand_over_for_all(worker: Worker, monkeypatch: pyte
     assert engine.steps_run - before < 20 + 3 * len(PROMPTS)  # not one after another: that would be 120
 
 
-async def test_choices_share_the_prompt(worker: Worker) -> None:
+async def test_choices_share_the_prompt(worker: EngineWorker) -> None:
     before = stepper_of(worker).steps_run
     result = await worker.generate(prompt=PROMPTS[0] * 4, **ASKED, n=4)
     assert {choice.token_ids for choice in result.choices} == {result.choices[0].token_ids}
     assert stepper_of(worker).steps_run - before <= 24
 
 
-async def test_a_salt_keeps_beginnings_apart(worker: Worker) -> None:
+async def test_a_salt_keeps_beginnings_apart(worker: EngineWorker) -> None:
     """Neither the figure nor the work tells one tenant what another has sent: all of the prompt is computed."""
     runner = stepper_of(worker).runner
     forward, positions = runner.forward, 0
@@ -191,7 +191,7 @@ async def test_a_salt_keeps_beginnings_apart(worker: Worker) -> None:
         runner.forward = forward  # type: ignore[method-assign]
 
 
-async def test_equal_prompts_at_once_are_computed_once(worker: Worker) -> None:
+async def test_equal_prompts_at_once_are_computed_once(worker: EngineWorker) -> None:
     """By many clients that send the same at the same moment; another salt computes it for itself."""
     prompt = PROMPTS[1] * 5
     salts = [None, None, None, "one", "one"]
@@ -207,7 +207,7 @@ async def test_more_choices_than_rows_still_end(rig: NativeRig) -> None:
         assert result.usage.completion_tokens == 100
 
 
-async def test_no_tokens_wanted(worker: Worker) -> None:
+async def test_no_tokens_wanted(worker: EngineWorker) -> None:
     for more in ({}, {"prompt_logprobs": 1}):
         result = await worker.generate(prompt="Hello there", echo=True, max_tokens=0, **more)
         assert result.text == "Hello there"

@@ -18,9 +18,9 @@ from drivetrain.core.errors import LoadFailed
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice
 from drivetrain.engines.checkpoint.quiet import quiet_library
-from drivetrain.engines.native.budget import TokenBudget
-from drivetrain.engines.native.scheduler import Scheduler
-from drivetrain.worker.worker import Worker
+from drivetrain.engines.native.schedule.budget import TokenBudget
+from drivetrain.engines.native.schedule.scheduler import Scheduler
+from drivetrain.worker.worker import EngineWorker
 from tiny import causal
 
 TOKENS = 16
@@ -129,7 +129,7 @@ def same(choice: Choice, wanted: Plain) -> None:
     assert found == pytest.approx(wanted.logprobs[: len(found)], abs=LOGPROB)
 
 
-async def ask(worker: Worker, wanted: Plain, **more: Any) -> Choice:
+async def ask(worker: EngineWorker, wanted: Plain, **more: Any) -> Choice:
     request: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS, "logprobs": 0, **more}
     return (await worker.generate(prompt_token_ids=list(wanted.prompt), **request)).choices[0]
 
@@ -137,14 +137,14 @@ async def ask(worker: Worker, wanted: Plain, **more: Any) -> Choice:
 @asynccontextmanager
 async def opened(
     folder: Callable[[str], Path], name: str, *, budget: TokenBudget | None = None, **settings: Any
-) -> AsyncIterator[Worker]:
+) -> AsyncIterator[EngineWorker]:
     async with NativeRig(folder, name).open(**settings) as worker:
         if budget is not None:
             scheduler_of(worker)._budget = budget
         yield worker
 
 
-def scheduler_of(worker: Worker) -> Scheduler:
+def scheduler_of(worker: EngineWorker) -> Scheduler:
     scheduler: Scheduler = worker._engine._stepper.scheduler  # type: ignore[attr-defined]  # the native engine
     return scheduler
 

@@ -16,9 +16,9 @@ from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
 from drivetrain.engines.native.engine import NativeEngine
-from drivetrain.engines.native.shaping import Shape
+from drivetrain.engines.native.sample.shaping import Shape
 from drivetrain.engines.native.stepper import Stepper
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from reading import StepReading, all_of
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 20}
@@ -32,7 +32,7 @@ def rig(checkpoint: Callable[[str], Path]) -> NativeRig:
 
 
 @pytest.fixture
-async def worker(rig: NativeRig) -> AsyncIterator[Worker]:
+async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
     async with rig.open(max_stops=10_000) as made:
         yield made
         assert rig.idle(made)
@@ -40,17 +40,17 @@ async def worker(rig: NativeRig) -> AsyncIterator[Worker]:
 
 
 @pytest.fixture
-async def well(worker: Worker) -> list[tuple[int, ...]]:
+async def well(worker: EngineWorker) -> list[tuple[int, ...]]:
     """What each prompt says where nothing breaks."""
     return [await outcome(worker, prompt) for prompt in PROMPTS]
 
 
-def stepper_of(worker: Worker) -> Stepper:
+def stepper_of(worker: EngineWorker) -> Stepper:
     stepper: Stepper = worker._engine._stepper  # type: ignore[attr-defined]  # the native engine
     return stepper
 
 
-async def outcome(worker: Worker, prompt: str, **more: Any) -> Any:
+async def outcome(worker: EngineWorker, prompt: str, **more: Any) -> Any:
     """The ids, or the error."""
     try:
         return (await worker.generate(prompt=prompt, **{**ASKED, **more})).choices[0].token_ids
@@ -58,7 +58,7 @@ async def outcome(worker: Worker, prompt: str, **more: Any) -> Any:
         return exc
 
 
-async def beside(worker: Worker, *requests: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+async def beside(worker: EngineWorker, *requests: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """The outcomes of these requests, and of all `PROMPTS`, which run at the same time."""
     others = [asyncio.create_task(outcome(worker, prompt)) for prompt in PROMPTS]
     await asyncio.sleep(0.01)
@@ -74,7 +74,7 @@ async def beside(worker: Worker, *requests: dict[str, Any]) -> tuple[list[Any], 
 
 
 @contextlib.contextmanager
-def before_each_pass(worker: Worker, look: Callable[[list[int]], None]) -> Iterator[None]:
+def before_each_pass(worker: EngineWorker, look: Callable[[list[int]], None]) -> Iterator[None]:
     """`look` gets the ids of each forward pass, and may raise."""
 
     def hook(module: Any, args: Any, kwargs: Any) -> None:
@@ -87,7 +87,7 @@ def before_each_pass(worker: Worker, look: Callable[[list[int]], None]) -> Itera
         handle.remove()
 
 
-async def unsaid(worker: Worker, well: list[tuple[int, ...]]) -> int:
+async def unsaid(worker: EngineWorker, well: list[tuple[int, ...]]) -> int:
     """An id that is in none of the prompts and answers."""
     said = {i for ids in well for i in ids} | {i for prompt in PROMPTS for i in await worker.tokenize(prompt)}
     return next(i for i in range(100, worker.metadata.vocab_size) if i not in said)
@@ -96,7 +96,7 @@ async def unsaid(worker: Worker, well: list[tuple[int, ...]]) -> int:
 # An exception in the middle of a step
 
 
-async def test_a_pass_that_one_request_breaks_ends_that_one(worker: Worker, well: list[tuple[int, ...]]) -> None:
+async def test_a_pass_that_one_request_breaks_ends_that_one(worker: EngineWorker, well: list[tuple[int, ...]]) -> None:
     bad = await unsaid(worker, well)
 
     def look(ids: list[int]) -> None:
@@ -111,7 +111,9 @@ async def test_a_pass_that_one_request_breaks_ends_that_one(worker: Worker, well
     assert isinstance(await outcome(worker, PROMPTS[0]), tuple)
 
 
-async def test_a_fault_that_comes_once_in_company_is_done_again(worker: Worker, well: list[tuple[int, ...]]) -> None:
+async def test_a_fault_that_comes_once_in_company_is_done_again(
+    worker: EngineWorker, well: list[tuple[int, ...]]
+) -> None:
     passes = 0
 
     def look(ids: list[int]) -> None:
@@ -126,7 +128,7 @@ async def test_a_fault_that_comes_once_in_company_is_done_again(worker: Worker, 
     assert others == well
 
 
-async def test_a_fault_that_stays_ends_all_that_were_in_the_step(worker: Worker) -> None:
+async def test_a_fault_that_stays_ends_all_that_were_in_the_step(worker: EngineWorker) -> None:
     def look(ids: list[int]) -> None:
         raise RuntimeError("the device is gone")
 
@@ -138,7 +140,7 @@ async def test_a_fault_that_stays_ends_all_that_were_in_the_step(worker: Worker)
 
 
 async def test_shaping_that_breaks_ends_its_request(
-    worker: Worker, well: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    worker: EngineWorker, well: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_to = Shape.add_to
 
@@ -153,7 +155,7 @@ async def test_shaping_that_breaks_ends_its_request(
     assert others == well
 
 
-async def test_what_was_said_before_the_fault_was_streamed(worker: Worker) -> None:
+async def test_what_was_said_before_the_fault_was_streamed(worker: EngineWorker) -> None:
     passes, text = 0, ""
 
     def look(ids: list[int]) -> None:
@@ -175,7 +177,7 @@ async def test_what_was_said_before_the_fault_was_streamed(worker: Worker) -> No
 
 
 async def test_a_batch_too_large_for_memory_is_done_one_by_one(
-    worker: Worker, well: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    worker: EngineWorker, well: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = stepper_of(worker).runner
     forward, refused = runner.forward, 0
@@ -193,7 +195,7 @@ async def test_a_batch_too_large_for_memory_is_done_one_by_one(
     assert others == well
 
 
-async def test_one_too_large_for_memory_ends_alone(worker: Worker, well: list[tuple[int, ...]]) -> None:
+async def test_one_too_large_for_memory_ends_alone(worker: EngineWorker, well: list[tuple[int, ...]]) -> None:
     bad = await unsaid(worker, well)
 
     def look(ids: list[int]) -> None:
@@ -208,7 +210,7 @@ async def test_one_too_large_for_memory_ends_alone(worker: Worker, well: list[tu
 
 
 async def test_a_cache_that_cannot_grow_ends_the_youngest(
-    worker: Worker, well: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+    worker: EngineWorker, well: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The long one asks for a class of rows that nobody had. The rest lose their rows and compute again."""
     cache = stepper_of(worker).runner.cache
@@ -262,7 +264,7 @@ def request_of(ids: tuple[int, ...], **fields: Any) -> EngineRequest:
     ],
 )
 async def test_what_the_worker_would_never_send(
-    worker: Worker, well: list[tuple[int, ...]], request_: EngineRequest, error: type[DrivetrainError]
+    worker: EngineWorker, well: list[tuple[int, ...]], request_: EngineRequest, error: type[DrivetrainError]
 ) -> None:
     """An engine that trusted it would fail in the making of a plan, and then everybody is in it."""
     engine = worker._engine
@@ -274,7 +276,7 @@ async def test_what_the_worker_would_never_send(
     assert await asyncio.gather(*others) == well
 
 
-async def test_an_empty_prompt_beside_others(worker: Worker, well: list[tuple[int, ...]]) -> None:
+async def test_an_empty_prompt_beside_others(worker: EngineWorker, well: list[tuple[int, ...]]) -> None:
     (empty, no_ids), others = await beside(worker, {"prompt": ""}, {"prompt_token_ids": []})
     assert empty.usage.prompt_tokens == 1  # this tokenizer begins every text
     assert empty.usage.completion_tokens == 20
@@ -282,7 +284,7 @@ async def test_an_empty_prompt_beside_others(worker: Worker, well: list[tuple[in
     assert others == well
 
 
-async def test_no_length_a_huge_one_and_none_stated(worker: Worker, well: list[tuple[int, ...]]) -> None:
+async def test_no_length_a_huge_one_and_none_stated(worker: EngineWorker, well: list[tuple[int, ...]]) -> None:
     prompt = PROMPTS[0]
     (nothing, bare, huge, unstated), others = await beside(
         worker,
@@ -301,7 +303,7 @@ async def test_no_length_a_huge_one_and_none_stated(worker: Worker, well: list[t
 # Ten thousand stops
 
 
-async def test_ten_thousand_stops(rig: NativeRig, worker: Worker, well: list[tuple[int, ...]]) -> None:
+async def test_ten_thousand_stops(rig: NativeRig, worker: EngineWorker, well: list[tuple[int, ...]]) -> None:
     """More than the limit is refused by name. Where the limit allows them, their matching costs hardly more."""
     async with rig.open() as strict:
         with pytest.raises(InvalidRequest) as caught:
@@ -342,7 +344,7 @@ async def test_matching_costs_the_same_for_one_stop_and_for_thousands() -> None:
 
 
 @contextlib.contextmanager
-def poisoned(worker: Worker, row: int) -> Iterator[None]:
+def poisoned(worker: EngineWorker, row: int) -> Iterator[None]:
     """The weights of one id's embedding are damaged, for real."""
     import torch
 
@@ -357,7 +359,9 @@ def poisoned(worker: Worker, row: int) -> Iterator[None]:
             weights[row] = before
 
 
-async def test_a_damaged_row_of_the_embedding_harms_who_says_it(worker: Worker, well: list[tuple[int, ...]]) -> None:
+async def test_a_damaged_row_of_the_embedding_harms_who_says_it(
+    worker: EngineWorker, well: list[tuple[int, ...]]
+) -> None:
     bad = await unsaid(worker, well)
     prompt = await worker.tokenize(PROMPTS[0] * 3)
     sound = {"prompt_token_ids": [*prompt[:60], bad - 1, *prompt[60:]]}
@@ -397,7 +401,7 @@ async def test_a_leak_is_seen_as_soon_as_nothing_runs(rig: NativeRig) -> None:
             await worker.generate(prompt="x", **ASKED)
 
 
-async def test_the_check_at_rest_costs_little(worker: Worker) -> None:
+async def test_the_check_at_rest_costs_little(worker: EngineWorker) -> None:
     for i in range(30):
         await worker.generate(prompt=f"{i} " + "begins as no other " * 5, **{**ASKED, "max_tokens": 2})
     stepper = stepper_of(worker)

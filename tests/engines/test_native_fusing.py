@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drivetrain.engines.native.fusing import fuse_projections  # noqa: E402 - it needs torch
+from drivetrain.engines.native.cpu.fusing import fuse_projections  # noqa: E402 - it needs torch
 
 
 def attention(*, bias: bool, key_input: int = 8) -> Any:

@@ -11,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drivetrain.engines.native import compiling  # noqa: E402 - it needs torch
-from drivetrain.engines.native.attention import Manner, Stage  # noqa: E402
-from drivetrain.engines.native.batch import Chunk, PackedBatch  # noqa: E402
-from drivetrain.engines.native.cache import LayerShape, Segment  # noqa: E402
-from drivetrain.engines.native.kernel import Kernel, can_attend  # noqa: E402
+from drivetrain.engines.native.attention.batch import Chunk, PackedBatch  # noqa: E402
+from drivetrain.engines.native.attention.kernel import Kernel, can_attend  # noqa: E402
+from drivetrain.engines.native.attention.layers import AttentionSpec, Stage  # noqa: E402
+from drivetrain.engines.native.kv.cache import LayerShape, Segment  # noqa: E402
+from drivetrain.engines.native.model import compiling  # noqa: E402 - it needs torch
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ class Both:
     def __init__(self, shape: LayerShape, window: int | None = None) -> None:
         torch.manual_seed(7)
         self.shape = shape
-        self.manner = Manner(scale=shape.key_size**-0.5, window=window, softcap=None, sinks=None)
+        self.spec = AttentionSpec(scale=shape.key_size**-0.5, window=window, softcap=None, sinks=None)
         self.keys = [torch.randn(4, shape.kv_heads, capacity, shape.key_size) for capacity in CAPACITIES]
         self.values = [torch.randn(4, shape.kv_heads, capacity, shape.value_size) for capacity in CAPACITIES]
         num_ids = sum(count for *_, count in PIECES)
@@ -65,7 +65,7 @@ class Both:
             chunks.append(Chunk(segments[segment], row, at, at + count, first))
             at += count
         stage = Stage()
-        stage.manners[0] = self.manner
+        stage.specs[0] = self.spec
         stage.kernel = kernel
         stage.batch = PackedBatch([], None, None, None, [], chunks)
         found = stage.attend(0, self.query, self.key, self.value)
@@ -139,10 +139,10 @@ def test_a_class_that_asks_for_more_stays_with_torch(tmp_path: Path, monkeypatch
     monkeypatch.setenv(compiling.CACHE, str(tmp_path / "compiled"))
     stage = Stage()
     stage.shapes[0] = stage.shapes[1] = SHAPES[0]
-    stage.manners[0] = Manner(scale=1.0, window=None, softcap=None, sinks=None)
-    stage.manners[1] = Manner(scale=1.0, window=None, softcap=50.0, sinks=None)
+    stage.specs[0] = AttentionSpec(scale=1.0, window=None, softcap=None, sinks=None)
+    stage.specs[1] = AttentionSpec(scale=1.0, window=None, softcap=50.0, sinks=None)
     stage.use_kernel()
     assert stage.kernel is None
-    del stage.manners[1]
+    del stage.specs[1]
     stage.use_kernel()
     assert stage.kernel is not None

@@ -19,12 +19,12 @@ from drivetrain.core.engine import EngineRequest, PromptStep, TokenStep
 from drivetrain.core.errors import DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
-from drivetrain.engines.native.budget import TokenBudget
-from drivetrain.engines.native.kv import Clear, Copy, Grow, KvRows, Operation, Slot, Trim, capacities
-from drivetrain.engines.native.prefix import PrefixIndex
-from drivetrain.engines.native.scheduler import Scheduler
-from drivetrain.engines.native.sequence import Job, Work
-from drivetrain.engines.native.stepper import Output, Over, Said, Stepper
+from drivetrain.engines.native.kv.prefix import PrefixIndex
+from drivetrain.engines.native.kv.rows import Clear, Copy, Grow, KvRows, Operation, Slot, Trim, capacities
+from drivetrain.engines.native.schedule.budget import TokenBudget
+from drivetrain.engines.native.schedule.scheduler import Scheduler
+from drivetrain.engines.native.schedule.sequence import Job, Work
+from drivetrain.engines.native.stepper import Ended, NewStep, Output, Stepper
 
 CONTEXT = 64
 VOCABULARY = 7
@@ -246,16 +246,16 @@ class Loop(RuleBasedStateMachine):
             job = output.job
             assert not self.overs[job], "something was said after the end"
             match output:
-                case Over(_, error):
+                case Ended(_, error):
                     self.overs[job] += 1
                     self.errors[job] = error
-                case Said(_, PromptStep() as step):
+                case NewStep(_, PromptStep() as step):
                     assert not any(self.said[job])
                     assert not self.reasons[job]
                     expected = job.request.prompt_logprobs is not None
                     assert (step.logprobs is not None) == expected
                     assert not expected or len(step.logprobs or ()) == len(job.request.prompt_ids)
-                case Said(_, TokenStep(index, ids, _, reason)):
+                case NewStep(_, TokenStep(index, ids, _, reason)):
                     assert index not in self.reasons[job], "a choice spoke after its end"
                     self.said[job][index] += ids
                     wanted = self.wanted[job]

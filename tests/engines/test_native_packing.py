@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drivetrain.engines.native.packing import OneDnnProduct, rounded  # noqa: E402 - it needs torch
+from drivetrain.engines.native.cpu.weight_layout import OneDnnProduct, rounded  # noqa: E402 - it needs torch
 
 
 @pytest.mark.parametrize("bias", [False, True])

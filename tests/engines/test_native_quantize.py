@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 
 from contract.native_rig import NativeRig  # noqa: E402 - it needs torch
 from drivetrain.core.errors import InvalidSetting  # noqa: E402
-from drivetrain.engines.native import quantizing  # noqa: E402
-from drivetrain.engines.native.packing import PackedLinear, pack_linear_layers  # noqa: E402
-from drivetrain.engines.native.quantizing import WEIGHT_STEPS, Int8Product, hadamard, input_steps  # noqa: E402
+from drivetrain.engines.native.cpu import quantizing  # noqa: E402
+from drivetrain.engines.native.cpu.quantizing import WEIGHT_STEPS, Int8Product, hadamard, input_steps  # noqa: E402
+from drivetrain.engines.native.cpu.weight_layout import PackedLinear, pack_linear_layers  # noqa: E402
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 12}
 INT8 = {"quantize": "int8"}

@@ -16,7 +16,7 @@ import tiny
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice
 from drivetrain.engines.checkpoint.quiet import quiet_library
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -109,7 +109,7 @@ def folder(smollm2: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def worker(smollm2: str) -> AsyncIterator[Worker]:
+async def worker(smollm2: str) -> AsyncIterator[EngineWorker]:
     async with drivetrain.Worker.open(
         smollm2, engine="native", dtype="float32", max_running=AT_ONCE, max_waiting=200
     ) as made:
@@ -117,14 +117,14 @@ async def worker(smollm2: str) -> AsyncIterator[Worker]:
 
 
 @pytest.fixture(scope="module")
-def plain(worker: Worker, folder: Path) -> list[Plain]:
+def plain(worker: EngineWorker, folder: Path) -> list[Plain]:
     said = plainly(folder)
     assert len(said) == 50
     assert len({tuple(one.ids) for one in said}) > 40  # else the test would prove nothing
     return said
 
 
-async def ask(worker: Worker, prompt: Sequence[int], **more: Any) -> Choice:
+async def ask(worker: EngineWorker, prompt: Sequence[int], **more: Any) -> Choice:
     request = {"temperature": 0, "max_tokens": TOKENS, "logprobs": 0, **more}
     return (await worker.generate(prompt_token_ids=list(prompt), **request)).choices[0]
 
@@ -148,7 +148,7 @@ def ties(choices: Sequence[Choice], wanted: Sequence[Plain]) -> int:
     return found
 
 
-async def test_alone(worker: Worker, plain: list[Plain], record_property: Any) -> None:
+async def test_alone(worker: EngineWorker, plain: list[Plain], record_property: Any) -> None:
     choices = [await ask(worker, said.prompt) for said in plain]
     count = ties(choices, plain)
     record_property("parted at a tie", count)
@@ -156,7 +156,7 @@ async def test_alone(worker: Worker, plain: list[Plain], record_property: Any) -
 
 
 async def test_in_a_batch_of_16_with_arrivals_and_aborts(
-    worker: Worker, plain: list[Plain], record_property: Any
+    worker: EngineWorker, plain: list[Plain], record_property: Any
 ) -> None:
     """Each is asked once; between them others are drawn, in several choices, or go away half-way."""
     rng = random.Random(3)
@@ -197,7 +197,7 @@ async def test_in_a_batch_of_16_with_arrivals_and_aborts(
     assert worker.status.running == 0
 
 
-async def test_the_prefix_cache_changes_no_answer(smollm2: str, worker: Worker, plain: list[Plain]) -> None:
+async def test_the_prefix_cache_changes_no_answer(smollm2: str, worker: EngineWorker, plain: list[Plain]) -> None:
     """On: found and used. Off, by the setting: never. Ids equal, logprobs within 1e-4."""
     shared = next(said.prompt for said in plain if len(said.prompt) > 250)[:200]
     asked = [shared + said.prompt[:40] for said in plain[10:18]]

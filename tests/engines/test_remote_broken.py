@@ -309,7 +309,7 @@ async def test_a_closed_engine_generates_nothing() -> None:
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(Path(__file__).parents[1] / "unit" / "bench" / "localhost.pem")
+    context.load_cert_chain(Path(__file__).parents[1] / "unit" / "tools" / "bench" / "localhost.pem")
     served = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context)
     port = served.sockets[0].getsockname()[1]
     try:

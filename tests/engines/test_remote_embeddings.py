@@ -35,7 +35,7 @@ from drivetrain.engines.remote import embedding
 from drivetrain.engines.remote.errors import Refused
 from drivetrain.engines.remote.wire import Timeouts
 from drivetrain.store.store import Store
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from server.serving import Served, serving
 from tiny import tokenizers as made
 
@@ -50,7 +50,7 @@ CARD: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def at(served: Served) -> AsyncIterator[Worker]:
+async def at(served: Served) -> AsyncIterator[EngineWorker]:
     async with worker_at(f"{served.base}/v1", model=served.model, timeouts=PATIENT) as worker:
         yield worker
 

@@ -21,7 +21,7 @@ from remote_rigs import PATIENT, ends, engine_of, error, head, raw, says, script
 from drivetrain.core.errors import DrivetrainError, EngineFailed, LoadFailed, NotReady
 from drivetrain.core.events import Finished
 from drivetrain.engines.remote.breaker import MIN_OUTCOMES, State
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello?"}]}
 ASK: dict[str, Any] = {"prompt": "x", "temperature": 0, "max_tokens": 30, "ignore_eos": True}
@@ -86,7 +86,7 @@ def two() -> Iterator[tuple[Far, Far]]:
             far.kill()
 
 
-async def one(worker: Worker) -> str:
+async def one(worker: EngineWorker) -> str:
     """How it ended. A request without an ending is a timeout, and fails the test."""
     try:
         async with asyncio.timeout(60):

@@ -18,7 +18,7 @@ from contract.rigs import LlamaCppRig
 from drivetrain.core.errors import Unsupported
 from drivetrain.core.results import Result
 from drivetrain.store.store import Store
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from server.serving import Served, fake, serving
 
 CHAT: list[dict[str, str]] = [
@@ -59,7 +59,7 @@ def native_server(checkpoint: Callable[[str], Path]) -> Iterator[Served]:
 
 
 @asynccontextmanager
-async def at(served: Served) -> AsyncIterator[Worker]:
+async def at(served: Served) -> AsyncIterator[EngineWorker]:
     async with worker_at(f"{served.base}/v1", model=served.model, timeouts=PATIENT) as worker:
         yield worker
 
@@ -126,7 +126,7 @@ async def test_a_text_tier_in_front_of_a_text_tier() -> None:
         spec_url = upstream.url
 
         @asynccontextmanager
-        async def middle() -> AsyncIterator[Worker]:
+        async def middle() -> AsyncIterator[EngineWorker]:
             async with worker_at(spec_url, timeouts=PATIENT) as worker:
                 yield worker
 

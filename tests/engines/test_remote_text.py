@@ -27,7 +27,7 @@ from contract.rigs import ASKING
 from drivetrain.core.errors import Cancelled, EngineFailed, InvalidRequest, LoadFailed, ModelNotFound, Unsupported
 from drivetrain.core.events import Delta, Finished, Started
 from drivetrain.core.parameters import ENGINE_PARAMETERS
-from drivetrain.engines.remote.text_chat import HONOURED
+from drivetrain.engines.remote.dialects.chat import HONOURED
 
 CHAT: dict[str, Any] = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]}
 HELLO = stream(

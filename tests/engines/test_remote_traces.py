@@ -14,7 +14,7 @@ from remote_rigs import PATIENT, SECRET, Asked, ends, error, says, scripted, str
 
 from drivetrain.telemetry.otel import open_tracer
 from drivetrain.telemetry.tracing import Tracer
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from otlp_collector import Collector, SentSpan, collecting
 from recorded_spans import RecordingTracer
 from server.serving import Served, fake, serving
@@ -45,7 +45,7 @@ def upstream(collector: Collector) -> Iterator[Served]:
         yield served
 
 
-def in_front_of(served: Served, tracer: Tracer | None = None) -> AbstractAsyncContextManager[Worker]:
+def in_front_of(served: Served, tracer: Tracer | None = None) -> AbstractAsyncContextManager[EngineWorker]:
     return worker_at(f"{served.base}/v1", model=served.model, timeouts=PATIENT, tracer=tracer)
 
 

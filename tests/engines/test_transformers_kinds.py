@@ -12,16 +12,16 @@ import pytest
 import drivetrain
 from drivetrain.core.errors import ContextOverflow, Unsupported
 from drivetrain.core.sampling import Sampling
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 
 @pytest.fixture(scope="module", params=["t5", "bart"])
-async def seq2seq(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> AsyncIterator[Worker]:
+async def seq2seq(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> AsyncIterator[EngineWorker]:
     async with drivetrain.Worker.open(checkpoint(request.param), engine="transformers") as made:
         yield made
 
 
-async def test_encoder_decoder_counts_the_encoder_as_prompt(seq2seq: Worker) -> None:
+async def test_encoder_decoder_counts_the_encoder_as_prompt(seq2seq: EngineWorker) -> None:
     result = await seq2seq.generate(prompt="Translate this sentence.", temperature=0, max_tokens=9, ignore_eos=True)
     assert result.usage.prompt_tokens == await seq2seq.count_tokens("Translate this sentence.")
     assert result.usage.completion_tokens == 9
@@ -35,7 +35,7 @@ async def test_encoder_decoder_counts_the_encoder_as_prompt(seq2seq: Worker) -> 
     assert "".join(streamed) == result.text
 
 
-async def test_encoder_and_decoder_have_a_context_each(seq2seq: Worker) -> None:
+async def test_encoder_and_decoder_have_a_context_each(seq2seq: EngineWorker) -> None:
     limit = seq2seq.capabilities.context_length
     full = await seq2seq.generate(prompt_token_ids=[5] * (limit - 2), max_tokens=4, ignore_eos=True)
     assert full.usage.completion_tokens == 4
@@ -43,7 +43,7 @@ async def test_encoder_and_decoder_have_a_context_each(seq2seq: Worker) -> None:
         await seq2seq.generate(prompt_token_ids=[5] * (limit + 1), max_tokens=1)
 
 
-async def test_several_choices_and_stops_work_there_too(seq2seq: Worker) -> None:
+async def test_several_choices_and_stops_work_there_too(seq2seq: EngineWorker) -> None:
     base = {"prompt": "Hello there", "temperature": 1.0, "max_tokens": 20, "ignore_eos": True, "seed": 4}
     result = await seq2seq.generate(**base, n=3)
     for i in range(3):
@@ -53,13 +53,13 @@ async def test_several_choices_and_stops_work_there_too(seq2seq: Worker) -> None
     assert stopped.text == result.choices[0].text.split(stop)[0]
 
 
-async def test_prompt_logprobs_are_refused_by_name(seq2seq: Worker) -> None:
+async def test_prompt_logprobs_are_refused_by_name(seq2seq: EngineWorker) -> None:
     with pytest.raises(Unsupported) as caught:
         await seq2seq.generate(prompt="x", echo=True, prompt_logprobs=1, max_tokens=1)
     assert caught.value.param == "prompt_logprobs"
 
 
-async def test_embeddings_are_refused_by_name(seq2seq: Worker) -> None:
+async def test_embeddings_are_refused_by_name(seq2seq: EngineWorker) -> None:
     with pytest.raises(Unsupported) as caught:
         await seq2seq.embed(["x"])
     assert caught.value.param == "input"

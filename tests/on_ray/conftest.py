@@ -13,7 +13,7 @@ with warnings.catch_warnings():  # Ray's own, at its import
     warnings.simplefilter("ignore")
     from ray import serve
 
-    from drivetrain.deploy import cluster
+    from drivetrain.scale.ray import cluster
     from on_ray.deployed import free_port
     from on_ray.ray_rig import RIGS, RayRig, RigWorker
 

@@ -12,8 +12,8 @@ import openai
 import pytest
 from ray import serve
 
-from drivetrain.deploy import cluster
-from drivetrain.deploy.plan import APPLICATION, IngressPlan, ModelPlan, arguments_of
+from drivetrain.scale.ray import cluster
+from drivetrain.scale.ray.plan import APPLICATION, IngressPlan, ModelPlan, arguments_of
 
 MODEL = "smollm2-135m"
 QUESTION: Any = [{"role": "user", "content": "Tell me a long story about a small engine."}]

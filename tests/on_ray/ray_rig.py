@@ -13,17 +13,17 @@ from typing import Any
 from ray import serve
 
 from contract.rigs import FakeRig, LlamaCppRig, Rig
-from drivetrain.deploy.handle import HandleWorker
-from drivetrain.deploy.plan import RUNTIME
-from drivetrain.deploy.replica import Replica
-from drivetrain.worker.worker import Worker
+from drivetrain.scale.ray.handle import HandleWorker
+from drivetrain.scale.ray.plan import RUNTIME
+from drivetrain.scale.ray.replica import Replica
+from drivetrain.worker.worker import EngineWorker
 
 
 class SteadyRig(FakeRig):
     """Its steps take as long as those of a small model: what crosses to it and back takes less than one."""
 
     @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+    async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         async with super().open(**settings) as worker:
             engine = self._engine(worker)
             engine.script = replace(engine.script, step_delay_s=0.01)

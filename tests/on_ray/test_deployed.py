@@ -13,7 +13,7 @@ import openai
 import pytest
 from ray import serve
 
-from drivetrain.deploy.plan import APPLICATION
+from drivetrain.scale.ray.plan import APPLICATION
 from on_ray import deployed
 from on_ray.deployed import MODEL, QUESTION, check_answers, plan, streamed
 

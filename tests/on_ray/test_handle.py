@@ -27,10 +27,10 @@ from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Start
 from drivetrain.core.parameters import PARAMETERS, build_request
 from drivetrain.core.results import DeviceMemory, FinishReason, Metrics, Usage
 from drivetrain.core.status import Metadata, State, Status
-from drivetrain.deploy import handle, stream, wire, words
-from drivetrain.deploy.handle import HandleWorker
-from drivetrain.deploy.replica import Description, Terms
-from drivetrain.fleet.fleet import Fleet
+from drivetrain.scale.fleet.fleet import Fleet
+from drivetrain.scale.ray import handle, handle_run, protocol, reports
+from drivetrain.scale.ray.handle import HandleWorker
+from drivetrain.scale.ray.replica import Description, Terms
 
 DESCRIPTION = Description(
     metadata=Metadata(
@@ -47,7 +47,7 @@ DESCRIPTION = Description(
 )  # fmt: skip
 BEGUN: list[Event] = [Started("r", "m", 3), Delta(0, "Hel", (1,)), Delta(0, "lo", (2,))]
 ENDED: list[Event] = [ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(3, 2), Metrics())]
-WHOLE = [wire.dump_events(BEGUN), wire.dump_events(ENDED)]
+WHOLE = [protocol.dump_events(BEGUN), protocol.dump_events(ENDED)]
 
 Item = bytes | Exception | float
 """What a call gives, raises, or waits for in seconds."""
@@ -94,7 +94,7 @@ class Scripted:
 
     def __init__(self, *script: list[Item], describe: Item | None = None) -> None:
         self._script = list(script)
-        self._describe = describe or wire.dumps(DESCRIPTION)
+        self._describe = describe or protocol.dumps(DESCRIPTION)
         self.calls: list[Answer] = []
         self.looks = 0
 
@@ -294,18 +294,18 @@ async def test_but_not_while_one_has_something_to_do(monkeypatch: pytest.MonkeyP
                 await asyncio.sleep(0.01)
 
 
-NOT_NOW: list[Item] = [wire.dump_ending(NotReady("the engine is being started again", retry_after_s=2.0))]
+NOT_NOW: list[Item] = [protocol.dump_ending(NotReady("the engine is being started again", retry_after_s=2.0))]
 
 
 async def test_a_request_that_a_replica_declines_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "DECLINED_WAIT_S", 0.01)
+    monkeypatch.setattr(handle_run, "DECLINED_WAIT_S", 0.01)
     async with worker_over(Scripted(NOT_NOW, NOT_NOW, [*WHOLE])) as worker:
         assert (await worker.generate(prompt="x")).text == "Hello"
         assert worker.stats.endings == {"finished": 1}
 
 
 async def test_and_ends_so_where_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "DECLINED_WAIT_S", 0.01)
+    monkeypatch.setattr(handle_run, "DECLINED_WAIT_S", 0.01)
     scripted = Scripted(*([NOT_NOW] * 9))
     async with worker_over(scripted) as worker:
         with pytest.raises(NotReady, match="started again"):
@@ -327,7 +327,7 @@ async def test_what_is_not_understood_ends_the_request_and_its_call(item: bytes)
 def word(replica: str = "a", restarts: int = 0, **status: Any) -> bytes:
     """What a replica says of itself."""
     told = replace(DESCRIPTION.status, **status)
-    return wire.dumps(replace(DESCRIPTION, replica=replica, restarts=restarts, status=told))
+    return protocol.dumps(replace(DESCRIPTION, replica=replica, restarts=restarts, status=told))
 
 
 AWAY: dict[str, Any] = {"state": State.RESTARTING, "engine_alive": False, "last_progress_s": 500.0}
@@ -341,7 +341,7 @@ async def until(what: Callable[[], bool]) -> None:
 
 async def test_counts_are_those_of_all_replicas_that_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "LOOK_S", 0.01)
-    monkeypatch.setattr(words, "RECENT_S", 0.03)
+    monkeypatch.setattr(reports, "RECENT_S", 0.03)
     scripted = Scripted()
     async with worker_over(scripted) as worker:
         for replica, number, total in (("a", 5, 5), ("b", 2, 7), ("a", 6, 8)):
@@ -374,7 +374,7 @@ async def test_or_have_failed() -> None:
 
 
 async def test_a_request_goes_out_all_the_same_since_one_may_be_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "DECLINED_WAIT_S", 0.01)
+    monkeypatch.setattr(handle_run, "DECLINED_WAIT_S", 0.01)
     async with worker_over(Scripted(NOT_NOW, [*WHOLE], describe=word(**AWAY))) as worker:
         assert (await worker.generate(prompt="x")).text == "Hello"
         assert worker.state is State.RESTARTING
@@ -382,7 +382,7 @@ async def test_a_request_goes_out_all_the_same_since_one_may_be_back(monkeypatch
 
 
 async def test_that_one_declines_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "DECLINED_WAIT_S", 0.01)
+    monkeypatch.setattr(handle_run, "DECLINED_WAIT_S", 0.01)
     async with worker_over(Scripted(NOT_NOW, NOT_NOW, NOT_NOW, describe=word(**AWAY))) as worker:
         with pytest.raises(NotReady):
             await worker.generate(prompt="x")

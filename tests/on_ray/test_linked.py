@@ -15,11 +15,11 @@ import uvloop
 from contract.rigs import FakeRig
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.events import Delta, Event
-from drivetrain.deploy import link, wire
-from drivetrain.deploy.handle import HandleWorker
-from drivetrain.deploy.replica import Replica
+from drivetrain.scale.ray import event_link, protocol
+from drivetrain.scale.ray.handle import HandleWorker
+from drivetrain.scale.ray.replica import Replica
 from drivetrain.worker.stream import EventStream
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 STREAMS = 16
 LONG = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True}
@@ -83,7 +83,7 @@ class Near:
 
 
 class Opened(Replica):
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: EngineWorker) -> None:
         super().__init__("fake", {})
         self._worker = worker
 
@@ -188,7 +188,7 @@ async def test_a_link_that_breaks_ends_each_stream_once_and_frees_the_replica() 
 
 
 async def test_a_link_that_breaks_costs_what_had_not_begun_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drivetrain.deploy.stream.DECLINED_WAIT_S", 0.01)
+    monkeypatch.setattr("drivetrain.scale.ray.handle_run.DECLINED_WAIT_S", 0.01)
     async with paired() as pair:
         streams = await pair.begun(STREAMS)
         await pair.queued()
@@ -210,7 +210,7 @@ class Late(Call):
 
 async def test_an_end_that_comes_before_the_events_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "Call", Late)
-    monkeypatch.setattr("drivetrain.deploy.stream.LAST_WORD_S", 0.5)
+    monkeypatch.setattr("drivetrain.scale.ray.handle_run.LAST_WORD_S", 0.5)
     async with paired() as pair:
         engine = FakeRig()._engine(pair.replica.worker)
         engine.script = replace(engine.script, step_delay_s=0.05)
@@ -220,7 +220,7 @@ async def test_an_end_that_comes_before_the_events_is_waited_for(monkeypatch: py
 
 async def test_a_late_decline_is_sent_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "Call", Late)
-    monkeypatch.setattr("drivetrain.deploy.stream.DECLINED_WAIT_S", 0.01)
+    monkeypatch.setattr("drivetrain.scale.ray.handle_run.DECLINED_WAIT_S", 0.01)
     async with paired() as pair:
         submit, declined = pair.replica.worker.submit, 0
 
@@ -281,7 +281,7 @@ async def test_one_bad_event_is_its_own_requests_alone() -> None:
     async with paired() as pair:
         bad, good = await pair.begun(2)
         (number, *_), *_ = pair.worker._inlet._runs.items()
-        pair.worker._inlet._runs[number].take(wire.dump_events([Delta(7, "x", (1,))]))
+        pair.worker._inlet._runs[number].take(protocol.dump_events([Delta(7, "x", (1,))]))
         (_, error), (_, none) = await asyncio.gather(read(bad), read(good))
         assert type(error) is EngineFailed
         assert none is None
@@ -336,10 +336,10 @@ async def test_a_reader_that_stops_is_cancelled_and_the_link_goes_on() -> None:
 
 
 async def test_an_ending_that_does_not_come_is_not_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drivetrain.deploy.stream.LAST_WORD_S", 0.05)
+    monkeypatch.setattr("drivetrain.scale.ray.handle_run.LAST_WORD_S", 0.05)
     async with paired() as pair:
         (stream,) = await pair.begun(1)
-        monkeypatch.setattr(link.Inlet, "take", lambda *_: None)
+        monkeypatch.setattr(event_link.EventServer, "take", lambda *_: None)
         pair.near.calls[0].cancel()
         _, error = await read(stream)
         assert type(error) is EngineFailed

@@ -14,11 +14,11 @@ import yaml
 
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.status import State
-from drivetrain.deploy import replica, wire
-from drivetrain.deploy.application import Ingress
-from drivetrain.deploy.replica import Description, Replica
-from drivetrain.deploy.router import PrefixRouter
-from drivetrain.deploy.telling import Telling, telling
+from drivetrain.scale.ray import protocol, replica
+from drivetrain.scale.ray.application import Ingress
+from drivetrain.scale.ray.observability import Observability, observing
+from drivetrain.scale.ray.replica import Description, Replica
+from drivetrain.scale.ray.router import PrefixRouter
 from otlp_collector import collecting
 
 
@@ -54,7 +54,7 @@ async def test_it_says_how_often_its_engine_was_started_again() -> None:
     made = Replica("fake", {})
     await made.start()
     made.worker.stats.restarts = 3
-    said = wire.loads(Description, await made.describe())
+    said = protocol.loads(Description, await made.describe())
     await made.stop()
     assert said.restarts == 3
     assert said.status.state is State.READY
@@ -64,7 +64,7 @@ async def test_embeddings_have_the_callers_id_in_the_replicas_log(caplog: pytest
     made = Replica("fake", {})
     await made.start()
     with caplog.at_level(logging.INFO, "drivetrain.requests"):
-        await made.embed(wire.dumps((["x"], None, None, "from-the-server")))
+        await made.embed(protocol.dumps((["x"], None, None, "from-the-server")))
     await made.stop()
     (line,) = [record.getMessage() for record in caplog.records if record.name == "drivetrain.requests"]
     assert line.startswith("from-the-server fake finished 1 vectors")
@@ -73,8 +73,8 @@ async def test_embeddings_have_the_callers_id_in_the_replicas_log(caplog: pytest
 async def test_a_replica_sends_spans_where_it_is_told_to() -> None:
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     with collecting() as collector:
-        told = Telling(otlp_endpoint=collector.base).told
-        with telling(told) as tracer:
+        told = Observability(otlp_endpoint=collector.base).told
+        with observing(told) as tracer:
             made = Replica("fake", {})
             await made.start(tracer)
             await made.worker.generate(prompt="x", max_tokens=3, trace_context={"traceparent": parent})
@@ -86,9 +86,9 @@ async def test_a_replica_sends_spans_where_it_is_told_to() -> None:
 
 
 def test_what_is_told_is_what_is_not_a_default() -> None:
-    assert Telling().told == {}
-    assert Telling(log_format="json", trace_sample=0.5).told == {"log_format": "json", "trace_sample": 0.5}
-    with telling({}) as tracer:
+    assert Observability().told == {}
+    assert Observability(log_format="json", trace_sample=0.5).told == {"log_format": "json", "trace_sample": 0.5}
+    with observing({}) as tracer:
         assert tracer is None
 
 

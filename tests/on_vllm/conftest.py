@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from on_vllm.vllm_rig import VllmRig
 
 CASES = ("endings", "gauges", "hard_cases", "logprobs", "refusals", "sampling", "spans", "stops", "streaming")
@@ -27,14 +27,14 @@ async def rig(smollm2: str) -> AsyncIterator[VllmRig]:
 
 
 @pytest.fixture(scope="session")
-async def worker(rig: VllmRig) -> AsyncIterator[Worker]:
+async def worker(rig: VllmRig) -> AsyncIterator[EngineWorker]:
     """One worker for all tests that leave it as they found it; they assert that they did."""
     async with rig.open() as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left_behind(rig: VllmRig, worker: Worker) -> AsyncIterator[None]:
+async def nothing_left_behind(rig: VllmRig, worker: EngineWorker) -> AsyncIterator[None]:
     yield
     async with asyncio.timeout(30):
         while worker.status.running or worker.status.waiting or not rig.idle(worker):

@@ -17,7 +17,7 @@ from contract.rigs import PROMPT
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.events import Delta, Finished
 from drivetrain.core.status import State
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SETTINGS: dict[str, Any] = {
     "context_length": 2048,
@@ -79,7 +79,7 @@ async def test_every_request_ends_and_it_comes_back(smollm2: str) -> None:
         await until_gone(left_over)
 
 
-def pids_of(worker: Worker) -> tuple[int, ...]:
+def pids_of(worker: EngineWorker) -> tuple[int, ...]:
     engine: Any = worker._engine
     pids: tuple[int, ...] = engine._core.pids
     return pids

@@ -14,7 +14,7 @@ import drivetrain
 import tiny
 from drivetrain import Delta
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from tiny import pictures, vision
 
 HEAD = {"head_dim": 32}
@@ -41,13 +41,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def seeing(folder: Path) -> AsyncIterator[Worker]:
+async def seeing(folder: Path) -> AsyncIterator[EngineWorker]:
     async with drivetrain.Worker.open(folder, engine="vllm", dtype="float32", **SETTINGS) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-async def nothing_left_behind(seeing: Worker) -> AsyncIterator[None]:
+async def nothing_left_behind(seeing: EngineWorker) -> AsyncIterator[None]:
     yield
     engine: Any = seeing._engine
     async with asyncio.timeout(30):
@@ -55,7 +55,7 @@ async def nothing_left_behind(seeing: Worker) -> AsyncIterator[None]:
             await asyncio.sleep(0.005)
 
 
-async def test_what_it_says_is_what_the_model_says_on_transformers(folder: Path, seeing: Worker) -> None:
+async def test_what_it_says_is_what_the_model_says_on_transformers(folder: Path, seeing: EngineWorker) -> None:
     async with drivetrain.Worker.open(folder, engine="transformers", dtype="float32") as other:
         for images in ((CIRCLE,), (STRIPES,), (pictures.stripes(80, 40),), (CIRCLE, STRIPES), ()):
             ours = await seeing.generate(messages=chat(*images), **GREEDY, logprobs=1)
@@ -69,12 +69,12 @@ def logprobs_of(result: Any) -> list[float]:
     return [entry.logprob for entry in result.choices[0].logprobs]
 
 
-async def test_another_image_gives_another_answer(seeing: Worker) -> None:
+async def test_another_image_gives_another_answer(seeing: EngineWorker) -> None:
     one, other = [await seeing.generate(messages=chat(image), **GREEDY, logprobs=1) for image in (CIRCLE, STRIPES)]
     assert abs(logprobs_of(one)[0] - logprobs_of(other)[0]) > 1e-3
 
 
-async def test_every_token_of_an_image_is_counted(seeing: Worker) -> None:
+async def test_every_token_of_an_image_is_counted(seeing: EngineWorker) -> None:
     """Two by two tiles and the whole, with four tokens each."""
     engine: Any = seeing._engine
     place = engine._tokenizer.id_of("<image>")
@@ -86,7 +86,7 @@ async def test_every_token_of_an_image_is_counted(seeing: Worker) -> None:
         assert ids.count(place) == 20 * len(images)
 
 
-async def test_each_choice_sees_the_image_and_has_its_seed(seeing: Worker) -> None:
+async def test_each_choice_sees_the_image_and_has_its_seed(seeing: EngineWorker) -> None:
     hot = {**GREEDY, "temperature": 1.0}
     both = await seeing.generate(messages=chat(CIRCLE), **hot, n=2, seed=3)
     alone = await seeing.generate(messages=chat(CIRCLE), **hot, seed=4)
@@ -94,20 +94,20 @@ async def test_each_choice_sees_the_image_and_has_its_seed(seeing: Worker) -> No
     assert both.choices[0].token_ids != both.choices[1].token_ids
 
 
-async def test_it_streams_what_it_says(seeing: Worker) -> None:
+async def test_it_streams_what_it_says(seeing: EngineWorker) -> None:
     whole = await seeing.generate(messages=chat(CIRCLE), **GREEDY)
     texts = [e.text async for e in seeing.stream(messages=chat(CIRCLE), **GREEDY) if isinstance(e, Delta)]
     assert "".join(texts) == whole.text
 
 
-async def test_the_context_counts_the_images(seeing: Worker) -> None:
+async def test_the_context_counts_the_images(seeing: EngineWorker) -> None:
     for changes, param in (({"context_length": 20}, "messages"), ({"max_tokens": 500}, "max_tokens")):
         with pytest.raises(ContextOverflow) as caught:
             await seeing.generate(messages=chat(CIRCLE), **{**GREEDY, **changes})
         assert caught.value.param == param
 
 
-async def test_images_without_a_place_are_refused(seeing: Worker) -> None:
+async def test_images_without_a_place_are_refused(seeing: EngineWorker) -> None:
     for prompt in ("No place at all.", "Two: <image> and <image>."):
         with pytest.raises(InvalidRequest) as caught:
             await seeing.generate(prompt=prompt, images=[pictures.png(CIRCLE)], **GREEDY)
@@ -117,7 +117,7 @@ async def test_images_without_a_place_are_refused(seeing: Worker) -> None:
     assert caught.value.param == "messages"
 
 
-async def test_a_request_that_left_does_not_take_its_image_along(seeing: Worker) -> None:
+async def test_a_request_that_left_does_not_take_its_image_along(seeing: EngineWorker) -> None:
     before = await seeing.generate(messages=chat(STRIPES), **GREEDY)
     for wait_s in (0.0, 0.005, 0.05):
         stream = seeing.stream(messages=chat(STRIPES), **{**GREEDY, "max_tokens": 400})
@@ -130,7 +130,7 @@ async def test_a_request_that_left_does_not_take_its_image_along(seeing: Worker)
     assert after.choices[0].token_ids == before.choices[0].token_ids
 
 
-async def test_a_cached_beginning_has_the_image_in_it_and_a_salt_keeps_it_apart(seeing: Worker) -> None:
+async def test_a_cached_beginning_has_the_image_in_it_and_a_salt_keeps_it_apart(seeing: EngineWorker) -> None:
     async def cached(image: Any, salt: str) -> int:
         asked = chat(image, text="a picture " * 25)
         return (await seeing.generate(messages=asked, **GREEDY, cache_salt=salt)).usage.cached_tokens
@@ -141,6 +141,6 @@ async def test_a_cached_beginning_has_the_image_in_it_and_a_salt_keeps_it_apart(
     assert await cached(CIRCLE, "two") == 0
 
 
-async def test_a_model_without_eyes_refuses_images(worker: Worker) -> None:
+async def test_a_model_without_eyes_refuses_images(worker: EngineWorker) -> None:
     with pytest.raises(Unsupported, match="does not see images"):
         await worker.generate(messages=chat(CIRCLE), **GREEDY)

@@ -16,7 +16,7 @@ from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS
 from drivetrain.engines.vllm.core import present_parameters
 from drivetrain.engines.vllm.engine import VllmEngine
 from drivetrain.store.store import Store
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from on_vllm.vllm_rig import SETTINGS, VllmRig, spec_with
 
 
@@ -36,38 +36,40 @@ def test_this_vllm_has_every_parameter_that_is_needed() -> None:
     assert present_parameters() >= ALWAYS | set(NEEDS.values())
 
 
-def test_what_is_declared_is_what_this_vllm_has(worker: Worker) -> None:
+def test_what_is_declared_is_what_this_vllm_has(worker: EngineWorker) -> None:
     assert worker.capabilities.parameters & ENGINE_PARAMETERS == NEEDS.keys()
     assert worker.metadata.vocab_size == 49152
     assert worker.capabilities.max_concurrency == 16
     assert worker.capabilities.context_length == 2048
 
 
-async def test_an_unknown_engine_argument_is_refused_by_name(worker: Worker) -> None:
+async def test_an_unknown_engine_argument_is_refused_by_name(worker: EngineWorker) -> None:
     with pytest.raises(InvalidSetting, match="has no engine argument warp_factor"):
         await VllmEngine().load(spec_with(Store(), vllm_args={"warp_factor": 9}), lambda what, share: None)
 
 
-async def test_a_context_that_the_model_does_not_have_is_refused(worker: Worker) -> None:
+async def test_a_context_that_the_model_does_not_have_is_refused(worker: EngineWorker) -> None:
     with pytest.raises((LoadFailed, InvalidSetting)):
         await VllmEngine().load(spec_with(Store(), context_length=10**6), lambda what, share: None)
 
 
-async def test_a_cache_that_is_too_small_says_what_to_raise_and_leaves_nothing(rig: VllmRig, worker: Worker) -> None:
+async def test_a_cache_that_is_too_small_says_what_to_raise_and_leaves_nothing(
+    rig: VllmRig, worker: EngineWorker
+) -> None:
     before = multiprocessing.active_children()
     with pytest.raises(LoadFailed, match="kv_cache_gb"):
         await VllmEngine().load(spec_with(Store(), kv_cache_gb=0.001), lambda what, share: None)
     assert multiprocessing.active_children() == before
 
 
-async def test_what_vllm_itself_refuses_is_the_callers_error(worker: Worker) -> None:
+async def test_what_vllm_itself_refuses_is_the_callers_error(worker: EngineWorker) -> None:
     """A prompt that fills the context leaves no room for the one token that vLLM wants."""
     ids = [300] * SETTINGS["context_length"]
     with pytest.raises(InvalidRequest):
         await worker.generate(prompt_token_ids=ids, max_tokens=0, echo=True, prompt_logprobs=1)
 
 
-async def test_the_prompt_is_scored_without_a_token_of_answer(worker: Worker) -> None:
+async def test_the_prompt_is_scored_without_a_token_of_answer(worker: EngineWorker) -> None:
     result = await worker.generate(prompt=PROMPT, max_tokens=0, echo=True, prompt_logprobs=2, n=2)
     assert result.usage.completion_tokens == 0
     for choice in result.choices:
@@ -76,13 +78,13 @@ async def test_the_prompt_is_scored_without_a_token_of_answer(worker: Worker) ->
         assert len(choice.logprobs) == result.usage.prompt_tokens
 
 
-async def test_a_low_temperature_is_taken_as_it_is(worker: Worker) -> None:
+async def test_a_low_temperature_is_taken_as_it_is(worker: EngineWorker) -> None:
     greedy = await worker.generate(prompt=PROMPT, temperature=0, max_tokens=16, ignore_eos=True)
     cold = await worker.generate(prompt=PROMPT, temperature=1e-4, seed=3, max_tokens=16, ignore_eos=True)
     assert cold.choices[0].token_ids == greedy.choices[0].token_ids
 
 
-async def test_sequences_that_are_banned_are_not_sampled(worker: Worker) -> None:
+async def test_sequences_that_are_banned_are_not_sampled(worker: EngineWorker) -> None:
     request = {"prompt": PROMPT, "temperature": 0, "max_tokens": 16, "ignore_eos": True}
     free = (await worker.generate(**request)).choices[0].token_ids
     said = (await worker.generate(**request, bad_words_ids=[free[:2]])).choices[0].token_ids
@@ -91,7 +93,7 @@ async def test_sequences_that_are_banned_are_not_sampled(worker: Worker) -> None
     assert free[:2] not in [said[i : i + 2] for i in range(15)]
 
 
-async def test_a_cached_beginning_is_told_and_a_salt_keeps_it_apart(worker: Worker) -> None:
+async def test_a_cached_beginning_is_told_and_a_salt_keeps_it_apart(worker: EngineWorker) -> None:
     ids = [(i * 7) % 900 + 300 for i in range(600)]
     request = {"prompt_token_ids": ids, "max_tokens": 1, "temperature": 0}
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from contract.rigs import PROMPT
 from drivetrain.core.results import FinishReason
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 24}
 
 
-async def test_a_stop_id_does_not_match_text_that_only_looks_the_same(worker: Worker) -> None:
+async def test_a_stop_id_does_not_match_text_that_only_looks_the_same(worker: EngineWorker) -> None:
     free = (await worker.generate(**GREEDY)).choices[0]
     tokenizer = worker.info.tokenizer
     spelled = [
@@ -25,14 +25,14 @@ async def test_a_stop_id_does_not_match_text_that_only_looks_the_same(worker: Wo
     assert choice.finish_reason is FinishReason.LENGTH
 
 
-async def test_the_callers_lists_are_left_as_they_are(worker: Worker) -> None:
+async def test_the_callers_lists_are_left_as_they_are(worker: EngineWorker) -> None:
     ids, stop = [1], ["never"]
     await worker.generate(**GREEDY, stop_token_ids=ids, stop=stop)
     assert ids == [1]
     assert stop == ["never"]
 
 
-async def test_the_benchmark_mode_is_two_request_parameters(worker: Worker) -> None:
+async def test_the_benchmark_mode_is_two_request_parameters(worker: EngineWorker) -> None:
     """EOS ignored, and of a prompt that is too long the last ids are what is computed."""
     context = worker.capabilities.context_length
     ids = [i % 1000 + 300 for i in range(context + 50)]
@@ -46,7 +46,7 @@ async def test_the_benchmark_mode_is_two_request_parameters(worker: Worker) -> N
     assert ended.choices[0].token_ids == (eos,)
 
 
-async def test_echo_of_a_prompt_given_as_ids(worker: Worker) -> None:
+async def test_echo_of_a_prompt_given_as_ids(worker: EngineWorker) -> None:
     text = await worker.generate(**GREEDY, echo=True)
     rest = {name: value for name, value in GREEDY.items() if name != "prompt"}
     by_ids = await worker.generate(**rest, prompt_token_ids=text.prompt_token_ids, echo=True)
@@ -54,11 +54,11 @@ async def test_echo_of_a_prompt_given_as_ids(worker: Worker) -> None:
     assert by_ids.text.startswith(PROMPT)
 
 
-async def test_echo_is_off_unless_asked_for(worker: Worker) -> None:
+async def test_echo_is_off_unless_asked_for(worker: EngineWorker) -> None:
     assert PROMPT not in (await worker.generate(**GREEDY)).text
 
 
-async def test_penalties_and_top_k_are_honoured(worker: Worker) -> None:
+async def test_penalties_and_top_k_are_honoured(worker: EngineWorker) -> None:
     free = (await worker.generate(**GREEDY)).choices[0].token_ids
     for penalty in ({"repetition_penalty": 5.0}, {"presence_penalty": 2.0, "frequency_penalty": 2.0}):
         long = {**GREEDY, "max_tokens": 60}
@@ -70,7 +70,7 @@ async def test_penalties_and_top_k_are_honoured(worker: Worker) -> None:
     assert (await worker.generate(**hot)).choices[0].token_ids != free
 
 
-async def test_several_answers_stay_several(worker: Worker) -> None:
+async def test_several_answers_stay_several(worker: EngineWorker) -> None:
     result = await worker.generate(**{**GREEDY, "temperature": 1.0}, n=3, seed=1)
     assert [choice.index for choice in result.choices] == [0, 1, 2]
     assert all(choice.finish_reason is FinishReason.LENGTH for choice in result.choices)
@@ -78,7 +78,7 @@ async def test_several_answers_stay_several(worker: Worker) -> None:
     assert result.usage.completion_tokens == 72
 
 
-async def test_a_choice_has_the_seed_of_its_place(worker: Worker) -> None:
+async def test_a_choice_has_the_seed_of_its_place(worker: EngineWorker) -> None:
     hot = {**GREEDY, "temperature": 1.0}
     both = await worker.generate(**hot, n=2, seed=10)
     second = await worker.generate(**hot, seed=11)

@@ -21,7 +21,7 @@ from drivetrain.engines.vllm.generation import Generation
 from drivetrain.engines.vllm.options import engine_arguments
 from drivetrain.store.store import Store
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
@@ -90,7 +90,7 @@ class VllmRig:
         KeptEngine.rig = self
 
     @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[Worker]:
+    async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         unsupported = settings.pop("unsupported", frozenset())
         engine = narrowed(KeptEngine, unsupported) if unsupported else KeptEngine()
         spec = spec_with(Store())
@@ -123,15 +123,15 @@ class VllmRig:
         if self._core is not None:
             await self._core.close()
 
-    def idle(self, worker: Worker) -> bool:
+    def idle(self, worker: EngineWorker) -> bool:
         """Neither we nor vLLM's front know of any request."""
         return not self._engine(worker).busy and not self.core._llm.output_processor.has_unfinished_requests()
 
-    def steps(self, worker: Worker) -> int:
+    def steps(self, worker: EngineWorker) -> int:
         return self._engine(worker).steps_run
 
     @contextlib.contextmanager
-    def fault(self, worker: Worker, at_step: int, error: BaseException) -> Iterator[None]:
+    def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
         """Each choice fails as it hears its output number `at_step`."""
         heard: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
         hear = Generation._hear
@@ -147,7 +147,7 @@ class VllmRig:
             patch.setattr(Generation, "_hear", fail)
             yield
 
-    def _engine(self, worker: Worker) -> VllmEngine:
+    def _engine(self, worker: EngineWorker) -> VllmEngine:
         engine = worker._engine
         assert isinstance(engine, VllmEngine)
         return engine

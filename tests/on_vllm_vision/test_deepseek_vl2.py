@@ -13,7 +13,7 @@ import pytest
 import drivetrain
 from drivetrain import Delta
 from drivetrain.core.errors import InvalidRequest
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from on_vllm_vision import deepseek_vl2
 from tiny import pictures
 
@@ -37,13 +37,13 @@ def chat(*images: Any, text: str = "Describe this picture.") -> list[dict[str, A
 
 
 @pytest.fixture(scope="module")
-async def seeing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worker]:
+async def seeing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EngineWorker]:
     folder = deepseek_vl2.checkpoint(tmp_path_factory.mktemp("deepseek-vl2"))
     async with drivetrain.Worker.open(folder, engine="vllm", dtype="float32", **SETTINGS) as made:
         yield made
 
 
-async def test_its_own_prompt_form_is_found(seeing: Worker) -> None:
+async def test_its_own_prompt_form_is_found(seeing: EngineWorker) -> None:
     assert seeing.metadata.family == "deepseek-vl2"
     assert seeing.metadata.architecture == "deepseek_vl_v2"
     assert seeing.capabilities.vision
@@ -51,7 +51,7 @@ async def test_its_own_prompt_form_is_found(seeing: Worker) -> None:
     assert "<|User|>" in ends | set(seeing.metadata.stop)
 
 
-async def test_an_image_is_seen_and_each_of_its_places_is_counted(seeing: Worker) -> None:
+async def test_an_image_is_seen_and_each_of_its_places_is_counted(seeing: EngineWorker) -> None:
     first = []
     for images in ((), (CIRCLE,), (STRIPES,)):
         answer = await seeing.generate(messages=chat(*images), **GREEDY, logprobs=1)
@@ -65,20 +65,20 @@ async def test_an_image_is_seen_and_each_of_its_places_is_counted(seeing: Worker
     assert abs(first[1] - first[2]) > 1e-3, "two pictures, and the same answer"
 
 
-def place(worker: Worker) -> int:
+def place(worker: EngineWorker) -> int:
     engine: Any = worker._engine
     found: int = engine._tokenizer.id_of("<image>")
     return found
 
 
-async def test_what_is_streamed_is_the_answer(seeing: Worker) -> None:
+async def test_what_is_streamed_is_the_answer(seeing: EngineWorker) -> None:
     whole = await seeing.generate(messages=chat(CIRCLE), **GREEDY)
     texts = [e.text async for e in seeing.stream(messages=chat(CIRCLE), **GREEDY) if isinstance(e, Delta)]
     assert "".join(texts) == whole.text
     assert whole.choices[0].token_ids
 
 
-async def test_a_stop_of_several_ids_ends_it_and_is_not_in_the_text(seeing: Worker) -> None:
+async def test_a_stop_of_several_ids_ends_it_and_is_not_in_the_text(seeing: EngineWorker) -> None:
     whole = await seeing.generate(messages=chat(CIRCLE), **GREEDY)
     ids = whole.choices[0].token_ids
     stopped = await seeing.generate(messages=chat(CIRCLE), **GREEDY, stop_sequences=[list(ids[2:4])])
@@ -88,7 +88,7 @@ async def test_a_stop_of_several_ids_ends_it_and_is_not_in_the_text(seeing: Work
     assert len(stopped.text) < len(whole.text)
 
 
-async def test_a_picture_without_a_place_is_refused(seeing: Worker) -> None:
+async def test_a_picture_without_a_place_is_refused(seeing: EngineWorker) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await seeing.generate(prompt="No place.", images=[pictures.png(CIRCLE)], **GREEDY)
     assert caught.value.param == "images"

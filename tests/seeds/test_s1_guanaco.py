@@ -15,24 +15,24 @@ import drivetrain
 from drivetrain import Delta
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.results import FinishReason
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 ALPACA = "Below is an instruction.\n\n### Instruction:\nSay something.\n\n### Response:"
 ASK = {"prompt": ALPACA, "max_tokens": 40}
 
 
 @pytest.fixture(scope="module")
-async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[Worker]:
+async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[EngineWorker]:
     async with drivetrain.Worker.open(checkpoint("llama"), engine="transformers", family="guanaco") as made:
         yield made
 
 
-def model_of(worker: Worker) -> Any:
+def model_of(worker: EngineWorker) -> Any:
     engine: Any = worker._engine
     return engine._loaded.model
 
 
-async def test_the_defaults_of_the_family_hold_and_a_request_overrides_them(worker: Worker) -> None:
+async def test_the_defaults_of_the_family_hold_and_a_request_overrides_them(worker: EngineWorker) -> None:
     origins = worker.metadata.sampling
     assert origins["repetition_penalty"] == ("family", 1.7)
     assert origins["top_k"] == ("family", 1)
@@ -46,14 +46,14 @@ async def test_the_defaults_of_the_family_hold_and_a_request_overrides_them(work
     assert len(drawn) > 1
 
 
-async def test_the_length_defaults_to_512(worker: Worker) -> None:
+async def test_the_length_defaults_to_512(worker: EngineWorker) -> None:
     limit = worker.capabilities.context_length
     result = await worker.generate(prompt=ALPACA, ignore_eos=True, stop=[])
     room = limit - result.usage.prompt_tokens
     assert result.usage.completion_tokens == min(512, room)
 
 
-async def test_chat_has_the_human_form_and_the_answer_is_what_follows_the_marker(worker: Worker) -> None:
+async def test_chat_has_the_human_form_and_the_answer_is_what_follows_the_marker(worker: EngineWorker) -> None:
     result = await worker.generate(messages=[{"role": "user", "content": "Hi"}], max_tokens=8, stop=[])
     prompt = worker.info.tokenizer.decode(result.prompt_token_ids or ())
     assert "### Human: Hi" in prompt
@@ -61,7 +61,7 @@ async def test_chat_has_the_human_form_and_the_answer_is_what_follows_the_marker
     assert "### Assistant:" not in result.text
 
 
-async def test_the_old_cumulative_text_is_the_joined_deltas(worker: Worker) -> None:
+async def test_the_old_cumulative_text_is_the_joined_deltas(worker: EngineWorker) -> None:
     cumulative = [""]
     async for event in worker.stream(**ASK):
         if isinstance(event, Delta):
@@ -71,7 +71,7 @@ async def test_the_old_cumulative_text_is_the_joined_deltas(worker: Worker) -> N
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(cumulative))
 
 
-async def test_stop_strings_and_stop_ids_are_both_applied(worker: Worker) -> None:
+async def test_stop_strings_and_stop_ids_are_both_applied(worker: EngineWorker) -> None:
     """There, the string was read and then overwritten by the id."""
     free = (await worker.generate(**ASK, stop=[], ignore_eos=True)).choices[0]
     text_stop, id_stop = free.text[6:8], free.token_ids[20]
@@ -82,7 +82,7 @@ async def test_stop_strings_and_stop_ids_are_both_applied(worker: Worker) -> Non
     assert only_id.matched_stop == id_stop
 
 
-async def test_token_id_0_stops(worker: Worker) -> None:
+async def test_token_id_0_stops(worker: EngineWorker) -> None:
     unknown = worker.info.tokenizer.id_of("<unk>")
     assert unknown in worker.metadata.eos_ids
     result = await worker.generate(**ASK, logit_bias={unknown: 100.0})
@@ -90,7 +90,7 @@ async def test_token_id_0_stops(worker: Worker) -> None:
     assert result.choices[0].finish_reason is FinishReason.STOP
 
 
-async def test_generation_runs_once(worker: Worker) -> None:
+async def test_generation_runs_once(worker: EngineWorker) -> None:
     """There, the whole-text form ran it twice, once in a thread that nobody read."""
     calls = 0
 
@@ -106,7 +106,7 @@ async def test_generation_runs_once(worker: Worker) -> None:
     assert calls == 9
 
 
-async def test_text_comes_while_the_model_still_works(worker: Worker) -> None:
+async def test_text_comes_while_the_model_still_works(worker: EngineWorker) -> None:
     """There, the streaming form blocked until all was generated."""
     engine: Any = worker._engine
     before = engine.steps_run
@@ -122,7 +122,7 @@ async def test_text_comes_while_the_model_still_works(worker: Worker) -> None:
 
 
 @pytest.mark.slow
-async def test_a_pause_of_more_than_ten_seconds_does_not_end_the_stream(worker: Worker) -> None:
+async def test_a_pause_of_more_than_ten_seconds_does_not_end_the_stream(worker: EngineWorker) -> None:
     steps = 0
 
     def pause(*_: Any) -> None:
@@ -140,14 +140,14 @@ async def test_a_pause_of_more_than_ten_seconds_does_not_end_the_stream(worker: 
     assert result.metrics.total_s > 10
 
 
-async def test_nothing_is_printed(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_nothing_is_printed(worker: EngineWorker, capfd: pytest.CaptureFixture[str]) -> None:
     await worker.generate(**ASK)
     await worker.generate(messages=[{"role": "user", "content": "a secret"}], max_tokens=4, n=2, temperature=1.0)
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
 
 
-async def test_an_error_in_the_thread_reaches_the_reader(worker: Worker) -> None:
+async def test_an_error_in_the_thread_reaches_the_reader(worker: EngineWorker) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("lost there, typed here")
 
@@ -162,7 +162,7 @@ async def test_an_error_in_the_thread_reaches_the_reader(worker: Worker) -> None
     assert (await worker.generate(**{**ASK, "max_tokens": 2})).usage.completion_tokens >= 1
 
 
-async def test_an_answer_that_ends_in_eos_is_not_dropped(worker: Worker) -> None:
+async def test_an_answer_that_ends_in_eos_is_not_dropped(worker: EngineWorker) -> None:
     eos = worker.metadata.eos_ids[-1]
     result = await worker.generate(
         **ASK, stop=[], min_tokens=5, exponential_decay_length_penalty=(0, 100.0), temperature=0
@@ -173,7 +173,7 @@ async def test_an_answer_that_ends_in_eos_is_not_dropped(worker: Worker) -> None
     assert eos is not None
 
 
-async def test_the_shared_tokenizer_is_not_mutated(worker: Worker) -> None:
+async def test_the_shared_tokenizer_is_not_mutated(worker: EngineWorker) -> None:
     engine: Any = worker._engine
     tokenizer = engine._loaded.tokenizer
     before = (tokenizer.backend_tokenizer.to_str(), tokenizer.bos_token_id, tokenizer.padding_side)

@@ -20,20 +20,20 @@ from drivetrain.core.events import ChoiceFinished, Event
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.native.stepper import Stepper
 from drivetrain.text.hf_tokenizer import HfTokenizer
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 PROMPT = "A chat between a curious user and an assistant.\nUSER: I want to find a cat in a picture.\nASSISTANT:"
 ASK: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "max_tokens": 40, "ignore_eos": True, "stop": []}
 
 
 @pytest.fixture(scope="module")
-async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[Worker]:
+async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[EngineWorker]:
     with one_thread():
         async with drivetrain.Worker.open(checkpoint("llama"), engine="native", family="gorilla") as made:
             yield made
 
 
-def stepper_of(worker: Worker) -> Stepper:
+def stepper_of(worker: EngineWorker) -> Stepper:
     stepper: Stepper = worker._engine._stepper  # type: ignore[attr-defined]  # the native engine
     return stepper
 
@@ -50,7 +50,7 @@ class Passes:
 
 
 @contextmanager
-def watched(worker: Worker) -> Iterator[Passes]:
+def watched(worker: EngineWorker) -> Iterator[Passes]:
     runner, seen = stepper_of(worker).runner, Passes()
     forward = runner.forward
 
@@ -65,14 +65,14 @@ def watched(worker: Worker) -> Iterator[Passes]:
         runner.forward = forward  # type: ignore[method-assign]
 
 
-async def events_of(worker: Worker, **request: Any) -> list[Event]:
+async def events_of(worker: EngineWorker, **request: Any) -> list[Event]:
     return [event async for event in worker.stream(**request)]
 
 
 # The old contract
 
 
-async def test_the_form_is_the_familys_and_the_length_defaults_to_1024(worker: Worker) -> None:
+async def test_the_form_is_the_familys_and_the_length_defaults_to_1024(worker: EngineWorker) -> None:
     result = await worker.generate(messages=[{"role": "user", "content": "Find a cat."}], temperature=0, max_tokens=4)
     prompt = await worker.detokenize(result.prompt_token_ids or ())
     assert prompt.endswith("USER: Find a cat.\nASSISTANT:")
@@ -81,20 +81,20 @@ async def test_the_form_is_the_familys_and_the_length_defaults_to_1024(worker: W
     assert whole.usage.completion_tokens == worker.capabilities.context_length - whole.usage.prompt_tokens < 1024
 
 
-async def test_the_prompt_is_computed_once_and_then_one_position_a_step(worker: Worker) -> None:
+async def test_the_prompt_is_computed_once_and_then_one_position_a_step(worker: EngineWorker) -> None:
     with watched(worker) as seen:
         result = await worker.generate(**ASK, seed=1)  # a named seed takes nothing from the cache
     assert seen.counts == [[result.usage.prompt_tokens]] + [[1]] * 39
 
 
-async def test_by_default_it_draws(worker: Worker) -> None:
+async def test_by_default_it_draws(worker: EngineWorker) -> None:
     ask = {**ASK, "temperature": None}
     texts = {(await worker.generate(**ask, seed=seed)).text for seed in range(4)}
     assert len(texts) == 4
     assert len({(await worker.generate(**ask, seed=7)).text for _ in range(2)}) == 1
 
 
-async def test_the_old_cumulative_text_every_two_steps(checkpoint: Callable[[str], Path], worker: Worker) -> None:
+async def test_the_old_cumulative_text_every_two_steps(checkpoint: Callable[[str], Path], worker: EngineWorker) -> None:
     """`stream_interval` is a setting of the worker: deltas are gathered, none is lost, none overtakes another."""
     each = [event for event in await events_of(worker, **ASK) if isinstance(event, Delta)]
     with one_thread():
@@ -112,7 +112,7 @@ async def test_the_old_cumulative_text_every_two_steps(checkpoint: Callable[[str
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(cumulative))
 
 
-async def test_it_ends_at_the_end_token_at_the_stop_and_at_the_length(worker: Worker) -> None:
+async def test_it_ends_at_the_end_token_at_the_stop_and_at_the_length(worker: EngineWorker) -> None:
     free = (await worker.generate(**ASK)).choices[0]
     assert (free.finish_reason, len(free.token_ids)) == (FinishReason.LENGTH, 40)
     end = worker.metadata.eos_ids[0]
@@ -127,7 +127,7 @@ async def test_it_ends_at_the_end_token_at_the_stop_and_at_the_length(worker: Wo
 # Its defects
 
 
-async def test_temperature_and_top_p_are_honoured(worker: Worker) -> None:
+async def test_temperature_and_top_p_are_honoured(worker: EngineWorker) -> None:
     greedy = (await worker.generate(**ASK)).choices[0].token_ids
     for narrow in ({"temperature": 1.5, "top_p": 1e-9}, {"temperature": 1.5, "top_k": 1}, {"temperature": 1e-4}):
         for seed in range(3):
@@ -137,7 +137,7 @@ async def test_temperature_and_top_p_are_honoured(worker: Worker) -> None:
     assert rank[0] < rank[1] < rank[2]
 
 
-async def mean_rank(worker: Worker, temperature: float) -> float:
+async def mean_rank(worker: EngineWorker, temperature: float) -> float:
     """How far down the list the sampled ids were, by the model's own logprobs."""
     ask = {**ASK, "temperature": temperature, "logprobs": 20, "max_tokens": 100}
     entries = (await worker.generate(**ask, seed=5)).choices[0].logprobs or ()
@@ -145,7 +145,7 @@ async def mean_rank(worker: Worker, temperature: float) -> float:
     return sum(sum((top.logprob or 0) > (entry.logprob or 0) for top in entry.top) for entry in entries) / len(entries)
 
 
-async def test_the_work_is_linear_in_the_answer(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_work_is_linear_in_the_answer(worker: EngineWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """There, all output so far was decoded again at every yield."""
     decoded = 0
 
@@ -171,7 +171,7 @@ async def test_the_work_is_linear_in_the_answer(worker: Worker, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 25, 50])
-async def test_a_stop_is_found_wherever_it_is(worker: Worker, start: int) -> None:
+async def test_a_stop_is_found_wherever_it_is(worker: EngineWorker, start: int) -> None:
     """There, the search began at an offset of the prompt's length, in a text that does not hold the prompt."""
     free = (await worker.generate(**ASK)).choices[0].text
     assert start + 3 < len(free) < len(PROMPT)
@@ -181,7 +181,7 @@ async def test_a_stop_is_found_wherever_it_is(worker: Worker, start: int) -> Non
     assert result.choices[0].matched_stop == stop
 
 
-async def test_the_first_of_several_occurrences_ends_it(worker: Worker) -> None:
+async def test_the_first_of_several_occurrences_ends_it(worker: EngineWorker) -> None:
     """There, the last one was cut at."""
     free = (await worker.generate(**ASK)).choices[0].text
     twice = next(char for char in free if free.count(char) > 1)
@@ -189,7 +189,7 @@ async def test_the_first_of_several_occurrences_ends_it(worker: Worker) -> None:
     assert result.choices[0].text == free[: free.index(twice)]
 
 
-async def test_a_stop_is_not_searched_in_the_prompt(worker: Worker) -> None:
+async def test_a_stop_is_not_searched_in_the_prompt(worker: EngineWorker) -> None:
     stop = "USER:"
     assert stop in PROMPT
     free = (await worker.generate(**ASK)).choices[0]
@@ -200,11 +200,11 @@ async def test_a_stop_is_not_searched_in_the_prompt(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("stop", [None, [], ()])
-async def test_no_stop_is_no_crash(worker: Worker, stop: Any) -> None:
+async def test_no_stop_is_no_crash(worker: EngineWorker, stop: Any) -> None:
     assert (await worker.generate(**{**ASK, "stop": stop})).usage.completion_tokens == 40
 
 
-async def test_half_a_stop_is_never_streamed(worker: Worker) -> None:
+async def test_half_a_stop_is_never_streamed(worker: EngineWorker) -> None:
     free = (await worker.generate(**ASK)).choices[0].text
     for start in range(4, 40, 3):
         stop = free[start : start + 6]
@@ -220,7 +220,7 @@ async def test_half_a_stop_is_never_streamed(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("policy", ["error", "truncate_left", "truncate_middle"])
-async def test_the_cut_of_the_prompt_is_never_non_positive(worker: Worker, policy: str) -> None:
+async def test_the_cut_of_the_prompt_is_never_non_positive(worker: EngineWorker, policy: str) -> None:
     """There, `context - max_new_tokens - 8` went below zero and the slice mangled the prompt."""
     limit = worker.capabilities.context_length
     ids = [10 + i % 700 for i in range(limit + 50)]
@@ -240,7 +240,7 @@ async def test_the_cut_of_the_prompt_is_never_non_positive(worker: Worker, polic
         assert kept == tuple(ids[-100:] if policy == "truncate_left" else ids[:50] + ids[-50:])
 
 
-async def test_usage_and_reason_are_told(worker: Worker) -> None:
+async def test_usage_and_reason_are_told(worker: EngineWorker) -> None:
     events = await events_of(worker, **ASK)
     finished = [event for event in events if isinstance(event, ChoiceFinished)]
     assert [event.reason for event in finished] == [FinishReason.LENGTH]
@@ -250,7 +250,7 @@ async def test_usage_and_reason_are_told(worker: Worker) -> None:
     assert result.usage.total_tokens == prompt_tokens + 40
 
 
-async def test_many_run_in_one_batch(worker: Worker) -> None:
+async def test_many_run_in_one_batch(worker: EngineWorker) -> None:
     """There, the batch size was one."""
     prompts = [f"{i} USER: question number {i}\nASSISTANT:" for i in range(8)]
     alone = [(await worker.generate(**{**ASK, "prompt": prompt})).choices[0].token_ids for prompt in prompts]
@@ -262,7 +262,7 @@ async def test_many_run_in_one_batch(worker: Worker) -> None:
     assert len(seen.counts) < 60
 
 
-async def test_they_stream_side_by_side(worker: Worker) -> None:
+async def test_they_stream_side_by_side(worker: EngineWorker) -> None:
     order: list[int] = []
 
     async def one(i: int) -> None:

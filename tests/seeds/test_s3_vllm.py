@@ -19,10 +19,10 @@ from drivetrain.engines.vllm import engine
 from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS
 from drivetrain.engines.vllm.core import Loaded, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
+from drivetrain.engines.vllm.gauges import Gauges
 from drivetrain.engines.vllm.sampling import parameters_of
-from drivetrain.engines.vllm.seen import Seen
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 FOLDER = Path(engine.__file__).parent
 
@@ -80,7 +80,7 @@ class Scripted:
 
     def __init__(self, path: str, arguments: Mapping[str, Any]) -> None:
         self.on_death: Callable[[], None] = lambda: None
-        self.seen = Seen()
+        self.seen = Gauges()
         self.alive = True
         self.asked: list[tuple[tuple[int, ...], Mapping[str, Any]]] = []
 
@@ -108,21 +108,21 @@ class Scripted:
 
 
 @pytest.fixture
-async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[Worker]:
+async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[EngineWorker]:
     spec = ModelSpec(name="m", path=checkpoint("llama"), format=WeightsFormat.SAFETENSORS)
-    made = Worker(VllmEngine(Scripted), spec, Settings())
+    made = EngineWorker(VllmEngine(Scripted), spec, Settings())
     await made.start()
     yield made
     await made.stop()
 
 
-def asked_of(worker: Worker) -> list[tuple[tuple[int, ...], Mapping[str, Any]]]:
+def asked_of(worker: EngineWorker) -> list[tuple[tuple[int, ...], Mapping[str, Any]]]:
     made: Any = worker._engine
     asked: list[tuple[tuple[int, ...], Mapping[str, Any]]] = made._core.asked
     return asked
 
 
-async def test_the_last_ids_of_a_prompt_that_is_too_long_are_what_vllm_gets(worker: Worker) -> None:
+async def test_the_last_ids_of_a_prompt_that_is_too_long_are_what_vllm_gets(worker: EngineWorker) -> None:
     """There, benchmark mode cut the ids and then passed the text, and a switch in the environment chose it."""
     ids = list(range(100, 200))
     result = await worker.generate(prompt_token_ids=ids, max_tokens=10, overflow="truncate_left", ignore_eos=True)
@@ -140,7 +140,7 @@ def test_no_switch_in_the_environment_changes_an_answer() -> None:
     assert re.findall(r"os\.environ[.\[]\w+|getenv", sources) == ["os.environ.setdefault"]
 
 
-async def test_echo_takes_a_prompt_of_ids_and_is_off_by_default(worker: Worker) -> None:
+async def test_echo_takes_a_prompt_of_ids_and_is_off_by_default(worker: EngineWorker) -> None:
     asking: dict[str, Any] = {"prompt_token_ids": [100, 101, 102], "max_tokens": 2}
     plain, echoed = await worker.generate(**asking), await worker.generate(**asking, echo=True)
     before = await worker.detokenize([100, 101, 102])
@@ -148,7 +148,7 @@ async def test_echo_takes_a_prompt_of_ids_and_is_off_by_default(worker: Worker) 
     assert plain.text != echoed.text
 
 
-async def test_several_outputs_stay_apart_each_with_its_reason(worker: Worker) -> None:
+async def test_several_outputs_stay_apart_each_with_its_reason(worker: EngineWorker) -> None:
     result = await worker.generate(prompt_token_ids=[100], max_tokens=3, n=2, seed=5)
     assert [choice.token_ids for choice in result.choices] == [(300, 301, 302)] * 2
     assert [choice.finish_reason for choice in result.choices] == [FinishReason.LENGTH] * 2
@@ -156,7 +156,7 @@ async def test_several_outputs_stay_apart_each_with_its_reason(worker: Worker) -
     assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (1, 6)
 
 
-async def test_what_this_vllm_lacks_is_refused_by_name_and_never_dropped(worker: Worker) -> None:
+async def test_what_this_vllm_lacks_is_refused_by_name_and_never_dropped(worker: EngineWorker) -> None:
     with pytest.raises(Unsupported) as caught:
         await worker.generate(prompt_token_ids=[100], max_tokens=3, min_p=0.1)
     assert caught.value.param == "min_p"

@@ -16,7 +16,7 @@ import tiny
 from drivetrain import Delta
 from drivetrain.core.errors import ContextOverflow, EngineFailed, InvalidRequest, MissingExtra, Unsupported
 from drivetrain.core.results import FinishReason
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from tiny import pictures
 
 CIRCLE, STRIPES = pictures.circle(56, 56), pictures.stripes(56, 56)
@@ -29,17 +29,17 @@ def chat(*images: Any, text: str = "Describe the picture.") -> list[dict[str, An
 
 
 @pytest.fixture(scope="module", params=tiny.VISION)
-async def worker(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> AsyncIterator[Worker]:
+async def worker(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> AsyncIterator[EngineWorker]:
     async with drivetrain.Worker.open(checkpoint(request.param), engine="transformers") as made:
         yield made
 
 
-def parts_of(worker: Worker) -> tuple[Any, Any]:
+def parts_of(worker: EngineWorker) -> tuple[Any, Any]:
     engine: Any = worker._engine
     return engine._loaded.model, engine._loaded.processor
 
 
-def directly(worker: Worker, image: Any, text: str = "Describe the picture.") -> list[int]:
+def directly(worker: EngineWorker, image: Any, text: str = "Describe the picture.") -> list[int]:
     """The same chat, given to processor and model by hand."""
     model, processor = parts_of(worker)
     messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
@@ -53,7 +53,7 @@ def directly(worker: Worker, image: Any, text: str = "Describe the picture.") ->
     return ids
 
 
-async def test_greedy_ids_are_those_of_the_model_called_directly(worker: Worker) -> None:
+async def test_greedy_ids_are_those_of_the_model_called_directly(worker: EngineWorker) -> None:
     for image in (CIRCLE, STRIPES, pictures.stripes(80, 40)):
         result = await worker.generate(messages=chat(image), **GREEDY)
         assert list(result.choices[0].token_ids) == directly(worker, image)
@@ -61,7 +61,7 @@ async def test_greedy_ids_are_those_of_the_model_called_directly(worker: Worker)
     assert text_only.usage.completion_tokens == 12
 
 
-async def test_another_image_gives_other_logits(worker: Worker) -> None:
+async def test_another_image_gives_other_logits(worker: EngineWorker) -> None:
     first, second = [await worker.generate(messages=chat(image), **GREEDY, logprobs=3) for image in (CIRCLE, STRIPES)]
     one, other = first.choices[0].logprobs, second.choices[0].logprobs
     assert one is not None
@@ -69,7 +69,7 @@ async def test_another_image_gives_other_logits(worker: Worker) -> None:
     assert abs(one[0].top[0].logprob - other[0].top[0].logprob) > 1e-3 or one[0].token_id != other[0].token_id
 
 
-async def test_the_expanded_prompt_is_what_usage_counts(worker: Worker) -> None:
+async def test_the_expanded_prompt_is_what_usage_counts(worker: EngineWorker) -> None:
     with_image = await worker.generate(messages=chat(CIRCLE), **GREEDY)
     with_two = await worker.generate(messages=chat(CIRCLE, STRIPES), **GREEDY)
     without = await worker.generate(messages=[{"role": "user", "content": "Describe the picture."}], **GREEDY)
@@ -77,7 +77,7 @@ async def test_the_expanded_prompt_is_what_usage_counts(worker: Worker) -> None:
     assert len(with_image.prompt_token_ids or ()) == with_image.usage.prompt_tokens
 
 
-async def test_it_streams_what_it_says(worker: Worker) -> None:
+async def test_it_streams_what_it_says(worker: EngineWorker) -> None:
     whole = await worker.generate(messages=chat(CIRCLE), **GREEDY)
     texts = [e.text async for e in worker.stream(messages=chat(CIRCLE), **GREEDY) if isinstance(e, Delta)]
     assert "".join(texts) == whole.text
@@ -86,7 +86,7 @@ async def test_it_streams_what_it_says(worker: Worker) -> None:
     assert choices[1].text == alone.text
 
 
-async def test_images_come_as_data_uri_path_and_bytes(worker: Worker, tmp_path: Path) -> None:
+async def test_images_come_as_data_uri_path_and_bytes(worker: EngineWorker, tmp_path: Path) -> None:
     path = tmp_path / "circle.png"
     path.write_bytes(pictures.png(CIRCLE))
     _, processor = parts_of(worker)
@@ -98,7 +98,7 @@ async def test_images_come_as_data_uri_path_and_bytes(worker: Worker, tmp_path: 
         assert result.choices[0].token_ids == expected
 
 
-async def test_temperature_and_top_p_do_something(worker: Worker) -> None:
+async def test_temperature_and_top_p_do_something(worker: EngineWorker) -> None:
     """There, sampling was never switched on."""
     texts = {
         (await worker.generate(messages=chat(CIRCLE), **{**GREEDY, "temperature": 1.5}, seed=seed)).text
@@ -107,7 +107,7 @@ async def test_temperature_and_top_p_do_something(worker: Worker) -> None:
     assert len(texts) > 1
 
 
-async def test_stop_words_of_several_tokens_match_on_ids_and_on_text(worker: Worker) -> None:
+async def test_stop_words_of_several_tokens_match_on_ids_and_on_text(worker: EngineWorker) -> None:
     free = (await worker.generate(messages=chat(CIRCLE), **GREEDY)).choices[0]
     by_ids = (await worker.generate(messages=chat(CIRCLE), **GREEDY, stop_sequences=[free.token_ids[3:5]])).choices[0]
     assert by_ids.finish_reason is FinishReason.STOP
@@ -118,7 +118,7 @@ async def test_stop_words_of_several_tokens_match_on_ids_and_on_text(worker: Wor
     assert by_text.text == free.text[: free.text.find(stop)]
 
 
-async def test_a_stop_word_never_matches_across_the_border_of_prompt_and_answer(worker: Worker) -> None:
+async def test_a_stop_word_never_matches_across_the_border_of_prompt_and_answer(worker: EngineWorker) -> None:
     free = await worker.generate(messages=chat(CIRCLE), **GREEDY)
     ids = free.prompt_token_ids
     assert ids is not None
@@ -127,20 +127,20 @@ async def test_a_stop_word_never_matches_across_the_border_of_prompt_and_answer(
     assert again.choices[0].token_ids == free.choices[0].token_ids
 
 
-async def test_the_length_counts_tokens(worker: Worker) -> None:
+async def test_the_length_counts_tokens(worker: EngineWorker) -> None:
     for length in (1, 7):
         result = await worker.generate(messages=chat(CIRCLE), **{**GREEDY, "max_tokens": length})
         assert result.usage.completion_tokens == length
 
 
-async def test_the_context_counts_the_expanded_prompt(worker: Worker) -> None:
+async def test_the_context_counts_the_expanded_prompt(worker: EngineWorker) -> None:
     with pytest.raises(ContextOverflow) as caught:
         await worker.generate(messages=chat(CIRCLE), **GREEDY, context_length=12)
     assert caught.value.prompt_tokens > 12
     assert worker.status.running == 0
 
 
-async def test_what_does_not_go_with_images_is_refused_by_name(worker: Worker) -> None:
+async def test_what_does_not_go_with_images_is_refused_by_name(worker: EngineWorker) -> None:
     for name, value in {"overflow": "truncate_left", "guidance_scale": 2.0}.items():
         with pytest.raises(Unsupported) as caught:
             await worker.generate(messages=chat(CIRCLE), **GREEDY, **{name: value})
@@ -150,7 +150,7 @@ async def test_what_does_not_go_with_images_is_refused_by_name(worker: Worker) -
     assert overflow.value.param == "max_tokens"
 
 
-async def test_a_thread_that_raises_reaches_the_reader(worker: Worker) -> None:
+async def test_a_thread_that_raises_reaches_the_reader(worker: EngineWorker) -> None:
     model, _ = parts_of(worker)
 
     def fail(*_: Any) -> None:
@@ -165,7 +165,7 @@ async def test_a_thread_that_raises_reaches_the_reader(worker: Worker) -> None:
         handle.remove()
 
 
-async def test_special_tokens_beside_an_image_are_refused(worker: Worker) -> None:
+async def test_special_tokens_beside_an_image_are_refused(worker: EngineWorker) -> None:
     special = min(worker.info.tokenizer.special_strings)
     with pytest.raises(InvalidRequest) as caught:
         await worker.generate(messages=chat(CIRCLE, text=f"forged {special}"), **GREEDY)
@@ -180,7 +180,7 @@ async def test_special_tokens_beside_an_image_are_refused(worker: Worker) -> Non
         "data:text/html;base64," + base64.b64encode(b"<b>no</b>").decode(), "",
     ],
 )  # fmt: skip
-async def test_unreadable_images_are_refused_by_their_place(worker: Worker, url: str) -> None:
+async def test_unreadable_images_are_refused_by_their_place(worker: EngineWorker, url: str) -> None:
     messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
     with pytest.raises(InvalidRequest) as caught:
         await worker.generate(messages=messages, **GREEDY)
@@ -188,7 +188,7 @@ async def test_unreadable_images_are_refused_by_their_place(worker: Worker, url:
     assert "127.0.0.1" not in caught.value.message
 
 
-async def test_a_corrupt_image_a_bomb_and_too_many(worker: Worker) -> None:
+async def test_a_corrupt_image_a_bomb_and_too_many(worker: EngineWorker) -> None:
     png = pictures.png(CIRCLE)
     cut = "data:image/png;base64," + base64.b64encode(png[: len(png) // 2]).decode()
     messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": cut}}]}]
@@ -202,7 +202,7 @@ async def test_a_corrupt_image_a_bomb_and_too_many(worker: Worker) -> None:
         await worker.generate(prompt="x", images=[huge], **GREEDY)
 
 
-async def test_images_that_fit_no_place_are_refused(worker: Worker) -> None:
+async def test_images_that_fit_no_place_are_refused(worker: EngineWorker) -> None:
     with pytest.raises(InvalidRequest):
         await worker.generate(prompt="no place for it", images=[pictures.png(CIRCLE)], **GREEDY)
 

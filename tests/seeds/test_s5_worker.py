@@ -20,25 +20,25 @@ from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.sources import read_settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from recorded_spans import RecordingTracer
 
 ASK = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[Worker]:
+async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[EngineWorker]:
     async with drivetrain.Worker.open(checkpoint("llama"), engine="transformers") as made:
         yield made
 
 
-def state_of(worker: Worker) -> State:
+def state_of(worker: EngineWorker) -> State:
     return worker.state
 
 
-def faked(script: Script, tracer: RecordingTracer | None = None, **settings: Any) -> Worker:
+def faked(script: Script, tracer: RecordingTracer | None = None, **settings: Any) -> EngineWorker:
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-    return Worker(FakeEngine(script), spec, Settings(**settings), tracer=tracer)
+    return EngineWorker(FakeEngine(script), spec, Settings(**settings), tracer=tracer)
 
 
 # The old verbs
@@ -72,7 +72,7 @@ def test_parameters_come_from_flags_environment_and_file(tmp_path: Path) -> None
     assert "environment DRIVETRAIN_TIMEOUT_S" in resolved.explain()
 
 
-async def test_start_and_stop_and_a_second_stop(worker: Worker) -> None:
+async def test_start_and_stop_and_a_second_stop(worker: EngineWorker) -> None:
     fake = faked(Script())
     with pytest.raises(NotReady):
         fake.metadata  # noqa: B018 - reading it is the test
@@ -85,7 +85,7 @@ async def test_start_and_stop_and_a_second_stop(worker: Worker) -> None:
     assert state_of(fake) is State.STOPPED
 
 
-async def test_metadata_names_context_roles_and_separator(worker: Worker) -> None:
+async def test_metadata_names_context_roles_and_separator(worker: EngineWorker) -> None:
     metadata = worker.metadata
     assert metadata.name == "llama"
     assert metadata.context_length == worker.capabilities.context_length > 0
@@ -137,7 +137,7 @@ def test_the_blocking_face_has_the_same_verbs(checkpoint: Callable[[str], Path])
 # The old defects
 
 
-async def test_an_async_stream_ends_well(worker: Worker) -> None:
+async def test_an_async_stream_ends_well(worker: EngineWorker) -> None:
     """There, every async stream ended as an error: it read a variable before it was set."""
     events = [event async for event in worker.stream(**ASK)]
     assert isinstance(events[-1], Finished)
@@ -176,7 +176,7 @@ async def test_no_limit_of_a_tokenizer_is_not_a_context_length(
         assert opened.metadata.context_length == 777
 
 
-async def test_counting_counts_all_ids_and_its_errors_are_errors(worker: Worker) -> None:
+async def test_counting_counts_all_ids_and_its_errors_are_errors(worker: EngineWorker) -> None:
     """There, it was the length of the first id, async worked for proxies only, and errors became -1."""
     short, long = await worker.count_tokens("one"), await worker.count_tokens("one two three four five six")
     assert 0 < short < long
@@ -188,7 +188,7 @@ async def test_counting_counts_all_ids_and_its_errors_are_errors(worker: Worker)
         await worker.count_tokens()
 
 
-async def test_out_of_memory_is_an_error_of_its_class(worker: Worker) -> None:
+async def test_out_of_memory_is_an_error_of_its_class(worker: EngineWorker) -> None:
     import torch
 
     engine: Any = worker._engine
@@ -243,19 +243,19 @@ async def test_speed_counts_completion_tokens_and_never_divides_by_zero() -> Non
         assert (await fake.generate(**ASK)).metrics.tokens_per_s is None  # all at once: no time passed between
 
 
-async def test_totals_are_the_sum_of_what_was_counted(worker: Worker) -> None:
+async def test_totals_are_the_sum_of_what_was_counted(worker: EngineWorker) -> None:
     usage = (await worker.generate(**ASK, n=2)).usage
     assert usage.completion_tokens == 24
     assert usage.total_tokens == usage.prompt_tokens + 24
 
 
-async def test_embeddings_are_there(worker: Worker) -> None:
+async def test_embeddings_are_there(worker: EngineWorker) -> None:
     vectors = (await worker.embed(["a cat", "a cat", "quantum chromodynamics"])).vectors
     assert vectors[0] == vectors[1] != vectors[2]
 
 
 async def test_nothing_of_prompts_or_outputs_is_printed_or_logged(
-    worker: Worker, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    worker: EngineWorker, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     result = await worker.generate(**{**ASK, "prompt": "the secret word is xyzzy"})
@@ -287,7 +287,7 @@ async def test_a_failure_after_partial_text_keeps_the_text() -> None:
     assert partial.usage.completion_tokens == 5
 
 
-async def test_memory_is_told_now_and_on_average(worker: Worker) -> None:
+async def test_memory_is_told_now_and_on_average(worker: EngineWorker) -> None:
     metrics = (await worker.generate(**ASK)).metrics
     (now,), (average,) = metrics.memory, metrics.average_memory
     assert 0 < now.allocated_bytes < now.total_bytes

@@ -17,14 +17,14 @@ from typing import Any
 from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
 from drivetrain.core.stats import Stats
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.fleet.fleet import Fleet
-from drivetrain.fleet.offer import Offer, Opened
-from drivetrain.fleet.policy import Limits
+from drivetrain.scale.fleet.fleet import Fleet
+from drivetrain.scale.fleet.offer import Offer, Opened
+from drivetrain.scale.fleet.policy import Limits
 from drivetrain.server.app import create_app
 from drivetrain.server.run import Stop, bind, serve
 from drivetrain.server.settings import ServerSettings
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 Reply = tuple[int, dict[str, str], Any]
 
@@ -45,7 +45,7 @@ def fake_offer(
         await asyncio.sleep(load_s)
         spec = ModelSpec(name=name, path=Path(), format=WeightsFormat.NONE)
         made.append(FakeEngine(Script(**{"text": name, **(script or {})})))
-        worker = Worker(made[-1], spec, Settings(name=name), stats=stats)
+        worker = EngineWorker(made[-1], spec, Settings(name=name), stats=stats)
         await worker.start()
         return worker
 

@@ -17,16 +17,16 @@ import openai
 
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.fleet.fleet import Fleet
+from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.server.app import Route, create_app
 from drivetrain.server.run import HttpServer, Stop, bind, serve
 from drivetrain.server.settings import ServerSettings
 from drivetrain.telemetry.tracing import Tracer
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 T = TypeVar("T")
-OpenWorker = Callable[[], contextlib.AbstractAsyncContextManager[Worker]]
+OpenWorker = Callable[[], contextlib.AbstractAsyncContextManager[EngineWorker]]
 
 
 class Served:
@@ -38,7 +38,7 @@ class Served:
         self.key = key
         self.client = openai.OpenAI(base_url=f"{self.base}/v1", api_key=key or "none", max_retries=0, timeout=60)
         self.loop: asyncio.AbstractEventLoop
-        self.worker: Worker
+        self.worker: EngineWorker
         self.stop: Stop
         self.model: str
 
@@ -171,7 +171,7 @@ def fake(settings: dict[str, Any] | None = None, /, tracer: Tracer | None = None
     @contextlib.asynccontextmanager
     async def open_worker() -> Any:
         spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-        worker = Worker(FakeEngine(Script(**script)), spec, Settings(**(settings or {})), tracer=tracer)
+        worker = EngineWorker(FakeEngine(Script(**script)), spec, Settings(**(settings or {})), tracer=tracer)
         await worker.start()
         try:
             yield worker

@@ -9,12 +9,12 @@ import pytest
 
 from contract.remote_rig import RemoteRig
 from drivetrain.address import Address
-from drivetrain.conform.case import Area
-from drivetrain.conform.cases import ALL
-from drivetrain.conform.client import Client
-from drivetrain.conform.report import Report
-from drivetrain.conform.runner import run
-from drivetrain.conform.verdict import Outcome
+from drivetrain.tools.conform.case import Area
+from drivetrain.tools.conform.cases import ALL
+from drivetrain.tools.conform.client import Client
+from drivetrain.tools.conform.report import ConformReport
+from drivetrain.tools.conform.runner import run
+from drivetrain.tools.conform.verdict import Outcome
 from server.conftest import can
 from server.serving import Served, fake, serving
 
@@ -51,8 +51,8 @@ NOT_FOUND_OUT = {
 """What each engine's small test model cannot show; `test_emoji_are_whole_and_a_stop` shows some of it for all."""
 
 
-async def conform(served: Served, area: Area) -> Report:
-    report = Report(url=served.base, model=served.model, began="", version="")
+async def conform(served: Served, area: Area) -> ConformReport:
+    report = ConformReport(url=served.base, model=served.model, began="", version="")
     client = Client(Address.parse(served.base), served.key, 60.0)
     cases = [case for case in ALL if case.area is area]
     await run(client, served.model, cases, report, lambda what, share: None)

@@ -14,7 +14,7 @@ import pytest
 from drivetrain.core.results import TokenLogprob
 from drivetrain.server.dropin import fastchat
 from drivetrain.server.dropin.codes import ErrorCode
-from drivetrain.server.spelling import completion_logprobs
+from drivetrain.server.format.openai import completion_logprobs
 from recorded_spans import RecordingTracer
 from server.dropin_parts import ROUTES, leave_early, parts, speaking, told
 from server.serving import Served, fake, serving
@@ -257,7 +257,7 @@ def test_what_their_server_keeps_is_never_an_error(path: str, monkeypatch: pytes
         unknown = told(other, path, {"model": "other"})
         assert (set(unknown), unknown["error_code"]) == ({"text", "error_code"}, ErrorCode.INVALID_MODEL)
         assert told(other, path, b"{")["error_code"] == ErrorCode.PARAM_OUT_OF_RANGE
-        monkeypatch.setattr("drivetrain.fleet.fleet.Fleet.lease", broken)
+        monkeypatch.setattr("drivetrain.scale.fleet.fleet.Fleet.lease", broken)
         failed = told(other, path, {"model": "fake"})
         assert (set(failed), failed["error_code"]) == ({"text", "error_code"}, ErrorCode.INTERNAL_ERROR)
         assert "a fault of ours" not in failed["text"]

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from drivetrain.fleet.fleet import Fleet
-from drivetrain.fleet.offer import Offer
-from drivetrain.fleet.policy import Limits
+from drivetrain.scale.fleet.fleet import Fleet
+from drivetrain.scale.fleet.offer import Offer
+from drivetrain.scale.fleet.policy import Limits
 from drivetrain.server.app import create_app
 from drivetrain.server.dropin.codes import ErrorCode
 from server.dropin_parts import ROUTES

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from drivetrain.address import Address
-from drivetrain.fleet.fleet import Fleet
+from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.server.dropin import controllers
 from drivetrain.server.dropin.controllers import Away, Controller, DbGptController, FastChatController
 from drivetrain.server.dropin.registration import Registration

@@ -16,8 +16,8 @@ import drivetrain
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.fake import FakeEngine
-from drivetrain.fleet.offer import Offer, Opened
-from drivetrain.fleet.policy import Limits
+from drivetrain.scale.fleet.offer import Offer, Opened
+from drivetrain.scale.fleet.policy import Limits
 from drivetrain.server import run
 from server.fleet_serving import ServedFleet, fake_offer, serving_fleet
 

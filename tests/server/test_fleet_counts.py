@@ -12,8 +12,8 @@ from typing import Any
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.stats import ENDINGS
-from drivetrain.fleet.offer import Offer, Opened
-from drivetrain.fleet.policy import Limits
+from drivetrain.scale.fleet.offer import Offer, Opened
+from drivetrain.scale.fleet.policy import Limits
 from server.fleet_serving import ServedFleet, fake_offer, serving_fleet
 
 ONE = Limits(max_loaded=1, turn_s=0.05, room_wait_s=20)

@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import drivetrain
-from drivetrain.server import openapi
-from drivetrain.server.schema import BODIES
+from drivetrain.server.endpoints import openapi
+from drivetrain.server.parse.schema import BODIES
 from server.serving import Served, fake, serving
 
 MAX_TOKENS = 32

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from contract.rigs import TransformersRig
-from drivetrain.worker.fetch import is_public
+from drivetrain.worker.media.fetch import is_public
 from server.serving import OpenWorker, Served, fake, serving
 from tiny import pictures
 

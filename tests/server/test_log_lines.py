@@ -15,7 +15,7 @@ from drivetrain.core.errors import NotReady
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry.logs import fields_of
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from server.serving import Served, fake, serving
 
 CHAT = "/v1/chat/completions"
@@ -70,7 +70,9 @@ def test_an_answer_has_its_own(served: Served, caplog: pytest.LogCaptureFixture,
 
 
 def test_what_comes_before_the_model_is_there_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    worker = Worker(FakeEngine(Script()), ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE), Settings())
+    worker = EngineWorker(
+        FakeEngine(Script()), ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE), Settings()
+    )
     with caplog.at_level(logging.INFO, logger="drivetrain.requests"), pytest.raises(NotReady):
         worker.stream(prompt=SECRET, request_id="early")
     (record,) = caplog.records

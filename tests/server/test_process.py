@@ -20,7 +20,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from drivetrain.server.files import WANTED
+from drivetrain.server.http.file_limit import WANTED
 
 OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)  # before a server in this process has raised it
 COMMAND = [sys.executable, "-m", "drivetrain", "serve"]

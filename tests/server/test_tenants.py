@@ -16,7 +16,7 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.worker import EventSink
 from drivetrain.engines.fake import FakeEngine
 from drivetrain.engines.llamacpp import generation, payload
-from drivetrain.engines.llamacpp.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import Connection
 from drivetrain.engines.llamacpp.payload import Leg
 from server.serving import Served, fake, serving
 

@@ -16,7 +16,7 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.engines.native.describe import of_files
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from server.serving import Served, serving
 
 SOURCE = str(Path(drivetrain.__file__).parent) + "/"
@@ -67,7 +67,7 @@ def walked(tokenizer: Any) -> Iterator[tuple[Served, Walk]]:
     async def open_worker() -> Any:
         spec = ModelSpec(name="m", path=Path(), format=WeightsFormat.NONE)
         script = Script(token_ids=tuple(range(20, 60)), repeat=True, step_delay_s=0.02)
-        async with Worker(FakeEngine(script, tokenizer=tokenizer), spec, Settings()) as worker:
+        async with EngineWorker(FakeEngine(script, tokenizer=tokenizer), spec, Settings()) as worker:
             yield worker
 
     threading.setprofile(walk)
@@ -111,7 +111,7 @@ def count(tokenizer: Any) -> tuple[list[str], list[str], list[str]]:
 
 def test_the_way_is_short(checkpoint: Callable[[str], Path]) -> None:
     hops, way_in, way_out = count(tokenizer_of(checkpoint("llama")))
-    assert {"server/connection.py", "text/hf_tokenizer.py", "engines/fake.py"} <= set(hops) <= set(way_in)
+    assert {"server/http/connection.py", "text/hf_tokenizer.py", "engines/fake.py"} <= set(hops) <= set(way_in)
     assert len(hops) <= MOST_HOPS, hops
     assert len(way_in) <= MOST_IN, way_in
     assert len(way_out) <= MOST_OUT, way_out

@@ -19,12 +19,12 @@ from drivetrain.core.errors import DrivetrainError
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry.memory import host_memory
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 pytestmark = pytest.mark.soak
 
 
-async def one(worker: Worker, rng: random.Random, outcomes: Counter[str]) -> None:
+async def one(worker: EngineWorker, rng: random.Random, outcomes: Counter[str]) -> None:
     request: dict[str, Any] = {
         "prompt": "word " * rng.randint(1, 20),
         "max_tokens": rng.choice([1, 3, 10, 40]),
@@ -59,7 +59,7 @@ async def one(worker: Worker, rng: random.Random, outcomes: Counter[str]) -> Non
         outcomes[exc.code] += 1
 
 
-async def storm(worker: Worker, requests: int, at_once: int) -> Counter[str]:
+async def storm(worker: EngineWorker, requests: int, at_once: int) -> Counter[str]:
     rng, outcomes, gate = random.Random(1), Counter[str](), asyncio.Semaphore(at_once)
 
     async def gated() -> None:
@@ -80,7 +80,7 @@ def num_threads() -> int:
     return sum(not thread.name.startswith(pools) for thread in threading.enumerate())
 
 
-async def check_nothing_left(worker: Worker, requests: int, at_once: int) -> None:
+async def check_nothing_left(worker: EngineWorker, requests: int, at_once: int) -> None:
     await storm(worker, requests // 10, at_once)  # warm: caches, pools, allocator
     threads, tasks = num_threads(), len(asyncio.all_tasks())
     memory = host_memory().allocated_bytes
@@ -108,6 +108,6 @@ async def test_the_transformers_engine(checkpoint: Callable[[str], Path]) -> Non
 
 async def test_the_layer_itself() -> None:
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-    worker = Worker(FakeEngine(Script(repeat=True, max_concurrency=64)), spec, Settings(max_waiting=1000))
+    worker = EngineWorker(FakeEngine(Script(repeat=True, max_concurrency=64)), spec, Settings(max_waiting=1000))
     async with worker:
         await check_nothing_left(worker, requests=10_000, at_once=256)

@@ -17,10 +17,10 @@ from test_mixed_endings import num_threads
 import drivetrain
 from contract.native_rig import one_thread
 from drivetrain.core.errors import DeadlineExceeded, EngineFailed
-from drivetrain.engines.native.budget import TokenBudget
 from drivetrain.engines.native.engine import NativeEngine
+from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.telemetry.memory import host_memory
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 pytestmark = pytest.mark.soak
 
@@ -61,7 +61,7 @@ def drawn(rng: random.Random) -> tuple[str, dict[str, Any]]:
     return fate, {"prompt_token_ids": prompt, **request}
 
 
-async def leave(worker: Worker, request: dict[str, Any], rng: random.Random) -> str:
+async def leave(worker: EngineWorker, request: dict[str, Any], rng: random.Random) -> str:
     """Read a little of it and go, in one of three ways."""
     stream = worker.stream(**request)
     how, after, count = rng.choice(["forget", "close", "cancel"]), rng.randint(0, 6), 0
@@ -80,7 +80,7 @@ async def leave(worker: Worker, request: dict[str, Any], rng: random.Random) -> 
     return "cancelled"
 
 
-async def one(worker: Worker, rng: random.Random) -> str:
+async def one(worker: EngineWorker, rng: random.Random) -> str:
     """The ending, as the reader saw it."""
     fate, request = drawn(rng)
     if fate == "left":
@@ -99,7 +99,7 @@ async def one(worker: Worker, rng: random.Random) -> str:
     return "finished"
 
 
-async def storm(worker: Worker, requests: int, seed: int) -> Counter[str]:
+async def storm(worker: EngineWorker, requests: int, seed: int) -> Counter[str]:
     rng, gate = random.Random(seed), asyncio.Semaphore(AT_ONCE)
 
     async def gated() -> str:
@@ -114,13 +114,13 @@ async def storm(worker: Worker, requests: int, seed: int) -> Counter[str]:
     return endings
 
 
-def engine_of(worker: Worker) -> NativeEngine:
+def engine_of(worker: EngineWorker) -> NativeEngine:
     engine = worker._engine
     assert isinstance(engine, NativeEngine)
     return engine
 
 
-def check_nothing_held(worker: Worker) -> None:
+def check_nothing_held(worker: EngineWorker) -> None:
     engine = engine_of(worker)
     assert engine._stepper is not None
     scheduler, cache = engine._stepper.scheduler, engine._stepper.runner.cache
@@ -135,7 +135,7 @@ def check_nothing_held(worker: Worker) -> None:
     assert engine.health().active == 0
 
 
-def endings_of(worker: Worker) -> Counter[str]:
+def endings_of(worker: EngineWorker) -> Counter[str]:
     return Counter(worker.status.endings)
 
 

@@ -15,14 +15,14 @@ from typing import Any, cast
 
 import pytest
 
-from drivetrain.cli.serve_fleet import Chosen, Said
-from drivetrain.cli.serve_offers import make_fleet
+from drivetrain.cli.serve.fleet import Chosen, FleetArguments
+from drivetrain.cli.serve.offers import make_fleet
 from drivetrain.core.errors import DrivetrainError, NotLoaded
 from drivetrain.core.parameters import build_request
-from drivetrain.fleet.fleet import Fleet
+from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.telemetry.memory import host_memory
 from drivetrain.worker.sources import read_settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 pytestmark = pytest.mark.soak
 
@@ -60,7 +60,7 @@ async def client(fleet: Fleet, number: int, rounds: int, outcomes: Counter[str])
             async with (
                 asyncio.timeout(0.05 if how == "give up" else None),
                 fleet.lease(name, 60.0) as worker,
-                aclosing(cast("Worker", worker)._open(REQUEST)) as stream,
+                aclosing(cast("EngineWorker", worker)._open(REQUEST)) as stream,
             ):
                 async for _ in stream:
                     if how == "leave":
@@ -107,7 +107,7 @@ async def test_nothing_leaks(smollm2: str, checkpoint: Callable[[str], Path], tm
         Chosen(name, reference, read_settings(name, {**given, "name": name}, environment={}))
         for name, (reference, given) in models.items()
     ]
-    fleet = make_fleet(chosen, Said(max_loaded=1, turn_s=0.2), lambda what, share: None)
+    fleet = make_fleet(chosen, FleetArguments(max_loaded=1, turn_s=0.2), lambda what, share: None)
     await fleet.start()
     await storm(fleet, 8)
     before = await empty(fleet)

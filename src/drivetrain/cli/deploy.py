@@ -8,18 +8,19 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.cli import options, output
-from drivetrain.cli.serve_greeting import KEY_VARIABLE, ways_in
-from drivetrain.cli.serve_logs import add_log_flags
-from drivetrain.cli.serve_tracing import add_tracing_flags, tracing
-from drivetrain.cli.server_options import add_server_flags, given_server_settings
-from drivetrain.cli.values import plain
+from drivetrain.cli.flags import options
+from drivetrain.cli.flags.server_options import add_server_flags, given_server_settings
+from drivetrain.cli.serve.greeting import KEY_VARIABLE, ways_in
+from drivetrain.cli.serve.logs import add_log_flags
+from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
+from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import InvalidSetting, MissingExtra
 from drivetrain.telemetry.memory import settle_heap
 
 if TYPE_CHECKING:
-    from drivetrain.deploy.handle import HandleWorker
-    from drivetrain.deploy.plan import IngressPlan, ModelPlan
+    from drivetrain.scale.ray.handle import HandleWorker
+    from drivetrain.scale.ray.plan import IngressPlan, ModelPlan
     from drivetrain.server.settings import ServerSettings
     from drivetrain.worker.sources import Resolved
 
@@ -87,8 +88,8 @@ def _has_key() -> bool:
 
 
 def run(args: argparse.Namespace) -> int:
-    from drivetrain.deploy.plan import IngressPlan, arguments_of, config_of
-    from drivetrain.deploy.telling import Telling
+    from drivetrain.scale.ray.observability import Observability
+    from drivetrain.scale.ray.plan import IngressPlan, arguments_of, config_of
     from drivetrain.server.settings import ServerSettings
 
     models = [_plan(args, given) for given in args.models]
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         raise MissingExtra("a deployment", extra="ray")
     with tracing(args):
         pass  # what is wrong with the flags, or missing for them, is said here and not by every replica
-    told = Telling(
+    told = Observability(
         log_format=args.log_format,
         log_level=args.log_level or ("warning" if args.quiet else "info"),
         otlp_endpoint=args.otlp_endpoint,
@@ -139,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
-    from drivetrain.deploy.plan import SURGE, ModelPlan
+    from drivetrain.scale.ray.plan import SURGE, ModelPlan
     from drivetrain.worker import sources
 
     named = options.NAMED.fullmatch(given)
@@ -193,8 +194,8 @@ def _replicas(text: str) -> tuple[int, int]:
 def _deploy(
     args: argparse.Namespace, models: list[ModelPlan], ingress: IngressPlan, arguments: Mapping[str, Any]
 ) -> None:
-    from drivetrain.deploy import cluster
-    from drivetrain.deploy.plan import settings_of
+    from drivetrain.scale.ray import cluster
+    from drivetrain.scale.ray.plan import settings_of
 
     settings = settings_of(ingress.server)
     if args.address is None:
@@ -210,12 +211,12 @@ def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None
     """The address is taken first: a port in use is told before a Ray is started."""
     import asyncio
 
-    from drivetrain.deploy import cluster
+    from drivetrain.scale.ray import cluster
     from drivetrain.server.run import address_of, bind
 
     with bind(settings) as sock, cluster.joined(None):
-        from drivetrain.deploy.alone import serve_alone
-        from drivetrain.deploy.telling import telling
+        from drivetrain.scale.ray.local import serve_alone
+        from drivetrain.scale.ray.observability import observing
 
         def greet(workers: Mapping[str, HandleWorker]) -> None:
             settle_heap()
@@ -226,5 +227,5 @@ def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None
             for name, worker in list(workers.items())[:1]:
                 output.line(ways_in(address_of(sock), name, worker.capabilities, None, settings))
 
-        with telling(arguments.get("telling", {})) as tracer, cluster.replicas(arguments) as handles:
+        with observing(arguments.get("telling", {})) as tracer, cluster.replicas(arguments) as handles:
             asyncio.run(serve_alone(handles, settings, tracer, sock, greet))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.cli import options, output
-from drivetrain.cli.prompts import add_input, read_input
-from drivetrain.cli.request_options import add_request, check_early, read_request
-from drivetrain.cli.values import plain
+from drivetrain.cli.flags import options
+from drivetrain.cli.flags.prompts import add_input, read_input
+from drivetrain.cli.flags.request_options import add_request, check_early, read_request
+from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if not request.keys() & {"messages", "prompt", "prompt_token_ids"}:
         raise InvalidSetting("there is nothing to answer: give --message, --prompt, --prompt-file or --messages-file")
     check_early(request, resolved.settings)
-    from drivetrain.cli.opening import opened
+    from drivetrain.cli.start_worker import opened
 
     with opened(args.model, resolved.settings, quiet=args.quiet) as worker:
         if streams:

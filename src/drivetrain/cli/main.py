@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from drivetrain import __version__
-from drivetrain.cli.boundary import guarded
+from drivetrain.cli.terminal.boundary import guarded
 from drivetrain.core.errors import InvalidSetting
 
 _EPILOG = """examples:
@@ -47,18 +47,14 @@ def _run(arguments: list[str]) -> int:
 
 
 def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
-    from drivetrain.cli import (
-        bench,
-        chat,
-        conform,
-        deploy,
-        diff,
-        doctor,
-        generate,
-        inspect,
-        models,
-        serve,
-    )  # inside the boundary, where Ctrl-C is a line
+    from drivetrain.cli import deploy, generate, models  # inside the boundary, where Ctrl-C is a line
+    from drivetrain.cli.bench import command as bench
+    from drivetrain.cli.chat import command as chat
+    from drivetrain.cli.conform import command as conform
+    from drivetrain.cli.diff import command as diff
+    from drivetrain.cli.doctor import command as doctor
+    from drivetrain.cli.inspect import command as inspect
+    from drivetrain.cli.serve import command as serve
 
     parser = _Parser(
         prog="drivetrain",

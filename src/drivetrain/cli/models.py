@@ -6,8 +6,9 @@ import argparse
 import sys
 from typing import Any
 
-from drivetrain.cli import options, output
-from drivetrain.cli.values import plain
+from drivetrain.cli.flags import options
+from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import InvalidSetting, ModelNotFound
 
 _PULL = """examples:
@@ -41,7 +42,7 @@ def add(commands: options.Commands) -> None:
 
 
 def run_pull(args: argparse.Namespace) -> int:
-    from drivetrain.cli.progress import progress_line
+    from drivetrain.cli.terminal.progress import progress_line
     from drivetrain.store.store import Store
 
     if args.model == "fake":
@@ -58,8 +59,8 @@ def run_pull(args: argparse.Namespace) -> int:
 
 
 def run_list(args: argparse.Namespace) -> int:
+    from drivetrain.store.display import size
     from drivetrain.store.store import Store
-    from drivetrain.store.wording import size
 
     models = Store().list()
     if args.json:
@@ -77,8 +78,8 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_remove(args: argparse.Namespace) -> int:
+    from drivetrain.store.display import size
     from drivetrain.store.store import Store
-    from drivetrain.store.wording import size
 
     store = Store()
     if not args.yes:
@@ -112,7 +113,7 @@ def _agreed(names: str) -> bool:
 
 
 def _remark(model: Any) -> str:
-    from drivetrain.store.wording import size
+    from drivetrain.store.display import size
 
     if model.damage is not None:
         return f"damaged: {model.damage}"

@@ -105,7 +105,7 @@ class Times:
         )
 
 
-class Answer(Protocol):
+class EndedRequest(Protocol):
     """What came of a request that was taken."""
 
     @property
@@ -170,7 +170,7 @@ class Stats:
             self.prefill_s.observe(now - (times.admitted or now))
             self.recent_first_token_s.append(now - times.entered)
 
-    def count(self, times: Times, answer: Answer, error: DrivetrainError | None) -> None:
+    def count(self, times: Times, answer: EndedRequest, error: DrivetrainError | None) -> None:
         """A request that has ended: what was not counted while it ran."""
         usage = answer.usage
         assert times.ended is not None

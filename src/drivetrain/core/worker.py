@@ -61,7 +61,7 @@ class Submission(Protocol):
         ...
 
 
-class Worker(Protocol):
+class WorkerPort(Protocol):
     """One model behind one gate."""
 
     @property

@@ -30,7 +30,7 @@ from drivetrain.core.errors import EngineFailed, LoadFailed
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.results import DeviceMemory, FinishReason
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.base.channel import StepChannel
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 
 HONOURED = frozenset(

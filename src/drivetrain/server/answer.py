@@ -20,14 +20,14 @@ from drivetrain.core.budget import check_answers
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, Unsupported, drop_frames
 from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.results import Result, Usage
-from drivetrain.core.worker import Submission, Worker
+from drivetrain.core.worker import Submission, WorkerPort
 from drivetrain.server.context import Context
 from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response, renamed
-from drivetrain.server.exchange import Exchange
+from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.parse.translate import ParsedRequest, honoured
 from drivetrain.server.refusals import tell_refusal
 from drivetrain.server.tenants import apart, tells_cached
-from drivetrain.server.translate import Asked, honoured
 
 TRUNCATED_HEADER = "x-drivetrain-truncated-tokens"
 
@@ -74,8 +74,8 @@ async def answer(
     exchange: Exchange,
     context: Context,
     model: str | None,
-    asked: Asked,
-    make_formatter: Callable[[Asked], Formatter],
+    asked: ParsedRequest,
+    make_formatter: Callable[[ParsedRequest], Formatter],
 ) -> None:
     """Hold the model, submit each prompt, send what comes. What goes wrong before the head is sent is raised."""
     began_ns = time.time_ns()
@@ -106,7 +106,7 @@ async def answer(
         await exchange.write(formatter.failure(EngineFailed("the server failed on this stream")), last=True)
 
 
-async def _deliver(worker: Worker, asked: Asked, outlet: Outlet) -> None:
+async def _deliver(worker: WorkerPort, asked: ParsedRequest, outlet: Outlet) -> None:
     """All prompts at once. The first error ends them all, and so does a client that leaves."""
     if asked.token_ids and not worker.capabilities.tokens:
         raise Unsupported("this model's engine gives text, no token ids", param="return_token_ids")
@@ -124,7 +124,7 @@ async def _deliver(worker: Worker, asked: Asked, outlet: Outlet) -> None:
             await submission.released()
 
 
-def _within(asked: Asked, left_s: float | None) -> Asked:
+def _within(asked: ParsedRequest, left_s: float | None) -> ParsedRequest:
     """The same with what waiting for the model left of its time."""
     if left_s is None:
         return asked

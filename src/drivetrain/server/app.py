@@ -13,15 +13,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from drivetrain.core.errors import DrivetrainError, drop_frames
-from drivetrain.server import admin, cards, live, metrics, openapi, static, tokens
-from drivetrain.server.chat import chat
-from drivetrain.server.completions import completions
 from drivetrain.server.context import Context
 from drivetrain.server.counts import ROUTE_KEY
-from drivetrain.server.embeddings import embeddings
+from drivetrain.server.endpoints import admin, cards, health, openapi, static, tokens
+from drivetrain.server.endpoints.embeddings import embeddings
 from drivetrain.server.errors import error_response, refusal
-from drivetrain.server.exchange import Exchange
+from drivetrain.server.format.chat import chat
+from drivetrain.server.format.completions import completions
 from drivetrain.server.guard import Guard
+from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.metrics import endpoint as metrics
 from drivetrain.server.models import Models
 from drivetrain.server.refusals import tell_refusal
 from drivetrain.server.settings import ServerSettings
@@ -41,9 +42,9 @@ ROUTES: tuple[Route, ...] = (
     ("POST", "/v1/embeddings", embeddings),
     ("POST", "/tokenize", tokens.tokenize),
     ("POST", "/detokenize", tokens.detokenize),
-    ("GET", "/health", live.health),
-    ("GET", "/ready", live.ready),
-    ("GET", "/status", live.status),
+    ("GET", "/health", health.health),
+    ("GET", "/ready", health.ready),
+    ("GET", "/status", health.status),
     ("GET", "/metrics", metrics.metrics),
     ("GET", "/admin/models", admin.list_models),
     ("POST", "/admin/models/load", admin.load),

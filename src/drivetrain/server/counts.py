@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, ModelNotFound, Overloaded
-from drivetrain.server.schema import NAMES
+from drivetrain.server.parse.schema import NAMES
 
 ROUTE_KEY = "drivetrain.route"
 """Where a request's scope says which address it found."""

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from drivetrain.server.counts import Counts
 from drivetrain.server.errors import refusal
-from drivetrain.server.intake import ClientGone, Intake, release_body
+from drivetrain.server.http.intake import ClientGone, Intake, release_body
 from drivetrain.server.settings import ServerSettings
 from drivetrain.server.tenants import SCOPE_KEY, Tenants
 from drivetrain.telemetry.ids import HTTP_REQUEST_ID, new_id

@@ -1,4 +1,4 @@
-"""The port to the models of one server, by name: loaded or not. `drivetrain.fleet.Fleet` is what stands behind it.
+"""The port to the models of one server, by name, loaded or not. `drivetrain.scale.fleet.Fleet` implements it.
 
 `Fleet.of({name: worker})` makes one of workers that run already.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from drivetrain.core.stats import Stats
-from drivetrain.core.worker import Worker
+from drivetrain.core.worker import WorkerPort
 
 
 class Model(Protocol):
@@ -27,7 +27,7 @@ class Model(Protocol):
         ...
 
     @property
-    def worker(self) -> Worker | None: ...
+    def worker(self) -> WorkerPort | None: ...
 
     @property
     def stats(self) -> Stats:
@@ -53,7 +53,7 @@ class Lease(Protocol):
         """What waiting for the model left of the request's time; None where it did not wait."""
         ...
 
-    async def __aenter__(self) -> Worker:
+    async def __aenter__(self) -> WorkerPort:
         """Waits for a model that is not loaded, within the request's time. Raises what keeps it from being loaded."""
         ...
 
@@ -69,7 +69,7 @@ class Models(Protocol):
     @property
     def members(self) -> Sequence[Model]: ...
 
-    def __iter__(self) -> Iterator[tuple[str, Worker]]:
+    def __iter__(self) -> Iterator[tuple[str, WorkerPort]]:
         """Those that are loaded."""
         ...
 
@@ -77,7 +77,7 @@ class Models(Protocol):
         """By its name or an alias. Raises `ModelNotFound`."""
         ...
 
-    def find(self, name: str | None) -> Worker:
+    def find(self, name: str | None) -> WorkerPort:
         """One that is loaded now, for a look at it. Raises `ModelNotFound`, and `NotReady` where it is not loaded."""
         ...
 

@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from drivetrain.core.errors import Cancelled, DrivetrainError, InvalidRequest, ModelNotFound
 from drivetrain.server.counts import OTHER
-from drivetrain.server.translate import trace_headers
+from drivetrain.server.parse.translate import trace_headers
 from drivetrain.telemetry.genai import Operation, refuse
 from drivetrain.telemetry.ids import id_here
 from drivetrain.telemetry.logs import FIELDS

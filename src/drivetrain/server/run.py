@@ -17,8 +17,8 @@ from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.server.connection import connection_class
-from drivetrain.server.files import within_files
+from drivetrain.server.http.connection import connection_class
+from drivetrain.server.http.file_limit import within_files
 from drivetrain.server.settings import ServerSettings
 
 BACKLOG = 2048

@@ -14,7 +14,7 @@ from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.request import GenerateRequest
-from drivetrain.server.translate import Asked
+from drivetrain.server.parse.translate import ParsedRequest
 
 SCOPE_KEY = "drivetrain.tenant"
 """Where the guard puts a request's tenant, if there are several."""
@@ -31,7 +31,7 @@ class Tenants:
         return hmac.digest(self._secret, key_hash, "sha256") if self._several else None
 
 
-def apart(asked: Asked, scope: Mapping[str, Any], capabilities: Capabilities) -> Asked:
+def apart(asked: ParsedRequest, scope: Mapping[str, Any], capabilities: Capabilities) -> ParsedRequest:
     """The same with the tenant in each `cache_salt`, where the engine keeps beginnings by it."""
     tenant: bytes | None = scope.get(SCOPE_KEY)
     if tenant is None or "cache_salt" not in capabilities.parameters:

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from drivetrain.address import is_loopback
 from drivetrain.core.errors import DrivetrainError, LoadFailed, ModelNotFound
-from drivetrain.store.wording import one_line
+from drivetrain.store.display import one_line
 
 USER_AGENT = "drivetrain (+https://pypi.org/project/drivetrain/)"
 
@@ -84,7 +84,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What the host answers. Reading from it raises `Interrupted` when the connection breaks."""
 
     status: int
@@ -108,13 +108,13 @@ class Answer:
 
 
 @contextmanager
-def opened(address: Address, what: str, *, headers: Mapping[str, str], timeout_s: float) -> Iterator[Answer]:
+def opened(address: Address, what: str, *, headers: Mapping[str, str], timeout_s: float) -> Iterator[Response]:
     """The answer: 2xx, or 416 for the caller to judge. Raises `Interrupted`, `LoadFailed` or `ModelNotFound`."""
     request = urllib.request.Request(address.url, headers={"User-Agent": USER_AGENT, **headers})  # noqa: S310 -- an Address is https, or this machine
     if address.authorization is not None:
         request.add_unredirected_header("Authorization", address.authorization)
     with _open(_opener(address, what), request, timeout_s, address.host, what) as response:
-        yield Answer(response.status, response.url, address.host, response)
+        yield Response(response.status, response.url, address.host, response)
 
 
 def _open(

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drivetrain.core.errors import LoadFailed
-from drivetrain.store.connection import Address, Answer, Interrupted, opened
+from drivetrain.store.connection import Address, Interrupted, Response, opened
+from drivetrain.store.display import size as size_text
 from drivetrain.store.manifest import sha256_of
-from drivetrain.store.wording import size as size_text
 
 CHUNK_BYTES = 256 * 1024
 WORTHWHILE_BYTES = 1024 * 1024
@@ -164,13 +164,13 @@ class _Transfer:
         if total is not None and done < total:
             raise Interrupted(self.address.host, f"it broke off at {done} of {total} bytes", reached=True)
 
-    def _judge_refused_range(self, answer: Answer, start: int) -> None:
+    def _judge_refused_range(self, answer: Response, start: int) -> None:
         """Nothing follows our last byte: then we have it all, or something else."""
         if answer.header("Content-Range") != f"bytes */{start}":
             self.part.drop()
             raise Interrupted(self.address.host, "the rest does not fit what came before", reached=True)
 
-    def _check_range(self, answer: Answer, start: int) -> int | None:
+    def _check_range(self, answer: Response, start: int) -> int | None:
         match = _CONTENT_RANGE.fullmatch(answer.header("Content-Range"))
         etag, known = answer.header("ETag"), self.part.etag()
         if match is None or int(match[1]) != start or (etag and known and etag != known):
@@ -187,7 +187,7 @@ class _Transfer:
                 "free some space, or set DRIVETRAIN_HOME to a folder on a larger disk"
             )
 
-    def _copy(self, answer: Answer, start: int, total: int | None) -> int:
+    def _copy(self, answer: Response, start: int, total: int | None) -> int:
         done = start
         with self.part.path.open("r+b" if start else "wb") as file:
             file.seek(start)
@@ -199,7 +199,7 @@ class _Transfer:
         return done
 
 
-def _read_all(answer: Answer, max_bytes: int) -> bytes:
+def _read_all(answer: Response, max_bytes: int) -> bytes:
     body = bytearray()
     while len(body) < max_bytes and (chunk := answer.read(min(CHUNK_BYTES, max_bytes - len(body)))):
         body += chunk

@@ -15,7 +15,7 @@ from typing import Any
 from drivetrain.core.engine import WeightsFormat
 from drivetrain.core.errors import LoadFailed
 from drivetrain.store import gguf_header, safetensors_header
-from drivetrain.store.wording import one_line
+from drivetrain.store.display import one_line
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"

@@ -18,14 +18,14 @@ from typing import Any
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import DrivetrainError, LoadFailed, MissingExtra, ModelNotFound
 from drivetrain.store.connection import OFFLINE_REMEDY
+from drivetrain.store.display import one_line
+from drivetrain.store.display import size as size_text
 from drivetrain.store.download import free_bytes
 from drivetrain.store.formats import detect
 from drivetrain.store.hub_files import SAFE_PATTERNS, RemoteFile, choose
 from drivetrain.store.layout import folder_size
 from drivetrain.store.manifest import FileRecord, sha256_of
 from drivetrain.store.references import HubId
-from drivetrain.store.wording import one_line
-from drivetrain.store.wording import size as size_text
 
 POLL_S = 0.5
 

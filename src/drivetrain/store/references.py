@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from drivetrain.core.errors import ModelNotFound
 from drivetrain.store.catalogue import CATALOGUE
-from drivetrain.store.wording import quoted
+from drivetrain.store.display import quoted
 
 MAX_CHARS = 4096
 

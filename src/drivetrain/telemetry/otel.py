@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 from drivetrain import __version__
 from drivetrain.core.errors import InvalidSetting, MissingExtra
 from drivetrain.telemetry.genai import HISTOGRAMS
-from drivetrain.telemetry.tracing import Attributes, Kind, Value
+from drivetrain.telemetry.tracing import Attributes, Value
+from drivetrain.telemetry.tracing import SpanKind as OurKind
 from drivetrain.telemetry.w3c import trace_context
 
 try:
@@ -41,7 +42,7 @@ except ImportError as exc:
 FLUSH_S = 5.0
 """What the end waits for a collector to take what is left; then that is lost."""
 
-_KINDS = {Kind.INTERNAL: SpanKind.INTERNAL, Kind.SERVER: SpanKind.SERVER}
+_KINDS = {OurKind.INTERNAL: SpanKind.INTERNAL, OurKind.SERVER: SpanKind.SERVER}
 _W3C = TraceContextTextMapPropagator()
 _log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class OtelTracer:
         self,
         name: str,
         *,
-        kind: Kind = Kind.INTERNAL,
+        kind: OurKind = OurKind.INTERNAL,
         parent: Mapping[str, str] | None = None,
         attributes: Attributes | None = None,
         began_ns: int | None = None,

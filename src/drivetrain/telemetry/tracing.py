@@ -29,7 +29,7 @@ Value = str | float | int | bool | tuple[str, ...]
 Attributes = Mapping[str, Value]
 
 
-class Kind(Enum):
+class SpanKind(Enum):
     INTERNAL = "internal"
     SERVER = "server"
     """Somebody outside waits for it."""
@@ -85,7 +85,7 @@ class Tracer(Protocol):
         self,
         name: str,
         *,
-        kind: Kind = Kind.INTERNAL,
+        kind: SpanKind = SpanKind.INTERNAL,
         parent: Mapping[str, str] | None = None,
         attributes: Attributes | None = None,
         began_ns: int | None = None,
@@ -128,7 +128,7 @@ class NoTracer:
         self,
         name: str,
         *,
-        kind: Kind = Kind.INTERNAL,
+        kind: SpanKind = SpanKind.INTERNAL,
         parent: Mapping[str, str] | None = None,
         attributes: Attributes | None = None,
         began_ns: int | None = None,

@@ -28,9 +28,9 @@ from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import Embeddings, Usage
 from drivetrain.core.stats import Times
 from drivetrain.worker.admission import ATTEMPTS, Slot
-from drivetrain.worker.lane import LONG_CHARS, TextThreads
 from drivetrain.worker.run import Host
 from drivetrain.worker.settle import refuse_hopeless
+from drivetrain.worker.text_threads import LONG_CHARS, TextThreads
 from drivetrain.worker.tracing import EmbeddingTrace
 
 EmbedInput = str | tuple[int, ...]

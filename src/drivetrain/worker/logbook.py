@@ -6,13 +6,13 @@ import logging
 
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.results import Embeddings, Metrics
-from drivetrain.core.stats import Answer, ending
+from drivetrain.core.stats import EndedRequest, ending
 from drivetrain.telemetry.logs import FIELDS
 
 _log = logging.getLogger("drivetrain.requests")
 
 
-def ended(run: Answer, error: DrivetrainError | None, metrics: Metrics) -> None:
+def ended(run: EndedRequest, error: DrivetrainError | None, metrics: Metrics) -> None:
     if not _log.isEnabledFor(logging.INFO):
         return
     usage, times = run.usage, [("queue", metrics.queue_s), ("first", metrics.first_token_s), ("total", metrics.total_s)]

@@ -11,11 +11,11 @@ from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.request import Overflow
 from drivetrain.core.status import Metadata
 from drivetrain.families.choose import Chosen, choose
-from drivetrain.worker.lane import TextThreads
-from drivetrain.worker.media import MediaLoader
+from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.settle import Defaults
+from drivetrain.worker.text_threads import TextThreads
 from drivetrain.worker.tokenizing import Tokenizing
 
 

@@ -17,10 +17,10 @@ from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules
-from drivetrain.worker.lane import TextThreads, on_thread
-from drivetrain.worker.media import MediaLoader
-from drivetrain.worker.pictures import Pictures
+from drivetrain.worker.media.loader import MediaLoader
+from drivetrain.worker.media.pictures import Pictures
 from drivetrain.worker.settle import Defaults, Fitted, fit, refuse_hopeless
+from drivetrain.worker.text_threads import TextThreads, on_thread
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from drivetrain.core.kinds import String
 from drivetrain.core.messages import Message
 from drivetrain.core.prompt import Prompt
 from drivetrain.families.base import Family
-from drivetrain.worker.lane import TextThreads
 from drivetrain.worker.prepare import rendered
+from drivetrain.worker.text_threads import TextThreads
 
 T = TypeVar("T")
 

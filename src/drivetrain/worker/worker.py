@@ -28,16 +28,16 @@ from drivetrain.worker import logbook
 from drivetrain.worker.admission import Admission
 from drivetrain.worker.embedding import Embedding, check_embedding
 from drivetrain.worker.face import Face
-from drivetrain.worker.lane import TextThreads
-from drivetrain.worker.media import MediaLoader
+from drivetrain.worker.health.revival import Reviver
+from drivetrain.worker.health.supervisor import Supervisor
+from drivetrain.worker.media.loader import MediaLoader
+from drivetrain.worker.media.pictures import PixelRoom
 from drivetrain.worker.model import LoadedModel, declared
-from drivetrain.worker.pictures import PixelRoom
 from drivetrain.worker.prepare import Preparer
-from drivetrain.worker.revival import Reviver
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import cancel_unread
-from drivetrain.worker.supervisor import Supervisor
+from drivetrain.worker.text_threads import TextThreads
 from drivetrain.worker.tracing import operation_of
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ MEMORY_AGE_S = 0.1
 """How old what is told of the memory may be: to ask the system takes as long as ten tokens, and a GPU's driver more."""
 
 
-class Worker(Face):
+class EngineWorker(Face):
     """`start` loads and makes it ready, once; `stop` drains and frees everything, and may be called again.
 
     All methods belong to the event loop that `start` ran on.
@@ -180,7 +180,7 @@ class Worker(Face):
             if self._texts is not None:
                 await asyncio.to_thread(self._texts.close)
 
-    async def __aenter__(self) -> Worker:
+    async def __aenter__(self) -> EngineWorker:
         if self.state is State.LOADING:
             await self.start()
         return self

@@ -12,7 +12,7 @@ import pytest
 from contract.remote_rig import RemoteRig
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.store.store import Store
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from on_vllm.remote.vllm_server import MODEL, VllmServer, running
 from on_vllm.vllm_rig import spec_with
 
@@ -49,7 +49,7 @@ def rig(server: VllmServer) -> RemoteRig:
 
 
 @pytest.fixture(scope="session")
-async def worker(rig: RemoteRig) -> AsyncIterator[Worker]:
+async def worker(rig: RemoteRig) -> AsyncIterator[EngineWorker]:
     """One worker for all tests that leave it as they found it; they assert that they did."""
     async with rig.open() as made:
         yield made

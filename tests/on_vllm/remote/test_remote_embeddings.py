@@ -13,7 +13,7 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from on_vllm.remote.vllm_server import MODEL, VllmServer, running
 
 TEXTS = ["Hello", "Something else entirely", "héllo 🌍 <|im_end|>"]
@@ -26,14 +26,14 @@ def embedding_server(folder: Path) -> Iterator[VllmServer]:
 
 
 @pytest.fixture(scope="module")
-async def embedder(embedding_server: VllmServer) -> AsyncIterator[Worker]:
+async def embedder(embedding_server: VllmServer) -> AsyncIterator[EngineWorker]:
     options = {UPSTREAM: f"{embedding_server.url}#{MODEL}"}
     spec = ModelSpec(name="far", path=Path(), format=WeightsFormat.NONE, options=options)
-    async with Worker(RemoteEngine(), spec, Settings()) as worker:
+    async with EngineWorker(RemoteEngine(), spec, Settings()) as worker:
         yield worker
 
 
-async def test_vectors_are_its_own(embedding_server: VllmServer, embedder: Worker) -> None:
+async def test_vectors_are_its_own(embedding_server: VllmServer, embedder: EngineWorker) -> None:
     told = await asyncio.to_thread(embedding_server.embed, TEXTS)
     made = await embedder.embed(TEXTS)
     assert made.usage.prompt_tokens == told["usage"]["prompt_tokens"]
@@ -43,7 +43,7 @@ async def test_vectors_are_its_own(embedding_server: VllmServer, embedder: Worke
         assert ours == pytest.approx(entry["embedding"], abs=1e-4)
 
 
-async def test_what_it_cannot_do_is_refused(embedding_server: VllmServer, embedder: Worker) -> None:
+async def test_what_it_cannot_do_is_refused(embedding_server: VllmServer, embedder: EngineWorker) -> None:
     with pytest.raises(Unsupported):
         await embedder.generate(prompt="x")
     with pytest.raises(ContextOverflow):

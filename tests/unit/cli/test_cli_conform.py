@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli_rigs import run_here, without_settings
 
-from drivetrain.conform.cases import ALL
+from drivetrain.tools.conform.cases import ALL
 from server.serving import Served, fake, serving
 
 KEY = "conform-secret"

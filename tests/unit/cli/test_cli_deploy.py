@@ -9,8 +9,8 @@ import pytest
 
 from drivetrain.cli import deploy
 from drivetrain.cli import main as cli
+from drivetrain.cli.flags.server_options import given_server_settings
 from drivetrain.cli.main import main
-from drivetrain.cli.server_options import given_server_settings
 
 
 def test_without_ray_it_says_what_to_install(

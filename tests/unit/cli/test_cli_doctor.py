@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cli_rigs import run_here, without_settings
 
-from drivetrain.cli import distributions, machine
+from drivetrain.cli.doctor import distributions, machine
 
 
 @pytest.fixture(autouse=True)

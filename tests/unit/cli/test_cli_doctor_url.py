@@ -21,12 +21,12 @@ import drivetrain
 from drivetrain.core.engine import Engine, ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.status import State
-from drivetrain.diagnosis import examine
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import Limits
+from drivetrain.tools.doctor import examine
 from drivetrain.worker import worker as worker_module
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from server.fleet_serving import fake_offer, serving_fleet
 from server.serving import Served, fake, serving
 from server.test_process import started
@@ -187,7 +187,7 @@ def test_a_model_that_fails_and_one_that_is_not_loaded(capsys: Capture, keys: Ca
 
 
 @contextlib.asynccontextmanager
-async def reviving(worker: Worker) -> AsyncIterator[Worker]:
+async def reviving(worker: EngineWorker) -> AsyncIterator[EngineWorker]:
     await worker.start()
     try:
         yield worker
@@ -197,16 +197,16 @@ async def reviving(worker: Worker) -> AsyncIterator[Worker]:
 
 def test_an_engine_that_is_started_again(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "WATCH_INTERVAL_S", 0.02)
-    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 0.2)
+    monkeypatch.setattr("drivetrain.worker.health.revival.FIRST_S", 0.2)
     first, broken = FakeEngine(Script()), threading.Event()
     broken.set()
 
     def remake() -> Engine:
         return FakeEngine(Script(load_error=RuntimeError("not yet") if broken.is_set() else None))
 
-    def make() -> contextlib.AbstractAsyncContextManager[Worker]:
+    def make() -> contextlib.AbstractAsyncContextManager[EngineWorker]:
         spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-        return reviving(Worker(first, spec, Settings(), remake=remake))
+        return reviving(EngineWorker(first, spec, Settings(), remake=remake))
 
     with serving(make) as served:
         served.loop.call_soon_threadsafe(first.die)
@@ -421,11 +421,11 @@ def test_a_key_that_no_header_can_carry(capsys: Capture, monkeypatch: pytest.Mon
 
 
 def test_it_needs_no_extra() -> None:
-    text = "import sys, drivetrain.cli.doctor_server; print(*sys.modules)"
+    text = "import sys, drivetrain.cli.doctor.server; print(*sys.modules)"
     loaded = set(
         subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout.split()
     )
-    assert "drivetrain.diagnosis.examine" in loaded
+    assert "drivetrain.tools.doctor.examine" in loaded
     assert not loaded & {"starlette", "uvicorn", "pydantic", "prometheus_client", "httpx", "torch", "numpy"}
 
 

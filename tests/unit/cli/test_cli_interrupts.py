@@ -12,7 +12,7 @@ import time
 import pytest
 from cli_rigs import SLOW_FAKE, read_some, slow_chatterbox
 
-from drivetrain.cli.interrupts import Interrupts, Terminated
+from drivetrain.cli.terminal.interrupts import Interrupts, Terminated
 
 GENERATE = ("generate", "fake", "--message", "hi", "--temperature", "0")
 CHAT = ("chat", "fake", "--temperature", "0")

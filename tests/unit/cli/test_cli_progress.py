@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from drivetrain.cli.progress import ProgressLine
+from drivetrain.cli.terminal.progress import ProgressLine
 
 
 class Clock:

@@ -7,11 +7,11 @@ import socket
 
 import pytest
 
-from drivetrain.cli.serve_dropin import Dropin, add_dropin_flags
+from drivetrain.cli.serve.dropin import Dropin, add_dropin_flags
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.fleet.fleet import Fleet
-from drivetrain.fleet.offer import Offer, Opened
+from drivetrain.scale.fleet.fleet import Fleet
+from drivetrain.scale.fleet.offer import Offer, Opened
 from drivetrain.server.dropin import dbgpt, fastchat
 from drivetrain.server.settings import ServerSettings
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from cli_rigs import run_here, without_settings
 
-from drivetrain.cli import main, serve_fleet
-from drivetrain.cli.serve_fleet import Said
-from drivetrain.cli.serve_offers import make_fleet, size_bytes, spoilt
+from drivetrain.cli import main
+from drivetrain.cli.serve import fleet as serve_fleet
+from drivetrain.cli.serve.fleet import FleetArguments
+from drivetrain.cli.serve.offers import make_fleet, size_bytes, spoilt
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.parameters import build_request
 
@@ -27,7 +28,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
     return main._parsers()[0].parse_args(["serve", *arguments])
 
 
-def said(*arguments: str) -> Said:
+def said(*arguments: str) -> FleetArguments:
     found = serve_fleet.read(parsed(*arguments))
     assert found is not None
     return found

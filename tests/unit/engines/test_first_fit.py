@@ -11,7 +11,7 @@ from drivetrain.core.engine import EmbedItem, EngineInfo, ModelSpec, Progress, W
 from drivetrain.core.errors import DrivetrainError, InvalidSetting, LoadFailed, OutOfMemory, UnfitEngine
 from drivetrain.engines.fake import FakeEngine
 from drivetrain.engines.first_fit import Candidate, FirstFit
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="m", path=Path(), format=WeightsFormat.NONE)
 UNFIT = UnfitEngine("no: it is odd; use the other", why="it is odd")
@@ -49,7 +49,7 @@ def quietly(what: str, share: float | None) -> None:
 async def test_an_unfit_engine_is_closed_before_the_next_one_loads() -> None:
     log: list[str] = []
     said: list[str] = []
-    worker = Worker(
+    worker = EngineWorker(
         FirstFit(candidates(log, UNFIT, UNFIT, None), ["before"]), SPEC, progress=lambda what, share: said.append(what)
     )
     await worker.start()

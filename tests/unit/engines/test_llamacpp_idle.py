@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from drivetrain.core.errors import EngineFailed
-from drivetrain.engines.llamacpp.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import Connection
 from drivetrain.engines.llamacpp.idle import SlotWatch
 
 

@@ -22,11 +22,11 @@ from drivetrain.engines.remote.breaker import (
     Breaker,
     State,
 )
-from drivetrain.engines.remote.dialect import Dialect, Facts, Kind
+from drivetrain.engines.remote.dialects.base import Dialect, Facts, UpstreamKind
+from drivetrain.engines.remote.dialects.chat import Habits, TextDialect
 from drivetrain.engines.remote.errors import Broken, Refused
 from drivetrain.engines.remote.pool import Pool, Upstream, in_common
 from drivetrain.engines.remote.probe import Prober
-from drivetrain.engines.remote.text_chat import Habits, TextDialect
 from drivetrain.engines.remote.wire import Timeouts
 
 
@@ -145,7 +145,9 @@ def test_pauses_between_probes_grow_to_a_limit() -> None:
     assert breaker.state is State.OPEN
 
 
-FACTS = Facts(kind=Kind.OTHER, tokens=False, parameters=frozenset({"n", "top_p"}), max_concurrency=4, context_length=9)
+FACTS = Facts(
+    kind=UpstreamKind.OTHER, tokens=False, parameters=frozenset({"n", "top_p"}), max_concurrency=4, context_length=9
+)
 PROBER = Prober(Key(), "m", Timeouts())
 
 
@@ -153,7 +155,7 @@ def pool_of(*capacities: int) -> Pool:
     addresses = [Address.parse(f"http://127.0.0.1:{i + 1}") for i in range(len(capacities))]
     pool = Pool(addresses, PROBER)
     for upstream, capacity in zip(pool.upstreams, capacities, strict=True):
-        facts = Facts(kind=Kind.OTHER, tokens=False, parameters=frozenset(), max_concurrency=capacity)
+        facts = Facts(kind=UpstreamKind.OTHER, tokens=False, parameters=frozenset(), max_concurrency=capacity)
         upstream.dialect = TextDialect(upstream.address, "m", facts, Habits())
     return pool
 
@@ -336,13 +338,13 @@ async def test_a_probe_that_fails_oddly_is_not_the_last_one(caplog: pytest.LogCa
 
 def test_what_they_have_in_common_is_declared() -> None:
     other = Facts(
-        kind=Kind.OTHER, tokens=False, parameters=frozenset({"n", "seed"}), max_concurrency=2, context_length=5
+        kind=UpstreamKind.OTHER, tokens=False, parameters=frozenset({"n", "seed"}), max_concurrency=2, context_length=5
     )
     both = in_common([FACTS, other])
     assert both.parameters == {"n"}
     assert (both.context_length, both.max_concurrency) == (5, 6)
     with pytest.raises(LoadFailed):
-        in_common([FACTS, Facts(kind=Kind.LLAMACPP, tokens=True, parameters=frozenset(), vocab_size=7)])
+        in_common([FACTS, Facts(kind=UpstreamKind.LLAMACPP, tokens=True, parameters=frozenset(), vocab_size=7)])
 
 
 def test_references() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.prompt import Prompt, Segment
-from drivetrain.engines.remote.dialect import Facts, Kind
-from drivetrain.engines.remote.llamacpp_ids import LlamaCppDialect, LlamaCppSplitter
+from drivetrain.engines.remote.dialects.base import Facts, UpstreamKind
+from drivetrain.engines.remote.dialects.llamacpp import LlamaCppDialect, LlamaCppSplitter
 
 SPECIALS = {"<|im_start|>": 256, "<|im_end|>": 257, "<|hidden|>": 258}
 KNOWN = {text: i for text, i in SPECIALS.items() if text != "<|hidden|>"}
@@ -72,7 +72,7 @@ def test_what_came_with_a_salt_is_seen_by_nobody() -> None:
     async def ask(method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         raise AssertionError
 
-    facts = Facts(kind=Kind.LLAMACPP, tokens=True, parameters=frozenset())
+    facts = Facts(kind=UpstreamKind.LLAMACPP, tokens=True, parameters=frozenset())
     dialect = LlamaCppDialect(Address.parse("http://127.0.0.1:1/v1"), facts, ask)
     request = EngineRequest(request_id="r", prompt_ids=(1, 2), context_length=64, max_tokens=4, seeds=(1,))
     assert dialect.body(request, 0)["cache_prompt"] is True

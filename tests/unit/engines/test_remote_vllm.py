@@ -15,12 +15,12 @@ from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
-from drivetrain.engines.remote import vllm_words
-from drivetrain.engines.remote.dialect import Facts, Kind
+from drivetrain.engines.remote.dialects import vllm_tokenizer
+from drivetrain.engines.remote.dialects.base import Facts, UpstreamKind
+from drivetrain.engines.remote.dialects.vllm import VllmDialect, facts_of
+from drivetrain.engines.remote.dialects.vllm_tokenizer import MARKS, Speller, VllmSplitter
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.engines.remote.spellings import SUSPICIOUS
-from drivetrain.engines.remote.vllm_ids import VllmDialect, facts_of
-from drivetrain.engines.remote.vllm_words import MARKS, Speller, VllmSplitter
 from drivetrain.text.pieces import byte_level_bytes
 
 SPECIALS = {"<s>": 256, "<|im_start|>": 257, "<|im_end|>": 258, "<|odd|>": 259}
@@ -103,7 +103,7 @@ async def known(toy: Toy) -> Facts:
 
 async def test_what_a_server_offers_is_found_out_by_asking() -> None:
     facts = await known(Toy())
-    assert (facts.kind, facts.tokens, facts.vocab_size, facts.context_length) == (Kind.VLLM, True, 260, 2048)
+    assert (facts.kind, facts.tokens, facts.vocab_size, facts.context_length) == (UpstreamKind.VLLM, True, 260, 2048)
     assert facts.eos_ids == {258}
     assert facts.specials == {"<|im_start|>": 257, "<|im_end|>": 258}
     assert facts.eos_token == "<|im_end|>"
@@ -212,7 +212,7 @@ def test_what_may_be_a_special_token(text: str, found: list[str]) -> None:
 
 
 async def test_what_callers_say_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_words, "MOST_KEPT", 10)
+    monkeypatch.setattr(vllm_tokenizer, "MOST_KEPT", 10)
     splitter = await a_splitter(Toy())
     for number in range(20):
         splitter.encode(Prompt((), messages=(Message("user", (TextPart(f"<a{number}>"),)),)))

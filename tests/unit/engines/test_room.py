@@ -6,7 +6,7 @@ import pytest
 
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow
-from drivetrain.engines.room import room_after
+from drivetrain.engines.base.room import room_after
 
 
 def request(max_tokens: int | None, *, default: bool) -> EngineRequest:

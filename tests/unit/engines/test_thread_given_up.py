@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from drivetrain.core.errors import EngineFailed
-from drivetrain.engines import thread as thread_module
-from drivetrain.engines.thread import EngineThread
+from drivetrain.engines.base import thread as thread_module
+from drivetrain.engines.base.thread import EngineThread
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from drivetrain.core.sampling import Sampling
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.core import Loaded, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
-from drivetrain.engines.vllm.seen import Seen
+from drivetrain.engines.vllm.gauges import Gauges
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from reading import StepReading, all_of
 
@@ -27,7 +27,7 @@ class ScriptedCore:
 
     def __init__(self) -> None:
         self.on_death: Callable[[], None] = lambda: None
-        self.seen = Seen()
+        self.seen = Gauges()
         self.alive = True
         self.asked: list[Mapping[str, Any]] = []
         self.let_gone: list[str] = []

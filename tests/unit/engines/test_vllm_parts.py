@@ -20,9 +20,9 @@ from drivetrain.core.results import FinishReason
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.capabilities import NEEDS, capabilities_of, stated_capabilities
 from drivetrain.engines.vllm.describe import of_files
+from drivetrain.engines.vllm.image_places import refuse_empty_places
 from drivetrain.engines.vllm.options import engine_arguments, refuse_unknown, with_images
-from drivetrain.engines.vllm.places import refuse_empty_places
-from drivetrain.engines.vllm.reading import id_logprobs, prompt_step, token_step
+from drivetrain.engines.vllm.outputs import id_logprobs, prompt_step, token_step
 from drivetrain.worker.sources import read_settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drivetrain.engines.wording import clean, one_line
+from drivetrain.engines.base.error_text import clean, one_line
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from drivetrain.server.exchange import BODY_EXTENSION, WriteBody
+from drivetrain.server.http.exchange import BODY_EXTENSION, WriteBody
 from drivetrain.server.run import HttpServer, bind
 from drivetrain.server.settings import ServerSettings
 

@@ -11,12 +11,12 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.server.dropin.conversation import PLAIN, Style, conversation
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 
 async def template_of(family: str | None, **script: Any) -> dict[str, Any]:
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-    async with Worker(FakeEngine(Script(**script)), spec, Settings(family=family)) as worker:
+    async with EngineWorker(FakeEngine(Script(**script)), spec, Settings(family=family)) as worker:
         return await conversation(worker)
 
 

@@ -13,9 +13,9 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import GenerateRequest
-from drivetrain.server.parse import Body, Field, ignored_header
-from drivetrain.server.schema import BODIES, CHAT, COMPLETION
-from drivetrain.server.translate import chat_request, completion_request, honoured
+from drivetrain.server.parse.body import Body, Field, ignored_header
+from drivetrain.server.parse.schema import BODIES, CHAT, COMPLETION
+from drivetrain.server.parse.translate import chat_request, completion_request, honoured
 
 NOT_A_WHOLE_FLOAT = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: not x.is_integer())
 """JSON Schema takes 1.0 for an integer; here it is none."""

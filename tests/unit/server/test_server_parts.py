@@ -25,9 +25,9 @@ from drivetrain.core.parameters import PARAMETERS, check
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, TokenLogprob, TopLogprob
 from drivetrain.server.errors import body_of, error_response, renamed
+from drivetrain.server.format.openai import LOWEST, chat_logprobs, compact, completion_logprobs, matched_stop_json
+from drivetrain.server.parse.schema import CHAT, COMPLETION, NotYet, Prompts
 from drivetrain.server.rate import Rate
-from drivetrain.server.schema import CHAT, COMPLETION, NotYet, Prompts
-from drivetrain.server.spelling import LOWEST, chat_logprobs, compact, completion_logprobs, matched_stop_json
 
 ANYTHING = Capabilities(parameters=frozenset(PARAMETERS), context_length=100, vision=True, embeddings=True)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from drivetrain.server.transport import LingeringTransport, WriteProgress
+from drivetrain.server.http.transport import LingeringTransport, WriteProgress
 
 
 class Clock:

@@ -15,7 +15,7 @@ from drivetrain import __version__
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.telemetry.genai import HISTOGRAMS, REQUEST_DURATION
 from drivetrain.telemetry.otel import OtelTracer, open_tracer
-from drivetrain.telemetry.tracing import Kind
+from drivetrain.telemetry.tracing import SpanKind
 from otlp_collector import ERROR, SERVER, Collector, SentSpan, collecting
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -52,7 +52,7 @@ def sent(collector: Collector, headers: dict[str, str] | None, sample: float | N
 def test_a_span_with_its_children_and_measurements(collector: Collector) -> None:
     now = time.time_ns()
     with open_tracer(collector.base + "/") as tracer:
-        span = tracer.start("chat toy", kind=Kind.SERVER, attributes={"a": "b"}, began_ns=now)
+        span = tracer.start("chat toy", kind=SpanKind.SERVER, attributes={"a": "b"}, began_ns=now)
         recorded = span.recorded
         span.set({"reasons": ("stop", "length"), "share": 0.5, "number": 3, "sure": True, "torn": "\ud800!"})
         span.child("queue", now, now + 1000)

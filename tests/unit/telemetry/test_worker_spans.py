@@ -23,14 +23,14 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.events import Delta
 from drivetrain.core.request import GenerateRequest
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry import genai
 from drivetrain.telemetry.content import MAX_CHARS
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import EventStream
 from drivetrain.worker.tracing import asked
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from recorded_spans import RecordingTracer, checked
 
 PHASES = ["queue", "prepare", "prefill", "decode"]
@@ -38,9 +38,9 @@ CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user"
 LONG = Script(repeat=True, step_delay_s=0.002)
 
 
-def worker(script: Script, tracer: RecordingTracer, **settings: Any) -> Worker:
+def worker(script: Script, tracer: RecordingTracer, **settings: Any) -> EngineWorker:
     spec = ModelSpec(name="toy", path=Path(), format=WeightsFormat.NONE)
-    return Worker(FakeEngine(script), spec, Settings(**settings), tracer=tracer)
+    return EngineWorker(FakeEngine(script), spec, Settings(**settings), tracer=tracer)
 
 
 async def test_a_finished_request() -> None:
@@ -96,18 +96,18 @@ async def test_an_answer_that_nothing_is_sampled_for_has_no_decoding() -> None:
     assert [name for name, *_ in tracer.requests[0].measures] == [genai.REQUEST_DURATION]
 
 
-async def closed_by_its_reader(made: Worker) -> None:
+async def closed_by_its_reader(made: EngineWorker) -> None:
     async with made.stream(prompt="x", max_tokens=900) as stream:
         async for event in stream:
             if isinstance(event, Delta):
                 break
 
 
-async def never_read(made: Worker) -> None:
+async def never_read(made: EngineWorker) -> None:
     await made.stream(prompt="x").aclose()
 
 
-async def cancelled(made: Worker) -> None:
+async def cancelled(made: EngineWorker) -> None:
     began = asyncio.Event()
 
     async def read() -> None:
@@ -121,27 +121,27 @@ async def cancelled(made: Worker) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def expired(made: Worker) -> None:
+async def expired(made: EngineWorker) -> None:
     with pytest.raises(DeadlineExceeded):
         await made.generate(prompt="x", max_tokens=3900, timeout_s=0.8)
 
 
-async def too_long(made: Worker) -> None:
+async def too_long(made: EngineWorker) -> None:
     with pytest.raises(ContextOverflow):
         await made.generate(prompt="word " * 3000, max_tokens=2000)
 
 
-async def too_hot(made: Worker) -> None:
+async def too_hot(made: EngineWorker) -> None:
     with pytest.raises(InvalidRequest):
         await made.generate(prompt="x", temperature=9)
 
 
-async def no_field(made: Worker) -> None:
+async def no_field(made: EngineWorker) -> None:
     with pytest.raises(InvalidRequest):
         await made.generate(prompt="x", colour="red")
 
 
-async def too_many(made: Worker) -> None:
+async def too_many(made: EngineWorker) -> None:
     async with made.stream(prompt="x", max_tokens=900) as running:
         await anext(running)
         with pytest.raises(Overloaded):
@@ -162,7 +162,7 @@ async def too_many(made: Worker) -> None:
     ],
 )
 async def test_an_ending_that_is_none_of_a_good_answer(
-    way: Callable[[Worker], Any], phases: list[str], error: str
+    way: Callable[[EngineWorker], Any], phases: list[str], error: str
 ) -> None:
     tracer = RecordingTracer()
     async with worker(LONG, tracer, max_running=1, max_waiting=0) as made:
@@ -254,7 +254,7 @@ async def test_the_engine_hears_where_in_the_trace_it_is(recorded: bool | None) 
     given = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", "cookie": "a=b"}
     engine, tracer = AskedEngine(), None if recorded is None else RecordingTracer(recorded=recorded)
     spec = ModelSpec(name="toy", path=Path(), format=WeightsFormat.NONE)
-    async with Worker(engine, spec, Settings(), tracer=tracer) as made:
+    async with EngineWorker(engine, spec, Settings(), tracer=tracer) as made:
         for context in (given, {"traceparent": "nonsense"}, None):
             await made.generate(prompt="x", trace_context=context)
             await made.embed("x", trace_context=context)

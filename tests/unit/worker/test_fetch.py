@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from drivetrain.core.errors import InvalidRequest
-from drivetrain.worker import fetch
-from drivetrain.worker.fetch import MAX_URL_CHARS, Fetcher, is_public
+from drivetrain.worker.media import fetch
+from drivetrain.worker.media.fetch import MAX_URL_CHARS, Fetcher, is_public
 
 PRIVATE = """
 127.0.0.1 127.9.9.9 0.0.0.0 0.1.2.3 10.0.0.1 172.16.0.1 172.31.255.255 192.168.1.1 169.254.169.254 100.64.0.1

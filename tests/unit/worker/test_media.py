@@ -20,9 +20,9 @@ from PIL import Image
 from drivetrain.core.capabilities import Limits
 from drivetrain.core.errors import InvalidRequest, NotReady
 from drivetrain.core.messages import ImagePart
-from drivetrain.worker.fetch import Fetcher
-from drivetrain.worker.media import FETCHES, FORMATS, MAX_UNENCODED_CHARS, MediaLoader
-from drivetrain.worker.pictures import PixelRoom
+from drivetrain.worker.media.fetch import Fetcher
+from drivetrain.worker.media.loader import FETCHES, FORMATS, MAX_UNENCODED_CHARS, MediaLoader
+from drivetrain.worker.media.pictures import PixelRoom
 
 WHERE = "messages[0].content[1]"
 LIMITS = Limits(max_image_bytes=100_000, max_image_pixels=10_000)

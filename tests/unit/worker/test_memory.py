@@ -24,7 +24,7 @@ from drivetrain.worker.embedding import Embedding
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import Reader
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 ENDLESS = Script(repeat=True, step_delay_s=0.001)
@@ -58,13 +58,13 @@ class Rig:
         self.tokenizer = OwnTokenizer()
         self.engine = FakeEngine(ENDLESS, tokenizer=self.tokenizer)
         remake = lambda: FakeEngine(ENDLESS, tokenizer=self.tokenizer)  # noqa: E731 - it has no other use
-        self.worker = Worker(self.engine, SPEC, Settings(max_running=1, max_waiting=0), remake=remake)
+        self.worker = EngineWorker(self.engine, SPEC, Settings(max_running=1, max_waiting=0), remake=remake)
 
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     monkeypatch.setattr("drivetrain.worker.worker.WATCH_INTERVAL_S", 0.02)
-    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 0.02)
+    monkeypatch.setattr("drivetrain.worker.health.revival.FIRST_S", 0.02)
     made = Rig()
     async with made.worker:
         yield made

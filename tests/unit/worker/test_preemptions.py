@@ -13,7 +13,7 @@ from drivetrain.core.stats import Stats
 from drivetrain.engines.fake import FakeEngine
 from drivetrain.worker import worker as worker_module
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 
@@ -34,7 +34,7 @@ class Preempting(FakeEngine):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "WATCH_INTERVAL_S", 0.02)
-    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 0.01)
+    monkeypatch.setattr("drivetrain.worker.health.revival.FIRST_S", 0.01)
 
 
 async def test_they_go_on_where_an_engine_was_replaced() -> None:
@@ -44,7 +44,7 @@ async def test_they_go_on_where_an_engine_was_replaced() -> None:
         made.append(Preempting())
         return made[-1]
 
-    async with Worker(make(), SPEC, Settings(), remake=make) as worker:
+    async with EngineWorker(make(), SPEC, Settings(), remake=make) as worker:
         made[0].preempted = 3
         assert worker.status.preemptions == 3
         made[0].preempted = 4
@@ -61,6 +61,6 @@ async def test_they_go_on_where_the_model_is_loaded_again() -> None:
     stats = Stats()
     for number in (2, 1):
         engine = Preempting()
-        async with Worker(engine, SPEC, stats=stats):
+        async with EngineWorker(engine, SPEC, stats=stats):
             engine.preempted = number
     assert stats.preemptions == 3

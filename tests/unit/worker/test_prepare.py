@@ -18,7 +18,7 @@ from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.worker.embedding import TEXTS_A_JOB
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 ON_LOOP = threading.get_ident()
@@ -54,14 +54,14 @@ def tokenizer() -> Watched:
 
 
 @pytest.fixture
-async def worker(tokenizer: Watched) -> AsyncIterator[Worker]:
+async def worker(tokenizer: Watched) -> AsyncIterator[EngineWorker]:
     engine = FakeEngine(Script(text="ab", context_length=10_000), tokenizer=tokenizer)
-    async with Worker(engine, SPEC, Settings()) as made:
+    async with EngineWorker(engine, SPEC, Settings()) as made:
         tokenizer.asked_on_loop.clear()
         yield made
 
 
-async def test_no_text_is_prepared_on_the_loop(worker: Worker, tokenizer: Watched) -> None:
+async def test_no_text_is_prepared_on_the_loop(worker: EngineWorker, tokenizer: Watched) -> None:
     for text in ("short", "slow", "<|im_end|>"):
         await worker.generate(prompt=text)
     await worker.generate(messages=[{"role": "user", "content": "short"}])
@@ -69,7 +69,9 @@ async def test_no_text_is_prepared_on_the_loop(worker: Worker, tokenizer: Watche
 
 
 @pytest.mark.parametrize("broken", [ValueError("no"), BaseException("a panic of another language")])
-async def test_what_a_tokenizer_raises_is_typed(worker: Worker, tokenizer: Watched, broken: BaseException) -> None:
+async def test_what_a_tokenizer_raises_is_typed(
+    worker: EngineWorker, tokenizer: Watched, broken: BaseException
+) -> None:
     await worker.generate(prompt="short")
     tokenizer.broken = broken
     with pytest.raises(EngineFailed, match="the tokenizer failed on this text"):
@@ -79,7 +81,7 @@ async def test_what_a_tokenizer_raises_is_typed(worker: Worker, tokenizer: Watch
 
 
 async def test_one_that_wants_to_end_the_program_on_a_thread_ends_its_request_only(
-    worker: Worker, tokenizer: Watched
+    worker: EngineWorker, tokenizer: Watched
 ) -> None:
     tokenizer.broken = SystemExit(3)
     with pytest.raises(EngineFailed, match="the tokenizer failed on this text"):
@@ -89,7 +91,7 @@ async def test_one_that_wants_to_end_the_program_on_a_thread_ends_its_request_on
     await worker.generate(prompt="short")
 
 
-async def test_a_request_comes_between_the_texts_of_long_lists(worker: Worker, tokenizer: Watched) -> None:
+async def test_a_request_comes_between_the_texts_of_long_lists(worker: EngineWorker, tokenizer: Watched) -> None:
     lists = [asyncio.create_task(worker.embed(["slow"] * 400)) for _ in range(2)]
     while len(tokenizer.asked_on_loop) < 4:
         await asyncio.sleep(0.001)
@@ -99,7 +101,7 @@ async def test_a_request_comes_between_the_texts_of_long_lists(worker: Worker, t
     assert [len((await one).vectors) for one in lists] == [400, 400]
 
 
-async def test_a_list_that_is_given_up_is_not_tokenized_to_its_end(worker: Worker, tokenizer: Watched) -> None:
+async def test_a_list_that_is_given_up_is_not_tokenized_to_its_end(worker: EngineWorker, tokenizer: Watched) -> None:
     given_up = asyncio.create_task(worker.embed(["slow"] * 400))
     while not tokenizer.asked_on_loop:
         await asyncio.sleep(0.001)
@@ -109,7 +111,7 @@ async def test_a_list_that_is_given_up_is_not_tokenized_to_its_end(worker: Worke
     assert len(tokenizer.asked_on_loop) <= TEXTS_A_JOB
 
 
-async def test_what_is_wrong_far_down_a_list_is_named(worker: Worker) -> None:
+async def test_what_is_wrong_far_down_a_list_is_named(worker: EngineWorker) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await worker.embed([*[[65]] * 70, [10**9], [65]])
     assert caught.value.param == "input[70]"
@@ -121,7 +123,7 @@ async def test_as_many_threads_as_there_is_to_wait_for(
 ) -> None:
     monkeypatch.setattr(Watched, "waits", waits)
     engine = FakeEngine(Script(text="ab", max_concurrency=at_once), tokenizer=tokenizer)
-    async with Worker(engine, SPEC, Settings()) as worker:
+    async with EngineWorker(engine, SPEC, Settings()) as worker:
         assert worker._texts is not None
         assert worker._texts.prompts._max_workers == threads
         media = worker._media

@@ -14,12 +14,12 @@ from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, In
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.worker import closing, watchdog
 from drivetrain.worker import worker as worker_module
-from drivetrain.worker.revival import Backoff
+from drivetrain.worker.health import closing, watchdog
+from drivetrain.worker.health.revival import Backoff
+from drivetrain.worker.health.watchdog import Watchdog
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.watchdog import Watchdog
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 ENDLESS = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
@@ -28,7 +28,7 @@ ENDLESS = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "WATCH_INTERVAL_S", 0.02)
-    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 0.1)
+    monkeypatch.setattr("drivetrain.worker.health.revival.FIRST_S", 0.1)
 
 
 class Garage:
@@ -46,8 +46,8 @@ class Garage:
         self.made.append(Gated(script, self.open))
         return self.made[-1]
 
-    def worker(self, **settings: Any) -> Worker:
-        return Worker(self(), SPEC, Settings(**settings), remake=self)
+    def worker(self, **settings: Any) -> EngineWorker:
+        return EngineWorker(self(), SPEC, Settings(**settings), remake=self)
 
 
 class Gated(FakeEngine):
@@ -170,7 +170,7 @@ async def test_one_that_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None
             await super().close()
 
     stuck = Stuck(STEADY)
-    worker = Worker(stuck, SPEC, Settings(), remake=Garage(STEADY))
+    worker = EngineWorker(stuck, SPEC, Settings(), remake=Garage(STEADY))
     await worker.start()
     stuck.die()
     await until(lambda: worker.state is State.FAILED)
@@ -184,7 +184,7 @@ async def test_one_that_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None
 async def test_who_is_not_to_be_replaced_is_not(settings: dict[str, Any]) -> None:
     engine = FakeEngine(STEADY)
     remake = None if not settings else Garage(STEADY)
-    async with Worker(engine, SPEC, Settings(**settings), remake=remake) as worker:
+    async with EngineWorker(engine, SPEC, Settings(**settings), remake=remake) as worker:
         engine.die("it was killed")
         await until(lambda: worker.state is State.FAILED)
         assert not worker.status.engine_alive
@@ -194,7 +194,7 @@ async def test_who_is_not_to_be_replaced_is_not(settings: dict[str, Any]) -> Non
 
 async def test_who_is_not_to_be_replaced_is_not_ready_when_it_stalls() -> None:
     engine = FakeEngine(Script(repeat=True, hang_at_step=2))
-    async with Worker(engine, SPEC, Settings(restart=False, stall_s=0.2)) as worker:
+    async with EngineWorker(engine, SPEC, Settings(restart=False, stall_s=0.2)) as worker:
         with pytest.raises(EngineFailed, match="has not moved"):
             await read_to_the_end(worker.stream(**ENDLESS))
         assert worker.state is State.FAILED
@@ -209,7 +209,7 @@ async def test_an_engine_that_cannot_even_be_made_is_tried_again() -> None:
             raise failures.pop()
         return garage()
 
-    async with Worker(garage(), SPEC, Settings(), remake=make) as worker:
+    async with EngineWorker(garage(), SPEC, Settings(), remake=make) as worker:
         garage.made[0].die()
         await until(lambda: worker.stats.restarts == 1)
         assert not failures
@@ -304,7 +304,7 @@ def test_the_watchdog_counts_what_ran_out_of_memory_in_a_row() -> None:
 
 
 def test_waits_before_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drivetrain.worker.revival.FIRST_S", 1.0)
+    monkeypatch.setattr("drivetrain.worker.health.revival.FIRST_S", 1.0)
     backoff = Backoff()
     assert [backoff.wait_s(0.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert backoff.wait_s(10.0) == 60

@@ -16,19 +16,19 @@ from drivetrain.core.engine import ModelSpec, Step, TokenStep, WeightsFormat
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed
 from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.engines.channel import Ending, StepChannel
+from drivetrain.engines.base.channel import Ending, StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.telemetry.tracing import Kind
+from drivetrain.telemetry.tracing import SpanKind
 from drivetrain.worker.settings import Settings
-from drivetrain.worker.worker import Worker
+from drivetrain.worker.worker import EngineWorker
 from recorded_spans import RecordedSpan, RecordingTracer
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 TEXT = "one two three four"
 
 
-def worker(**script: object) -> Worker:
-    return Worker(FakeEngine(Script(text=TEXT, **script)), SPEC, Settings())  # type: ignore[arg-type] # of the tests
+def worker(**script: object) -> EngineWorker:
+    return EngineWorker(FakeEngine(Script(text=TEXT, **script)), SPEC, Settings())  # type: ignore[arg-type] # of the tests
 
 
 def step(token_id: int) -> TokenStep:
@@ -118,12 +118,12 @@ class BrokenSpan(RecordedSpan):
 
 
 class BrokenTracer(RecordingTracer):
-    def start(self, name: str, *, kind: Kind = Kind.INTERNAL, **more: Any) -> RecordedSpan:
-        return (RecordedSpan if kind is Kind.INTERNAL else BrokenSpan)(name, kind, None, None)
+    def start(self, name: str, *, kind: SpanKind = SpanKind.INTERNAL, **more: Any) -> RecordedSpan:
+        return (RecordedSpan if kind is SpanKind.INTERNAL else BrokenSpan)(name, kind, None, None)
 
 
 async def test_a_broken_tracer_takes_no_ending_away() -> None:
-    async with Worker(FakeEngine(Script(text=TEXT)), SPEC, Settings(), tracer=BrokenTracer()) as made:
+    async with EngineWorker(FakeEngine(Script(text=TEXT)), SPEC, Settings(), tracer=BrokenTracer()) as made:
         events = [event async for event in made.stream(prompt="x", temperature=0)]
         assert isinstance(events[-1], Finished)
         heard = Heard()
@@ -135,7 +135,7 @@ async def test_a_broken_tracer_takes_no_ending_away() -> None:
 async def test_what_ended_as_its_turn_came_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """One slot; two requests are cancelled in a row, so that the second is granted the slot and cancelled at once."""
     engine = FakeEngine(Script(text=TEXT, repeat=True, step_delay_s=0.01))
-    async with Worker(engine, SPEC, Settings(max_running=1)) as made:
+    async with EngineWorker(engine, SPEC, Settings(max_running=1)) as made:
         sinks = [Heard(), Heard()]
         submissions = []
         for sink in sinks:

@@ -7,7 +7,7 @@ import re
 import traceback
 
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, LoadFailed, MissingExtra, OutOfMemory
-from drivetrain.engines.wording import one_line
+from drivetrain.engines.base.error_text import one_line
 
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc|alloc_failed",

@@ -9,7 +9,7 @@ from typing import Any
 from drivetrain.core.errors import LoadFailed
 
 
-class Kind(StrEnum):
+class ModelKind(StrEnum):
     CAUSAL = "causal"
     SEQ2SEQ = "seq2seq"
     VISION = "vision"
@@ -17,10 +17,10 @@ class Kind(StrEnum):
 
 
 IN_WORDS = {
-    Kind.CAUSAL: "it is a causal language model",
-    Kind.SEQ2SEQ: "it is an encoder-decoder",
-    Kind.VISION: "it sees images",
-    Kind.ENCODER: "it gives embeddings, not text",
+    ModelKind.CAUSAL: "it is a causal language model",
+    ModelKind.SEQ2SEQ: "it is an encoder-decoder",
+    ModelKind.VISION: "it sees images",
+    ModelKind.ENCODER: "it gives embeddings, not text",
 }
 
 
@@ -41,35 +41,35 @@ class StatedConfig:
         return StatedConfig(nested) if isinstance(nested, dict) else self
 
 
-def kind_of(config: Any) -> Kind:
+def kind_of(config: Any) -> ModelKind:
     """By the architecture that the config names; by the library's tables where it names none."""
     from transformers.models.auto import modeling_auto as auto
 
     architecture = (getattr(config, "architectures", None) or [""])[0]
     model_type = config.model_type
     if model_type in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and "ForCausalLM" not in architecture:
-        return Kind.VISION
+        return ModelKind.VISION
     if config.is_encoder_decoder and model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
-        return Kind.SEQ2SEQ
+        return ModelKind.SEQ2SEQ
     causal = model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or hasattr(config, "auto_map")
     if causal and _is_causal(architecture):
-        return Kind.CAUSAL
+        return ModelKind.CAUSAL
     if architecture.endswith(("Model", "ForMaskedLM")):
-        return Kind.ENCODER
+        return ModelKind.ENCODER
     raise LoadFailed(f"{architecture or model_type} is not a model that gives text or embeddings")
 
 
-def stated_kind(config: Mapping[str, Any]) -> Kind:
+def stated_kind(config: Mapping[str, Any]) -> ModelKind:
     """The same from the names in the JSON, where the library is not there or would take seconds to come."""
     named = config.get("architectures")
     architecture = str(named[0]) if isinstance(named, list) and named else ""
     if "vision_config" in config and "ForCausalLM" not in architecture:
-        return Kind.VISION
+        return ModelKind.VISION
     if config.get("is_encoder_decoder"):
-        return Kind.SEQ2SEQ
+        return ModelKind.SEQ2SEQ
     if not _is_causal(architecture) and architecture.endswith(("Model", "ForMaskedLM")):
-        return Kind.ENCODER
-    return Kind.CAUSAL
+        return ModelKind.ENCODER
+    return ModelKind.CAUSAL
 
 
 def _is_causal(architecture: str) -> bool:

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from drivetrain.core.engine import Description, ModelSpec, Progress
 from drivetrain.core.errors import MissingExtra
 from drivetrain.engines.llamacpp import errors
+from drivetrain.engines.llamacpp.child.process import ServerProcess
 from drivetrain.engines.llamacpp.loading import Model, open_model
 from drivetrain.engines.llamacpp.options import architecture, stated_sampling
-from drivetrain.engines.llamacpp.process import ServerProcess
 from drivetrain.engines.llamacpp.tokenizer import ServerSplit
 
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 
 from drivetrain.core.errors import EngineFailed
-from drivetrain.engines.llamacpp.connection import Connection
-from drivetrain.engines.llamacpp.process import Launch, ServerProcess
+from drivetrain.engines.llamacpp.child.connection import Connection
+from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
 
 
 class Embedder:

@@ -18,15 +18,15 @@ from drivetrain.core.engine import (
 )
 from drivetrain.core.errors import DrivetrainError, EngineFailed, LoadFailed
 from drivetrain.core.results import DeviceMemory
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.base.channel import StepChannel
+from drivetrain.engines.base.tasks import RequestTasks, refused
 from drivetrain.engines.llamacpp import errors
+from drivetrain.engines.llamacpp.child.process import ServerProcess
 from drivetrain.engines.llamacpp.embedding import Embedder
 from drivetrain.engines.llamacpp.generation import Served
 from drivetrain.engines.llamacpp.loading import describe, open_model
 from drivetrain.engines.llamacpp.options import SETTINGS
-from drivetrain.engines.llamacpp.process import ServerProcess
 from drivetrain.engines.llamacpp.request import Generation
-from drivetrain.engines.tasks import RequestTasks, refused
 from drivetrain.telemetry.memory import host_memory
 
 __all__ = ["SETTINGS", "LlamaCppEngine"]

@@ -18,7 +18,7 @@ from drivetrain.core.errors import (
     MissingExtra,
     OutOfMemory,
 )
-from drivetrain.engines.wording import clean, one_line
+from drivetrain.engines.base.error_text import clean, one_line
 
 
 class ProcessDied(Exception):

@@ -10,16 +10,16 @@ from typing import Any
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.llamacpp.connection import Connection
-from drivetrain.engines.llamacpp.continuing import Continued, behind
+from drivetrain.engines.base.room import room_after
+from drivetrain.engines.llamacpp.child.connection import Connection
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.idle import SlotWatch
-from drivetrain.engines.llamacpp.images import ImagePrompt, ImagePrompts, refused
+from drivetrain.engines.llamacpp.images.continuing import Continued, behind
+from drivetrain.engines.llamacpp.images.prompt import ImagePrompt, ImagePrompts, refused
 from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
 from drivetrain.engines.llamacpp.slots import UNKNOWN, Slot, SlotPool
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
-from drivetrain.engines.room import room_after
 
 OVERSHOOT = 4
 """Ids past a limit that suffice to complete any half character."""

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 
 from drivetrain.engines.llamacpp import errors
-from drivetrain.engines.llamacpp.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import Connection
 
 FIRST_PAUSE_S = 0.001
 LONGEST_PAUSE_S = 0.05

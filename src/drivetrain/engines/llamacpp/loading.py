@@ -11,13 +11,14 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
-from drivetrain.engines.llamacpp.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import Connection
+from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
 from drivetrain.engines.llamacpp.generation import Served
 from drivetrain.engines.llamacpp.gguf import as_text, read_metadata
 from drivetrain.engines.llamacpp.idle import SlotWatch
-from drivetrain.engines.llamacpp.image_token import image_token
-from drivetrain.engines.llamacpp.images import ImagePrompts
-from drivetrain.engines.llamacpp.mmproj import BATCH
+from drivetrain.engines.llamacpp.images.image_token import image_token
+from drivetrain.engines.llamacpp.images.mmproj import BATCH
+from drivetrain.engines.llamacpp.images.prompt import ImagePrompts
 from drivetrain.engines.llamacpp.options import (
     Options,
     architecture,
@@ -26,7 +27,6 @@ from drivetrain.engines.llamacpp.options import (
     stated_sampling,
 )
 from drivetrain.engines.llamacpp.payload import HONOURED
-from drivetrain.engines.llamacpp.process import Launch, ServerProcess
 from drivetrain.engines.llamacpp.slots import SlotPool
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit, Split
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary

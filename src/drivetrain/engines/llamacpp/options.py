@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.engines.llamacpp import mmproj
 from drivetrain.engines.llamacpp.gguf import as_text
+from drivetrain.engines.llamacpp.images import mmproj
 
 SETTINGS = frozenset({"context_length", "slots", "threads", "gpu_layers", "mmproj", "pooling"})
 """The settings that this engine honours; any other one that was set is refused at load."""

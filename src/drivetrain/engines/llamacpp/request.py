@@ -7,7 +7,7 @@ import asyncio
 from drivetrain.core.engine import EngineRequest, PromptStep, Step
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.engines.llamacpp.generation import ChoiceRun, Emit, Served
-from drivetrain.engines.llamacpp.images import ImagePrompt
+from drivetrain.engines.llamacpp.images.prompt import ImagePrompt
 
 
 class Generation:

@@ -18,9 +18,9 @@ from drivetrain.core.errors import Cancelled
 from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
 from drivetrain.core.tokenizer import Detokenizer, check_wanted
 from drivetrain.engines.llamacpp import errors
-from drivetrain.engines.llamacpp.answer import Answer
+from drivetrain.engines.llamacpp.child.answer import Answer
+from drivetrain.engines.llamacpp.child.host import SPLITS
 from drivetrain.engines.llamacpp.errors import ServerRefused
-from drivetrain.engines.llamacpp.host import SPLITS
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.text.detokenizers import TableDetokenizer
 

@@ -8,16 +8,18 @@ from typing import Any
 from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import pooling_of
-from drivetrain.engines.native import describe, loading, memory, selftest
-from drivetrain.engines.native.budget import budget_for
-from drivetrain.engines.native.cache import KvCache
+from drivetrain.engines.native import describe
 from drivetrain.engines.native.capabilities import batch_size
-from drivetrain.engines.native.compiling import compiled_pass
 from drivetrain.engines.native.embedding import Embedder
-from drivetrain.engines.native.kv import KvRows, capacities
-from drivetrain.engines.native.prefix import PrefixIndex
-from drivetrain.engines.native.runner import Runner, plain_pass
-from drivetrain.engines.native.scheduler import Scheduler
+from drivetrain.engines.native.kv import memory
+from drivetrain.engines.native.kv.cache import KvCache
+from drivetrain.engines.native.kv.prefix import PrefixIndex
+from drivetrain.engines.native.kv.rows import KvRows, capacities
+from drivetrain.engines.native.model import loading, selftest
+from drivetrain.engines.native.model.compiling import compiled_pass
+from drivetrain.engines.native.model.runner import Runner, plain_pass
+from drivetrain.engines.native.schedule.budget import budget_for
+from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.stepper import Stepper
 
 

@@ -10,11 +10,10 @@ from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import embedding_size
 from drivetrain.engines.native.capabilities import HONOURED, batch_size, capabilities_of, quantize_of
-from drivetrain.engines.native.classes import known_reason
-from drivetrain.engines.native.unfit import check_config, unfit
+from drivetrain.engines.native.model.supported import check_config, known_reason, unfit
 
 if TYPE_CHECKING:
-    from drivetrain.engines.native.loading import Loaded
+    from drivetrain.engines.native.model.loading import Loaded
 
 _NOT_DONE = (
     *(name for name in declared.SAMPLING if name not in HONOURED),

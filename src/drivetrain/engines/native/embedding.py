@@ -18,9 +18,9 @@ import torch
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.pooling import Pooled
-from drivetrain.engines.native.attention import Stage
-from drivetrain.engines.native.batch import Chunk, PackedBatch
-from drivetrain.engines.native.cache import LayerShape, Segment
+from drivetrain.engines.native.attention.batch import Chunk, PackedBatch
+from drivetrain.engines.native.attention.layers import Stage
+from drivetrain.engines.native.kv.cache import LayerShape, Segment
 
 ALONE = 256
 """Tokens of a pass while nothing is generated."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, StepSink
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, UnfitEngine
 from drivetrain.core.results import DeviceMemory
-from drivetrain.engines.channel import Ending, StepChannel
+from drivetrain.engines.base.channel import Ending, StepChannel
+from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
-from drivetrain.engines.native.sequence import Job
-from drivetrain.engines.thread import EngineThread, post
+from drivetrain.engines.native.schedule.sequence import Job
 
 if TYPE_CHECKING:
     from drivetrain.engines.native.embedding import CallOver, EmbedCall, Embedder
@@ -224,13 +224,13 @@ class NativeEngine:
 
     def _deliver(self, outputs: list[Output | CallOver]) -> None:
         """On the event loop: everything that one step has to say."""
-        from drivetrain.engines.native.stepper import Said
+        from drivetrain.engines.native.stepper import NewStep
 
         for output in outputs:
             channel = self._running.get(output.job)
             if channel is None:
                 continue
-            if isinstance(output, Said):
+            if isinstance(output, NewStep):
                 channel.push(output.step)
             else:
                 del self._running[output.job]

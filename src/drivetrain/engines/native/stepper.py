@@ -19,17 +19,17 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.checkpoint import errors
-from drivetrain.engines.native.kv import BooksDisagree, must
-from drivetrain.engines.native.runner import Runner
-from drivetrain.engines.native.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
-from drivetrain.engines.native.scheduler import Scheduler
-from drivetrain.engines.native.sequence import Job, Sequence, Work
+from drivetrain.engines.native.kv.rows import BooksDisagree, must
+from drivetrain.engines.native.model.runner import Runner
+from drivetrain.engines.native.sample.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
+from drivetrain.engines.native.schedule.scheduler import Scheduler
+from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class NewStep:
     """A step for the reader of this job."""
 
     job: Job
@@ -37,18 +37,18 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class Ended:
     """The job holds nothing any more; with an error if it ended by one."""
 
     job: Job
     error: DrivetrainError | None = None
 
 
-Output = Said | Over
+Output = NewStep | Ended
 
 
 @dataclass(slots=True)
-class Done:
+class StepResult:
     """What came of a step: its works in the order of the packed row, the ids, and whom it failed."""
 
     works: list[Work] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Stepper:
             return self.abort(job, error)
         if job.limit == 0 and job.request.prompt_logprobs is None:
             job.prompt_told = True
-            return [*self._all_end(job), Over(job)]
+            return [*self._all_end(job), Ended(job)]
         self.scheduler.add(job)
         return []
 
@@ -92,13 +92,13 @@ class Stepper:
         """One choice was ended from outside."""
         ended_before = job.ended
         self.scheduler.end(job.sequences[index])
-        return [Over(job)] if job.ended and not ended_before else []
+        return [Ended(job)] if job.ended and not ended_before else []
 
     def abort(self, job: Job, error: DrivetrainError | None = None, *, poisoned: bool = False) -> list[Output]:
         if job.ended:
             return []
         self.scheduler.end_job(job, poisoned=poisoned)
-        return [Over(job, error)]
+        return [Ended(job, error)]
 
     def step(self) -> list[Output]:
         """One step. It does not raise: what goes wrong in it ends whose fault it is, and no other."""
@@ -148,20 +148,20 @@ class Stepper:
         self.scheduler.lose_all_rows()
         self.runner.cache.reset()
 
-    def _compute(self, works: list[Work]) -> Done:
+    def _compute(self, works: list[Work]) -> StepResult:
         """The forward pass and the choice of ids. If that fails, each request is tried alone: it may be one's fault."""
         try:
             works, logits = self.runner.forward(works)
-            return Done(works, self._choose(works, logits))
+            return StepResult(works, self._choose(works, logits))
         except BaseException as exc:  # noqa: BLE001 - the boundary, as above
             error = _typed(exc)
         jobs = list(dict.fromkeys(work.sequence.job for work in works))
         if len(jobs) == 1:
-            return Done(failed=[(jobs[0], error)])
+            return StepResult(failed=[(jobs[0], error)])
         _log.warning(
             "a step of %d requests failed (%s); each is tried alone", len(jobs), type(error.__cause__).__name__
         )
-        all_done = Done()
+        all_done = StepResult()
         for job in jobs:
             alone = self._compute([work for work in works if work.sequence.job is job])
             all_done.works += alone.works
@@ -208,16 +208,16 @@ class Stepper:
                 continue
             if not job.prompt_told:
                 job.prompt_told = True
-                yield Said(job, _prompt_step(job))
+                yield NewStep(job, _prompt_step(job))
             if outcome is None:
                 yield from self._all_end(job)
             elif isinstance(outcome, Unsampled):
                 yield from self.abort(job, outcome.error, poisoned=outcome.poisoned)
                 continue
             else:
-                yield Said(job, self._advance(sequence, outcome))
+                yield NewStep(job, self._advance(sequence, outcome))
             if job.ended:
-                yield Over(job)
+                yield Ended(job)
 
     def _advance(self, sequence: Sequence, sampled: Sampled) -> TokenStep:
         """One id more for this sequence, perhaps its last."""
@@ -236,7 +236,7 @@ class Stepper:
         """No id was asked for."""
         self.scheduler.end_job(job)
         for sequence in job.sequences:
-            yield Said(job, TokenStep(sequence.index, (), None, FinishReason.LENGTH))
+            yield NewStep(job, TokenStep(sequence.index, (), None, FinishReason.LENGTH))
 
     def _not_begun(self, works: list[Work], exc: BaseException) -> list[Output]:
         """The cache could not grow: the youngest request of the plan ends, the others compute again.

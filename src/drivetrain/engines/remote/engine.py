@@ -11,20 +11,20 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, StepSink
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidSetting
 from drivetrain.core.results import DeviceMemory
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.base.channel import StepChannel
+from drivetrain.engines.base.tasks import RequestTasks, refused
 from drivetrain.engines.remote import embedding, errors
 from drivetrain.engines.remote.address import Key, Reference
 from drivetrain.engines.remote.blocking import Asker
-from drivetrain.engines.remote.dialect import Facts, Kind, Splitter
-from drivetrain.engines.remote.drivetrain_ids import DrivetrainSplitter
+from drivetrain.engines.remote.dialects.base import Facts, Splitter, UpstreamKind
+from drivetrain.engines.remote.dialects.drivetrain import DrivetrainSplitter
+from drivetrain.engines.remote.dialects.llamacpp import LlamaCppSplitter
+from drivetrain.engines.remote.dialects.vllm_tokenizer import VllmSplitter
 from drivetrain.engines.remote.generation import Generation, Served
-from drivetrain.engines.remote.llamacpp_ids import LlamaCppSplitter
 from drivetrain.engines.remote.pool import Pool
 from drivetrain.engines.remote.probe import Prober
 from drivetrain.engines.remote.tokenizer import NoSplitter, RemoteTokenizer
-from drivetrain.engines.remote.vllm_words import VllmSplitter
 from drivetrain.engines.remote.wire import Timeouts
-from drivetrain.engines.tasks import RequestTasks, refused
 
 UPSTREAM = "upstream"
 """The option that names the upstreams and the model: `Reference.parse` reads it."""
@@ -151,9 +151,9 @@ def _stated_context(spec: ModelSpec) -> int | None:
 def _splitter(facts: Facts, asker: Asker, model: str) -> Splitter:
     if not facts.tokens:
         return NoSplitter()
-    if facts.kind is Kind.LLAMACPP:
+    if facts.kind is UpstreamKind.LLAMACPP:
         return LlamaCppSplitter(asker, facts.specials)
-    return VllmSplitter(asker, model, facts) if facts.kind is Kind.VLLM else DrivetrainSplitter(asker, model)
+    return VllmSplitter(asker, model, facts) if facts.kind is UpstreamKind.VLLM else DrivetrainSplitter(asker, model)
 
 
 def _info(facts: Facts, tokenizer: RemoteTokenizer) -> EngineInfo:

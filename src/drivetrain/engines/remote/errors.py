@@ -24,8 +24,8 @@ from drivetrain.core.errors import (
     OutOfMemory,
     Overloaded,
 )
+from drivetrain.engines.base.error_text import clean
 from drivetrain.engines.remote.address import KEY_VARIABLE, Key
-from drivetrain.engines.wording import clean
 
 MAX_RETRY_AFTER_S = 600.0
 _OVERFLOWS = frozenset({"context_length_exceeded", "exceed_context_size_error"})

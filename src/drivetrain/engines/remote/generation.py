@@ -11,7 +11,7 @@ from typing import Any
 from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.attempts import attempted
-from drivetrain.engines.remote.dialect import Learn, Reader
+from drivetrain.engines.remote.dialects.base import Learn, Reader
 from drivetrain.engines.remote.errors import Broken
 from drivetrain.engines.remote.events import events, most_bytes
 from drivetrain.engines.remote.pool import Pool, Upstream

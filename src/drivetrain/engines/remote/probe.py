@@ -11,19 +11,20 @@ from urllib.parse import quote
 from drivetrain.address import Address
 from drivetrain.core.errors import ModelNotFound
 from drivetrain.core.kinds import MAX_INT
-from drivetrain.engines.remote import blocking, drivetrain_ids, llamacpp_ids, text_chat, vectors, vllm_ids
+from drivetrain.engines.remote import blocking, vectors
 from drivetrain.engines.remote.address import Key, Reference
-from drivetrain.engines.remote.dialect import Dialect, Facts, Kind
-from drivetrain.engines.remote.drivetrain_ids import DrivetrainDialect
+from drivetrain.engines.remote.dialects import chat, drivetrain, llamacpp, vllm
+from drivetrain.engines.remote.dialects.base import Dialect, Facts, UpstreamKind
+from drivetrain.engines.remote.dialects.chat import Habits, TextDialect
+from drivetrain.engines.remote.dialects.drivetrain import DrivetrainDialect
+from drivetrain.engines.remote.dialects.llamacpp import LlamaCppDialect
+from drivetrain.engines.remote.dialects.vllm import VllmDialect
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable, while_loading
 from drivetrain.engines.remote.events import events
-from drivetrain.engines.remote.llamacpp_ids import LlamaCppDialect
-from drivetrain.engines.remote.text_chat import Habits, TextDialect
-from drivetrain.engines.remote.vllm_ids import VllmDialect
 from drivetrain.engines.remote.wire import Timeouts, ask_json, asked
 
 _LISTED = 10
-_OWNERS = {"drivetrain": Kind.DRIVETRAIN, "llamacpp": Kind.LLAMACPP, "vllm": Kind.VLLM}
+_OWNERS = {"drivetrain": UpstreamKind.DRIVETRAIN, "llamacpp": UpstreamKind.LLAMACPP, "vllm": UpstreamKind.VLLM}
 _CONTEXT_NAMES = ("max_model_len", "context_length", "context_window")
 
 
@@ -39,17 +40,17 @@ class Prober:
 
     async def probe(self, address: Address) -> Dialect:
         card = await self._card(address)
-        kind = _OWNERS.get(str(card.get("owned_by", "")).lower(), Kind.OTHER)
-        if kind is Kind.DRIVETRAIN:
+        kind = _OWNERS.get(str(card.get("owned_by", "")).lower(), UpstreamKind.OTHER)
+        if kind is UpstreamKind.DRIVETRAIN:
             return await self._drivetrain(address)
-        if kind is Kind.LLAMACPP:
+        if kind is UpstreamKind.LLAMACPP:
             ask = partial(self._ask_root, address)
-            facts = await llamacpp_ids.facts_of(ask, card)
+            facts = await llamacpp.facts_of(ask, card)
             facts = replace(
                 await self._with_embeddings(address, facts), embed_inputs=1
             )  # neighbours change its rounding
             return LlamaCppDialect(address, self._fitted(facts), ask)
-        if kind is Kind.VLLM:
+        if kind is UpstreamKind.VLLM:
             return await self._vllm(address, card)
         return await self._text(address, kind, _context_length(card))
 
@@ -63,9 +64,9 @@ class Prober:
         if not isinstance(card, Mapping):
             raise Broken("its card of the model tells no capabilities")
         if not card.get("tokens") or not (card.get("generation") or card.get("embeddings")):
-            return await self._text(address, Kind.DRIVETRAIN, _context_length(card))
+            return await self._text(address, UpstreamKind.DRIVETRAIN, _context_length(card))
         ask = partial(self._ask_root, address)
-        facts = self._fitted(await drivetrain_ids.with_specials(drivetrain_ids.facts_of(card), ask, self.model))
+        facts = self._fitted(await drivetrain.with_specials(drivetrain.facts_of(card), ask, self.model))
         max_stops = card["limits"].get("max_stops")
         return DrivetrainDialect(address, self.model, facts, max_stops=max_stops if isinstance(max_stops, int) else 0)
 
@@ -83,12 +84,12 @@ class Prober:
         ask = partial(self._ask_root, address)
         path = f"{address.path.removeprefix(address.root)}/completions"
         length = _context_length(card)
-        facts = None if length is None else await vllm_ids.facts_of(ask, self.model, path, length)
+        facts = None if length is None else await vllm.facts_of(ask, self.model, path, length)
         if facts is None and length is not None:
-            embeds = await self._with_embeddings(address, vllm_ids.without_generation(length))
+            embeds = await self._with_embeddings(address, vllm.without_generation(length))
             facts = embeds if embeds.embedding_size else None
         if facts is None:
-            return await self._text(address, Kind.VLLM, length)
+            return await self._text(address, UpstreamKind.VLLM, length)
         return VllmDialect(address, self.model, self._fitted(facts), ask)
 
     async def _with_embeddings(self, address: Address, facts: Facts) -> Facts:
@@ -107,7 +108,7 @@ class Prober:
         (vector,) = vectors.vectors_of(told, 1)
         return replace(facts, embedding_size=len(vector))
 
-    async def _text(self, address: Address, kind: Kind, context_length: int | None) -> Dialect:
+    async def _text(self, address: Address, kind: UpstreamKind, context_length: int | None) -> Dialect:
         """One token is asked for as it will be later; what is refused by name is said otherwise or left out."""
         habits: Habits | None = Habits()
         while True:
@@ -119,7 +120,7 @@ class Prober:
                 if habits is None:
                     raise
             else:
-                facts = text_chat.facts_of(kind, self.context_length or context_length, habits)
+                facts = chat.facts_of(kind, self.context_length or context_length, habits)
                 return TextDialect(address, self.model, facts, habits)
 
     async def _try(self, address: Address, habits: Habits) -> None:

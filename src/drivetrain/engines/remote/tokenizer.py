@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from drivetrain.core.errors import Unsupported
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer
-from drivetrain.engines.remote.dialect import Facts, Splitter
+from drivetrain.engines.remote.dialects.base import Facts, Splitter
 from drivetrain.text.detokenizers import TableDetokenizer
 
 NEUTRAL_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"

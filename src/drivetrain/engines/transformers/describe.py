@@ -11,20 +11,20 @@ from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORK
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
-from drivetrain.engines.checkpoint.kinds import Kind, kind_of, stated_kind
+from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of, stated_kind
 from drivetrain.engines.checkpoint.pooling import embedding_size
 from drivetrain.engines.transformers.loading import Loaded
 
 
-def capabilities_of(kind: Kind, context_length: int) -> Capabilities:
-    refused = {"images"} if kind is not Kind.VISION else set()
-    if kind is Kind.SEQ2SEQ:
+def capabilities_of(kind: ModelKind, context_length: int) -> Capabilities:
+    refused = {"images"} if kind is not ModelKind.VISION else set()
+    if kind is ModelKind.SEQ2SEQ:
         refused.add("prompt_logprobs")
     return Capabilities(
         parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | (ENGINE_PARAMETERS - refused),
-        vision=kind is Kind.VISION,
-        embeddings=kind in (Kind.CAUSAL, Kind.ENCODER),
-        generation=kind is not Kind.ENCODER,
+        vision=kind is ModelKind.VISION,
+        embeddings=kind in (ModelKind.CAUSAL, ModelKind.ENCODER),
+        generation=kind is not ModelKind.ENCODER,
         context_length=context_length,
         max_concurrency=1,
     )
@@ -50,7 +50,7 @@ def of_loaded(loaded: Loaded) -> EngineInfo:
         architecture=model.config.model_type,
         device=str(model.device),
         dtype=str(model.dtype).removeprefix("torch."),
-        encoder_decoder=kind is Kind.SEQ2SEQ,
+        encoder_decoder=kind is ModelKind.SEQ2SEQ,
         embedding_size=embedding_size(model.config),
         pooling=loaded.pooling if capabilities.embeddings else None,
         default_sampling=declared.stated_sampling(loaded.structure),
@@ -85,7 +85,7 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
         config = hf.AutoConfig.from_pretrained(folder, **where)
         kind = kind_of(config)
         progress("reading the tokenizer", None)
-        processor = hf.AutoProcessor.from_pretrained(folder, **where) if kind is Kind.VISION else None
+        processor = hf.AutoProcessor.from_pretrained(folder, **where) if kind is ModelKind.VISION else None
         tokenizer = processor.tokenizer if processor is not None else hf.AutoTokenizer.from_pretrained(folder, **where)
         if (folder / "generation_config.json").is_file() and "gguf_file" not in where:
             structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)

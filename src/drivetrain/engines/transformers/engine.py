@@ -12,9 +12,9 @@ from typing import Any
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step, StepSink
 from drivetrain.core.errors import Cancelled, DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import DeviceMemory
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.base.channel import StepChannel
+from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
-from drivetrain.engines.thread import EngineThread, post
 
 SETTINGS = frozenset({"device", "dtype", "trust_remote_code", "context_length", "pooling"})
 """The settings that this engine honours; any other one that was set is refused at load."""

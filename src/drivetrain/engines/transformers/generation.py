@@ -12,11 +12,11 @@ import torch
 from drivetrain.core.engine import EngineRequest, IdLogprobs, Media, PromptStep, Step, TokenStep
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.checkpoint.kinds import Kind
-from drivetrain.engines.room import room_after
+from drivetrain.engines.base.error_text import one_line
+from drivetrain.engines.base.room import room_after
+from drivetrain.engines.checkpoint.kinds import ModelKind
 from drivetrain.engines.transformers.loading import Loaded
 from drivetrain.engines.transformers.sampler import RowSampler, one_by_one
-from drivetrain.engines.wording import one_line
 
 Emit = Callable[[Step], None]
 
@@ -68,7 +68,7 @@ class Generation:
             self._limit = room_after(len(prompt_ids), request)
             self._emit(PromptStep(prompt_ids))
             return inputs
-        room = request.context_length if self._loaded.kind is Kind.SEQ2SEQ else None
+        room = request.context_length if self._loaded.kind is ModelKind.SEQ2SEQ else None
         self._limit = min(request.max_tokens or 0, room) if room else request.max_tokens or 0
         ids = torch.tensor([request.prompt_ids], device=device)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -77,7 +77,7 @@ class Generation:
         from transformers import GenerationConfig
 
         loaded, n = self._loaded, len(self.request.seeds)
-        encoder_decoder = loaded.kind is Kind.SEQ2SEQ
+        encoder_decoder = loaded.kind is ModelKind.SEQ2SEQ
         self._sampler = RowSampler(
             self.request,
             loaded.model,

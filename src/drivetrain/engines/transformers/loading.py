@@ -12,7 +12,7 @@ from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
-from drivetrain.engines.checkpoint.kinds import Kind, kind_of
+from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of
 from drivetrain.engines.checkpoint.pooling import pooling_of
 from drivetrain.engines.checkpoint.quiet import quiet_library
 
@@ -24,7 +24,7 @@ class Loaded:
     model: Any
     tokenizer: Any
     processor: Any
-    kind: Kind
+    kind: ModelKind
     structure: Any
     context_length: int
     eos_ids: frozenset[int]
@@ -49,7 +49,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
     device = pick_device(str(options.get("device", "auto")))
     dtype = pick_dtype(str(options.get("dtype", "auto")), config, device)
     progress("loading the tokenizer", None)
-    processor = _processor(path, trust) if kind is Kind.VISION else None
+    processor = _processor(path, trust) if kind is ModelKind.VISION else None
     tokenizer = processor.tokenizer if processor is not None else _tokenizer(path, trust)
     progress("loading the weights", None)
     model, problems = _model_class(kind).from_pretrained(
@@ -63,7 +63,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         ignore_mismatched_sizes=True,
     )
     declared.refuse_holes(
-        problems, but="pooler" if kind is Kind.ENCODER else None
+        problems, but="pooler" if kind is ModelKind.ENCODER else None
     )  # an encoder's unused pooler is no loss
     progress(f"moving the weights to {device}", None)
     model = model.to(device).eval()
@@ -98,14 +98,14 @@ def _neutral(structure: Any) -> Any:
     )
 
 
-def _model_class(kind: Kind) -> Any:
+def _model_class(kind: ModelKind) -> Any:
     import transformers as hf
 
     return {
-        Kind.CAUSAL: hf.AutoModelForCausalLM,
-        Kind.SEQ2SEQ: hf.AutoModelForSeq2SeqLM,
-        Kind.VISION: hf.AutoModelForImageTextToText,
-        Kind.ENCODER: hf.AutoModel,
+        ModelKind.CAUSAL: hf.AutoModelForCausalLM,
+        ModelKind.SEQ2SEQ: hf.AutoModelForSeq2SeqLM,
+        ModelKind.VISION: hf.AutoModelForImageTextToText,
+        ModelKind.ENCODER: hf.AutoModel,
     }[kind]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
-from drivetrain.engines.checkpoint.kinds import IN_WORDS, Kind, stated_kind
+from drivetrain.engines.checkpoint.kinds import IN_WORDS, ModelKind, stated_kind
 from drivetrain.engines.vllm.options import batch_size, engine_arguments
 
 NEEDS: Mapping[str, str] = {
@@ -56,9 +56,9 @@ def stated_capabilities(config: Mapping[str, Any], context_length: int, options:
     kind = stated_kind(config)
     refuse_unless_text(kind)
     engine_arguments(options)
-    return capabilities_of(context_length, batch_size(options), images=kind is Kind.VISION)
+    return capabilities_of(context_length, batch_size(options), images=kind is ModelKind.VISION)
 
 
-def refuse_unless_text(kind: Kind) -> None:
-    if kind in (Kind.ENCODER, Kind.SEQ2SEQ):
+def refuse_unless_text(kind: ModelKind) -> None:
+    if kind in (ModelKind.ENCODER, ModelKind.SEQ2SEQ):
         raise LoadFailed(f"{IN_WORDS[kind]}, which the vllm engine does not run; leave engine out, or use transformers")

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 from drivetrain.core.errors import EngineFailed
 from drivetrain.engines.vllm import errors
+from drivetrain.engines.vllm.gauges import Gauges, listener
 from drivetrain.engines.vllm.guard import Guard
+from drivetrain.engines.vllm.image_places import refuse_empty_places
 from drivetrain.engines.vllm.options import refuse_unknown
-from drivetrain.engines.vllm.places import refuse_empty_places
 from drivetrain.engines.vllm.sampling import built
-from drivetrain.engines.vllm.seen import Seen, listener
 
 WATCH_S = 0.2
 FIRST_ANSWER_S = 300.0
@@ -41,7 +41,7 @@ class Running(Protocol):
     """What the engine needs of vLLM. `on_death` is called on the event loop, once for each death."""
 
     on_death: Callable[[], None]
-    seen: Seen
+    seen: Gauges
 
     @property
     def alive(self) -> bool: ...
@@ -91,7 +91,7 @@ class Core:
 
     def __init__(self, path: str, arguments: Mapping[str, Any]) -> None:
         self.on_death: Callable[[], None] = lambda: None
-        self.seen = Seen()
+        self.seen = Gauges()
         self._path = path
         self._arguments = arguments
         self._llm: Any = None
@@ -205,7 +205,7 @@ class Core:
         _log.error("vLLM's engine process has ended")
 
 
-def _make(path: str, arguments: Mapping[str, Any], seen: Seen, made: list[Any]) -> None:
+def _make(path: str, arguments: Mapping[str, Any], seen: Gauges, made: list[Any]) -> None:
     """Into a list, not as a result: vLLM keeps frames of its callers, and a future there would keep vLLM."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -12,7 +12,7 @@ from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.gguf import safetensors_made
-from drivetrain.engines.checkpoint.kinds import Kind, StatedConfig, kind_of, stated_kind
+from drivetrain.engines.checkpoint.kinds import ModelKind, StatedConfig, kind_of, stated_kind
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS, capabilities_of, refuse_unless_text
 from drivetrain.engines.vllm.core import Loaded
@@ -26,7 +26,7 @@ class Files:
     """Configuration, tokenizer and generation_config of a folder, or of a GGUF file that was not converted yet."""
 
     config: Any
-    kind: Kind
+    kind: ModelKind
     tokenizer: Any
     structure: Any
     chat_template: str | None
@@ -60,11 +60,11 @@ def read(folder: Path, spec: ModelSpec, *, gguf: bool = False) -> Files:
             structure = hf.GenerationConfig()
         else:
             structure = hf.GenerationConfig.from_model_config(config)
-    template = _stated(folder, "chat_template.json").get("chat_template") if kind is Kind.VISION else None
+    template = _stated(folder, "chat_template.json").get("chat_template") if kind is ModelKind.VISION else None
     return Files(config, kind, tokenizer, structure, template)
 
 
-def _config(folder: Path, where: Mapping[str, Any]) -> tuple[Any, Kind]:
+def _config(folder: Path, where: Mapping[str, Any]) -> tuple[Any, ModelKind]:
     """vLLM has classes of which the library knows nothing: of those, what the JSON says."""
     import transformers as hf
 
@@ -75,7 +75,7 @@ def _config(folder: Path, where: Mapping[str, Any]) -> tuple[Any, Kind]:
     if "model_type" not in stated:
         raise LoadFailed("config.json is missing, or names no model_type; pull or copy the model again")
     seeing = "vision_config" in stated  # also where the class is named like one for text, as DeepSeek-VL2's is
-    return StatedConfig(stated), Kind.VISION if seeing else stated_kind(stated)
+    return StatedConfig(stated), ModelKind.VISION if seeing else stated_kind(stated)
 
 
 def _stated(folder: Path, name: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     return Description(
         tokenizer=_tokenizer(files),
         architecture=files.config.model_type,
-        capabilities=capabilities_of(context_length, batch_size(spec.options), images=files.kind is Kind.VISION),
+        capabilities=capabilities_of(context_length, batch_size(spec.options), images=files.kind is ModelKind.VISION),
         context_length=context_length,
         eos_ids=files.eos_ids,
         default_sampling=declared.stated_sampling(files.structure, NEEDS),

@@ -13,15 +13,15 @@ from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health,
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed
 from drivetrain.core.results import DeviceMemory
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.engines.channel import StepChannel
+from drivetrain.engines.base.channel import StepChannel
+from drivetrain.engines.base.thread import post
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
-from drivetrain.engines.checkpoint.kinds import Kind
-from drivetrain.engines.thread import post
+from drivetrain.engines.checkpoint.kinds import ModelKind
 from drivetrain.engines.vllm import describe, errors
 from drivetrain.engines.vllm.core import Core, Running
+from drivetrain.engines.vllm.gauges import Gauges
 from drivetrain.engines.vllm.generation import Generation
 from drivetrain.engines.vllm.options import batch_size, engine_arguments, with_images
-from drivetrain.engines.vllm.seen import Seen
 
 TOLD_S = 2.0
 """For which vLLM may take to answer that it has let go of what was running. It is shut down then all the same."""
@@ -70,7 +70,7 @@ class VllmEngine:
         folder = await asyncio.to_thread(safetensors_folder, spec, report, engine="vllm")
         progress("reading configuration and tokenizer", None)
         files = await asyncio.to_thread(describe.read, folder, spec)
-        if files.kind is Kind.VISION:
+        if files.kind is ModelKind.VISION:
             arguments = with_images(arguments)
         progress("starting vLLM (this takes a minute or more)", None)
         self._core = self._make_core(str(folder), arguments)
@@ -111,7 +111,7 @@ class VllmEngine:
 
     def health(self) -> Health:
         alive = not self._closed and not self._lost and self._core is not None and self._core.alive
-        seen = self._core.seen if self._core is not None else Seen()
+        seen = self._core.seen if self._core is not None else Gauges()
         return Health(
             alive,
             len(self._running),

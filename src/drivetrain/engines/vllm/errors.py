@@ -12,8 +12,8 @@ from drivetrain.core.errors import (
     Overloaded,
 )
 from drivetrain.core.parameters import PARAMETERS
+from drivetrain.engines.base.error_text import clean, one_line
 from drivetrain.engines.checkpoint import errors as checkpoint
-from drivetrain.engines.wording import clean, one_line
 
 KINDS: dict[str, type[DrivetrainError]] = {
     "VLLMError": EngineFailed,

@@ -12,7 +12,7 @@ from drivetrain.core.results import FinishReason
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.vllm.core import Running, Widened
 from drivetrain.engines.vllm.images import widened
-from drivetrain.engines.vllm.reading import prompt_step, token_step
+from drivetrain.engines.vllm.outputs import prompt_step, token_step
 from drivetrain.engines.vllm.sampling import parameters_of, refuse_if_nothing_is_left, room
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from drivetrain.core.engine import EngineRequest, Media
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.engines.room import room_after
+from drivetrain.engines.base.room import room_after
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.core import Running, Widened
 

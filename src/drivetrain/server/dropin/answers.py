@@ -16,17 +16,17 @@ from starlette.responses import Response
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.results import FinishReason, Metrics, Result, Usage
-from drivetrain.core.worker import Worker
+from drivetrain.core.worker import WorkerPort
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
 from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response
-from drivetrain.server.exchange import Exchange
-from drivetrain.server.intake import read_body
-from drivetrain.server.parse import Body, Values
+from drivetrain.server.format.openai import compact
+from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.http.intake import read_body
+from drivetrain.server.parse.body import Body, Values
+from drivetrain.server.parse.translate import ParsedRequest
 from drivetrain.server.refusals import tell_refusal
-from drivetrain.server.spelling import compact
-from drivetrain.server.translate import Asked
 
 END = b"\0"
 """Stands behind each JSON text of a stream."""
@@ -107,7 +107,7 @@ class SoFarFormatter:
         return self.spell(SoFar.of(result))
 
 
-Read = Callable[[Exchange, Context], Awaitable[tuple[str | None, Asked]]]
+Read = Callable[[Exchange, Context], Awaitable[tuple[str | None, ParsedRequest]]]
 """The model's name, if one was given, and one request to it. Raises `DrivetrainError`."""
 
 
@@ -137,7 +137,7 @@ async def answered(
     context: Context,
     formatter: SoFarFormatter,
     table: Body,
-    work: Callable[[Values, Worker], Awaitable[dict[str, Any]]],
+    work: Callable[[Values, WorkerPort], Awaitable[dict[str, Any]]],
 ) -> Response:
     """What `work` comes to, or in the protocol's words what went wrong: of status 200 either way."""
     began_ns = time.time_ns()

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
-from drivetrain.core.worker import Worker
+from drivetrain.core.worker import WorkerPort
 
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "Bassoon", "Kumquat", "Wombat", "Zeppelin"
 """Words that stand in no template."""
@@ -66,7 +66,7 @@ class Around:
     """Before a system text, and between it and the first question."""
 
 
-async def conversation(worker: Worker) -> dict[str, Any]:
+async def conversation(worker: WorkerPort) -> dict[str, Any]:
     """The fields of FastChat's `Conversation`."""
     try:
         form = form_of(await _around(worker))
@@ -180,7 +180,7 @@ def _common_end(texts: Sequence[str]) -> str:
     return _common_start([text[::-1] for text in texts])[::-1]
 
 
-async def _around(worker: Worker) -> Around:
+async def _around(worker: WorkerPort) -> Around:
     """Raises `InvalidRequest` where that cannot be found out."""
     first, last = _split(await _rendered(worker, ("user", _FIRST)), _FIRST)
     chat = await _rendered(worker, ("user", _FIRST), ("assistant", _ANSWER), ("user", _SECOND))
@@ -189,7 +189,7 @@ async def _around(worker: Worker) -> Around:
     return Around(first=first, last=last, answer=answer, question=question, system=await _around_system(worker))
 
 
-async def _around_system(worker: Worker) -> tuple[str, str] | None:
+async def _around_system(worker: WorkerPort) -> tuple[str, str] | None:
     try:
         chat = await _rendered(worker, ("system", _SYSTEM), ("user", _FIRST))
         return _split(_split(chat, _FIRST)[0], _SYSTEM)
@@ -197,7 +197,7 @@ async def _around_system(worker: Worker) -> tuple[str, str] | None:
         return None
 
 
-async def _rendered(worker: Worker, *messages: tuple[str, str]) -> str:
+async def _rendered(worker: WorkerPort, *messages: tuple[str, str]) -> str:
     """Without the token that the tokenizer puts in front by itself: FastChat's prompts get it too."""
     ids = await worker.tokenize(messages=[{"role": role, "content": text} for role, text in messages])
     own = await worker.tokenize("")

@@ -16,18 +16,18 @@ from drivetrain.core.kinds import Boolean, Kind, ListOf, Schema, String
 from drivetrain.core.messages import Message, parse_messages
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import Metrics
-from drivetrain.core.worker import Worker
+from drivetrain.core.worker import WorkerPort
 from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, respond
-from drivetrain.server.dropin.asked import SAMPLING, asked_of, sampling
 from drivetrain.server.dropin.codes import code_of
+from drivetrain.server.dropin.translate import SAMPLING, asked_of, sampling
 from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response
-from drivetrain.server.exchange import Exchange
-from drivetrain.server.intake import read_body
-from drivetrain.server.parse import Body, Field, Values
-from drivetrain.server.schema import MODEL_OR_ONLY, Object, inert, like
-from drivetrain.server.translate import Asked, trace_headers
+from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.http.intake import read_body
+from drivetrain.server.parse.body import Body, Field, Values
+from drivetrain.server.parse.schema import MODEL_OR_ONLY, Object, inert, like
+from drivetrain.server.parse.translate import ParsedRequest, trace_headers
 
 _ROLES = {"human": "user", "ai": "assistant"}
 _UNSEEN = "view"
@@ -86,7 +86,7 @@ _EMBED = Body(
 )
 
 
-async def _read(exchange: Exchange, context: Context) -> tuple[str | None, Asked]:
+async def _read(exchange: Exchange, context: Context) -> tuple[str | None, ParsedRequest]:
     body = await read_body(exchange, context, _GENERATE)
     return body.get("model"), _asked(exchange, body)
 
@@ -173,7 +173,7 @@ ROUTES = (
 )
 
 
-def _asked(request: Request, body: Values) -> Asked:
+def _asked(request: Request, body: Values) -> ParsedRequest:
     """The text is begun with the prompt unless the request says no; a chat is not repeated."""
     chat = "messages" in body
     values = {
@@ -239,7 +239,7 @@ def _times(metrics: Metrics) -> dict[str, Any]:
     }
 
 
-def _metadata(name: str, worker: Worker) -> dict[str, Any]:
+def _metadata(name: str, worker: WorkerPort) -> dict[str, Any]:
     """Its `ModelMetadata`."""
     roles: Sequence[str] = ("system", "human", "ai") if worker.capabilities.chat else ()
     return {
@@ -260,7 +260,7 @@ def _metadata(name: str, worker: Worker) -> dict[str, Any]:
     }
 
 
-def _described(name: str, worker: Worker) -> dict[str, Any]:
+def _described(name: str, worker: WorkerPort) -> dict[str, Any]:
     """Its `ParameterDescription`."""
     _, default = worker.metadata.sampling.get(name, (None, None))
     plain = default if isinstance(default, (int, float, str, bool)) else None

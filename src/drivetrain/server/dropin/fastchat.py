@@ -15,22 +15,22 @@ from drivetrain.core.errors import DrivetrainError, Unsupported
 from drivetrain.core.events import Delta, Event
 from drivetrain.core.kinds import Integer, ListOf, OneOf, String
 from drivetrain.core.results import Result, TokenLogprob, Usage
-from drivetrain.core.worker import Worker
+from drivetrain.core.worker import WorkerPort
 from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, answered, respond
-from drivetrain.server.dropin.asked import SAMPLING, asked_of, sampling
 from drivetrain.server.dropin.codes import code_of
 from drivetrain.server.dropin.conversation import conversation
-from drivetrain.server.embeddings import as_base64
+from drivetrain.server.dropin.translate import SAMPLING, asked_of, sampling
 from drivetrain.server.encoding import Each
+from drivetrain.server.endpoints.embeddings import as_base64
 from drivetrain.server.errors import json_response
-from drivetrain.server.exchange import Exchange
-from drivetrain.server.intake import read_body
+from drivetrain.server.format.openai import compact, completion_logprobs
+from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.http.intake import read_body
 from drivetrain.server.models import Models
-from drivetrain.server.parse import Body, Field, Values
-from drivetrain.server.schema import MODEL_OR_ONLY, Encoding, NotYet, later, like
-from drivetrain.server.spelling import compact, completion_logprobs
-from drivetrain.server.translate import Asked, trace_headers
+from drivetrain.server.parse.body import Body, Field, Values
+from drivetrain.server.parse.schema import MODEL_OR_ONLY, Encoding, NotYet, later, like
+from drivetrain.server.parse.translate import ParsedRequest, trace_headers
 
 MAX_NEW_TOKENS = 256
 """What the protocol says where a request does not."""
@@ -77,7 +77,7 @@ _EMBED = Body(
 )
 
 
-async def _read(exchange: Exchange, context: Context) -> tuple[str | None, Asked]:
+async def _read(exchange: Exchange, context: Context) -> tuple[str | None, ParsedRequest]:
     body = await read_body(exchange, context, _GENERATE)
     return body.get("model"), _asked(exchange, body)
 
@@ -141,7 +141,7 @@ class FastChatFormatter(SoFarFormatter):
         return {"text": error.message, "error_code": code_of(error)}
 
 
-def _asked(request: Request, body: Values) -> Asked:
+def _asked(request: Request, body: Values) -> ParsedRequest:
     echo, logprobs = body.get("echo", True), body.get("logprobs")
     values = {
         "prompt": body["prompt"],
@@ -166,7 +166,7 @@ async def generate(exchange: Exchange, context: Context) -> Response | None:
 async def get_embeddings(exchange: Exchange, context: Context) -> Response:
     trace = trace_headers(exchange.headers)
 
-    async def embedded(body: Values, worker: Worker) -> dict[str, Any]:
+    async def embedded(body: Values, worker: WorkerPort) -> dict[str, Any]:
         found = await worker.embed(body["input"], trace_context=trace)
         encode = as_base64 if body.get("encoding_format") is Encoding.BASE64 else list
         return {"embedding": Each(found.vectors, encode), "token_num": found.usage.prompt_tokens}
@@ -205,7 +205,7 @@ async def count_token(exchange: Exchange, context: Context) -> Response:
     return await answered(exchange, context, _Counting(), _NAMED, _count)
 
 
-async def _count(body: Values, worker: Worker) -> dict[str, Any]:
+async def _count(body: Values, worker: WorkerPort) -> dict[str, Any]:
     return {"count": len(await worker.tokenize(body.get("prompt", ""))), "error_code": 0}
 
 
@@ -213,7 +213,7 @@ async def model_details(exchange: Exchange, context: Context) -> Response:
     return await answered(exchange, context, FastChatFormatter(), _NAMED, _details)
 
 
-async def _details(body: Values, worker: Worker) -> dict[str, Any]:
+async def _details(body: Values, worker: WorkerPort) -> dict[str, Any]:
     return {"context_length": worker.capabilities.context_length}
 
 
@@ -223,7 +223,7 @@ async def get_conv_template(exchange: Exchange, context: Context) -> Response:
     return await answered(exchange, context, FastChatFormatter(), _NAMED, _template)
 
 
-async def _template(body: Values, worker: Worker) -> dict[str, Any]:
+async def _template(body: Values, worker: WorkerPort) -> dict[str, Any]:
     return {"conv": await conversation(worker)}
 
 

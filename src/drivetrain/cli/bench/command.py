@@ -1,0 +1,55 @@
+"""`drivetrain bench TARGET`: load on a model or on a server, and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+
+from drivetrain.cli.bench.options import (
+    AGAINST_KEY_VARIABLE,
+    KEY_VARIABLES,
+    OWN_NAMES,
+    add_load,
+    add_results,
+    add_target,
+    check,
+)
+from drivetrain.cli.flags import options
+
+_EPILOG = f"""examples:
+  drivetrain bench smollm2-135m --streams 1,4,16 --slots 16
+  drivetrain bench ./my-model --engine native --against transformers --chart compared.svg
+  drivetrain bench smollm2-135m --against engine=native,max_batch=16 --json compared.json
+  drivetrain bench smollm2-135m --http --rate 2 --duration 60
+  drivetrain bench http://127.0.0.1:8000/v1 --model my-model --against http://127.0.0.1:9000/v1
+
+TARGET is a model, which runs in this process (or behind `drivetrain serve` with --http), or the URL of any server that
+speaks OpenAI's API. A URL's key is read from {KEY_VARIABLES[0]}, else {KEY_VARIABLES[1]}; where both
+sides are URLs, the second one's from {AGAINST_KEY_VARIABLE}. Keys are sent to that server and to nobody else.
+Requests are greedy and ignore the model's end, so that every answer is --max-tokens long; no two prompts are alike.
+"""
+
+
+def add(commands: options.Commands) -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="how fast a model or a server answers",
+        description="Put load on a model or a server: throughput, times, failures, and what the machine could give.",
+        usage="%(prog)s TARGET [option ...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", metavar="TARGET", help="a model, as for the other commands, or http(s)://HOST:PORT/v1")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    add_load(parser.add_argument_group("load"))
+    add_target(parser.add_argument_group("target"))
+    add_results(parser.add_argument_group("results"))
+    options.add_settings(parser, without=OWN_NAMES)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    check(args)
+    from drivetrain.cli.bench import run as bench_run
+
+    return bench_run.run(args)

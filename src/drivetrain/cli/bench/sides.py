@@ -1,0 +1,249 @@
+"""From the arguments of `drivetrain bench` to the targets of a session."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from drivetrain import assembly
+from drivetrain.address import Address
+from drivetrain.cli.bench.options import AGAINST_KEY_VARIABLE, KEY_VARIABLES
+from drivetrain.cli.flags import options
+from drivetrain.cli.terminal.values import plain
+from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.tools.bench.in_process import InProcess
+from drivetrain.tools.bench.remote import Asking, Remote, find_model, get, optional_fields
+from drivetrain.tools.bench.served import serving
+from drivetrain.tools.bench.target import Facts, Target
+from drivetrain.tools.bench.weights import Weights, weigh
+from drivetrain.worker import sources
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.sources import Resolved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSide:
+    """A model of this machine. `given` are the settings that were stated for this side."""
+
+    model: str
+    given: dict[str, Any]
+    resolved: Resolved
+    config: Path | None
+    chat: bool
+    http: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrlSide:
+    """A server. Without a model's name, the server is asked which one it has."""
+
+    address: Address
+    model: str | None
+    key: str
+    chat: bool
+    omit: frozenset[str]
+    extra: dict[str, Any]
+
+
+PlannedSide = LocalSide | UrlSide
+
+
+def read_sides(args: argparse.Namespace, *, max_streams: int) -> list[PlannedSide]:
+    """One, or two with `--against`. Raises `InvalidSetting`."""
+    given = options.given_settings(args)
+    first = _url(args, args.model, args.url_model, _first_key()) if _is_url(args.model) else None
+    if first is None and args.url_model is not None and not _is_url(args.against or ""):
+        raise InvalidSetting("--model names the model of a URL; TARGET is the model here")
+    sides: list[PlannedSide] = [first or _local(args, args.model, given, max_streams)]
+    if args.against is not None:
+        sides.append(_second(args, given, sides[0], max_streams))
+    elif args.against_model is not None:
+        raise InvalidSetting("--against-model needs --against URL")
+    if not any(isinstance(side, LocalSide) for side in sides):
+        stated = [*given, *(("config",) if args.config else ()), *(("http",) if args.http else ())]
+        if stated:
+            raise InvalidSetting(f"{options.flag(stated[0])} is for a model; a server at a URL has its own settings")
+    if not any(isinstance(side, UrlSide) for side in sides) and (args.omit or args.body):
+        raise InvalidSetting("--omit and --body are for servers at a URL")
+    return sides
+
+
+def _second(args: argparse.Namespace, given: dict[str, Any], first: PlannedSide, max_streams: int) -> PlannedSide:
+    if _is_url(args.against):
+        key = os.environ.get(AGAINST_KEY_VARIABLE, "").strip() if isinstance(first, UrlSide) else _first_key()
+        model = args.against_model or (None if isinstance(first, UrlSide) else args.url_model)
+        return _url(args, args.against, model, key)
+    if args.against_model is not None:
+        raise InvalidSetting("--against-model is for a URL; give model=NAME in --against")
+    changes = _changes(args.against)
+    model = changes.pop("model", None if isinstance(first, UrlSide) else args.model)
+    if model is None:
+        raise InvalidSetting("--against needs a model here: a URL, or model=NAME with settings")
+    return _local(args, model, _changed(given, changes), max_streams)
+
+
+def _changes(text: str) -> dict[str, Any]:
+    """`native` is an engine; `engine=native,max_batch=8` are settings."""
+    if "=" not in text:
+        assembly.check_engine(Settings(engine=text))
+        return {"engine": text}
+    found: dict[str, Any] = {}
+    for part in options.comma_list(text):
+        name, sign, value = part.partition("=")
+        name = name.strip().replace("-", "_")
+        if not sign or not value.strip():
+            raise InvalidSetting(f"--against has {part!r}; it must be settings such as engine=native,max_batch=8")
+        if name != "model":
+            sources.known_setting(name)
+        found[name] = (
+            value.strip() if name == "model" else sources.parse_setting(name, value.strip(), f"--against {name}")
+        )
+    return found
+
+
+def _changed(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Another engine keeps, of the first side's settings, those that it has."""
+    kind = assembly.ENGINES.get(changes.get("engine", ""))
+    if kind is None:
+        return given | changes
+    others = frozenset[str]().union(*(engine.settings for engine in assembly.ENGINES.values())) - kind.settings
+    return {name: value for name, value in given.items() if name not in others} | changes
+
+
+def _local(args: argparse.Namespace, model: str, given: dict[str, Any], max_streams: int) -> LocalSide:
+    """A closed loop is never refused for want of room to wait, unless a setting says so."""
+    resolved = sources.read_settings(model, given, config=args.config)
+    if resolved.origins["max_waiting"] == "default" and max_streams > resolved.settings.max_waiting:
+        given = given | {"max_waiting": max_streams}
+        resolved = sources.read_settings(model, given, config=args.config)
+    assembly.check_engine(resolved.settings)
+    chat = args.api == "chat"
+    return LocalSide(model=model, given=given, resolved=resolved, config=args.config, chat=chat, http=args.http)
+
+
+def _url(args: argparse.Namespace, url: str, model: str | None, key: str) -> UrlSide:
+    if not key.isascii() or not key.isprintable():
+        raise InvalidSetting("the API key in the environment holds characters that no header can carry")
+    try:
+        extra = json.loads(args.body) if args.body else {}
+    except (ValueError, RecursionError):
+        extra = None
+    if not isinstance(extra, dict):
+        raise InvalidSetting("--body must be a JSON object, such as '{\"min_tokens\": 64}'")
+    return UrlSide(
+        address=Address.parse(url, param="target"),
+        model=model,
+        key=key,
+        chat=args.api == "chat",
+        omit=optional_fields(args.omit),
+        extra=extra,
+    )
+
+
+def _first_key() -> str:
+    return next((key for name in KEY_VARIABLES if (key := os.environ.get(name, "").strip())), "")
+
+
+def _is_url(text: str) -> bool:
+    return "://" in text
+
+
+# Opening
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A local side whose weights are on this disk. The engine is not loaded; one behind HTTP has no use for it."""
+
+    side: LocalSide
+    parts: assembly.Parts
+
+
+def find(side: PlannedSide, progress: Progress) -> Found | UrlSide:
+    """Fetch what is not here, and refuse what will be refused."""
+    if isinstance(side, UrlSide):
+        return side
+    return Found(side, assembly.open_parts(side.model, side.resolved.settings, progress=progress))
+
+
+@contextlib.asynccontextmanager
+async def opened(found: Found | UrlSide, progress: Progress) -> AsyncIterator[Target]:
+    """Ready to be asked, and freed at the end."""
+    if isinstance(found, UrlSide):
+        yield await _open_url(found)
+    elif found.side.http:
+        async with serving(found.side.model, _arguments(found.side)) as served:
+            progress("asking the server what it is", None)
+            yield await _open_served(found, served.url, served.key)
+    else:
+        parts = found.parts
+        opening = assembly.Opening(lambda report: parts.worker(progress=report), progress)
+        async with opening as worker:
+            known = worker.metadata
+            facts = Facts(
+                kind="in this process",
+                model=known.name,
+                engine=known.engine,
+                device=known.device,
+                dtype=known.dtype,
+                max_concurrency=worker.capabilities.max_concurrency,
+                weights=_weights(found.parts.spec),
+                stated={"settings": plain(found.side.given), "versions": dict(known.versions), "notes": known.notes},
+            )
+            yield InProcess(worker, label=known.engine, facts=facts, chat=found.side.chat)
+
+
+async def _open_url(side: UrlSide) -> Remote:
+    model = side.model or await find_model(side.address, side.key)
+    asking = Asking(address=side.address, model=model, key=side.key, chat=side.chat, omit=side.omit, extra=side.extra)
+    stated = {"url": str(side.address), "omitted": sorted(side.omit), "extra": side.extra}
+    return Remote(asking, label=side.address.authority, facts=Facts(kind="over HTTP", model=model, stated=stated))
+
+
+async def _open_served(found: Found, url: str, key: str) -> Remote:
+    address = Address.parse(url, param="target")
+    name = await find_model(address, key)
+    asking = Asking(address=address, model=name, key=key, chat=found.side.chat)
+    known = (await get(asking, f"/models/{quote(name)}"))["capabilities"]
+    facts = Facts(
+        kind="drivetrain serve",
+        model=name,
+        engine=known["engine"],
+        device=known["device"],
+        dtype=known["dtype"],
+        max_concurrency=known["max_concurrency"],
+        weights=_weights(found.parts.spec),
+        stated={"settings": plain(found.side.given)},
+    )
+    return Remote(asking, label=known["engine"], facts=facts)
+
+
+def _weights(spec: ModelSpec) -> Weights | None:
+    return None if spec.format is WeightsFormat.NONE else weigh(spec.path)
+
+
+def _arguments(side: LocalSide) -> list[str]:
+    """The settings of a side as flags of `drivetrain serve`."""
+    words = ["--config", str(side.config)] if side.config else []
+    for name, value in side.given.items():
+        flag = options.flag(name)
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
+        else:
+            words.append(f"{flag}={','.join(value) if isinstance(value, tuple) else value}")
+    return words
+
+
+def name_apart(targets: list[Target], against: str | None) -> None:
+    """Labels that tell the sides apart: the second one's own words where both would be called the same."""
+    if len(targets) == 2 and targets[0].label == targets[1].label:
+        words = str(targets[1].facts.model) if targets[0].facts.model != targets[1].facts.model else str(against)
+        targets[1].label = f"{targets[1].label} {words}" if words not in targets[1].label else f"{words} again"

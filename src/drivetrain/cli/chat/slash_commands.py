@@ -1,0 +1,99 @@
+"""The lines of a chat that begin with a slash: what they do to the conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from drivetrain.cli.chat.conversation import Conversation
+from drivetrain.cli.flags.prompts import image_part
+from drivetrain.cli.flags.request_options import CHAT, check_alone, read_value
+from drivetrain.cli.terminal import output
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import InvalidRequest, Unsupported
+
+HELP = """/image PATH|URL    show the model an image with the next message
+/system TEXT       the instructions in front of the chat; without TEXT: none
+/set NAME VALUE    a request parameter, such as temperature 0.2; without VALUE: back to its default; alone: list
+/undo              forget the last question and its answer
+/reset             begin again; the system text and the parameters stay
+/help              this list
+/exit              leave (Ctrl-D too)
+Ctrl-C stops an answer. A line that begins with // is sent with one slash. Triple quotes begin and end a text of many
+lines."""
+
+
+class Leave(Exception):
+    """The user has said /exit."""
+
+
+class ChatCommands:
+    """Raises `InvalidRequest` for what cannot be done, and `Leave`."""
+
+    def __init__(self, conversation: Conversation, capabilities: Capabilities) -> None:
+        self._conversation = conversation
+        self._capabilities = capabilities
+        self._commands: Mapping[str, Callable[[str], None]] = {
+            "/image": self._image,
+            "/system": self._system,
+            "/set": self._set,
+            "/undo": self._undo,
+            "/reset": self._reset,
+            "/help": lambda rest: output.note(HELP),
+            "/exit": self._leave,
+            "/quit": self._leave,
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._commands)
+
+    def run(self, line: str) -> None:
+        name, _, rest = line.strip().partition(" ")
+        command = self._commands.get(name)
+        if command is None:
+            raise InvalidRequest(f"there is no command {name}; /help lists them")
+        command(rest.strip())
+
+    def _image(self, where: str) -> None:
+        if not self._capabilities.vision:
+            raise Unsupported("this model does not see images", param="images")
+        if not where:
+            raise InvalidRequest("say which: /image PATH or /image URL", param="images")
+        self._conversation.images.append(image_part(where))
+        output.note(f"({len(self._conversation.images)} for the next message)")
+
+    def _system(self, text: str) -> None:
+        self._conversation.system = text or None
+        output.note("(system text set)" if text else "(no system text)")
+
+    def _set(self, rest: str) -> None:
+        name, _, text = rest.partition(" ")
+        if not name:
+            self._list()
+            return
+        name = name.replace("-", "_")
+        if name not in CHAT:
+            raise Unsupported(f"{name} is no parameter of a chat; known: {', '.join(CHAT)}", param=name)
+        if not text.strip():
+            self._conversation.parameters.pop(name, None)
+            output.note(f"({name} is back to its default)")
+            return
+        value = read_value(name, text.strip())
+        check_alone(name, value, self._capabilities)
+        self._conversation.parameters[name] = value
+        output.note(f"({name} is {value!r})")
+
+    def _list(self) -> None:
+        stated = self._conversation.parameters
+        lines = [f"{name} {value!r}" for name, value in stated.items()]
+        output.note("\n".join(lines) if lines else f"(nothing is set; known: {', '.join(CHAT)})")
+
+    def _undo(self, rest: str) -> None:
+        output.note("(forgotten)" if self._conversation.undo() else "(there is nothing to undo)")
+
+    def _reset(self, rest: str) -> None:
+        self._conversation.reset()
+        output.note("(a new chat)")
+
+    def _leave(self, rest: str) -> None:
+        raise Leave

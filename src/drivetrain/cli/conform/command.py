@@ -1,0 +1,68 @@
+"""`drivetrain conform URL`: whether a server keeps what the OpenAI API promises, case by case."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from drivetrain.cli.flags import options
+from drivetrain.core.errors import InvalidSetting
+
+KEY_VARIABLES = ("DRIVETRAIN_API_KEY", "OPENAI_API_KEY")
+DEFAULT_TIMEOUT_S = 60.0
+
+_EPILOG = f"""examples:
+  drivetrain conform http://127.0.0.1:8000
+  drivetrain conform http://127.0.0.1:8000/v1 --model my-model --html report.html
+  drivetrain conform http://127.0.0.1:8000 --only stops,streaming.text
+  drivetrain conform --list
+
+URL is the address of any server that speaks the OpenAI API; without a path, /v1 is meant. A key is read from
+{KEY_VARIABLES[0]}, else {KEY_VARIABLES[1]}, is sent to that server alone, and is in no report.
+The exit code is 0 where no case failed, 1 where one did, and 2 where there was nothing to ask.
+"""
+
+
+def add(commands: options.Commands) -> None:
+    parser = commands.add_parser(
+        "conform",
+        help="whether a server keeps what the OpenAI API promises",
+        description="Ask any server the conformance cases, and say which it passes, fails, or does not offer.",
+        usage="%(prog)s URL [option ...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("url", metavar="URL", nargs="?", help="such as http://127.0.0.1:8000/v1")
+    parser.add_argument("--model", metavar="NAME", help="the model to ask for (default: the only one)")
+    parser.add_argument(
+        "--only", type=options.comma_list, action="append", default=[], metavar="A,B",
+        help="areas (stops) or cases (stops.string); may be given again",
+    )  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="print the cases, and ask nobody")
+    parser.add_argument(
+        "--timeout", type=options.number, default=DEFAULT_TIMEOUT_S, metavar="S",
+        help=f"seconds for one answer (default: {DEFAULT_TIMEOUT_S:g})",
+    )  # fmt: skip
+    parser.add_argument("--json", dest="json_file", type=Path, metavar="FILE", help="the report as one JSON object")
+    parser.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="the report as one HTML page")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    from drivetrain.cli.conform import run as conform_run
+
+    return conform_run.run(args, KEY_VARIABLES)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.url is None and not args.list:
+        raise InvalidSetting("give the URL of a server, such as http://127.0.0.1:8000/v1, or --list")
+    if not (math.isfinite(args.timeout) and 0.1 <= args.timeout <= 86_400):
+        raise InvalidSetting(f"--timeout is {args.timeout:g}; it must be from 0.1 to 86400 seconds")
+    for path in (args.json_file, args.html_file):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise InvalidSetting(f"{path} cannot be written: its folder is not there, or it is one")

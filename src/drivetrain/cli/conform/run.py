@@ -1,0 +1,101 @@
+"""What `drivetrain conform` does: choose the cases, ask, print; an interrupt ends the asking, not the printing."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import difflib
+import json
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from drivetrain import __version__
+from drivetrain.address import Address
+from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal.boundary import FAILED
+from drivetrain.cli.terminal.progress import ProgressLine, progress_line
+from drivetrain.core.errors import DrivetrainError, InvalidSetting
+from drivetrain.tools.conform import runner
+from drivetrain.tools.conform.case import Area, Case
+from drivetrain.tools.conform.cases import ALL
+from drivetrain.tools.conform.client import Client
+from drivetrain.tools.conform.page import page
+from drivetrain.tools.conform.report import ConformReport, area_table, case_table, detail_lines, document
+from drivetrain.tools.conform.verdict import Outcome
+
+
+def run(args: argparse.Namespace, key_variables: Sequence[str]) -> int:
+    """Raises `InvalidSetting`. The key is in the first of these environment variables that is set."""
+    cases = chosen([name for names in args.only for name in names])
+    if args.list:
+        output.line(output.table(*case_table(cases)))
+        return 0
+    client = Client(Address.parse(args.url), _key(key_variables), args.timeout)
+    report = ConformReport(
+        url=str(client.address),
+        model=args.model or "",
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+    )
+    try:
+        with progress_line(quiet=args.quiet) as progress:
+            asyncio.run(_ask(client, args.model, key_variables, cases, report, progress))
+    finally:  # also of what was found before an interrupt
+        if report.results:
+            _tell(args, report)
+    return FAILED if report.of(Outcome.FAIL) else 0
+
+
+async def _ask(
+    client: Client,
+    model: str | None,
+    key_variables: Sequence[str],
+    cases: Sequence[Case],
+    report: ConformReport,
+    progress: ProgressLine,
+) -> None:
+    report.model = await runner.find_model(client, model, key_variables)
+    await runner.run(client, report.model, cases, report, progress)
+
+
+def chosen(only: Sequence[str]) -> list[Case]:
+    """The cases of these areas and with these ids, in the order of the report. Raises `InvalidSetting`."""
+    known = {*Area, *(case.id for case in ALL)}
+    for name in only:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise InvalidSetting(f"--only: there is no area and no case {name!r}{hint} (see --list)")
+    return [case for case in ALL if not only or case.area in only or case.id in only]
+
+
+def _key(variables: Sequence[str]) -> str:
+    found = next((value for name in variables if (value := os.environ.get(name, "").strip())), "")
+    if not (found.isascii() and found.isprintable()):
+        raise InvalidSetting("the key in the environment holds characters that no header can carry")
+    return found
+
+
+def _tell(args: argparse.Namespace, report: ConformReport) -> None:
+    about = ", ".join(f"{name} {value}" for name, value in report.about.items())
+    output.line(f"{report.model} at {report.url}{f' ({about})' if about else ''}\n")
+    output.line(output.table(*area_table(report)))
+    lines = detail_lines(report)
+    if lines:
+        output.line("\n".join(lines))
+    if not report.complete:
+        output.line("\nThe run was interrupted: cases are missing.")
+    if args.json_file is not None:
+        _write(args.json_file, json.dumps(document(report), indent=2, allow_nan=False) + "\n")
+    if args.html_file is not None:
+        _write(args.html_file, page(report))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8", errors="backslashreplace")
+    except OSError as exc:
+        raise DrivetrainError(f"{path} cannot be written: {exc.strerror or type(exc).__name__}") from exc
+    output.note(f"written: {path}")

@@ -1,0 +1,94 @@
+"""`drivetrain diff MODEL --engines A,B`: whether a model is the same on several engines, token by token."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import fields
+from pathlib import Path
+
+from drivetrain.cli.flags import options
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.worker.settings import Group, Settings
+
+OWN_NAMES = frozenset({"engine", "name", *(f.name for f in fields(Settings) if f.metadata["group"] is Group.SAMPLING)})
+"""Settings that this command decides itself: which engines, and that answers are greedy."""
+
+DEFAULT_TOKENS = 32
+DEFAULT_TOP = 5
+DEFAULT_TOLERANCE = 0.001
+
+_RANGES = (("tokens", 1, 100_000), ("top", 2, 1000), ("tolerance", 0.0, 100.0))
+
+_EPILOG = """examples:
+  drivetrain diff smollm2-135m --engines native,transformers,llamacpp
+  drivetrain diff ./my-model --engines native,native:quantize=int8,compile=true --prompts prompts.txt
+  drivetrain diff ./my-model --engines native,llamacpp --model-for llamacpp=my-model-f16.gguf --json diff.json
+  drivetrain diff ./my-model --engines native,remote --model-for remote=http://127.0.0.1:8000/v1
+
+The first engine is compared with each of the others; one is open at a time. An engine's own settings follow it after a
+colon; flags go to all the engines that have such a setting. MODEL goes to each engine that no --model-for names.
+A parting is a tie where the first engine has the other's token within --tolerance below its own.
+The exit code is 0 where no prompt parted beyond a tie, 1 where one did, and 2 for what was asked wrongly.
+"""
+
+
+def add(commands: options.Commands) -> None:
+    parser = commands.add_parser(
+        "diff",
+        help="whether a model is the same on several engines",
+        description="Ask several engines the same prompts, greedily, and say where and how far they part.",
+        usage="%(prog)s MODEL --engines A,B[:SETTING=VALUE] [option ...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_model(parser)
+    parser.add_argument(
+        "--engines", type=options.comma_list, required=True, metavar="A,B",
+        help="two or more; a setting follows its engine: native:quantize=int8,compile=true,llamacpp",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model-for",
+        action="append",
+        default=[],
+        metavar="ENGINE=MODEL",
+        help="the model of one engine; repeat for more",
+    )
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE",
+        help="a prompt a line; in a .jsonl file a JSON string a line (default: a handful that is built in)",
+    )  # fmt: skip
+    parser.add_argument("--chat", action="store_true", help="prompts are messages, in the model's own prompt form")
+    parser.add_argument(
+        "--tokens", type=options.whole_number, default=DEFAULT_TOKENS, metavar="N",
+        help=f"the most tokens of an answer (default: {DEFAULT_TOKENS})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--top", type=options.whole_number, default=DEFAULT_TOP, metavar="N",
+        help=f"how many of the likeliest tokens to ask for and show (default: {DEFAULT_TOP})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tolerance", type=options.number, default=DEFAULT_TOLERANCE, metavar="X",
+        help=f"of a logprob: what is as near as this is a tie (default: {DEFAULT_TOLERANCE:g})",
+    )  # fmt: skip
+    parser.add_argument("--json", dest="json_file", type=Path, metavar="FILE", help="everything as one JSON object")
+    options.add_settings(parser, without=OWN_NAMES)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    from drivetrain.cli.diff import run as diff_run
+
+    return diff_run.run(args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name, low, high in _RANGES:
+        value = getattr(args, name)
+        if not (math.isfinite(value) and low <= value <= high):
+            raise InvalidSetting(f"--{name} is {value:g}; it must be from {low:g} to {high:g}")
+    path = args.json_file
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise InvalidSetting(f"{path} cannot be written: its folder is not there, or it is one")

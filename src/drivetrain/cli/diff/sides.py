@@ -1,0 +1,129 @@
+"""From the arguments of `drivetrain diff` to the engines to ask, with a model and settings each."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from drivetrain import assembly
+from drivetrain.cli.flags import options
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.worker import sources
+from drivetrain.worker.sources import Resolved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSide:
+    label: str
+    model: str
+    resolved: Resolved
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The settings that are not at their default, wherever they come from."""
+        origins = self.resolved.origins.items()
+        return {name: getattr(self.resolved.settings, name) for name, origin in origins if origin != "default"}
+
+
+@dataclass(slots=True)
+class _Item:
+    """`native:quantize=int8`."""
+
+    engine: str
+    words: list[str]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return ":".join([self.engine, ",".join(self.words)]) if self.words else self.engine
+
+
+def read_sides(args: argparse.Namespace) -> list[PlannedSide]:
+    """Two or more. Raises `InvalidSetting`."""
+    items = _items(args.engines)
+    if len(items) < 2:
+        raise InvalidSetting("--engines must name two or more, such as native,transformers")
+    models = _models(args.model_for, {item.engine for item in items})
+    given = options.given_settings(args)
+    _refuse_unused(given, items)
+    sides: list[PlannedSide] = []
+    for item in items:
+        model = models.get(item.engine, args.model)
+        stated = _kept(given, item.engine) | item.settings
+        resolved = sources.read_settings(model, stated | {"engine": item.engine}, config=args.config)
+        assembly.check_engine(resolved.settings)
+        assembly.is_remote(model, resolved.settings)
+        label = _apart(item.label, [side.label for side in sides])
+        sides.append(PlannedSide(label=label, model=model, resolved=resolved))
+    return sides
+
+
+def _items(parts: Sequence[str]) -> list[_Item]:
+    """`native:quantize=int8,compile=true,llamacpp`: what is no engine's name is a setting of the engine before it."""
+    items: list[_Item] = []
+    for part in parts:
+        name, colon, rest = part.partition(":")
+        if "=" not in name:
+            if name not in assembly.ENGINES:
+                known = ", ".join(assembly.ENGINES)
+                raise InvalidSetting(f"--engines has {name!r}; it must be one of {known}", param="engine")
+            items.append(_Item(name, []))
+            if colon:
+                _add_setting(items[-1], rest)
+        elif not items:
+            raise InvalidSetting(f"--engines begins with {part!r}; name an engine first, such as native:{part}")
+        else:
+            _add_setting(items[-1], part)
+    return items
+
+
+def _add_setting(item: _Item, text: str) -> None:
+    name, sign, value = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not sign or not value.strip():
+        raise InvalidSetting(f"--engines has {text!r} for {item.engine}; it must be a setting such as quantize=int8")
+    sources.known_setting(name)
+    if name == "engine" or name in item.settings:
+        raise InvalidSetting(f"--engines names {name} twice for {item.engine}", param=name)
+    item.words.append(text)
+    item.settings[name] = sources.parse_setting(name, value.strip(), f"--engines {item.engine}:{name}")
+
+
+def _models(texts: Sequence[str], engines: set[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        engine, sign, model = text.partition("=")
+        if not sign or not model:
+            raise InvalidSetting(f"--model-for is {text!r}; it must be ENGINE=MODEL, such as llamacpp=model.gguf")
+        if engine not in engines:
+            raise InvalidSetting(f"--model-for is for {engine!r}, which --engines does not name")
+        if engine in found:
+            raise InvalidSetting(f"--model-for names a model for {engine} twice")
+        found[engine] = model
+    return found
+
+
+def _kept(given: dict[str, Any], engine: str) -> dict[str, Any]:
+    """Without the settings that only other engines have."""
+    others = _engine_settings() - assembly.ENGINES[engine].settings
+    return {name: value for name, value in given.items() if name not in others}
+
+
+def _refuse_unused(given: dict[str, Any], items: Sequence[_Item]) -> None:
+    for name in given:
+        if name in _engine_settings() and not any(name in assembly.ENGINES[item.engine].settings for item in items):
+            raise InvalidSetting(
+                f"none of these engines has a setting {name}; leave {options.flag(name)} out", param=name
+            )
+
+
+def _engine_settings() -> frozenset[str]:
+    return frozenset[str]().union(*(kind.settings for kind in assembly.ENGINES.values()))
+
+
+def _apart(label: str, taken: Sequence[str]) -> str:
+    """The second of a name is `NAME (2)`."""
+    alike = sum(other == label or other.startswith(f"{label} (") for other in taken)
+    return f"{label} ({alike + 1})" if alike else label

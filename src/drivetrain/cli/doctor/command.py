@@ -1,0 +1,125 @@
+"""`drivetrain doctor`: what this machine has, what is installed, and what to install. With a URL: how a server is.
+
+Without one the network is not touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from drivetrain.cli.flags import options
+from drivetrain.cli.serve.greeting import KEY_VARIABLE
+from drivetrain.cli.terminal import output
+from drivetrain.core.errors import InvalidSetting
+
+DEFAULT_TIMEOUT_S = 5.0
+
+_EPILOG = f"""examples:
+  drivetrain doctor
+  drivetrain doctor --json
+  drivetrain doctor http://127.0.0.1:8000
+  drivetrain doctor https://llm.example --api-key-file keys.txt --admin-key-file admin.txt
+  drivetrain doctor http://127.0.0.1:8000 --json | jq '.findings[] | .what'
+
+With a URL it reads /health, /ready, /status, /metrics, /v1/models and /admin/models of that server, and changes
+nothing. The key is the first one of --api-key-file, else what {KEY_VARIABLE} holds; it is sent to that server
+alone and never shown. The exit code is 0 where all is well, 1 with findings that need action (marked !), and 2 where
+no server answers, or none of ours.
+"""
+
+
+def add(commands: options.Commands) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="this machine: hardware, engines, what to install; with a URL: how that server is",
+        description="What this machine has and what is installed; or how a running server is, and what to do about it.",
+        usage="%(prog)s [URL] [option ...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("url", metavar="URL", nargs="?", help="a running server, such as http://127.0.0.1:8000")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    group = parser.add_argument_group("with a URL")
+    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="keys, one a line; the first one is sent")
+    group.add_argument(
+        "--api-key-env", metavar="NAME", default=KEY_VARIABLE,
+        help=f"the variable that holds the key, where there is no file (default: {KEY_VARIABLE})",
+    )  # fmt: skip
+    group.add_argument(
+        "--admin-key-file", type=Path, metavar="FILE", help="a key for what is under /admin, if that has its own"
+    )
+    group.add_argument(
+        "--timeout", type=options.number, default=DEFAULT_TIMEOUT_S, metavar="S",
+        help=f"seconds for each page (default: {DEFAULT_TIMEOUT_S:g})",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not (math.isfinite(args.timeout) and 0.1 <= args.timeout <= 3600):
+        raise InvalidSetting(f"--timeout is {args.timeout:g}; it must be from 0.1 to 3600 seconds", param="timeout")
+    if args.url is not None:
+        from drivetrain.cli.doctor import server as doctor_server
+
+        return doctor_server.run(args)
+    if args.api_key_file is not None or args.admin_key_file is not None:
+        raise InvalidSetting("a key is for a server: give its URL, such as http://127.0.0.1:8000", param="url")
+    return _machine(args)
+
+
+def _machine(args: argparse.Namespace) -> int:
+    from drivetrain.cli.doctor.machine import examine
+
+    report = examine()
+    if args.json:
+        output.document(report)
+    else:
+        output.line("\n".join(_lines(report)))
+    return 0
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    from drivetrain.store.display import size
+
+    cpu, memory, store = report["cpu"], report["memory"], report["store"]
+    rows = [
+        ("drivetrain", report["drivetrain"]),
+        ("python", report["python"]),
+        ("platform", report["platform"]),
+        ("cpu", f"{cpu['usable']} of {cpu['count']} usable  {cpu['model']}".rstrip()),
+        ("memory", f"{size(memory['available_bytes'])} free of {size(memory['total_bytes'])}"),
+        *(("device", _device(device)) for device in report["devices"]),
+        *(("device", problem) for problem in report["device_problems"]),
+        *(("engine", _engine(engine)) for engine in report["engines"]),
+        *(("package", _package(package)) for package in report["packages"]),
+        ("store", f"{store['path']}  {store['num_models']} models, {size(store['free_bytes'])} free"),
+    ]
+    if store["problem"]:
+        rows[-1] = ("store", f"{store['path']}  {store['problem']}")
+    if report["environment"]:
+        rows.append(("environment", ", ".join(report["environment"])))
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {text}" for name, text in rows]
+
+
+def _device(device: dict[str, Any]) -> str:
+    from drivetrain.store.display import size
+
+    memory = f"  {size(device['total_bytes'])}" if device.get("total_bytes") else ""
+    return f"{device['device']}  {device['name']}{memory}"
+
+
+def _engine(engine: dict[str, Any]) -> str:
+    if engine["ready"]:
+        return f"{engine['name']}  ready"
+    return f"{engine['name']}  {engine['problem']}; run: {engine['install']}"
+
+
+def _package(package: dict[str, Any]) -> str:
+    version = package["version"] or "not installed"
+    unfit = f"  (needs {package['needs']})" if package["version"] and not package["fits"] else ""
+    return f"{package['name']}  {version}{unfit}"

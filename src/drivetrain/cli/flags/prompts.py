@@ -1,0 +1,167 @@
+"""What the user wants answered, from flags, files and stdin: one prompt, or the messages of a chat, with images."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from drivetrain.cli.flags.request_options import token_ids
+from drivetrain.core.errors import InvalidRequest, InvalidSetting
+from drivetrain.core.messages import ImagePart, Message, TextPart, parse_messages
+from drivetrain.worker.settings import Settings
+
+STDIN = "-"
+_ROLES = {"--system": "system", "--message": "user", "--assistant": "assistant"}
+
+
+class _Turn(argparse.Action):
+    """Gathers the turns of a chat in the order in which they stand on the command line."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        assert option_string is not None
+        turns = [*(getattr(namespace, self.dest) or ()), (_ROLES[option_string], values)]
+        setattr(namespace, self.dest, turns)
+
+
+def add_input(parser: argparse.ArgumentParser, *, for_request: bool = True) -> None:
+    """Without `for_request`, only what can be rendered."""
+    group = parser.add_argument_group("input", "A chat or a prompt, by one of these; - reads stdin.")
+    turn: dict[str, Any] = {"action": _Turn, "dest": "turns", "metavar": "TEXT"}
+    group.add_argument("--message", help="what the user says; repeat with --assistant for a longer chat", **turn)
+    group.add_argument("--assistant", help="what the model is taken to have answered", **turn)
+    group.add_argument("--system", help="the instructions in front of the chat", **turn)
+    group.add_argument("--messages-file", metavar="FILE", help="a JSON list of messages, in the OpenAI form")
+    group.add_argument("--prompt", metavar="TEXT", help="a whole prompt: no template is put around it")
+    group.add_argument("--prompt-file", metavar="FILE", help="the same from a file")
+    if for_request:
+        group.add_argument("--prompt-token-ids", metavar="IDS", type=token_ids, help="the same as ids: 1,2,3")
+        text = "an image for the prompt or the last message; repeat for more"
+        group.add_argument("--image", metavar="PATH|URL", action="append", default=[], help=text)
+
+
+def read_input(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """The input fields of a request; empty if none was given. Raises `InvalidSetting` or `InvalidRequest`."""
+    named = ("turns", "messages_file", "prompt", "prompt_file", "prompt_token_ids")
+    given = [name for name in named if getattr(args, name, None) is not None]
+    if len(given) > 1:
+        names = " and ".join(flag_of(name) for name in given)
+        raise InvalidSetting(f"{names} do not go together; give one of them")
+    if not given:
+        return {}
+    return _READ[given[0]](args, settings)
+
+
+def image_part(text: str) -> ImagePart:
+    """An image by URL or path. Raises `InvalidRequest` where there is no such file."""
+    if text.startswith(("data:", "http:", "https:")):
+        return ImagePart(url=text)
+    if not Path(text).is_file():
+        raise InvalidRequest(f"there is no image file {text!r}", param="images")
+    return ImagePart(path=text)
+
+
+def flag_of(name: str) -> str:
+    return "--message" if name == "turns" else "--" + name.replace("_", "-")
+
+
+def _from_turns(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    if sum(text == STDIN for _, text in args.turns) > 1:
+        raise InvalidSetting("stdin can be read once: give - only once")
+    limit = _text_limit(settings)
+    messages = [{"role": role, "content": _stdin_text(limit) if text == STDIN else text} for role, text in args.turns]
+    return {"messages": _with_images(parse_messages(messages), args)}
+
+
+def _from_messages_file(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    images_bytes = settings.max_images * settings.max_image_bytes * 2  # base64, and room
+    text = _file_text(args.messages_file, _text_limit(settings) + images_bytes)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"the messages file is not JSON: {exc}", param="messages") from None
+    if isinstance(data, Mapping) and "messages" in data:
+        data = data["messages"]
+    return {"messages": _with_images(parse_messages(data), args)}
+
+
+def _from_prompt(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    prompt = _stdin_text(_text_limit(settings)) if args.prompt == STDIN else args.prompt
+    return {"prompt": prompt, **_images(args)}
+
+
+def _from_prompt_file(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    return {"prompt": _file_text(args.prompt_file, _text_limit(settings)), **_images(args)}
+
+
+def _from_token_ids(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    return {"prompt_token_ids": args.prompt_token_ids, **_images(args)}
+
+
+_READ = {
+    "turns": _from_turns,
+    "messages_file": _from_messages_file,
+    "prompt": _from_prompt,
+    "prompt_file": _from_prompt_file,
+    "prompt_token_ids": _from_token_ids,
+}
+
+
+def _images(args: argparse.Namespace) -> dict[str, Any]:
+    parts = [image_part(text) for text in getattr(args, "image", [])]
+    return {"images": parts} if parts else {}
+
+
+def _with_images(messages: Sequence[Message], args: argparse.Namespace) -> list[Message]:
+    """The images in front of the last message of the user."""
+    images = _images(args).get("images", [])
+    if not images:
+        return list(messages)
+    last = max((i for i, message in enumerate(messages) if message.role == "user"), default=None)
+    if last is None:
+        raise InvalidRequest("an image goes with a message of the user, and there is none", param="messages")
+    made = list(messages)
+    made[last] = Message("user", (*images, *messages[last].content))
+    return made
+
+
+def user_message(text: str, images: Sequence[ImagePart]) -> Message:
+    return parse_messages([{"role": "user", "content": [*images, TextPart(text)] if images else text}])[0]
+
+
+def _text_limit(settings: Settings) -> int:
+    """More bytes than this cannot be a text within the limit of characters."""
+    return 4 * settings.max_prompt_chars
+
+
+def _stdin_text(limit_bytes: int) -> str:
+    return _decoded(sys.stdin.buffer, limit_bytes, "stdin")
+
+
+def _file_text(name: str, limit_bytes: int) -> str:
+    if name == STDIN:
+        return _stdin_text(limit_bytes)
+    try:
+        with open(name, "rb") as file:
+            return _decoded(file, limit_bytes, name)
+    except OSError as exc:
+        raise InvalidRequest(f"{name} cannot be read: {exc.strerror or type(exc).__name__}", param="prompt") from exc
+
+
+def _decoded(file: BinaryIO, limit_bytes: int, name: str) -> str:
+    data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise InvalidRequest(f"{name} has more than {limit_bytes} bytes, the most that is taken", param="prompt")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(f"{name} is not UTF-8 text (at byte {exc.start})", param="prompt") from None

@@ -1,0 +1,120 @@
+"""Request parameters as flags and as `/set` values, made from the table in `core/parameters.py`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from drivetrain.cli.flags.options import flag, number, whole_number
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.kinds import MAX_INT, Boolean, CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf, String
+from drivetrain.core.parameters import PARAMETERS, build_request, check
+from drivetrain.worker.settings import Settings
+
+_DEST = "request_"
+_INPUTS = ("messages", "prompt", "prompt_token_ids", "images")
+_NOT_OFFERED = frozenset({*_INPUTS, "trace_context"})
+_CHAT_HAS_NO = frozenset({"n", "echo", "prompt_logprobs", "logprobs", "request_id"})
+
+GENERATE = tuple(name for name in PARAMETERS if name not in _NOT_OFFERED)
+CHAT = tuple(name for name in GENERATE if name not in _CHAT_HAS_NO)
+
+
+def add_request(parser: argparse.ArgumentParser, names: tuple[str, ...] = GENERATE) -> None:
+    group = parser.add_argument_group("request", "What is left out comes from the settings, the weights or the family.")
+    for name in names:
+        _add_flag(group, name)
+
+
+def read_request(args: argparse.Namespace) -> dict[str, Any]:
+    """The parameters that were given, under their own names."""
+    return {
+        name.removeprefix(_DEST): value
+        for name, value in vars(args).items()
+        if name.startswith(_DEST) and value is not None
+    }
+
+
+def read_value(name: str, text: str) -> Any:
+    """A parameter's value from what was typed. Raises `InvalidRequest`; its range is judged by `check_alone`."""
+    read, _ = _reader(PARAMETERS[name].kind)
+    try:
+        value = read(text)
+    except argparse.ArgumentTypeError as exc:
+        raise InvalidRequest(f"{name}: {exc}", param=name) from None
+    return [value] if name == "stop" else value
+
+
+def check_early(raw: Mapping[str, Any], settings: Settings) -> None:
+    """Refuse what no model could honour before one is loaded. Raises `InvalidRequest`."""
+    anything = Capabilities(
+        parameters=frozenset(PARAMETERS), vision=True, context_length=MAX_INT, limits=settings.limits
+    )
+    check(build_request(raw), anything)
+
+
+def check_alone(name: str, value: Any, capabilities: Capabilities) -> None:
+    """One parameter of a chat, against the loaded model. Raises `InvalidRequest`."""
+    check(build_request({"messages": [{"role": "user", "content": ""}], name: value}), capabilities)
+
+
+def _add_flag(group: Any, name: str) -> None:
+    options = {"dest": _DEST + name, "default": None, "help": PARAMETERS[name].meaning.replace("%", "%%")}
+    kind = PARAMETERS[name].kind
+    if isinstance(kind, Boolean):
+        group.add_argument(flag(name), action=argparse.BooleanOptionalAction, **options)
+    elif isinstance(kind, OneOf):
+        group.add_argument(flag(name), choices=[*map(str, kind.choices)], **options)
+    elif name == "stop":
+        group.add_argument(flag(name), action="append", metavar="TEXT", **options)
+    else:
+        read, metavar = _reader(kind)
+        group.add_argument(flag(name), type=read, metavar=metavar, **options)
+
+
+def token_ids(text: str) -> list[int]:
+    return [whole_number(part) for part in text.split(",") if part.strip()]
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is not JSON") from None
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false") from None
+
+
+def _text(text: str) -> str:
+    """A JSON string where it is one, so that `"\\n"` can be typed; else as it is."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else text
+
+
+_READERS: dict[type[Kind], tuple[Callable[[str], Any], str]] = {
+    Integer: (whole_number, "N"),
+    CountOrBoolean: (whole_number, "N"),
+    Number: (number, "X"),
+    Boolean: (_boolean, ""),
+    String: (str, "TEXT"),
+    OneOf: (str, ""),
+    Ids: (token_ids, "IDS"),
+}
+
+
+def _reader(kind: Kind) -> tuple[Callable[[str], Any], str]:
+    """How a value is typed, and what help calls it: JSON, where there is nothing shorter."""
+    if isinstance(kind, ListOf) and isinstance(kind.item, String):
+        return _text, "TEXT"
+    return _READERS.get(type(kind), (_json, "JSON"))

@@ -1,0 +1,63 @@
+"""The flags of the HTTP server, which `serve` and `deploy` share.
+
+They are few and fixed, so that `--help` needs no package of the extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from drivetrain.cli.flags import options
+
+_FLAGS = (
+    "host", "port", "insecure_no_key", "allowed_hosts", "allowed_origins", "unknown_fields", "metrics_compat",
+    "max_body_bytes", "max_bodies_bytes", "max_body_values", "max_header_bytes", "max_connections", "max_prompts",
+    "receipt_timeout_s",
+)  # fmt: skip
+
+
+def add_server_flags(group: Any) -> None:
+    number, count = options.number, options.whole_number
+    group.add_argument("--host", metavar="ADDRESS", help="the address to listen on (default: 127.0.0.1)")
+    group.add_argument("--port", type=count, metavar="N", help="the port; 0 picks a free one (default: 8000)")
+    group.add_argument(
+        "--insecure-no-key",
+        action="store_true",
+        default=None,
+        help="listen beyond this machine without a key (dangerous)",
+    )
+    group.add_argument(
+        "--allowed-hosts", type=options.comma_list, metavar="A,B", help="further host names that requests may name"
+    )
+    group.add_argument(
+        "--allowed-origins",
+        type=options.comma_list,
+        metavar="A,B",
+        help="other sites whose pages may call this server, like https://chat.example (CORS); * for all",
+    )
+    group.add_argument(
+        "--unknown-fields",
+        choices=("refuse", "warn"),
+        help="what becomes of a field that is not honoured (default: refuse)",
+    )
+    group.add_argument(
+        "--metrics-compat",
+        choices=("none", "vllm"),
+        help="names that /metrics gives beside ours, for dashboards that read those (default: none)",
+    )
+    group.add_argument("--max-body-bytes", type=count, metavar="N", help="of one request (default: 33554432)")
+    group.add_argument(
+        "--max-bodies-bytes", type=count, metavar="N", help="of all requests that arrive together (default: 268435456)"
+    )
+    group.add_argument("--max-body-values", type=count, metavar="N", help="in one request (default: 1000000)")
+    group.add_argument("--max-header-bytes", type=count, metavar="N", help="of one request (default: 32768)")
+    group.add_argument("--max-prompts", type=count, metavar="N", help="in one completion request (default: 64)")
+    group.add_argument(
+        "--receipt-timeout-s", type=number, metavar="X", help="in which a request must have arrived (default: 30)"
+    )
+
+
+def given_server_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """By the names of `ServerSettings`, those that were said."""
+    return {name: value for name in _FLAGS if (value := getattr(args, name, None)) is not None}

@@ -1,0 +1,263 @@
+"""A dry run: all that can be known of a model before its weights are loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from drivetrain import assembly
+from drivetrain.cli.inspect import config_files
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.engine import Description, ModelSpec, Progress, WeightsFormat
+from drivetrain.core.errors import InvalidRequest, MissingExtra, UnfitEngine, Unsupported
+from drivetrain.core.messages import Message, TextPart
+from drivetrain.core.prompt import Prompt
+from drivetrain.core.sampling import Sampling
+from drivetrain.engines.remote.tokenizer import NEUTRAL_TEMPLATE
+from drivetrain.families.choose import Chosen, choose
+from drivetrain.families.registry import names as family_names
+from drivetrain.store.models import LocalModel
+from drivetrain.store.store import Store
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.settle import Defaults
+
+SAMPLE = (
+    Message("user", (TextPart("Hello"),)),
+    Message("assistant", (TextPart("Hello. How can I help?"),)),
+    Message("user", (TextPart("What is the capital of France?"),)),
+)
+FALLBACK = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A prompt as the engine gets it. In a literal segment, text that spells a special token stays text."""
+
+    text: str
+    segments: tuple[Mapping[str, Any], ...]
+    token_ids: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """`missing` says in words what could not be told, and what to do about it. None: not known before loading."""
+
+    model: str
+    name: str
+    format: str
+    source: str
+    digest: str | None
+    engine: str
+    engine_why: str
+    engine_ready: bool
+    install: str | None
+    architecture: str
+    family: str
+    family_why: str
+    family_is_fallback: bool
+    roles: Mapping[str, str]
+    stop: tuple[str, ...]
+    stop_tokens: Mapping[int, str]
+    context_length: int | None
+    max_tokens: int | None
+    sampling: Mapping[str, Mapping[str, Any]]
+    capabilities: Capabilities | None
+    prompt: Rendered | None
+    missing: tuple[str, ...]
+
+
+def inspect_model(
+    model: str,
+    settings: Settings,
+    *,
+    given: Mapping[str, Any],
+    progress: Progress,
+    store: Store | None = None,
+) -> Inspection:
+    """`given` has the messages or the prompt to render; empty, a sample chat is. Nothing is downloaded or converted.
+
+    Raises what opening the model would raise, as far as its files tell.
+    """
+    assembly.check_engine(settings)
+    if assembly.is_remote(model, settings):
+        return _inspect_remote(model, settings, given, progress)
+    store = store or Store()
+    found = None if assembly.is_fake(model, settings) else store.resolve(model)
+    spec = assembly.spec_of(found, settings, store)
+    choice, described = _first_fit(assembly.choose_engine(settings, found), spec, settings, progress)
+    peeked = _with_limits(described, settings)
+    name = spec.name
+    chosen = choose(explicit=settings.family, tokenizer=peeked.tokenizer, architecture=peeked.architecture, name=name)
+    return _put_together(model, name, found, choice, peeked, chosen, settings, given)
+
+
+def _inspect_remote(model: str, settings: Settings, given: Mapping[str, Any], progress: Progress) -> Inspection:
+    """The upstream is asked, and no caller's request is sent."""
+    spec = assembly.remote_spec(model, settings)
+    choice, described = _first_fit(assembly.EngineChoice.remote(), spec, settings, progress)
+    peeked = _with_limits(described, settings)
+    chosen = choose(explicit=None, tokenizer=peeked.tokenizer, architecture=peeked.architecture, name=spec.name)
+    found = _put_together(model, spec.name, None, choice, peeked, chosen, settings, given)
+    return found if peeked.tokenizer.chat_template != NEUTRAL_TEMPLATE else _as_they_render(found, peeked)
+
+
+def _as_they_render(found: Inspection, peeked: Description) -> Inspection:
+    """An upstream that shows no template shows what it makes of a chat by its ids, or not at all."""
+    prompt = None
+    if found.prompt is not None and found.prompt.token_ids is not None:
+        text = peeked.tokenizer.decode(found.prompt.token_ids, skip_special=False)
+        prompt = replace(found.prompt, text=text, segments=({"text": text, "literal": False},))
+    return replace(found, family_why="the upstream renders chats itself", prompt=prompt)
+
+
+def _first_fit(
+    choice: assembly.EngineChoice, spec: ModelSpec, settings: Settings, progress: Progress
+) -> tuple[assembly.EngineChoice, Description]:
+    """The first engine that does not say by the files that it cannot run the model, and what it says."""
+    while True:
+        assembly.refuse_unused(settings, choice.kind)
+        try:
+            return choice, _describe(choice.kind, spec, settings, progress)
+        except UnfitEngine as exc:
+            if len(choice.kinds) == 1:
+                raise
+            choice = choice.without_first(exc.why, settings)
+
+
+def _describe(kind: assembly.EngineKind, spec: ModelSpec, settings: Settings, progress: Progress) -> Description:
+    if kind.describe is None:
+        return asyncio.run(_load_weightless(kind, progress))
+    if kind.installed or kind.describes_alone:
+        return kind.describe(spec, progress)
+    folder = _folder(spec)
+    return config_files.by_files(folder, settings, kind) if folder is not None else config_files.nothing_stated(kind)
+
+
+def _with_limits(described: Description, settings: Settings) -> Description:
+    if described.capabilities is None:
+        return described
+    return replace(described, capabilities=replace(described.capabilities, limits=settings.limits))
+
+
+async def _load_weightless(kind: assembly.EngineKind, progress: Progress) -> Description:
+    """An engine without weights is loaded whole: that costs nothing, and tells all."""
+    engine = kind.make()
+    try:
+        info = await engine.load(ModelSpec(name="", path=Path(), format=WeightsFormat.NONE), progress)
+        return Description(
+            tokenizer=info.tokenizer,
+            architecture=info.architecture,
+            capabilities=info.capabilities,
+            context_length=info.capabilities.context_length,
+            eos_ids=info.eos_ids,
+            default_sampling=info.default_sampling,
+        )
+    finally:
+        await engine.close()
+
+
+def _folder(spec: ModelSpec) -> Path | None:
+    """Where the configuration lies as JSON: beside the weights, or in what was once made of a GGUF file."""
+    if spec.format is WeightsFormat.SAFETENSORS:
+        return spec.path
+    return spec.derived.find("safetensors") if spec.derived is not None else None
+
+
+def _put_together(
+    model: str,
+    name: str,
+    found: LocalModel | None,
+    choice: assembly.EngineChoice,
+    peeked: Description,
+    chosen: Chosen,
+    settings: Settings,
+    given: Mapping[str, Any],
+) -> Inspection:
+    defaults = _defaults(peeked, chosen, settings)
+    ready = choice.kind.installed
+    prompt, why_not = _rendered(peeked, chosen, given)
+    return Inspection(
+        model=model,
+        name=name,
+        format=found.format.value if found else WeightsFormat.NONE.value,
+        source=found.source if found else "an upstream" if choice.kind.name == "remote" else "built in",
+        digest=found.digest if found else None,
+        engine=choice.kind.name,
+        engine_why=choice.why,
+        engine_ready=ready,
+        install=None if ready else choice.kind.install,
+        architecture=peeked.architecture,
+        family=chosen.family.name,
+        family_why=_family_why(chosen, peeked, settings),
+        family_is_fallback=_is_fallback(chosen, settings),
+        roles={role: chosen.family.roles.name_of(role) for role in ("system", "user", "assistant")},
+        stop=chosen.family.stop,
+        stop_tokens=_stop_tokens(peeked, chosen),
+        context_length=peeked.context_length,
+        max_tokens=defaults.max_tokens(),
+        sampling={key: {"value": value, "origin": origin} for key, (origin, value) in defaults.origins.items()},
+        capabilities=peeked.capabilities,
+        prompt=prompt,
+        missing=(*peeked.missing, *why_not),
+    )
+
+
+def _is_fallback(chosen: Chosen, settings: Settings) -> bool:
+    return chosen.family.name == FALLBACK and settings.family is None
+
+
+def _family_why(chosen: Chosen, peeked: Description, settings: Settings) -> str:
+    if _is_fallback(chosen, settings):
+        return f"{chosen.why}; if that is wrong, set family to one of {', '.join(family_names())}"
+    if peeked.capabilities is None and settings.family is None:
+        return f"{chosen.why}; the file's own template, which comes first, could not be read"
+    return chosen.why
+
+
+def _defaults(peeked: Description, chosen: Chosen, settings: Settings) -> Defaults:
+    """The layers of `Worker`, with every parameter where the engine's are not known."""
+    family = dict(chosen.family.sampling)
+    if chosen.family.max_tokens is not None:
+        family["max_tokens"] = chosen.family.max_tokens
+    every = frozenset(field.name for field in fields(Sampling))
+    return Defaults(
+        [("settings", settings.sampling), ("generation_config", peeked.default_sampling), ("family", family)],
+        peeked.capabilities.parameters if peeked.capabilities else every,
+    )
+
+
+def _stop_tokens(peeked: Description, chosen: Chosen) -> dict[int, str]:
+    """Every id that ends an answer, with its spelling."""
+    ends = {i for token in chosen.end_of_turn if (i := peeked.tokenizer.id_of(token)) is not None}
+    return {i: peeked.tokenizer.token_text(i) for i in sorted(peeked.eos_ids | ends)}
+
+
+def _rendered(peeked: Description, chosen: Chosen, given: Mapping[str, Any]) -> tuple[Rendered | None, tuple[str, ...]]:
+    if peeked.capabilities is not None and not peeked.capabilities.generation:
+        return None, ("this model gives embeddings: it has no prompt",)
+    prompt = _prompt(chosen, given)
+    try:
+        ids = tuple(peeked.tokenizer.encode(prompt))
+    except (MissingExtra, Unsupported):
+        ids = None
+    segments = tuple({"text": segment.text, "literal": segment.literal} for segment in prompt.segments)
+    return Rendered(text=prompt.text, segments=segments, token_ids=ids), ()
+
+
+def _prompt(chosen: Chosen, given: Mapping[str, Any]) -> Prompt:
+    if "prompt" in given:
+        return Prompt.raw(given["prompt"])
+    messages: Sequence[Message] | None = given.get("messages")
+    if messages is not None:
+        return _chat(chosen, messages)
+    try:
+        return _chat(chosen, SAMPLE)
+    except InvalidRequest:  # the form may know questions only
+        return _chat(chosen, SAMPLE[-1:])
+
+
+def _chat(chosen: Chosen, messages: Sequence[Message]) -> Prompt:
+    return replace(chosen.family.render(messages), messages=tuple(messages))

@@ -1,0 +1,224 @@
+"""`drivetrain serve MODEL`: the OpenAI API and the web page, until a signal."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.cli.flags import options
+from drivetrain.cli.flags.server_options import add_server_flags, given_server_settings
+from drivetrain.cli.serve import fleet
+from drivetrain.cli.serve.dropin import Dropin, add_dropin_flags
+from drivetrain.cli.serve.fleet import add_fleet_flags
+from drivetrain.cli.serve.greeting import KEY_VARIABLE, ways_in
+from drivetrain.cli.serve.logs import add_log_flags, start_log
+from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
+from drivetrain.cli.terminal import output
+from drivetrain.core.errors import InvalidSetting, MissingExtra
+from drivetrain.telemetry.memory import settle_heap
+
+if TYPE_CHECKING:
+    from drivetrain.scale.fleet.fleet import Fleet
+    from drivetrain.server.settings import ServerSettings
+    from drivetrain.telemetry.tracing import Tracer
+    from drivetrain.worker.settings import Settings
+
+_PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
+_EPILOG = """examples:
+  drivetrain serve smollm2-135m
+  drivetrain serve ./my-model --port 9000 --name my-model
+  drivetrain serve http://127.0.0.1:8080/v1 http://127.0.0.1:8081/v1 --model name
+  drivetrain serve org/name --host 0.0.0.0 --api-key-file keys.txt
+  drivetrain serve smollm2-135m code=./code.gguf --max-loaded 1 --alias gpt-4o=smollm2-135m
+
+The page is at http://127.0.0.1:8000/, the API at /v1. TLS is a proxy's work. SIGTERM or Ctrl-C lets running
+requests end (see --drain-s); a second one ends at once.
+"""
+
+
+def add(commands: options.Commands) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="an HTTP server: the OpenAI API and a web page",
+        description="Serve a model over HTTP, as the OpenAI API does, with a chat page at /.",
+        usage="%(prog)s MODEL [MODEL ...] [option ...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="*",
+        help="a short name, a folder, a .gguf file, a Hugging Face id or a URL; several URLs are servers of one model, "
+        "anything else are several models, and NAME=MODEL gives one a name",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    options.add_remote(parser)
+    _add_server(parser.add_argument_group("server"))
+    add_fleet_flags(parser.add_argument_group("several models"))
+    add_log_flags(parser.add_argument_group("log"))
+    add_tracing_flags(parser.add_argument_group("traces"))
+    add_dropin_flags(parser.add_argument_group("worker of FastChat or DB-GPT"))
+    options.add_settings(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_server(group: Any) -> None:
+    group.add_argument("--api-key-file", type=Path, metavar="FILE", help=f"keys, one a line (or one in {KEY_VARIABLE})")
+    group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="keys for what is under /admin, one a line")
+    group.add_argument("--max-connections", type=options.whole_number, metavar="N", help="open at once (default: 2048)")
+    add_server_flags(group)
+
+
+def run(args: argparse.Namespace) -> int:
+    said = fleet.read(args)
+    chosen = fleet.choose(args, said) if said is not None else []
+    if said is None:
+        args.model, *args.more_urls = args.models
+        resolved = [options.read_settings(args)]
+    else:
+        resolved = [one.resolved for one in chosen]
+    if args.explain:
+        return fleet.explain(chosen) if said is not None else options.explain(args, resolved[0])
+    if any(importlib.util.find_spec(package) is None for package in _PACKAGES):
+        raise MissingExtra("the HTTP server", extra="server")
+    start_log(args)
+    server = _server_settings(args, [one.settings for one in resolved])
+    dropin = Dropin.read(args, server)
+    with tracing(args) as tracer:
+        if said is None:
+            _serve_one(args, resolved[0].settings, server, dropin, tracer)
+        else:
+            _serve_several(args, chosen, said, server, dropin, tracer)
+    return 0
+
+
+def _server_settings(args: argparse.Namespace, workers: Sequence[Settings]) -> ServerSettings:
+    from drivetrain.server.settings import ServerSettings
+
+    return ServerSettings(
+        **given_server_settings(args),
+        api_keys=read_keys(args.api_key_file) or _key_of_environment(),
+        admin_keys=read_keys(args.admin_key_file),
+        write_timeout_s=max(worker.reader_timeout_s for worker in workers),
+    )
+
+
+def _key_of_environment() -> tuple[str, ...]:
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    return (key,) if key else ()
+
+
+def read_keys(file: Path | None) -> tuple[str, ...]:
+    """A key a line."""
+    if file is None:
+        return ()
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
+        raise InvalidSetting(f"the key file {file} cannot be read: {reason}", param="api_key_file") from exc
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys:
+        raise InvalidSetting(f"the key file {file} holds no key", param="api_key_file")
+    return keys
+
+
+def _serve_one(
+    args: argparse.Namespace, settings: Settings, server: ServerSettings, dropin: Dropin, tracer: Tracer | None
+) -> None:
+    """The address is taken first: a port in use is told before a model is fetched.
+
+    Weights are fetched here in the main thread, where Ctrl-C is felt at once.
+    """
+    import asyncio
+
+    from drivetrain import assembly
+    from drivetrain.cli.terminal.progress import progress_line
+    from drivetrain.scale.fleet.fleet import Fleet
+    from drivetrain.server.run import address_of, bind
+
+    with bind(server) as sock, progress_line(quiet=args.quiet) as progress:
+        parts = assembly.open_parts(args.model, settings, progress=progress)
+        name = parts.spec.name
+
+        def greet(worker: assembly.Worker) -> None:
+            settle_heap()
+            progress.close()
+            for note in worker.metadata.notes:
+                output.note(f"note: {note}")
+            output.line(f"{name} is ready.")
+            output.line(ways_in(address_of(sock), name, worker.capabilities, args.api_key_file, server))
+
+        async def main() -> None:
+            worker = parts.worker(progress=progress, tracer=tracer)
+            try:
+                await _run_server(
+                    Fleet.of({name: worker}), server, dropin, tracer, sock, worker.start, lambda: greet(worker)
+                )
+            finally:
+                await worker.stop()
+
+        asyncio.run(main())
+
+
+def _serve_several(
+    args: argparse.Namespace,
+    chosen: Sequence[fleet.Chosen],
+    said: fleet.FleetArguments,
+    server: ServerSettings,
+    dropin: Dropin,
+    tracer: Tracer | None,
+) -> None:
+    import asyncio
+
+    from drivetrain.cli.serve.offers import make_fleet
+    from drivetrain.cli.terminal.progress import progress_line
+    from drivetrain.server.run import address_of, bind
+
+    with bind(server) as sock, progress_line(quiet=args.quiet) as progress:
+
+        async def main() -> None:
+            fleet = make_fleet(chosen, said, progress, tracer)
+
+            def greet() -> None:
+                progress.close()
+                for _, worker in fleet:
+                    for note in worker.metadata.notes:
+                        output.note(f"note: {worker.metadata.name}: {note}")
+                output.line("\n".join(f"{member.name} is {member.state}." for member in fleet.members))
+                for name, worker in list(fleet)[:1]:
+                    output.line(ways_in(address_of(sock), name, worker.capabilities, args.api_key_file, server))
+
+            try:
+                await _run_server(fleet, server, dropin, tracer, sock, fleet.start, greet)
+            finally:
+                await fleet.stop()
+
+        asyncio.run(main())
+
+
+async def _run_server(
+    models: Fleet,
+    settings: ServerSettings,
+    dropin: Dropin,
+    tracer: Tracer | None,
+    sock: socket.socket,
+    start: Callable[[], Awaitable[None]],
+    ready: Callable[[], None],
+) -> None:
+    from drivetrain.server.app import create_app
+    from drivetrain.server.run import Stop, serve
+
+    stop = Stop()
+    app = create_app(models, settings, tracer, dropin.routes)
+    with stop.on_signals():
+        async with dropin.registration(models, sock) as told:
+            start, drain = told.after(start), told.before(models.drain)
+            await serve(app, settings, sock, start=start, drain=drain, stop=stop, ready=ready)

@@ -1,0 +1,165 @@
+"""`serve` with several models: what the flags and the file's `[serve]` table say of them, and the fleet made of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.cli.flags import options
+from drivetrain.cli.terminal import output
+from drivetrain.core.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from drivetrain.worker.sources import Resolved
+
+_LIMITS = ("max_loaded", "idle_s", "turn_s", "room_wait_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetArguments:
+    """What was said of several models, by flags or in the file. The names of its fields are those in the file."""
+
+    models: tuple[str, ...] = ()
+    max_loaded: int | None = None
+    idle_s: float | None = None
+    turn_s: float | None = None
+    room_wait_s: float | None = None
+    pinned: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One model of several, with settings of its own."""
+
+    name: str
+    reference: str
+    resolved: Resolved
+
+
+def add_fleet_flags(group: Any) -> None:
+    number, count = options.number, options.whole_number
+    group.add_argument("--max-loaded", type=count, metavar="N", help="models in memory at once (default: what fits)")
+    group.add_argument(
+        "--idle-s", type=number, metavar="X", help="unload a model that nobody used for so long (default: never)"
+    )
+    group.add_argument(
+        "--turn-s", type=number, metavar="X", help="a busy model keeps its place for so long (default: 5)"
+    )
+    group.add_argument(
+        "--room-wait-s", type=number, metavar="X", help="a request waits for room for so long (default: 60)"
+    )
+    group.add_argument(
+        "--pin", action="append", default=[], metavar="NAME", help="load this model and keep it loaded; may be repeated"
+    )
+    group.add_argument(
+        "--alias",
+        action="append",
+        type=_alias,
+        default=[],
+        metavar="NAME=MODEL",
+        help="another name for a model; may be repeated",
+    )
+
+
+def _alias(text: str) -> tuple[str, str]:
+    name, _, model = text.partition("=")
+    if not name or not model:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=MODEL")
+    return name, model
+
+
+def read(args: argparse.Namespace) -> FleetArguments | None:
+    """None where there is one model and nothing was said that would load or unload it.
+
+    Where the file names the models, `args.models` is theirs too afterwards.
+    """
+    in_file = _in_file(args.config)
+    given = {name: value for name in _LIMITS if (value := getattr(args, name)) is not None}
+    said = replace(
+        in_file,
+        **{name: _checked(name, value, options.flag(name)) for name, value in given.items()},
+        models=tuple(args.models) or in_file.models,
+        pinned=tuple(args.pin) or in_file.pinned,
+        aliases={**in_file.aliases, **dict(args.alias)},
+    )
+    if not said.models:
+        raise InvalidSetting("name a MODEL, or list them as models under [serve] in the file", param="model")
+    args.models = list(said.models)
+    return said if replace(said, models=()) != FleetArguments() or _several(said.models) else None
+
+
+def _several(models: Sequence[str]) -> bool:
+    """URLs alone are servers of one model."""
+    from drivetrain.engines.remote.address import is_url
+
+    return bool(options.NAMED.fullmatch(models[0])) or (len(models) > 1 and not all(map(is_url, models)))
+
+
+def _in_file(config: Path | None) -> FleetArguments:
+    path = config or (Path(os.environ["DRIVETRAIN_CONFIG"]) if os.environ.get("DRIVETRAIN_CONFIG") else None)
+    if path is None:
+        return FleetArguments()
+    try:
+        table = tomllib.loads(path.read_text("utf-8")).get("serve", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return FleetArguments()  # told where the settings are read from it
+    if not isinstance(table, dict):
+        raise InvalidSetting(f"serve in {path} must be a table", param="serve")
+    known = {f.name for f in fields(FleetArguments)}
+    for name in table:
+        if name not in known:
+            raise InvalidSetting(f"there is no {name} under [serve]; there are {', '.join(sorted(known))}", param=name)
+    return FleetArguments(**{name: _checked(name, value, f"serve.{name} in {path}") for name, value in table.items()})
+
+
+def _checked(name: str, value: Any, where: str) -> Any:
+    if name in {"models", "pinned"}:
+        good, what = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of texts"
+        value = tuple(value) if good else value
+    elif name == "aliases":
+        good, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of texts"
+    elif name == "max_loaded":
+        good, what = type(value) is int and value >= 1, "a whole number from 1"
+    else:
+        good, what = type(value) in {int, float} and value >= 0, "a number from 0"
+    if not good:
+        raise InvalidSetting(f"{where} is {value!r}; it must be {what}", param=name)
+    return value
+
+
+def choose(args: argparse.Namespace, said: FleetArguments) -> list[Chosen]:
+    """Each model with its name and settings. What is wrong with any of them is told here, before one is loaded."""
+    if args.at_url is not None or args.setting_name is not None:
+        raise InvalidSetting("with several models write NAME=MODEL in place of --name, and URL#NAME", param="name")
+    return [_chosen(text, args) for text in said.models]
+
+
+def explain(chosen: Sequence[Chosen]) -> int:
+    """What `--explain` prints."""
+    output.line("\n\n".join(f"{one.name}: {one.reference}\n{one.resolved.explain()}" for one in chosen))
+    return 0
+
+
+def _chosen(text: str, args: argparse.Namespace) -> Chosen:
+    from drivetrain import assembly
+    from drivetrain.worker import sources
+
+    named = None if Path(text).exists() else options.NAMED.fullmatch(text)
+    reference, given = (named["reference"] if named else text), options.given_settings(args)
+    resolved = sources.read_settings(named["name"] if named else reference, given, config=args.config)
+    usual = assembly.name_of(reference)
+    name = named["name"] if named else resolved.settings.name or usual
+    if name is None:
+        raise InvalidSetting(f"{text!r} does not say which model: write URL#MODEL or NAME=URL", param="model")
+    assembly.check_engine(resolved.settings)
+    return Chosen(name, reference, replace(resolved, settings=replace(resolved.settings, name=name)))

@@ -1,0 +1,88 @@
+"""From the models that were named to a fleet that can load them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drivetrain import assembly
+from drivetrain.cli.serve.fleet import Chosen, FleetArguments
+from drivetrain.core.engine import Progress
+from drivetrain.core.errors import DrivetrainError, InvalidSetting
+from drivetrain.core.stats import Stats
+from drivetrain.engines.remote.address import is_url
+from drivetrain.scale.fleet.failure import reason
+from drivetrain.scale.fleet.fleet import Fleet
+from drivetrain.scale.fleet.offer import Offer, Opened
+from drivetrain.scale.fleet.policy import Limits
+from drivetrain.store.references import LocalPath, parse
+from drivetrain.store.store import Store
+from drivetrain.telemetry.memory import host_memory, settle_heap
+from drivetrain.telemetry.tracing import Tracer
+
+BESIDE_WEIGHTS = 1.2
+"""What a model needs for each byte of its weights: keys, values and the rest come to it. A rough figure: what it is too
+low for is told by the memory itself."""
+
+
+def make_fleet(
+    chosen: Sequence[Chosen], said: FleetArguments, progress: Progress, tracer: Tracer | None = None
+) -> Fleet:
+    names = {one.name for one in chosen}
+    for name in (*said.pinned, *said.aliases.values()):
+        if name not in names:
+            raise InvalidSetting(f"there is no model {name!r} here; there are {', '.join(sorted(names))}", param="name")
+    offers = [_offer(one, said, progress, tracer) for one in chosen]
+    return Fleet(offers, Limits(**said.limits), free_bytes=free_bytes, settled=settle_heap)
+
+
+def _offer(one: Chosen, said: FleetArguments, progress: Progress, tracer: Tracer | None) -> Offer:
+    settings, stats = one.resolved.settings, Stats()  # which go on when it is loaded again
+
+    async def open_worker(report: Progress) -> Opened:
+        def told(what: str, share: float | None) -> None:
+            report(what, share)
+            progress(f"{one.name}: {what}", share)
+
+        return await assembly.Worker.with_settings(one.reference, settings, progress=told, tracer=tracer, stats=stats)
+
+    return Offer(
+        name=one.name,
+        open=open_worker,
+        aliases=tuple(alias for alias, name in said.aliases.items() if name == one.name),
+        pinned=one.name in said.pinned,
+        max_waiting=settings.max_waiting,
+        timeout_s=settings.timeout_s,
+        max_timeout_s=settings.max_timeout_s,
+        size_bytes=lambda: size_bytes(one.reference),
+        spoilt=lambda: spoilt(one.reference),
+        stats=stats,
+    )
+
+
+def size_bytes(reference: str) -> int:
+    """About what a model will take, by its weights on this disk; 0: they are not here, or it computes elsewhere."""
+    if reference == "fake" or is_url(reference):
+        return 0
+    try:
+        path = Store().resolve(reference).path
+        files = [path] if path.is_file() else path.glob("*.safetensors")
+        return round(BESIDE_WEIGHTS * sum(file.stat().st_size for file in files))
+    except (DrivetrainError, OSError):
+        return 0  # loading it tells why
+
+
+def spoilt(reference: str) -> str:
+    """Why the files of a path cannot be loaded. What was pulled is pulled again where it is damaged."""
+    if reference == "fake" or is_url(reference):
+        return ""
+    try:
+        if isinstance(parse(reference), LocalPath):
+            Store().resolve(reference)
+    except DrivetrainError as exc:
+        return reason(exc)
+    return ""
+
+
+def free_bytes() -> float:
+    """Of the host's memory. A system that does not tell has enough."""
+    return host_memory().available_bytes or float("inf")

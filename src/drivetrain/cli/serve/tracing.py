@@ -1,0 +1,59 @@
+"""The flags of `serve` about traces, and the tracer that they or the environment ask for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.cli.flags import options
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.telemetry.tracing import ENDPOINT_VARIABLES, wanted
+
+if TYPE_CHECKING:
+    import argparse
+
+    from drivetrain.telemetry.tracing import Tracer
+
+
+def add_tracing_flags(group: Any) -> None:
+    group.add_argument(
+        "--otlp-endpoint",
+        metavar="URL",
+        help="an OpenTelemetry collector, as http://127.0.0.1:4318, that gets traces and metrics "
+        f"(or {ENDPOINT_VARIABLES[0]})",
+    )
+    group.add_argument(
+        "--trace-content", action="store_true", help="put prompts and outputs into the traces (off: they hold none)"
+    )
+    group.add_argument(
+        "--trace-sample",
+        type=options.number,
+        metavar="X",
+        help="the share of traces to record, from 0 to 1, where the caller has not decided (default: all)",
+    )
+
+
+def traced(args: argparse.Namespace) -> bool:
+    """Whether there are traces. Raises `InvalidSetting` for what says how they are where there are none."""
+    if wanted(args.otlp_endpoint):
+        return True
+    for flag, given in (("--trace-content", args.trace_content), ("--trace-sample", args.trace_sample is not None)):
+        if given:
+            raise InvalidSetting(
+                f"{flag} says what goes into traces, and there are none: give --otlp-endpoint too",
+                param="otlp_endpoint",
+            )
+    return False
+
+
+@contextlib.contextmanager
+def tracing(args: argparse.Namespace) -> Iterator[Tracer | None]:
+    """While entered, the tracer: None if nobody asked for one. At the end, what is left is sent, for a limited time."""
+    if not traced(args):
+        yield None
+        return
+    from drivetrain.telemetry.otel import open_tracer
+
+    with open_tracer(args.otlp_endpoint, content=args.trace_content, sample=args.trace_sample) as tracer:
+        yield tracer

@@ -1,0 +1,23 @@
+"""From the settings to a worker that runs, with progress on stderr while it comes up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from drivetrain import assembly, sync
+from drivetrain.cli.terminal.progress import progress_line
+from drivetrain.worker.settings import Settings
+
+
+@contextmanager
+def opened(model: str, settings: Settings, *, quiet: bool = False) -> Iterator[sync.Worker]:
+    """A ready worker, stopped and freed at the end, whatever ends it.
+
+    Weights are fetched here in the main thread, where Ctrl-C is felt at once, and not in a thread of the worker.
+    """
+    with progress_line(quiet=quiet) as progress:
+        parts = assembly.open_parts(model, settings, progress=progress)
+        with sync.Worker(assembly.Opening(lambda report: parts.worker(progress=report), progress)) as worker:
+            progress.close()
+            yield worker

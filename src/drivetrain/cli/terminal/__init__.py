@@ -1,0 +1,1 @@
+"""Input, output and interrupts of a terminal, and the boundary where errors end."""

@@ -1,0 +1,1 @@
+"""What engines share. It knows none of them."""

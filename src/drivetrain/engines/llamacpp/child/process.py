@@ -1,0 +1,154 @@
+"""One llama.cpp server in a child process of ours: start it, know where it listens and why it died, end it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from drivetrain.engines.llamacpp.child import host
+from drivetrain.engines.llamacpp.errors import ProcessDied
+
+KEPT_LINES = 40
+STOP_TIMEOUT_S = 5.0
+SPIN_BRIEFLY = {"GOMP_SPINCOUNT": "10000"}
+"""Threads that wait for one another spin, by default for milliseconds. Where anything else runs on the same cores (our
+own server does) they then take the time of the thread that they wait for: 5 tokens a second in place of 120."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What the child is told. `pooling` makes it a server for embeddings; `batch` None leaves the step to it.
+
+    `mmproj` is the file of the vision part.
+
+    `unread` maps the weights and reads none: for a server that only splits text.
+    """
+
+    model: str
+    slots: int
+    context_length: int
+    batch: int | None = None
+    threads: int | None = None
+    gpu_layers: int | None = None
+    pooling: str | None = None
+    mmproj: str | None = None
+    unread: bool = False
+
+
+class ServerProcess:
+    """`start` blocks until the model is loaded, so it belongs on a thread; `stop` from any other ends it early."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self.key = secrets.token_urlsafe(24)
+        self.marker = f"<image-{secrets.token_hex(16)}>"  # nobody can spell what nobody knows
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.version = ""
+        self.device = "cpu"
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._child: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Raises `ProcessDied` with what the library said, if the model cannot be loaded."""
+        with self._lock:
+            if self._stopped:
+                raise ProcessDied("it was stopped", ())
+            self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and our own file
+                [sys.executable, "-P", "-u", str(Path(host.__file__))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                env={**SPIN_BRIEFLY, **os.environ},
+                start_new_session=True,  # Ctrl-C in the terminal is for the worker alone
+            )
+            self._reader = threading.Thread(target=self._read, name="drivetrain-llamacpp-log", daemon=True)
+            self._reader.start()
+        try:
+            assert self._child.stdin is not None
+            self._child.stdin.write(json.dumps({**asdict(self._launch), "key": self.key, "marker": self.marker}) + "\n")
+            self._child.stdin.flush()
+        except OSError:
+            pass  # it died at once: its last words say why
+        self._ready.wait()
+        if not self.port:
+            raise self.death()
+
+    async def start_async(self) -> None:
+        """`start` on a thread. Cancelling ends the process, and with it the wait."""
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(self.stop)
+            await asyncio.wait([starting])
+            if not starting.cancelled():
+                starting.exception()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def last_lines(self) -> Sequence[str]:
+        return tuple(self._lines)
+
+    def death(self) -> ProcessDied:
+        """Only for a child that has ended: how, and its last words."""
+        assert self._child is not None
+        code = self._child.wait(STOP_TIMEOUT_S)
+        return ProcessDied(f"its process ended with status {code}", self.last_lines)
+
+    def stop(self) -> None:
+        """Idempotent. Nothing of the child is left afterwards: process, port, pipes, reader thread."""
+        with self._lock:
+            self._stopped = True
+        child, reader = self._child, self._reader
+        if child is None:
+            return
+        assert reader is not None
+        child.kill()  # nothing in it outlives a request, so there is nothing to save
+        child.wait(STOP_TIMEOUT_S)
+        reader.join(STOP_TIMEOUT_S)
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+    def _read(self) -> None:
+        assert self._child is not None
+        assert self._child.stdout is not None
+        try:
+            for line in self._child.stdout:
+                if line.startswith(host.READY):
+                    told = json.loads(line.removeprefix(host.READY))
+                    self.version, self.device = told["version"], told["device"]
+                    self.port = int(told["address"].rpartition(":")[2])
+                    self._ready.set()
+                else:
+                    self._lines.append(line.rstrip())
+        finally:
+            self._ready.set()

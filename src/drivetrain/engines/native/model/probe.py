@@ -1,0 +1,67 @@
+"""Whether a model can run here at all, judged from its class, and from one short look at its layers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from drivetrain.engines.base.error_text import one_line
+from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.native.attention.layers import NAME, Stage, UnfitModel
+from drivetrain.engines.native.kv.cache import LayerShape
+from drivetrain.engines.native.model.supported import unfit
+
+
+def check_named_class(config: Any) -> None:
+    """`check_class` before any weight is read, where the configuration names a class of the library."""
+    import transformers
+
+    named = getattr(config, "architectures", None)
+    if named and (cls := getattr(transformers, named[0], None)) is not None:
+        check_class(cls)
+
+
+def check_class(cls: Any) -> None:
+    """The class must leave its attention and its choice of positions to its caller. `supported.py` names some."""
+    name = cls.__name__
+    if not getattr(cls, "_supports_attention_backend", False):
+        raise unfit(f"the class {name} does its attention by itself")
+    parameters = inspect.signature(cls.forward).parameters
+    for needed in ("position_ids", "logits_to_keep"):
+        if needed not in parameters:
+            raise unfit(f"the class {name} takes no {needed}")
+
+
+def probe(model: Any, stage: Stage) -> dict[int, LayerShape]:
+    """The shape of each layer's keys and values, seen in one pass over two ids."""
+    import torch
+
+    ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    stage.shapes.clear()
+    with translated():
+        model.set_attn_implementation(NAME)
+        model(
+            input_ids=ids,
+            position_ids=torch.arange(2, device=model.device)[None],
+            attention_mask=torch.ones(1, 2, dtype=torch.bool, device=model.device),
+            use_cache=False,
+        )
+    layers = int(model.config.get_text_config().num_hidden_layers)
+    if len(stage.shapes) != layers:
+        raise unfit(f"only {len(stage.shapes)} of its {layers} layers attend as we know it")
+    return dict(stage.shapes)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """What a class raises when it is run our way, as a refusal."""
+    try:
+        yield
+    except UnfitModel as exc:
+        raise unfit(str(exc)) from exc
+    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as exc:
+        if errors.is_out_of_memory(exc):
+            raise
+        raise unfit(f"its class fails in a batch ({one_line(exc)})") from exc

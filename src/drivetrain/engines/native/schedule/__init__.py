@@ -1,0 +1,1 @@
+"""Which sequence does what in the next step. No tensors."""

@@ -1,0 +1,126 @@
+"""One request and its choices on their way through the engine. No tensors here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from drivetrain.core.engine import EngineRequest, IdLogprobs
+from drivetrain.engines.native.kv.prefix import Hit
+from drivetrain.engines.native.kv.rows import Slot
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One choice. `ids` are the prompt and what was sampled; `computed` of them are in the row `slot`.
+
+    A sequence without a slot waits. `order` is its place among all: older ones go first and are never preempted for
+    younger ones.
+    """
+
+    job: Job
+    index: int
+    order: tuple[int, int]
+    ids: list[int]
+    computed: int = 0
+    cached: int = 0
+    """Of the prompt, how many tokens were found in the cache when it first got a row."""
+    slot: Slot | None = None
+    awaits: Hit | None = None
+    """A row in which the beginning is being computed right now: it is copied once it is there."""
+    ended: bool = False
+    shape: Any = None
+    """The sampler's own notes."""
+
+    @property
+    def request(self) -> EngineRequest:
+        return self.job.request
+
+    @property
+    def seed(self) -> int:
+        return self.request.seeds[self.index]
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self.ids) - self.prompt_length
+
+    @property
+    def pending(self) -> int:
+        """Ids that are not computed yet."""
+        return len(self.ids) - self.computed
+
+    @property
+    def leads(self) -> bool:
+        """The first choice computes the prompt; the others begin with a copy of its row."""
+        return self.index == 0
+
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether the prompt's logprobs are taken from this choice: the first one that has not ended."""
+        job = self.job
+        if self.request.prompt_logprobs is None or job.prompt_told:
+            return False
+        return next((one for one in job.sequences if not one.ended), None) is self
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request. `reply` belongs to the engine: where the steps go."""
+
+    request: EngineRequest
+    number: int
+    reply: Any = None
+    sequences: list[Sequence] = field(default_factory=list)
+    spawned: bool = False
+    """Whether the choices after the first one were let in."""
+    prompt_told: bool = False
+    prompt_logprobs: list[IdLogprobs] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: EngineRequest, number: int, reply: Any = None) -> Job:
+        job = cls(request, number, reply)
+        job.sequences = [
+            Sequence(job, index, (number, index), list(request.prompt_ids)) for index in range(len(request.seeds))
+        ]
+        return job
+
+    @property
+    def limit(self) -> int:
+        """How many ids each choice may get."""
+        room = max(self.request.context_length - len(self.request.prompt_ids), 0)
+        return room if self.request.max_tokens is None else min(self.request.max_tokens, room)
+
+    @property
+    def salt(self) -> str | None:
+        return self.request.cache_salt
+
+    @property
+    def ended(self) -> bool:
+        return all(sequence.ended for sequence in self.sequences)
+
+    @property
+    def may_use_cache(self) -> bool:
+        """A named seed asks for the same rounding again, and prompt logprobs need every position computed."""
+        return not self.request.seeded and self.request.prompt_logprobs is None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one sequence does in one step: `count` ids from `start` on go through the model.
+
+    `keep` is how many of these positions, the last ones, need logits.
+    """
+
+    sequence: Sequence
+    start: int
+    count: int
+    keep: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether an id is sampled after it: the positions reach the end of what is known."""
+        return self.start + self.count == len(self.sequence.ids)

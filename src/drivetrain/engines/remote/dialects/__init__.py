@@ -1,0 +1,1 @@
+"""How each kind of upstream is asked and understood, one file each."""

@@ -1,0 +1,1 @@
+"""Ways past one model or one machine: several models in one server, several replicas on Ray Serve."""

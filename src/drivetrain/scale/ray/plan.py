@@ -1,0 +1,167 @@
+"""What is to run, as plain values: the arguments of the application, and the settings that Serve has for each part."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.server.settings import ServerSettings
+
+KEY_VARIABLE = "DRIVETRAIN_API_KEY"
+APPLICATION = "drivetrain"
+INGRESS = "ingress"
+IMPORT_PATH = "drivetrain.scale.ray.application:build"
+ROUTER = "drivetrain.scale.ray.router:PrefixRouter"
+
+RUNTIME = {
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1000",
+}
+"""For the processes of replicas and ingresses, wherever they run.
+
+Nothing of ours blocks the event loop, so Serve needs no second thread beside it, and no token has to pass from one to
+the other; and a call has ended only when our side of it has, which is how a handle knows that a slot is free.
+"""
+
+SURGE = 25
+INGRESS_SURGE = 100
+"""An ingress reserves nothing, so there is room for all new ones before an old one goes."""
+
+SPARE_S = 10.0
+"""Beyond the longest request: what a replica gets to go down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """One model. `settings` are those of its workers that were stated; all else is their default."""
+
+    model: str
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    min_replicas: int = 1
+    max_replicas: int = 1
+    max_ongoing: int = 16
+    """Calls in one replica at a time. More wait where they can still go to any replica, and to one that is to come."""
+    target_ongoing: float = 8.0
+    """What autoscaling aims at in each replica."""
+    max_queued: int = 64
+    """Calls that wait for a replica in each ingress; one more is refused as overloaded."""
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    surge: int = SURGE
+    """Per cent of replicas that an update may start before old ones go; with 0 an old one goes first."""
+    longest_s: float = 600.0
+    upscale_delay_s: float = 5.0
+    downscale_delay_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_replicas <= self.max_replicas:
+            raise InvalidSetting(
+                f"replicas are {self.min_replicas}:{self.max_replicas}; MIN must be at least 1, since one has to say "
+                "what the model can do, and at most MAX",
+                param="replicas",
+            )
+        for name in ("max_ongoing", "target_ongoing", "max_queued"):
+            if getattr(self, name) <= 0:
+                raise InvalidSetting(f"{name} is {getattr(self, name)}; it must be more than 0", param=name)
+        if not 0 <= self.surge <= 100:
+            raise InvalidSetting(f"surge is {self.surge}; it is per cent, from 0 to 100", param="surge")
+
+    @property
+    def deployment(self) -> str:
+        """The name of its deployment: letters, digits and hyphens."""
+        return "model-" + re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For Serve."""
+        scale: dict[str, Any] = {"num_replicas": self.min_replicas}
+        if self.min_replicas != self.max_replicas:
+            scale = {
+                "autoscaling_config": {
+                    "min_replicas": self.min_replicas,
+                    "max_replicas": self.max_replicas,
+                    "target_ongoing_requests": self.target_ongoing,
+                    "upscale_delay_s": self.upscale_delay_s,
+                    "downscale_delay_s": self.downscale_delay_s,
+                }
+            }
+        return {
+            "name": self.deployment,
+            **scale,
+            "max_ongoing_requests": self.max_ongoing,
+            "max_queued_requests": self.max_queued,
+            "graceful_shutdown_timeout_s": self.longest_s + SPARE_S,
+            "graceful_shutdown_wait_loop_s": 0.5,
+            "health_check_period_s": 2.0,
+            "max_surge_percent": self.surge,
+            "request_router_config": {"request_router_class": ROUTER, "request_routing_stats_period_s": 2.0},
+            "ray_actor_options": {
+                "num_cpus": self.num_cpus,
+                "num_gpus": self.num_gpus,
+                "runtime_env": {"env_vars": dict(RUNTIME)},
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressPlan:
+    """`server` are settings of the HTTP server. Keys never stand here: each ingress reads them where it runs."""
+
+    server: Mapping[str, Any] = field(default_factory=dict)
+    num_replicas: int = 1
+    num_cpus: float = 0.0
+    longest_s: float = 600.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {
+            "name": INGRESS,
+            "num_replicas": self.num_replicas,
+            "max_ongoing_requests": 2048,
+            "graceful_shutdown_timeout_s": self.longest_s + SPARE_S,
+            "graceful_shutdown_wait_loop_s": 0.5,
+            "max_surge_percent": INGRESS_SURGE,
+            "ray_actor_options": {"num_cpus": self.num_cpus, "runtime_env": {"env_vars": dict(RUNTIME)}},
+        }
+
+
+def settings_of(server: Mapping[str, Any]) -> ServerSettings:
+    """Of an `IngressPlan`, with the key that the environment of this process has. Raises `InvalidSetting`."""
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    return ServerSettings(**server, api_keys=(key,) if key else ())
+
+
+def arguments_of(
+    models: Sequence[ModelPlan], ingress: IngressPlan, told: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """For `application.build`. `told` is of a `Telling`, and without it there are neither log nor traces."""
+    named = [{"model": m.model, "settings": {**m.settings, "name": m.name}, "options": m.options} for m in models]
+    return {
+        "models": named,
+        "ingress": {"server": dict(ingress.server), "options": ingress.options},
+        **({"telling": dict(told)} if told else {}),
+    }
+
+
+def config_of(arguments: Mapping[str, Any], *, host: str, port: int) -> dict[str, Any]:
+    """What `arguments_of` gave, in the shape that `serve deploy` and KubeRay's RayService take."""
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": host, "port": port},
+        "applications": [
+            {
+                "name": APPLICATION,
+                "route_prefix": "/",
+                "import_path": IMPORT_PATH,
+                "args": dict(arguments),
+            }
+        ],
+    }

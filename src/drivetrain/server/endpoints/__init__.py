@@ -1,0 +1,1 @@
+"""Every endpoint that generates no text."""

@@ -1,0 +1,123 @@
+"""`/v1/models`: what there is, and for each model all it can do, complete enough to build a form from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.status import Metadata
+from drivetrain.core.worker import WorkerPort
+from drivetrain.server.context import Context
+from drivetrain.server.errors import json_response
+from drivetrain.server.parse.body import Field
+from drivetrain.server.parse.schema import CHAT, COMPLETION
+
+_NAMES = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
+"""Fields of HTTP that our requests know by another name."""
+
+_SHOWN = ("type", "minimum", "maximum", "exclusiveMinimum", "enum")
+
+
+async def list_models(request: Request, context: Context) -> Response:
+    names = [name for model in context.models.members for name in (model.name, *model.aliases)]
+    return json_response({"object": "list", "data": [_card(name, context) for name in names]})
+
+
+async def retrieve_model(request: Request, context: Context) -> Response:
+    name = request.path_params["name"]
+    card, worker = _card(name, context), context.models.member(name).worker
+    if worker is None:  # nobody loads a model for a look at it
+        return json_response(card)
+    return json_response(card | {"capabilities": capabilities_json(worker)})
+
+
+def _card(name: str, context: Context) -> dict[str, Any]:
+    """`state` is ready, loading or unloaded among others; one that is not loaded is loaded by the first request."""
+    model = context.models.member(name)
+    alias = {"alias_of": model.name} if name != model.name else {}
+    created = context.models.created
+    return {"id": name, "object": "model", "created": created, "owned_by": "drivetrain", "state": model.state, **alias}
+
+
+def capabilities_json(worker: WorkerPort) -> dict[str, Any]:
+    capabilities, metadata = worker.capabilities, worker.metadata
+    return {
+        "engine": metadata.engine,
+        "architecture": metadata.architecture,
+        "family": metadata.family,
+        "device": metadata.device,
+        "dtype": metadata.dtype,
+        "context_length": capabilities.context_length,
+        "vocab_size": metadata.vocab_size,
+        "eos_ids": metadata.eos_ids if capabilities.tokens else None,
+        "stop": metadata.stop,
+        "max_concurrency": capabilities.max_concurrency,
+        "generation": capabilities.generation,
+        "chat": capabilities.chat and capabilities.generation,
+        "vision": capabilities.vision,
+        "embeddings": capabilities.embeddings,
+        "embedding_size": metadata.embedding_size if capabilities.embeddings else None,
+        "pooling": metadata.pooling if capabilities.embeddings else None,
+        "tokens": capabilities.tokens,
+        "parameters": parameters_json(capabilities, metadata),
+        "limits": asdict(capabilities.limits),
+        "defaults": {name: {"value": _plain(v), "source": source} for name, (source, v) in metadata.sampling.items()},
+    }
+
+
+def parameters_json(capabilities: Capabilities, metadata: Metadata) -> dict[str, Any]:
+    """Each field that this model honours: type, range, default, where the default comes from, and the endpoints.
+
+    Where two endpoints take a field differently, what the second one takes stands under its name.
+    """
+    found: dict[str, Any] = {}
+    for endpoint, body in (("chat", CHAT), ("completions", COMPLETION)):
+        for name, field in body.fields.items():
+            if not _honoured(name, endpoint, capabilities):
+                continue
+            described = _described(name, field, capabilities, metadata)
+            entry = found.setdefault(name, {"endpoints": [], **described})
+            if entry.get("type") != described.get("type"):
+                entry[endpoint] = described
+            entry["endpoints"].append(endpoint)
+    return found
+
+
+def _honoured(name: str, endpoint: str, capabilities: Capabilities) -> bool:
+    if endpoint == "chat" and not capabilities.chat:
+        return False
+    return capabilities.generation and _NAMES.get(name, name) in capabilities.parameters
+
+
+def _described(name: str, field: Field, capabilities: Capabilities, metadata: Metadata) -> dict[str, Any]:
+    schema = field.kind.schema()
+    entry = {key: schema[key] for key in _SHOWN if key in schema} | {"description": field.meaning}
+    highest = _highest(capabilities).get(name)
+    if highest is not None and entry.get("type") != "boolean":
+        entry["maximum"] = highest
+    if name in metadata.sampling:
+        source, default = metadata.sampling[name]
+        entry |= {"default": _plain(default), "source": source}
+    return entry
+
+
+def _highest(capabilities: Capabilities) -> dict[str, float]:
+    limits, context = capabilities.limits, capabilities.context_length
+    return {
+        "n": limits.max_n,
+        "top_logprobs": limits.max_logprobs,
+        "logprobs": limits.max_logprobs,
+        "timeout_s": limits.max_timeout_s,
+        "max_tokens": context,
+        "max_completion_tokens": context,
+        "min_tokens": context,
+        "context_length": context,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if hasattr(value, "items") else value

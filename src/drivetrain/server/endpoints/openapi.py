@@ -1,0 +1,156 @@
+"""The OpenAPI document: written by hand, the bodies taken from the tables that judge them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from drivetrain import __version__
+from drivetrain.server.context import Context
+from drivetrain.server.errors import json_response
+from drivetrain.server.parse.body import Body
+from drivetrain.server.parse.schema import ADMIN, BODIES, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, TOKENIZE
+
+_REF = "#/components/schemas/"
+_SSE: dict[str, Any] = {"text/event-stream": {}}
+
+_FAILURES = {
+    400: "the request is wrong; error.param names the field",
+    401: "an API key is needed",
+    403: "this host name or origin is not answered",
+    404: "no such model or endpoint",
+    405: "method not allowed",
+    408: "the request did not arrive in time",
+    409: "the model's current state does not allow this",
+    413: "the body is too large",
+    429: "the queue is full; see retry-after",
+    431: "the headers are too large",
+    500: "the engine failed",
+    503: "loading, draining or stopped; see retry-after",
+    504: "the request's time was up",
+}
+
+
+async def document(request: Request, context: Context) -> Response:
+    return json_response(build())
+
+
+@cache
+def build() -> dict[str, Any]:
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Drivetrain",
+            "version": __version__,
+            "description": "The OpenAI API over one or several workers.",
+        },
+        "paths": _paths(),
+        "components": {
+            "schemas": _schemas(),
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _paths() -> dict[str, Any]:
+    return {
+        "/v1/models": {"get": _get("The models of this server", _object("object", "data"))},
+        "/v1/models/{name}": {
+            "get": _get("One model and all it can do", _object("id", "object", "created", "state"), parameter="name")
+        },
+        "/v1/chat/completions": {"post": _post("An answer in a chat", CHAT, _ANSWER, streams=True)},
+        "/v1/completions": {"post": _post("A text that goes on", COMPLETION, _ANSWER, streams=True)},
+        "/v1/embeddings": {
+            "post": _post("A vector for each text", EMBEDDING, _object("object", "data", "model", "usage"))
+        },
+        "/tokenize": {"post": _post("A prompt or chat as token ids", TOKENIZE, _object("tokens", "count"))},
+        "/detokenize": {"post": _post("The text of token ids", DETOKENIZE, _object("prompt"))},
+        "/health": {"get": _get("Whether the process lives; 503 where only a new one helps", _object("status"))},
+        "/ready": {"get": _get("Whether requests are taken now", _object("status"))},
+        "/status": {"get": _get("How things stand", _object("state", "running", "waiting", "tokens_per_s"))},
+        "/metrics": {"get": _get("For Prometheus", {"type": "string"}, media="text/plain")},
+        "/admin/models": {"get": _get("Every model and how it stands", _object("object", "data"))},
+        "/admin/models/load": {"post": _change("Load a model", 202)},
+        "/admin/models/unload": {"post": _change("Unload a model that nobody uses", 202)},
+        "/admin/models/pin": {"post": _change("Load a model and keep it loaded", 200)},
+        "/admin/models/unpin": {"post": _change("Let a model be unloaded again", 200)},
+        "/openapi.json": {"get": _get("This document", _object("openapi", "paths"))},
+    }
+
+
+def _object(*required: str) -> dict[str, Any]:
+    return {"type": "object", "required": list(required)}
+
+
+_ANSWER: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "object", "created", "model", "choices", "usage"],
+    "properties": {
+        "id": {"type": "string"},
+        "object": {"enum": ["chat.completion", "text_completion"]},
+        "created": {"type": "integer"},
+        "model": {"type": "string"},
+        "choices": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["index", "logprobs", "finish_reason"],
+                "properties": {"index": {"type": "integer"}, "finish_reason": {"enum": ["stop", "length"]}},
+            },
+        },
+        "usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"]},
+    },
+}
+
+
+def _get(
+    summary: str, schema: dict[str, Any], *, parameter: str = "", media: str = "application/json"
+) -> dict[str, Any]:
+    made: dict[str, Any] = {"summary": summary, "responses": {"200": _answer(summary, schema, media)} | _failures()}
+    if parameter:
+        made["parameters"] = [
+            {"name": parameter, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        ]
+    return made
+
+
+def _post(summary: str, body: Body, schema: dict[str, Any], *, streams: bool = False) -> dict[str, Any]:
+    answer = _answer(summary, schema, "application/json")
+    if streams:
+        answer["content"] |= _SSE
+    content = {"application/json": {"schema": {"$ref": _REF + body.name}}}
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": content},
+        "responses": {"200": answer} | _failures(),
+    }
+
+
+def _change(summary: str, status: int) -> dict[str, Any]:
+    made = _post(summary, ADMIN, _object("id", "object", "state", "pinned"))
+    made["responses"][str(status)] = made["responses"].pop("200")
+    return made
+
+
+def _answer(summary: str, schema: dict[str, Any], media: str) -> dict[str, Any]:
+    return {"description": summary, "content": {media: {"schema": schema}}}
+
+
+def _failures() -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": _REF + "Error"}}}
+    return {str(status): {"description": meaning, "content": content} for status, meaning in _FAILURES.items()}
+
+
+def _schemas() -> dict[str, Any]:
+    nullable = {"type": ["string", "null"]}
+    error = {
+        "type": "object",
+        "required": ["message", "type", "param", "code"],
+        "properties": {"message": {"type": "string"}, "type": {"type": "string"}, "param": nullable, "code": nullable},
+    }
+    ready = {"properties": {"error": error, "status": {"type": "string"}, "models": {"type": "object"}}}
+    return {**{body.name: body.schema() for body in BODIES}, "Error": {"type": "object", **ready}}

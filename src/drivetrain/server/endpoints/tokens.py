@@ -1,0 +1,44 @@
+"""`/tokenize` and `/detokenize`: a prompt or a chat as token ids, and back."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.worker import WorkerPort
+from drivetrain.server.context import Context
+from drivetrain.server.encoding import encoded
+from drivetrain.server.errors import json_response, renamed
+from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.http.intake import read_body
+from drivetrain.server.parse.body import Values
+from drivetrain.server.parse.schema import DETOKENIZE, TOKENIZE
+
+
+async def tokenize(exchange: Exchange, context: Context) -> Response:
+    values = await read_body(exchange, context, TOKENIZE)
+    async with context.models.lease(values.get("model")) as worker:
+        ids = await _tokenized(values, worker)
+        known = worker.metadata.context_length
+    return json_response(
+        await encoded({"tokens": ids, "count": len(ids), "max_model_len": known}), headers=values.headers
+    )
+
+
+async def _tokenized(values: Values, worker: WorkerPort) -> list[int]:
+    limits = worker.capabilities.limits
+    prompt, messages = values.get("prompt"), values.get("messages")
+    if messages is not None and len(messages) > limits.max_messages:
+        raise InvalidRequest(f"messages has more than {limits.max_messages} entries", param="messages")
+    try:
+        special = values.get("add_special_tokens")
+        return await worker.tokenize(prompt, messages=messages, add_special_tokens=special)
+    except InvalidRequest as exc:
+        raise renamed(exc, {"text": "prompt" if messages is None else "messages"}) from exc
+
+
+async def detokenize(exchange: Exchange, context: Context) -> Response:
+    values = await read_body(exchange, context, DETOKENIZE)
+    async with context.models.lease(values.get("model")) as worker:
+        text = await worker.detokenize(values["tokens"])
+    return json_response(await encoded({"prompt": text}), headers=values.headers)

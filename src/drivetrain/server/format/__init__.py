@@ -1,0 +1,1 @@
+"""What answers look like: one file an API."""

@@ -1,0 +1,164 @@
+"""What chat and completions spell alike: JSON text, usage, logprobs, and the frame of a stream's chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from json.encoder import encode_basestring
+from typing import Any
+
+from drivetrain.core.errors import DrivetrainError
+from drivetrain.core.events import Delta, Event, Started
+from drivetrain.core.results import Choice, TokenLogprob, Usage
+from drivetrain.server.encoding import ENCODER, Each
+from drivetrain.server.errors import body_of
+from drivetrain.server.parse.translate import ParsedRequest
+
+quote = encode_basestring
+"""A string as JSON, without escaping what is not ASCII."""
+
+LOWEST = -9999.0
+"""For a probability of zero: JSON has no infinity."""
+
+
+def compact(value: Any) -> str:
+    return ENCODER.encode(value)
+
+
+class Heads(dict[int, str]):
+    """The constant text before each choice's own, made when it first speaks: no count of a client is trusted."""
+
+    def __init__(self, make: Callable[[int], str]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, index: int) -> str:
+        return self.setdefault(index, self._make(index))
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+class UsageSoFar:
+    """What each chunk of a stream says of the usage: nothing, null until the last one, or what it has come to."""
+
+    def __init__(self, *, wanted: bool, continuous: bool) -> None:
+        self.continuous = continuous
+        self.spelled = ',"usage":null' if wanted else ""
+        self._prompts: dict[int, int] = {}
+        self._completion_tokens = 0
+
+    def note(self, prompt: int, event: Event) -> None:
+        """The chunk that tells of this event tells of all until then."""
+        if isinstance(event, Started):
+            self._prompts[prompt] = event.prompt_tokens
+        elif isinstance(event, Delta):
+            self._completion_tokens += len(event.token_ids)
+        usage = Usage(sum(self._prompts.values()), self._completion_tokens)
+        self.spelled = f',"usage":{compact(usage_json(usage))}'
+
+
+def matched_stop_json(choice: Choice) -> dict[str, Any]:
+    """Which stop it was, for those who sent several."""
+    return {} if choice.matched_stop is None else {"matched_stop": choice.matched_stop}
+
+
+def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {"content": Each(entries, _chat_entry), "refusal": None}
+
+
+def _chat_entry(entry: TokenLogprob) -> dict[str, Any]:
+    return {
+        "token": entry.token,
+        "logprob": finite(entry.logprob),
+        "bytes": list(entry.bytes),
+        "top_logprobs": [
+            {"token": top.token, "logprob": finite(top.logprob), "bytes": list(top.bytes)} for top in entry.top
+        ],
+    }
+
+
+def completion_logprobs(entries: Sequence[TokenLogprob], *, ids: bool = False) -> dict[str, Any]:
+    """Parallel arrays. A token's alternatives always include itself. `ids` adds exactly what there is, with the ids."""
+    return {
+        **({"entries": Each(entries, _with_ids)} if ids else {}),
+        "tokens": Each(entries, lambda entry: _name(entry.token, entry.bytes)),
+        "token_logprobs": Each(entries, lambda entry: None if entry.logprob is None else finite(entry.logprob)),
+        "top_logprobs": Each(entries, _alternatives),
+        "text_offset": Each(entries, lambda entry: entry.text_offset),
+    }
+
+
+def _with_ids(entry: TokenLogprob) -> dict[str, Any]:
+    return {
+        "id": entry.token_id,
+        "bytes": list(entry.bytes),
+        "logprob": None if entry.logprob is None else finite(entry.logprob),
+        "top": [{"id": t.token_id, "bytes": list(t.bytes), "logprob": finite(t.logprob)} for t in entry.top],
+    }
+
+
+def _alternatives(entry: TokenLogprob) -> dict[str, float] | None:
+    if entry.logprob is None:
+        return None
+    found: dict[str, float] = {}
+    for top in entry.top:
+        found.setdefault(_name(top.token, top.bytes), finite(top.logprob))
+    found.setdefault(_name(entry.token, entry.bytes), finite(entry.logprob))
+    return found
+
+
+def _name(token: str, data: bytes) -> str:
+    """A token that is no whole character is named by its bytes, as the OpenAI API does."""
+    return "bytes:" + "".join(f"\\x{b:02x}" for b in data) if "\ufffd" in token and data else token
+
+
+def finite(logprob: float | None) -> float:
+    if logprob is None or math.isnan(logprob):
+        return LOWEST
+    return max(LOWEST, min(0.0, logprob))
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ChunkFormatter:
+    """What the streams of the OpenAI API have in common: chunks of one answer, and their end.
+
+    One id, one time and one model in all that is said about one request. `kind` is the `object` of a chunk."""
+
+    content_type = "text/event-stream; charset=utf-8"
+    head_first = False
+
+    def __init__(self, model: str, asked: ParsedRequest, *, created: int, kind: str) -> None:
+        self._asked = asked
+        self._id = asked.id
+        self._created = created
+        self._model = model
+        head = {"id": self._id, "object": kind, "created": self._created, "model": model}
+        self._head = f"data: {compact(head)[:-1]},"
+        self._usage = UsageSoFar(wanted=asked.include_usage, continuous=asked.continuous_usage)
+        self._plain = not asked.logprobs and not asked.token_ids and not asked.continuous_usage
+
+    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
+        if len(events) == 1:
+            return self._event(prompt, events[0])
+        return b"".join([self._event(prompt, event) for event in events])
+
+    def end(self, usage: Usage) -> bytes:
+        if not self._asked.include_usage:
+            return DONE
+        return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode() + DONE
+
+    def failure(self, error: DrivetrainError) -> bytes:
+        return b"data: " + body_of(error) + b"\n\n" + DONE
+
+    def _event(self, prompt: int, event: Event) -> bytes:
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Below the routes: connections, heads, bodies, and whether the client is still there."""

@@ -1,0 +1,232 @@
+"""One HTTP connection: uvicorn's own, with bounds on what a client may hold open without doing anything.
+
+- A request's line and headers must arrive within `receipt_timeout_s`, as a whole and from the first byte on.
+- A client that takes no byte for `write_timeout_s` while we have some is cut off, not waited for (`transport`).
+- What could be read in two ways is refused (`heads`). A refusal reaches a client that is still sending (`transport`).
+- Reading never stops while an answer runs: that is how we hear that the client has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from drivetrain.server.errors import error_body
+from drivetrain.server.http.exchange import BODY_EXTENSION
+from drivetrain.server.http.heads import NOT_HTTP, Fault, fault_in
+from drivetrain.server.http.transport import LingeringTransport, WriteProgress, keep_little_unsent
+from drivetrain.server.settings import ServerSettings
+
+MAX_AHEAD_BYTES = HIGH_WATER_LIMIT
+"""What may wait of requests that a client sends before it has the answer to the one before."""
+
+_RECEIVING = frozenset({h11.IDLE, h11.SEND_BODY, h11.ERROR})
+"""What a client is in until its whole request is here."""
+
+_CODES = {431: "headers_too_large", 408: "request_timeout", 505: "version_not_supported"}
+
+_MESSAGES = {431: "the headers are too large", 501: "the only Transfer-Encoding that this server takes is chunked"}
+
+_EMPTY_LINE = b"\r\n"
+
+
+class Connection(H11Protocol):
+    settings: ServerSettings
+    """Set by `connection_class`, since uvicorn makes the instances."""
+
+    transport: LingeringTransport
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._receipt: asyncio.TimerHandle | None = None
+        self._progress: WriteProgress
+        self._body: BodyWriter | None = None
+        self._ahead_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's
+        keep_little_unsent(transport)
+        lingering = LingeringTransport(transport, self.conn, self.settings.receipt_timeout_s)
+        self._progress = WriteProgress(lingering, self.loop, self.settings.write_timeout_s)
+        super().connection_made(lingering)
+        if len(self.connections) > self.settings.max_connections:
+            transport.abort()
+            return
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_awaiting()
+        self._progress.end()
+        self.transport.lost()
+        self._unset_keepalive_if_required()
+        self._end_answer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.lingering:
+            self.transport.discard(data)
+        elif self.conn.their_state not in _RECEIVING:
+            self._receive_ahead(data)
+        else:
+            super().data_received(data)
+            if self.conn.their_state is h11.IDLE:
+                self._await_request()
+            else:
+                self._stop_awaiting()
+
+    def eof_received(self) -> None:
+        """A client that closes its sending side has left: its request ends now, not when it has taken the rest."""
+        self._end_answer()
+
+    def handle_events(self) -> None:
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0].startswith(_EMPTY_LINE):
+            self.conn._receive_buffer.maybe_extract_at_most(len(_EMPTY_LINE))  # old clients send one behind a body
+        fault = fault_in(self.conn.trailing_data[0]) if self.conn.their_state is h11.IDLE else None
+        if fault is not None:
+            self._refuse(fault)
+            return
+        cycle = self.cycle
+        super().handle_events()
+        if self.cycle is not cycle:
+            self._offer_door()
+        if self.conn.their_state not in _RECEIVING and not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._progress.begin()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._progress.end()
+
+    def on_response_complete(self) -> None:
+        if self._body is not None:
+            self._body.end()
+        self._ahead_bytes = 0
+        super().on_response_complete()
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._await_request()
+
+    def shutdown(self) -> None:
+        if self.transport.is_closing():
+            self.transport.abort()
+        else:
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        """The first error status that fits. Where an answer has begun, there is nothing left to say."""
+        exc = sys.exc_info()[1]
+        if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            self.transport.abort()
+            return
+        status = exc.error_status_hint if isinstance(exc, h11.RemoteProtocolError) else 400
+        self._refuse(Fault(status, _MESSAGES.get(status, NOT_HTTP.message)))
+
+    def _should_upgrade(self) -> bool:
+        """A request to speak another protocol is answered in this one, without uvicorn's two lines in the log."""
+        return False
+
+    def _offer_door(self) -> None:
+        self._body = BodyWriter(self.conn, self.transport.inner, self.flow)
+        if self.scope["method"] == "HEAD":
+            self._body.end()
+        self.scope["extensions"] = {BODY_EXTENSION: self._body}  # type: ignore[dict-item] # a callable, not options
+
+    def _end_answer(self) -> None:
+        """The application hears that the client has left, and nothing more is written for it."""
+        if self._body is not None:
+            self._body.end()
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that there always is one
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self.flow.resume_writing()
+
+    def _receive_ahead(self, data: bytes) -> None:
+        """Keep it for after this answer; more than a little makes this answer the connection's last."""
+        self._ahead_bytes += len(data)
+        if self._ahead_bytes > MAX_AHEAD_BYTES or self.conn.their_state is h11.MUST_CLOSE:
+            self.cycle.keep_alive = False
+            self.transport.discard(data)
+        else:
+            self.conn.receive_data(data)
+
+    def _await_request(self) -> None:
+        if self._receipt is None:
+            self._receipt = self.loop.call_later(self.settings.receipt_timeout_s, self._too_slow)
+
+    def _stop_awaiting(self) -> None:
+        if self._receipt is not None:
+            self._receipt.cancel()
+            self._receipt = None
+
+    def _too_slow(self) -> None:
+        self._receipt = None
+        if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
+            return
+        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._refuse(Fault(408, "the request did not arrive in time"))
+        else:
+            self.transport.close()
+
+    def _refuse(self, fault: Fault) -> None:
+        self._stop_awaiting()
+        self._unset_keepalive_if_required()
+        self._end_answer()
+        code = _CODES.get(fault.status, "bad_http")
+        body = error_body(fault.message, kind="invalid_request_error", code=code)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        for event in (
+            h11.Response(status_code=fault.status, headers=headers, reason=STATUS_PHRASES[fault.status]),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event))
+        self.transport.linger()
+
+
+def connection_class(of: ServerSettings) -> type[Connection]:
+    class Bounded(Connection):
+        settings = of
+
+    return Bounded
+
+
+class BodyWriter:
+    """The connection's `WriteBody` for one response, framed by h11 as the response's headers promise.
+
+    The scope refers to it, and the connection to the scope. `end` lets go of the connection, so that no ring is left
+    that only the garbage collector can open.
+    """
+
+    def __init__(self, conn: h11.Connection, transport: asyncio.Transport, flow: FlowControl) -> None:
+        self._open: tuple[h11.Connection, asyncio.Transport, FlowControl] | None = (conn, transport, flow)
+
+    def __call__(self, data: bytes) -> bool:
+        if self._open is None:
+            return False
+        conn, transport, flow = self._open
+        if flow.write_paused or conn.our_state is not h11.SEND_BODY or transport.is_closing():
+            return False
+        transport.write(conn.send(h11.Data(data=data)))
+        return True
+
+    def end(self) -> None:
+        self._open = None

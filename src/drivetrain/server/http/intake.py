@@ -1,0 +1,167 @@
+"""The bodies of requests: each taken within its bounds and all that are in memory within one budget, parsed, let go."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope
+
+from drivetrain.server.context import Context
+from drivetrain.server.counts import GONE_KEY
+from drivetrain.server.errors import refusal
+from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.parse.body import Body, Values, read_object
+from drivetrain.server.settings import ServerSettings, UnknownFields
+
+BODY_KEY = "drivetrain.body"
+"""Where a request's scope holds the share of its body."""
+
+AT_ONCE_BYTES = 65_536
+"""A larger body is parsed by a thread, so that the event loop does not wait for it."""
+
+MAX_LOOKED_AT = 2048
+"""Items of a list whose own size is counted: there are no longer lists of texts, and ids are in the list's size."""
+
+
+class ClientGone(Exception):
+    """The connection ended before the whole request had come."""
+
+
+class Intake:
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._budget = BodyBudget(settings.max_bodies_bytes)
+
+    async def take(self, scope: Scope, receive: Receive, limit: int) -> tuple[Response | None, Receive]:
+        """Take the whole body and hand it on as one piece, or refuse it."""
+        headers, settings = Headers(scope=scope), self._settings
+        if int(headers.get("content-length", "0")) > limit:
+            return _too_large(limit), receive
+        chunks, size = [], 0
+        share = scope[BODY_KEY] = BodyShare(self._budget)
+        try:
+            async with asyncio.timeout(settings.receipt_timeout_s):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    chunks.append(message.get("body", b""))
+                    size += len(chunks[-1])
+                    if size > limit:
+                        return _too_large(limit), receive
+                    if not share.grow(len(chunks[-1])):
+                        return _no_room(settings.max_bodies_bytes), receive
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            message_text = f"the request did not arrive within {settings.receipt_timeout_s:g} seconds"
+            return refusal(408, message_text, kind="timeout_error", code="request_timeout"), receive
+        return None, _replay(b"".join(chunks), receive, scope)
+
+
+async def read_body(exchange: Exchange, context: Context, body: Body, *, may_be_empty: bool = False) -> Values:
+    """Raises `InvalidRequest` or `Unsupported`, naming the field."""
+    lenient = context.settings.unknown_fields == UnknownFields.WARN
+    max_values = context.settings.max_body_values
+
+    def parse(data: bytes) -> Values:
+        return body.judge(read_object(data, max_values), lenient=lenient)
+
+    held = 0
+    try:
+        data = await exchange.take_body()
+        if may_be_empty and not data:
+            data = b"{}"
+        if len(data) <= AT_ONCE_BYTES:
+            return parse(data)
+        values = await asyncio.get_running_loop().run_in_executor(context.parser, parse, data)
+        held = held_bytes(values)
+        return values
+    finally:
+        release_body(exchange.scope, held)
+
+
+class BodyBudget:
+    """The bytes of all bodies together: taken as they come in; what their values hold, until the end."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+class BodyShare:
+    """Of one request. What a client only announces takes nothing: it might never come."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._size = 0
+
+    def grow(self, size: int) -> bool:
+        """Take so many bytes more; False, and nothing taken, where there is no room for them."""
+        if self._budget.used + size > self._budget.limit:
+            return False
+        self._budget.used += size
+        self._size += size
+        return True
+
+    def shrink(self, size: int) -> None:
+        """So many bytes are held from now on, or as many as before where that is less."""
+        self._budget.used -= max(0, self._size - size)
+        self._size = min(self._size, size)
+
+    def release(self) -> None:
+        """May be called again."""
+        self.shrink(0)
+
+
+def release_body(scope: Mapping[str, Any], held: int = 0) -> None:
+    """But for what its values still hold: until the request has ended."""
+    share: BodyShare | None = scope.get(BODY_KEY)
+    if share is not None:
+        share.shrink(held)
+
+
+def held_bytes(value: Any) -> int:
+    """About what the values of a body take: their texts and their long lists."""
+    if isinstance(value, str):
+        return sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        return sum(map(held_bytes, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sys.getsizeof(value) + sum(map(held_bytes, value[:MAX_LOOKED_AT]))
+    if is_dataclass(value):
+        return sum(held_bytes(getattr(value, field.name)) for field in fields(value))
+    return 0
+
+
+def _replay(body: bytes, receive: Receive, scope: Scope) -> Receive:
+    """The body in one piece, and then what else comes; that the client has left is noted in the scope."""
+    given = False
+
+    async def replayed() -> Message:
+        nonlocal body, given
+        if given:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                scope[GONE_KEY] = True
+            return message
+        given, whole, body = True, body, b""  # not held for as long as the answer takes
+        return {"type": "http.request", "body": whole, "more_body": False}
+
+    return replayed
+
+
+def _too_large(limit: int) -> Response:
+    message = f"the body is larger than {limit} bytes"
+    return refusal(413, message, kind="invalid_request_error", code="body_too_large")
+
+
+def _no_room(limit: int) -> Response:
+    message = f"the bodies of other requests fill the {limit} bytes that there are for them; try again"
+    return refusal(503, message, kind="unavailable_error", code="overloaded", headers={"retry-after": "1"})

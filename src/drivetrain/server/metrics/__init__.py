@@ -1,0 +1,1 @@
+"""`/metrics`: what the workers and the server counted."""

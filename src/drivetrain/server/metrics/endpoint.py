@@ -1,0 +1,163 @@
+"""`/metrics`: what the workers and the server counted, for Prometheus. The same series on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import Response
+
+from drivetrain import __version__
+from drivetrain.core.results import FinishReason
+from drivetrain.core.stats import ENDINGS, Histogram, Stats
+from drivetrain.core.status import State, Status
+from drivetrain.server.context import Context
+from drivetrain.server.metrics import models as metrics_models
+from drivetrain.server.metrics import vllm_names
+from drivetrain.server.metrics.exposition import family, histogram
+from drivetrain.server.settings import MetricsCompat
+
+
+async def metrics(request: Request, context: Context) -> Response:
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(_Series(context))
+    encode, content_type = _encoder(request, context)
+    return Response(encode(registry), headers={"cache-control": "no-store", "content-type": content_type})
+
+
+def _encoder(request: Request, context: Context) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """As asked for, but vLLM's names only in the plain text format, as vLLM gives them: the others make `:` a `_`."""
+    asked = "" if context.settings.metrics_compat == MetricsCompat.VLLM else request.headers.get("accept", "")
+    try:
+        return choose_encoder(asked)
+    except (TypeError, ValueError):  # a version that is none
+        return choose_encoder("")
+
+
+class _Series:
+    """What the registry asks when somebody reads it. What is counted stays when its model goes; gauges go with it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def collect(self) -> Iterator[Metric]:
+        models = self._context.models
+        statuses = {name: worker.status for name, worker in models}
+        stats = {model.name: model.stats for model in models.members}
+        yield from _gauges(statuses)
+        yield from _counters(stats)
+        yield from _histograms(stats)
+        yield from metrics_models.series(models.report())
+        yield from self._of_the_server()
+        if self._context.settings.metrics_compat == MetricsCompat.VLLM:
+            yield from vllm_names.series(statuses, stats)
+
+    def _of_the_server(self) -> Iterator[Metric]:
+        counts = self._context.counts
+        yield family(
+            CounterMetricFamily,
+            "drivetrain_http_responses",
+            "answers by address and status; a path that is none of ours is empty",
+            ("method", "path", "status"),
+            (((method, path, str(status)), n) for (method, path, status), n in counts.responses.items()),
+        )
+        yield family(
+            CounterMetricFamily,
+            "drivetrain_refusals",
+            "requests refused before anything was generated, by why and by the field at fault",
+            ("reason", "param"),
+            counts.refusals.items(),
+        )
+        yield family(GaugeMetricFamily, "drivetrain_build_info", "always 1", ("version",), [((__version__,), 1)])
+
+
+def _gauges(statuses: Mapping[str, Status]) -> Iterator[Metric]:
+    def each(name: str, meaning: str, value: Callable[[Status], float]) -> Metric:
+        return family(
+            GaugeMetricFamily,
+            f"drivetrain_{name}",
+            meaning,
+            ("model",),
+            [((model,), value(status)) for model, status in statuses.items()],
+        )
+
+    yield each("requests_running", "requests that run now", lambda s: s.running)
+    yield each("requests_waiting", "requests in the queue", lambda s: s.waiting)
+    yield each(
+        "ready",
+        "1 while requests are taken and the engine lives",
+        lambda s: s.state is State.READY and s.engine_alive,
+    )
+    yield each("kv_cache_used_ratio", "share of the room for keys and values that requests hold", lambda s: s.kv_used)
+    yield each("last_progress_seconds", "since the engine last did something", lambda s: s.last_progress_s)
+    yield family(
+        GaugeMetricFamily,
+        "drivetrain_upstream_up",
+        "whether an upstream of the engine remote may be asked (1), or its breaker is open (0), in the order given",
+        ("model", "upstream"),
+        (((model, str(i)), up) for model, status in statuses.items() for i, up in enumerate(status.upstreams)),
+    )
+    yield family(
+        GaugeMetricFamily,
+        "drivetrain_device_memory_bytes",
+        "memory of a device; cpu is the host, and its allocated bytes are this process",
+        ("model", "device", "kind"),
+        (
+            ((model, memory.device, kind), getattr(memory, f"{kind}_bytes"))
+            for model, status in statuses.items()
+            for memory in status.memory
+            for kind in ("allocated", "cached", "total", "available")
+        ),
+    )
+
+
+def _counters(stats: Mapping[str, Stats]) -> Iterator[Metric]:
+    def each(name: str, meaning: str, value: Callable[[Stats], float]) -> Metric:
+        return family(
+            CounterMetricFamily,
+            f"drivetrain_{name}",
+            meaning,
+            ("model",),
+            [((model,), value(counted)) for model, counted in stats.items()],
+        )
+
+    yield family(
+        CounterMetricFamily,
+        "drivetrain_requests",
+        "ended requests by how they ended: finished, or the code of the error",
+        ("model", "ending"),
+        (((model, ending), counted.endings[ending]) for model, counted in stats.items() for ending in ENDINGS),
+    )
+    yield family(
+        CounterMetricFamily,
+        "drivetrain_answers",
+        "finished choices by their finish reason",
+        ("model", "reason"),
+        (((model, reason), counted.answers[reason]) for model, counted in stats.items() for reason in FinishReason),
+    )
+    yield each("prompt_tokens", "tokens of prompts, counted when a request ends", lambda s: s.prompt_tokens)
+    yield each("cached_prompt_tokens", "of these, found in the engine's prefix cache", lambda s: s.cached_tokens)
+    yield each("completion_tokens", "tokens sampled, counted as they come", lambda s: s.completion_tokens)
+    yield each("preemptions", "running requests that had to give their memory back", lambda s: s.preemptions)
+    yield each("engine_restarts", "how often the engine was started again", lambda s: s.restarts)
+
+
+def _histograms(stats: Mapping[str, Stats]) -> Iterator[Metric]:
+    rows: tuple[tuple[str, str, Callable[[Stats], Histogram]], ...] = (
+        ("load_wait_seconds", "that requests waited for their model to be loaded", lambda s: s.load_wait_s),
+        ("queue_seconds", "from the request to its slot", lambda s: s.queue_s),
+        ("first_token_seconds", "from the request to its first token", lambda s: s.first_token_s),
+        ("inter_token_seconds", "between two tokens of a choice", lambda s: s.between_tokens_s),
+        ("prefill_seconds", "from the slot to the first token", lambda s: s.prefill_s),
+        ("decode_seconds", "from the first token to the last one", lambda s: s.decode_s),
+        ("request_seconds", "from the request to its ending", lambda s: s.request_s),
+        ("prompt_length_tokens", "tokens of a request's prompt", lambda s: s.prompt_length),
+        ("answer_length_tokens", "tokens of a request's answer", lambda s: s.answer_length),
+    )
+    for name, meaning, of in rows:
+        samples = [((model,), of(counted)) for model, counted in stats.items()]
+        yield histogram(f"drivetrain_{name}", meaning, ("model",), samples)

@@ -1,0 +1,37 @@
+"""Series about the models of this server as such, which come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from drivetrain.server.metrics.exposition import family
+
+
+def series(reports: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Of what `Models.report` gives."""
+
+    def rows(key: str) -> list[tuple[tuple[str], float]]:
+        return [((report["id"],), report[key]) for report in reports]
+
+    yield family(
+        GaugeMetricFamily,
+        "drivetrain_model_loaded",
+        "1 while the model is loaded",
+        ("model",),
+        [((report["id"],), int(report["loaded_s"] is not None)) for report in reports],
+    )
+    yield family(
+        GaugeMetricFamily,
+        "drivetrain_model_requests_waiting",
+        "requests that wait until the model is loaded",
+        ("model",),
+        rows("waiting"),
+    )
+    yield family(CounterMetricFamily, "drivetrain_model_loads", "loads that went well", ("model",), rows("loads"))
+    yield family(
+        CounterMetricFamily, "drivetrain_model_failed_loads", "loads that failed", ("model",), rows("failed_loads")
+    )
+    yield family(CounterMetricFamily, "drivetrain_model_unloads", "unloads", ("model",), rows("unloads"))

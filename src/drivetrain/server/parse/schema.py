@@ -1,0 +1,244 @@
+"""What each endpoint takes: fields of the one table of parameters, and those that only HTTP has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.kinds import Boolean, Ids, Integer, Kind, OneOf, Schema, String, is_one_of, shown
+from drivetrain.core.messages import Messages
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.server.parse.body import Body, Field
+
+
+class Encoding(StrEnum):
+    FLOAT = "float"
+    BASE64 = "base64"
+
+
+class Anything(Kind):
+    """Of an inert field: nobody looks at it."""
+
+    takes = "anything"
+
+    def judge(self, name: str, value: Any) -> Any:
+        return value
+
+    def schema(self) -> Schema:
+        return {}
+
+
+class Object(Kind):
+    takes = "an object"
+
+    def judge(self, name: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.refuse(name, value)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet(Kind):
+    """A feature that is not built: only values that ask for nothing are taken."""
+
+    neutral: tuple[Any, ...]
+
+    @property
+    def takes(self) -> str:
+        return " or ".join(map(repr, self.neutral)) or "left out"
+
+    def judge(self, name: str, value: Any) -> None:
+        if not is_one_of(value, self.neutral):
+            raise Unsupported(f"{name} is not supported yet; leave it out", param=name)
+
+    def schema(self) -> Schema:
+        return {"enum": [*self.neutral]} if self.neutral else {"type": "null"}
+
+
+class Prompts(Kind):
+    """The four forms of OpenAI's prompts and inputs, as one tuple of texts and id lists."""
+
+    takes = "a text, a list of texts, token ids, or a list of token id lists"
+
+    def judge(self, name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
+        if isinstance(value, str):
+            return (_TEXT.judge(name, value),)
+        if not isinstance(value, list):
+            raise self.refuse(name, value)
+        if not value:
+            raise InvalidRequest(f"{name} is an empty list", param=name)
+        if isinstance(value[0], int):
+            return (_IDS.judge(name, value),)
+        kind: Kind = _TEXT if isinstance(value[0], str) else _IDS
+        if kind is _IDS and not isinstance(value[0], list):
+            raise InvalidRequest(f"{name}[0] must be a text or token ids, not {shown(value[0])}", param=f"{name}[0]")
+        return tuple([kind.judge(f"{name}[{i}]", item) for i, item in enumerate(value)])
+
+    def schema(self) -> Schema:
+        lists = [{"type": "array", "items": kind.schema(), "minItems": 1} for kind in (_TEXT, _IDS)]
+        return {"anyOf": [_TEXT.schema(), _IDS.schema(), *lists]}
+
+
+_TEXT, _IDS = String(), Ids(non_empty=True)
+
+
+def like(name: str, meaning: str = "", *, kind: Kind | None = None, nothing: tuple[Any, ...] = ()) -> Field:
+    """A field of ours, with its own meaning and kind if it has others here."""
+    parameter = PARAMETERS[name]
+    return Field(kind or parameter.kind, meaning or parameter.meaning, nothing=nothing)
+
+
+def inert(kind: Kind) -> Field:
+    return Field(kind, "accepted and not used", inert=True)
+
+
+def later(*neutral: Any) -> Field:
+    return Field(NotYet(neutral), "not supported yet: only what asks for nothing is taken", later=True)
+
+
+MODEL = Field(String(), "a name from /v1/models", required=True)
+MODEL_OR_ONLY = Field(String(), "may be left out where there is only one")
+
+_STREAM_OPTIONS = Body(
+    "StreamOptions",
+    {
+        "include_usage": Field(Boolean(), "a last chunk with the usage"),
+        "continuous_usage_stats": Field(Boolean(), "the usage so far in every chunk; needs include_usage"),
+        "include_obfuscation": Field(NotYet((False,)), "only false: nothing is padded", later=True),
+    },
+)
+
+_SAMPLING: Mapping[str, Field] = {
+    "max_tokens": like("max_tokens", nothing=(-1,)),
+    "n": like("n"),
+    "seed": like("seed"),
+    "stop": like("stop", nothing=("",)),
+    "temperature": like("temperature"),
+    "top_p": like("top_p"),
+    "presence_penalty": like("presence_penalty"),
+    "frequency_penalty": like("frequency_penalty"),
+    "logit_bias": like("logit_bias"),
+    "top_k": like("top_k", nothing=(-1,)),
+    **{
+        name: like(name)
+        for name in (
+            "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
+            "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "guidance_scale",
+            "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "min_tokens", "stop_token_ids",
+            "stop_sequences", "ignore_eos", "include_stop_str_in_output", "context_length", "overflow", "timeout_s",
+            "cache_salt",
+        )
+    },
+}  # fmt: skip
+
+_INERT: Mapping[str, Field] = {
+    "user": inert(String()),
+    "metadata": inert(Object()),
+    "store": inert(Boolean()),
+    "service_tier": inert(String()),
+    "prompt_cache_key": inert(String()),
+    "prompt_cache_retention": inert(String()),
+    "safety_identifier": inert(String()),
+    "reasoning_effort": inert(String()),
+    "verbosity": inert(String()),
+    "keep_alive": inert(Anything()),
+    "cache_prompt": inert(Boolean()),
+}
+
+_LATER: Mapping[str, Field] = {
+    "tools": later([]),
+    "tool_choice": later("none", "auto"),
+    "parallel_tool_calls": later(True, False),
+    "functions": later([]),
+    "function_call": later("none", "auto"),
+    "response_format": later({"type": "text"}),
+    "modalities": later(["text"]),
+    "audio": later(),
+    "prediction": later(),
+    "web_search_options": later(),
+    "suffix": later(""),
+    "best_of": Field(Integer(1), "only the same as n: none is left out", later=True),
+    "logits_processors": later([]),
+    "skip_special_tokens": later(True),
+    "guided_json": later(),
+    "guided_regex": later(),
+    "guided_choice": later(),
+    "guided_grammar": later(),
+    "structured_outputs": later(),
+    "receipt": later(False),
+    "regex": later(),
+    "grammar": later(),
+    "choice": later(),
+}
+
+_ANSWER: Mapping[str, Field] = {
+    "model": MODEL,
+    "stream": Field(Boolean(), "server-sent events, ended by [DONE]"),
+    "stream_options": Field(_STREAM_OPTIONS, "only with stream"),
+    **_SAMPLING,
+    "return_token_ids": Field(Boolean(), "give the ids of the prompt and of each choice too"),
+}
+"""What chat and completions have in common."""
+
+CHAT = Body(
+    "ChatBody",
+    {
+        **_ANSWER,
+        "messages": Field(Messages(), PARAMETERS["messages"].meaning, required=True),
+        "max_completion_tokens": like("max_tokens", "the same as max_tokens", nothing=(-1,)),
+        "logprobs": Field(Boolean(), "logprobs of the answer's tokens"),
+        "top_logprobs": Field(Integer(), "with so many alternatives; needs logprobs"),
+        **_INERT,
+        **_LATER,
+    },
+)
+
+COMPLETION = Body(
+    "CompletionBody",
+    {
+        **_ANSWER,
+        "prompt": Field(Prompts(), Prompts.takes),
+        "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, in place of prompt"),
+        "echo": like("echo"),
+        "logprobs": like("logprobs", kind=Integer(), nothing=(False,)),
+        **_INERT,
+        **_LATER,
+    },
+)
+
+EMBEDDING = Body(
+    "EmbeddingBody",
+    {
+        "model": MODEL,
+        "input": Field(Prompts(), Prompts.takes, required=True),
+        "encoding_format": Field(OneOf(Encoding), "float if left out"),
+        "dimensions": Field(Integer(1), "only the model's own number: none is cut"),
+        "timeout_s": like("timeout_s"),
+        **_INERT,
+    },
+)
+
+TOKENIZE = Body(
+    "TokenizeBody",
+    {
+        "model": MODEL_OR_ONLY,
+        "prompt": Field(String(), "a text; or else messages"),
+        "messages": Field(Messages(), "a chat, rendered as for an answer"),
+        "add_special_tokens": Field(Boolean(), "the tokenizer's own around the text; as for an answer if left out"),
+    },
+    one_of=("prompt", "messages"),
+)
+
+DETOKENIZE = Body("DetokenizeBody", {"model": MODEL_OR_ONLY, "tokens": Field(Ids(), "token ids", required=True)})
+
+ADMIN = Body("AdminBody", {"model": Field(String(), "a name or an alias from /v1/models", required=True)}, strict=True)
+
+BODIES = (CHAT, COMPLETION, EMBEDDING, TOKENIZE, DETOKENIZE, ADMIN)
+NAMES = frozenset(PARAMETERS).union(*(body.fields for body in BODIES))
+"""Every field that anybody may name, which is what a label of a metric may say."""

@@ -1,0 +1,166 @@
+"""From the judged values of a body to requests of the contract, one a prompt, and the shape of answer asked for."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.parameters import PARAMETERS, unsupported
+from drivetrain.core.request import GenerateRequest
+from drivetrain.server.parse.body import Values, ignored_header
+
+COMPLETION_MAX_TOKENS = 16
+"""What the OpenAI API says for completions; a chat may fill the context."""
+
+MAX_TRACE_CHARS = 512
+
+_INPUTS = frozenset({"messages", "prompt", "prompt_token_ids", "images"})
+_NOT_PASSED_ON = _INPUTS | {"logprobs"}
+"""What an endpoint spells in its own way; other fields of the same name mean the same on both sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """`names` are what this endpoint calls the fields of our requests, for the errors. `id` is that of the answer: the
+    request of each prompt has it too, so that logs and traces are found by what the client was given. `ignored` are
+    fields that were left out; where the server is lenient, so is what the model does not do (`honoured`)."""
+
+    requests: tuple[GenerateRequest, ...]
+    n: int
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+    token_ids: bool
+    names: Mapping[str, str]
+    id: str = ""
+    continuous_usage: bool = False
+    lenient: bool = False
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return ignored_header(self.ignored)
+
+
+def chat_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
+    values = _shared(body, headers) | {"messages": body["messages"], "logprobs": _top_logprobs(body)}
+    names = {"logprobs": "top_logprobs" if body.get("top_logprobs") else "logprobs"}
+    longest = body.get("max_completion_tokens")
+    if longest is not None:
+        if body.get("max_tokens") not in {None, longest}:
+            raise InvalidRequest(
+                f"max_tokens is {body['max_tokens']} and max_completion_tokens {longest}: "
+                "they mean the same, so give one of them",
+                param="max_tokens",
+            )
+        values["max_tokens"] = longest
+        names["max_tokens"] = "max_completion_tokens"
+    return _asked(body, [values], names, new_id("chatcmpl"), logprobs=bool(body.get("logprobs")))
+
+
+def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts: int) -> ParsedRequest:
+    """`echo` with `logprobs` asks for those of the prompt too."""
+    logprobs = body.get("logprobs")
+    values = {"max_tokens": COMPLETION_MAX_TOKENS, **_shared(body, headers), "logprobs": logprobs}
+    names = {"prompt_logprobs": "logprobs", "messages": "prompt"}
+    if "max_tokens" not in body and body.get("min_tokens", 0) > COMPLETION_MAX_TOKENS:
+        raise InvalidRequest(
+            f"min_tokens is {body['min_tokens']}, and a completion has {COMPLETION_MAX_TOKENS} tokens at most where "
+            "max_tokens is left out: send max_tokens too",
+            param="min_tokens",
+        )
+    if body.get("echo"):
+        values["prompt_logprobs"] = logprobs
+    if "prompt_token_ids" in body:
+        if "prompt" in body:
+            raise InvalidRequest("give prompt or prompt_token_ids, not both", param="prompt_token_ids")
+        prompts: tuple[str | tuple[int, ...], ...] = (body["prompt_token_ids"],)
+    elif "prompt" in body:
+        prompts = body["prompt"]
+        names["prompt_token_ids"] = "prompt"
+    else:
+        raise InvalidRequest("prompt is missing", param="prompt")
+    if len(prompts) > max_prompts:
+        raise InvalidRequest(f"prompt has {len(prompts)} entries; the limit is {max_prompts}", param="prompt")
+    inputs = [{"prompt": p} if isinstance(p, str) else {"prompt_token_ids": p} for p in prompts]
+    return _asked(body, [values | i for i in inputs], names, new_id("cmpl"), logprobs=logprobs is not None)
+
+
+def honoured(asked: ParsedRequest, capabilities: Capabilities) -> ParsedRequest:
+    """The same without what this model does not do, which is noted in `ignored`. A strict server refuses it later."""
+    if not asked.lenient:
+        return asked
+    given = asked.requests[0].given()  # the others differ in their prompts
+    dropped = [name for name in unsupported(given, capabilities) if name not in _INPUTS]
+    ids_dropped = asked.token_ids and not capabilities.tokens
+    if not dropped and not ids_dropped:
+        return asked
+    cleared = dict.fromkeys([*dropped, *(["prompt_logprobs"] if "logprobs" in dropped else [])])
+    names = [asked.names.get(name, name) for name in dropped] + ["return_token_ids"] * ids_dropped
+    return replace(
+        asked,
+        requests=tuple(request.having(**cleared) for request in asked.requests),
+        n=1 if "n" in dropped else asked.n,
+        logprobs=asked.logprobs and "logprobs" not in dropped,
+        token_ids=asked.token_ids and not ids_dropped,
+        ignored=(*asked.ignored, *names),
+    )
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def _shared(body: Values, headers: Mapping[str, str]) -> dict[str, Any]:
+    values = {name: value for name, value in body.items() if name in PARAMETERS and name not in _NOT_PASSED_ON}
+    if (trace := trace_headers(headers)) is not None:
+        values["trace_context"] = trace
+    return values
+
+
+def trace_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
+    """The caller's place in a trace, if it named one. A state that is too long is left out, as W3C says."""
+    parent, state = headers.get("traceparent"), headers.get("tracestate")
+    if parent is None or len(parent) > MAX_TRACE_CHARS:
+        return None
+    return {"traceparent": parent} | ({"tracestate": state} if state and len(state) <= MAX_TRACE_CHARS else {})
+
+
+def _asked(
+    body: Values, values: list[dict[str, Any]], names: dict[str, str], answer_id: str, *, logprobs: bool
+) -> ParsedRequest:
+    options, stream = body.get("stream_options"), bool(body.get("stream"))
+    if options and any(options.values()) and not stream:
+        raise InvalidRequest("stream_options goes with stream: true", param="stream_options")
+    n = body.get("n", 1)
+    if body.get("best_of", n) != n:
+        body.leave_out(Unsupported("best_of is not supported yet; leave it out", param="best_of"))
+    for place, value in enumerate(values):
+        value["request_id"] = answer_id if len(values) == 1 else f"{answer_id}-{place}"
+    include_usage = bool(options and options.get("include_usage"))
+    return ParsedRequest(
+        requests=tuple(map(GenerateRequest.of_judged, values)),
+        n=n,
+        stream=stream,
+        include_usage=include_usage,
+        logprobs=logprobs,
+        token_ids=bool(body.get("return_token_ids")),
+        names=names,
+        id=answer_id,
+        continuous_usage=include_usage and bool(options and options.get("continuous_usage_stats")),
+        lenient=body.lenient,
+        ignored=tuple(body.ignored),
+    )
+
+
+def _top_logprobs(body: Values) -> int | None:
+    top: int = body.get("top_logprobs", 0)
+    if body.get("logprobs"):
+        return top
+    if top:
+        raise InvalidRequest("top_logprobs goes with logprobs: true", param="top_logprobs")
+    return None

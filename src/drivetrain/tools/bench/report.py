@@ -1,0 +1,203 @@
+"""What the rounds come to: figures of each side at each level, ratios of the sides, and what must not be overlooked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, Reached, reached
+from drivetrain.tools.bench.figures import Percentiles, Spread, percentiles, spread
+from drivetrain.tools.bench.outcome import Outcome, Round
+from drivetrain.tools.bench.session import Played
+from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.workload import Closed, Level, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    label: str
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFigures:
+    tokens_per_s: float
+    requests_per_s: float
+    first_token_s: float | None
+    decode_tokens_per_s: float | None
+    wall_s: float
+    answers: int
+    failed: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One side at one level. Rates are of rounds, percentiles of all their answers together."""
+
+    target: str
+    tokens_per_s: Spread | None
+    requests_per_s: Spread | None
+    first_token_s: Percentiles
+    between_events_s: Percentiles
+    answer_s: Percentiles
+    answers: int
+    failures: Mapping[str, int]
+    first_failures: Mapping[str, str]
+    """Of each kind the message that came first."""
+    prompt_tokens: Spread | None
+    cached_tokens: int
+    completion_tokens: int
+    events: int
+    other_lengths: Mapping[int, int]
+    """How many answers had another number of tokens than was asked for, by that number."""
+    uncounted: int
+    """Answers whose usage did not come; their events were counted as tokens."""
+    reached: Reached | None
+    rounds: tuple[RoundFigures, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """The first side over the second, of pairs of rounds: more throughput is better, a longer first token is worse."""
+
+    pairs: int
+    throughput_ratio: Spread
+    first_token_ratio: Spread | None
+    first_token_later_s: Spread | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelReport:
+    level: Level
+    label: str
+    sides: tuple[Figures, ...]
+    against: Against | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReport:
+    command: str
+    began: str
+    machine: Mapping[str, Any]
+    workload: Workload
+    targets: tuple[Named, ...]
+    ceilings: Ceilings | NotMeasured
+    levels: tuple[LevelReport, ...]
+    notes: tuple[str, ...]
+    complete: bool
+    """False for a run that was interrupted, or that a side ended by refusing everything."""
+
+
+def make_level(
+    played: Played, targets: Sequence[Named], ceilings: Ceilings | NotMeasured, workload: Workload
+) -> LevelReport:
+    sides = [
+        _figures(target, rounds, ceilings, workload) for target, rounds in zip(targets, played.rounds, strict=True)
+    ]
+    against = compare(*played.rounds) if len(sides) == 2 else None
+    return LevelReport(level=played.level, label=played.level.label, sides=tuple(sides), against=against)
+
+
+def compare(ours: Sequence[Round], theirs: Sequence[Round]) -> Against | None:
+    """None where no pair has answers on both sides."""
+    both = [(a, b) for a, b in zip(ours, theirs, strict=False) if a.complete and b.complete and a.answers and b.answers]
+    throughput = spread(a.tokens_per_s / b.tokens_per_s for a, b in both if b.tokens_per_s)
+    if throughput is None:
+        return None
+    firsts = [(a.first_s, b.first_s) for a, b in both if a.first_s is not None and b.first_s is not None]
+    return Against(
+        pairs=len(both),
+        throughput_ratio=throughput,
+        first_token_ratio=spread(a / b for a, b in firsts if b > 0),
+        first_token_later_s=spread(a - b for a, b in firsts),
+    )
+
+
+def notes(levels: Sequence[LevelReport], targets: Sequence[Named], workload: Workload) -> list[str]:
+    """What a reader of the table must know, in whole sentences."""
+    found: list[str] = []
+    for level in levels:
+        for side, target in zip(level.sides, targets, strict=True):
+            found += [
+                f"{level.label}, {side.target}: {text}." for text in _remarks(level.level, side, target, workload)
+            ]
+    return found
+
+
+def _remarks(level: Level, side: Figures, target: Named, workload: Workload) -> list[str]:
+    said = []
+    for kind, count in side.failures.items():
+        said.append(
+            f"{count} of {side.answers + sum(side.failures.values())} requests failed: {kind}: "
+            f"{side.first_failures[kind]}"
+        )
+    if side.other_lengths:
+        lengths, count = sorted(side.other_lengths), sum(side.other_lengths.values())
+        said.append(f"{count} of {side.answers} answers had {_range(lengths)} tokens in place of {workload.max_tokens}")
+    if side.uncounted:
+        said.append(f"{side.uncounted} answers came without usage, and each event was counted as one token")
+    if side.events and side.events < 0.95 * side.completion_tokens:
+        each = side.completion_tokens / side.events
+        said.append(f"an event carried {each:.1f} tokens on average; times between events are not times between tokens")
+    most = target.facts.max_concurrency
+    if isinstance(level, Closed) and most is not None and most < level.streams:
+        said.append(f"it runs {most} requests at once (the others wait); see the settings slots and max_running")
+    if any(not played.complete for played in side.rounds):
+        said.append("its last round was interrupted, and counts only if there is no whole one")
+    return said
+
+
+def _figures(target: Named, rounds: list[Round], ceilings: Ceilings | NotMeasured, workload: Workload) -> Figures:
+    whole = [played for played in rounds if played.complete] or rounds
+    answers = [answer for played in whole for answer in played.answers]
+    failed = [outcome for played in whole for outcome in played.outcomes if outcome.failure is not None]
+    firsts = (answer.first_s for answer in answers)
+    lengths = Counter(answer.completion_tokens for answer in answers if answer.counted)
+    del lengths[workload.max_tokens]
+    return Figures(
+        target=target.label,
+        tokens_per_s=spread(played.tokens_per_s for played in whole),
+        requests_per_s=spread(played.requests_per_s for played in whole),
+        first_token_s=percentiles(first for first in firsts if first is not None),
+        between_events_s=percentiles(gap for answer in answers for gap in answer.gaps_s),
+        answer_s=percentiles(answer.total_s for answer in answers),
+        answers=len(answers),
+        failures=Counter(outcome.failure.kind for outcome in failed if outcome.failure),
+        first_failures=_first_messages(failed),
+        prompt_tokens=spread(answer.prompt_tokens for answer in answers if answer.prompt_tokens is not None),
+        cached_tokens=sum(answer.cached_tokens for answer in answers),
+        completion_tokens=sum(answer.completion_tokens for answer in answers),
+        events=sum(len(answer.events) for answer in answers),
+        other_lengths=dict(sorted(lengths.items())),
+        uncounted=sum(not answer.counted for answer in answers),
+        reached=reached(whole, target.facts, ceilings) if isinstance(ceilings, Ceilings) else None,
+        rounds=tuple(map(_round_figures, rounds)),
+    )
+
+
+def _round_figures(played: Round) -> RoundFigures:
+    return RoundFigures(
+        tokens_per_s=played.tokens_per_s,
+        requests_per_s=played.requests_per_s,
+        first_token_s=played.first_s,
+        decode_tokens_per_s=played.decode_per_s,
+        wall_s=played.wall_s,
+        answers=len(played.answers),
+        failed=len(played.outcomes) - len(played.answers),
+        complete=played.complete,
+    )
+
+
+def _first_messages(failed: Sequence[Outcome]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for outcome in failed:
+        assert outcome.failure is not None
+        found.setdefault(outcome.failure.kind, outcome.failure.message)
+    return found
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"

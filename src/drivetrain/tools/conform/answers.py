@@ -1,0 +1,196 @@
+"""Whole answers and streams of both text endpoints, read into one form, so that they can be compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.reading import brief, take
+from drivetrain.tools.conform.verdict import Failed, ensure
+
+DONE = "[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A text endpoint. `text` and `piece` say where the text of a choice is, whole and in a stream."""
+
+    name: str
+    path: str
+    object: str
+    chunk: str
+    text: str
+    piece: str
+
+    def asking(self, prompt: str) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": prompt}]} if self is CHAT else {"prompt": prompt}
+
+
+CHAT = Api("chat", "/chat/completions", "chat.completion", "chat.completion.chunk", "message.content", "delta.content")
+COMPLETIONS = Api("completions", "/completions", "text_completion", "text_completion", "text", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt: int
+    completion: int
+    total: int
+
+
+@dataclass(slots=True)
+class Choice:
+    """`logprobs` of a stream are joined. `extra` has fields that only some servers send, such as `token_ids`."""
+
+    index: int
+    text: str = ""
+    reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ParsedAnswer:
+    """Choices in the order of their indices. Of a stream, `chunks` are its events and `done` whether `[DONE]` came."""
+
+    document: Mapping[str, Any]
+    choices: list[Choice]
+    usage: Usage | None
+    chunks: list[dict[str, Any]] = field(default_factory=list)
+    done: bool = False
+
+    @property
+    def first(self) -> Choice:
+        return self.choices[0]
+
+    @property
+    def text(self) -> str:
+        return self.first.text
+
+    @property
+    def counted(self) -> Usage:
+        """Raises `Failed` where there is none."""
+        if self.usage is None:
+            raise Failed("the answer has no usage")
+        return self.usage
+
+
+def read_whole(api: Api, exchange: Exchange) -> ParsedAnswer:
+    document = exchange.json()
+    choices = [_whole_choice(api, choice) for choice in take(document, "choices", list)]
+    ensure(choices, "choices is empty")
+    return ParsedAnswer(document, sorted(choices, key=lambda choice: choice.index), read_usage(document))
+
+
+def read_usage(document: Any) -> Usage | None:
+    if not isinstance(document, dict) or document.get("usage") is None:
+        return None
+    usage = take(document, "usage", dict)
+    prompt, total = take(usage, "prompt_tokens", int), take(usage, "total_tokens", int)
+    return Usage(prompt, take(usage, "completion_tokens", int) if "completion_tokens" in usage else 0, total)
+
+
+def _whole_choice(api: Api, document: Any) -> Choice:
+    choice = Choice(take(document, "index", int))
+    choice.text = _text_at(document, api.text)
+    _take_rest(choice, document)
+    return choice
+
+
+def _text_at(document: Any, path: str) -> str:
+    """A chat that only thinks or calls tools has null for its content."""
+    outer, _, last = path.rpartition(".")
+    place = take(document, outer, dict) if outer else document
+    found = place.get(last) if isinstance(place, dict) else None
+    if found is not None and not isinstance(found, str):
+        raise Failed(f"{path} is {brief(found)}; it must be a string")
+    return found or ""
+
+
+def _take_rest(choice: Choice, document: dict[str, Any]) -> None:
+    reason, logprobs = document.get("finish_reason"), document.get("logprobs")
+    if reason is not None:
+        choice.reason = take(document, "finish_reason", str)
+    if logprobs is not None:
+        choice.logprobs = _joined(choice.logprobs, take(document, "logprobs", dict))
+    for name in ("token_ids", "prompt_token_ids"):
+        if isinstance(document.get(name), list):
+            choice.extra[name] = choice.extra.get(name, []) + document[name]
+
+
+def _joined(before: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    lists = {name: value for name, value in new.items() if isinstance(value, list)}
+    return {name: [*((before or {}).get(name) or []), *value] for name, value in lists.items()}
+
+
+# Streams
+
+
+def read_stream(api: Api, exchange: Exchange) -> ParsedAnswer:
+    """Raises `Failed` for what is no stream, and for an error event."""
+    datas = read_events(exchange)
+    done = bool(datas) and datas[-1] == DONE
+    chunks = [_chunk(data) for data in datas if data != DONE]
+    ensure(chunks, "the stream has no events")
+    answer = ParsedAnswer(chunks[0], [], None, chunks, done)
+    found: dict[int, Choice] = {}
+    for chunk in chunks:
+        answer.usage = read_usage(chunk) or answer.usage
+        for document in take(chunk, "choices", list):
+            choice = found.setdefault(take(document, "index", int), Choice(document["index"]))
+            choice.text += _text_at(document, api.piece)
+            _take_rest(choice, document)
+    ensure(found, "no event of the stream has a choice")
+    answer.choices = [found[index] for index in sorted(found)]
+    return answer
+
+
+def read_events(exchange: Exchange) -> list[str]:
+    """The data of each event. Comments and blank lines are passed over."""
+    kind = exchange.reply_headers.get("content-type", "")
+    ensure(kind.startswith("text/event-stream"), f"a stream has the content type {kind!r}, not text/event-stream")
+    datas: list[str] = []
+    lines: list[str] = []
+    for raw in [*exchange.reply.split(b"\n"), b""]:
+        line = _line(raw)
+        if line.startswith("data:"):
+            lines.append(line.removeprefix("data:").removeprefix(" "))
+        elif line.startswith(":") or line.partition(":")[0] in {"event", "id", "retry"}:
+            continue
+        elif line:
+            raise Failed(f"a line of the stream is no event: {brief(line)}")
+        elif lines:
+            datas.append("\n".join(lines))
+            lines = []
+    return datas
+
+
+def _line(raw: bytes) -> str:
+    try:
+        return raw.rstrip(b"\r").decode()
+    except UnicodeDecodeError:
+        raise Failed("the stream is not UTF-8: a character is cut in two") from None
+
+
+def _chunk(data: str) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Failed(f"an event of the stream is not JSON: {brief(data)}") from None
+    if not isinstance(document, dict):
+        raise Failed(f"an event of the stream is no object: {brief(data)}")
+    if document.get("error") is not None:
+        raise Failed(f"an error came in the stream: {brief(document['error'], 200)}")
+    return document
+
+
+def pieces(api: Api, answer: ParsedAnswer, index: int = 0) -> list[str]:
+    """The texts of one choice's events, as they came."""
+    return [
+        _text_at(choice, api.piece)
+        for chunk in answer.chunks
+        for choice in take(chunk, "choices", list)
+        if take(choice, "index", int) == index
+    ]

@@ -1,0 +1,96 @@
+"""Asking a server, plainly or for text: each request is kept, so that a report can show it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from drivetrain.tools.conform.answers import Api, ParsedAnswer, read_stream, read_whole
+from drivetrain.tools.conform.client import Client, authorized, encoded
+from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.reading import honoured
+
+PROMPT = "Tell me a story about a small boat and the sea."
+MAX_TOKENS = 8
+
+LEFT_OUT: Final[Any] = object()
+"""As the value of a field: the field is not sent."""
+
+_PLAIN = frozenset({"model", "messages", "prompt", "max_tokens", "temperature", "stream", "ignore_eos"})
+"""Fields that every request of ours has: a refusal of one of them does not say that the case is not offered."""
+
+
+class Asking:
+    """All methods that ask raise `Broken`."""
+
+    def __init__(self, client: Client, model: str) -> None:
+        self.client = client
+        self.model = model
+        self.exchanges: list[Exchange] = []
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Exchange:
+        """`path` is from the root of the server. `key` is the client's own unless it says otherwise."""
+        exchange = self.prepared(method, path, body, headers=headers, key=key)
+        await self.client.send(exchange, timeout_s)
+        return exchange
+
+    def prepared(
+        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, key: str | None = None
+    ) -> Exchange:
+        """Kept, and not sent yet."""
+        sent = authorized(self.client.key if key is None else key, headers or {})
+        exchange = Exchange(method=method, path=path, headers=sent, body=encoded(body))
+        self.exchanges.append(exchange)
+        return exchange
+
+    async def get(self, path: str) -> Exchange:
+        """Below `/v1`."""
+        return await self.ask("GET", self.base + path)
+
+    async def post(self, path: str, body: Any) -> Exchange:
+        """Below `/v1`."""
+        return await self.ask("POST", self.base + path, body)
+
+    @property
+    def base(self) -> str:
+        return self.client.address.path
+
+    @property
+    def card(self) -> str:
+        """Where the model tells of itself. A server may give it any name."""
+        return f"/models/{quote(self.model, errors='replace')}"
+
+    @property
+    def root(self) -> str:
+        return self.client.address.root
+
+    # Text
+
+    def body(self, api: Api, **fields: Any) -> dict[str, Any]:
+        """A short greedy request, with these fields in place of its own."""
+        made = {"model": self.model, **api.asking(PROMPT), "max_tokens": MAX_TOKENS, "temperature": 0, **fields}
+        return {name: value for name, value in made.items() if value is not LEFT_OUT}
+
+    async def generate(self, api: Api, /, **fields: Any) -> ParsedAnswer:
+        """Raises `NotOffered` where a field is refused by name, and `Failed` for all else that is no answer."""
+        exchange = await self.post(api.path, self.body(api, **fields))
+        honoured(exchange, _asked(fields))
+        return read_whole(api, exchange)
+
+    async def stream(self, api: Api, /, **fields: Any) -> ParsedAnswer:
+        exchange = await self.post(api.path, self.body(api, **fields, stream=True))
+        honoured(exchange, _asked(fields))
+        return read_stream(api, exchange)
+
+
+def _asked(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in _PLAIN and value is not LEFT_OUT}

@@ -1,0 +1,83 @@
+"""A case: what is asked, what must hold, and how one knows that a server offers it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from drivetrain.tools.conform.trial import Trial
+
+
+class Area(StrEnum):
+    """In the order of the report."""
+
+    MODELS = "models"
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    STREAMING = "streaming"
+    STOPS = "stops"
+    PARAMETERS = "parameters"
+    REFUSALS = "refusals"
+    LOGPROBS = "logprobs"
+    USAGE = "usage"
+    ERRORS = "errors"
+    CANCEL = "cancel"
+    IDS = "ids"
+    STRUCTURED = "structured"
+    EMBEDDINGS = "embeddings"
+    TOKENS = "tokens"
+    IMAGES = "images"
+    AUTH = "auth"
+    ROBUSTNESS = "robustness"
+
+
+Check = Callable[["Trial"], Awaitable[None]]
+"""Returns where all holds, else raises a `Verdict`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """`id` is `area.name`."""
+
+    id: str
+    area: Area
+    asks: str
+    holds: str
+    offered: str
+    check: Check
+
+    @property
+    def extra(self) -> bool:
+        """Whether it asks with a field that OpenAI's own API does not have."""
+        return self.offered == BY_EFFECT
+
+
+BY_ENDPOINT = "the endpoint answers"
+BY_FIELD = "the field is not refused by name"
+BY_EFFECT = "the field is not refused by name, nor ignored as every unknown one is"
+ALWAYS = "every server has it"
+
+
+class Cases:
+    """The cases of one area, gathered where they are written."""
+
+    def __init__(self, area: Area, offered: str) -> None:
+        self._area = area
+        self._offered = offered
+        self._made: list[Case] = []
+
+    def case(self, name: str, *, asks: str, holds: str, offered: str = "") -> Callable[[Check], Check]:
+        def keep(check: Check) -> Check:
+            case_id = f"{self._area}.{name}"
+            self._made.append(
+                Case(id=case_id, area=self._area, asks=asks, holds=holds, offered=offered or self._offered, check=check)
+            )
+            return check
+
+        return keep
+
+    def __iter__(self) -> Iterator[Case]:
+        return iter(self._made)

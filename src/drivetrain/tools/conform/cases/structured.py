@@ -1,0 +1,115 @@
+"""Structured output and tools: refused by name where they are not built, kept to where they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from drivetrain.tools.conform.answers import CHAT
+from drivetrain.tools.conform.case import BY_EFFECT, BY_FIELD, Area, Cases
+from drivetrain.tools.conform.reading import brief, honoured, refused, take
+from drivetrain.tools.conform.trial import Trial
+from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
+
+CASES = Cases(Area.STRUCTURED, BY_FIELD)
+case = CASES.case
+
+TOKENS = 200
+_SCHEMA = {
+    "type": "object",
+    "properties": {"open": {"type": "boolean"}},
+    "required": ["open"],
+    "additionalProperties": False,
+}
+_TOOL = {"type": "function", "function": {"name": "set_door", "description": "open or close", "parameters": _SCHEMA}}
+_ASK = "Is the door open? Answer in JSON."
+
+
+async def _said(t: Trial, **fields: Any) -> str:
+    await t.known.offers(CHAT)
+    answer = await t.generate(CHAT, **CHAT.asking(_ASK), max_tokens=TOKENS, **fields)
+    if answer.first.reason == "length" and "response_format" in fields and answer.text.lstrip().startswith("{"):
+        raise NotRun(f"the answer was not done within {TOKENS} tokens")
+    return answer.text
+
+
+def _schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "door", "strict": True, "schema": schema}}
+
+
+@case("json_object", asks="response_format json_object", holds="the text is a JSON object")
+async def _json_object(t: Trial) -> None:
+    ensure(isinstance(_parsed(await _said(t, response_format={"type": "json_object"})), dict), "it is no JSON object")
+
+
+@case("json_schema", asks="response_format json_schema", holds="the text fits the schema")
+async def _json_schema(t: Trial) -> None:
+    _check_door(_parsed(await _said(t, response_format=_schema_format(_SCHEMA))))
+
+
+@case("bad_schema", asks="response_format with a schema of an unknown type", holds="4xx")
+async def _bad_schema(t: Trial) -> None:
+    await t.known.offers(CHAT)
+    exchange = await t.post(CHAT.path, t.body(CHAT, response_format=_schema_format({"type": "nonsense"})))
+    refused(exchange, "a schema of the type nonsense")
+
+
+@case("choice", asks="choice = alpha or beta", holds="the text is one of them", offered=BY_EFFECT)
+async def _choice(t: Trial) -> None:
+    text = await _said(t, choice=["alpha", "beta"])
+    ensure(text in {"alpha", "beta"}, f"choice is accepted, and the text is {brief(text)}: it is ignored")
+
+
+@case("regex", asks="regex = [ab]{3}", holds="the text matches", offered=BY_EFFECT)
+async def _regex(t: Trial) -> None:
+    text = await _said(t, regex="[ab]{3}")
+    ensure(re.fullmatch("[ab]{3}", text), f"regex is accepted, and the text is {brief(text)}: it is ignored")
+
+
+@case("grammar", asks='grammar = root ::= "yes" | "no"', holds="the text is yes or no", offered=BY_EFFECT)
+async def _grammar(t: Trial) -> None:
+    text = await _said(t, grammar='root ::= "yes" | "no"')
+    ensure(text in {"yes", "no"}, f"grammar is accepted, and the text is {brief(text)}: it is ignored")
+
+
+@case("tool_named", asks="tool_choice names a tool", holds="one call of it, with arguments that fit its schema")
+async def _tool_named(t: Trial) -> None:
+    await _check_call(t, {"type": "function", "function": {"name": "set_door"}})
+
+
+@case("tool_required", asks="tool_choice = required", holds="one call at least, with arguments that fit the schema")
+async def _tool_required(t: Trial) -> None:
+    await _check_call(t, "required")
+
+
+async def _check_call(t: Trial, choice: Any) -> None:
+    await t.known.offers(CHAT)
+    asked = t.body(CHAT, **CHAT.asking("Open the door."), max_tokens=TOKENS, tools=[_TOOL], tool_choice=choice)
+    exchange = await t.post(CHAT.path, asked)
+    honoured(exchange, {"tools": None, "tool_choice": None})
+    message = take(exchange.json(), "choices.0.message", dict)
+    if not message.get("tool_calls"):
+        raise Failed("tools are accepted, and no tool is called: tool_choice is ignored")
+    name = take(message, "tool_calls.0.function.name", str)
+    ensure(name == "set_door", f"the tool {name!r} is called, which nobody offered")
+    _check_door(_parsed(take(message, "tool_calls.0.function.arguments", str)))
+
+
+def _check_door(value: Any) -> None:
+    fits = isinstance(value, dict) and set(value) == {"open"} and isinstance(value["open"], bool)
+    ensure(fits, f"{brief(value)} does not fit the schema")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Failed(f"the text is no JSON: {brief(text, 160)}") from None
+
+
+@case("unknown_format", asks="response_format of an unknown type", holds="4xx that names response_format",
+      offered="every server knows what it knows")  # fmt: skip
+async def _unknown_format(t: Trial) -> None:
+    await t.known.offers(CHAT)
+    await t.refuse(CHAT, "response_format", {"type": "nonsense"})

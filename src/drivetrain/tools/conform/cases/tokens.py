@@ -1,0 +1,82 @@
+"""`/tokenize` and `/detokenize`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drivetrain.tools.conform.answers import CHAT
+from drivetrain.tools.conform.asking import PROMPT
+from drivetrain.tools.conform.case import BY_ENDPOINT, Area, Cases
+from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.reading import brief, refused, take
+from drivetrain.tools.conform.survey import answered
+from drivetrain.tools.conform.trial import Trial
+from drivetrain.tools.conform.verdict import NotOffered, ensure
+
+CASES = Cases(Area.TOKENS, BY_ENDPOINT)
+case = CASES.case
+
+TEXT = "Hello wörld, 你好"
+
+
+async def _tokenize(t: Trial, **fields: Any) -> list[int]:
+    exchange = await t.ask("POST", f"{t.root}/tokenize", {"model": t.model, **fields})
+    _offered(exchange)
+    tokens = take(exchange.json(), "tokens", list)
+    ensure(tokens, "tokens is empty")
+    ensure(all(isinstance(i, int) and not isinstance(i, bool) for i in tokens), f"tokens are no ids: {brief(tokens)}")
+    if "count" in exchange.json():
+        count = take(exchange.json(), "count", int)
+        ensure(count == len(tokens), f"count is {count}, and there are {len(tokens)} tokens")
+    return list(tokens)
+
+
+def _offered(exchange: Exchange) -> None:
+    answered(exchange)
+    tokens = exchange.json().get("tokens") if isinstance(exchange.json(), dict) else None
+    if tokens == []:
+        raise NotOffered("/tokenize is there and takes no prompt: it is of another kind")
+
+
+@case("ids", asks="/tokenize of a prompt", holds="ids, as many as count says")
+async def _ids(t: Trial) -> None:
+    await _tokenize(t, prompt=TEXT)
+
+
+@case("back", asks="/detokenize of these ids", holds="the text")
+async def _back(t: Trial) -> None:
+    tokens = await _tokenize(t, prompt=TEXT)
+    exchange = await t.ask("POST", f"{t.root}/detokenize", {"model": t.model, "tokens": tokens})
+    answered(exchange)
+    text = take(exchange.json(), "prompt", str)
+    ensure(text.endswith(TEXT), f"the ids of {TEXT!r} spell {text!r}")
+
+
+@case("chat", asks="/tokenize of messages", holds="as many ids as the chat's usage counts")
+async def _chat(t: Trial) -> None:
+    await t.known.offers(CHAT)
+    await _tokenize(t, prompt=TEXT)
+    tokens = await _tokenize(t, **CHAT.asking(PROMPT))
+    counted = (await t.generate(CHAT, **CHAT.asking(PROMPT))).counted.prompt
+    ensure(len(tokens) == counted, f"{len(tokens)} ids; usage counts {counted} prompt tokens")
+
+
+_BAD: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("nothing", "/tokenize", {}),
+    ("number", "/tokenize", {"prompt": 5}),
+    ("no_tokens", "/detokenize", {}),
+    ("negative", "/detokenize", {"tokens": [-1]}),
+    ("huge", "/detokenize", {"tokens": [10**12]}),
+    ("string", "/detokenize", {"tokens": "a"}),
+)
+
+
+def _bad(name: str, path: str, body: dict[str, Any]) -> None:
+    @case(f"refuse_{name}", asks=f"{path} with {brief(body)}", holds="4xx")
+    async def _check(t: Trial) -> None:
+        await _tokenize(t, prompt=TEXT)
+        refused(await t.ask("POST", t.root + path, body), f"{path} with {brief(body)}")
+
+
+for _row in _BAD:
+    _bad(*_row)

@@ -1,0 +1,83 @@
+"""One request and what came back for it, kept as it was on the wire, so that a report can show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from drivetrain.tools.conform.verdict import Failed
+
+SHOWN_REQUEST_CHARS = 1500
+SHOWN_REPLY_CHARS = 3000
+HIDDEN = "(hidden)"
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """Header names of the reply have small letters. `whole` is whether the reply came to its end."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    status: int = 0
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    reply: bytes = b""
+    whole: bool = False
+    took_s: float = 0.0
+
+    @property
+    def said(self) -> str:
+        """For a sentence: what was asked, in a few words."""
+        return f"{self.method} {self.path}"
+
+    def json(self) -> Any:
+        """The reply. Raises `Failed`."""
+        try:
+            return json.loads(self.reply)
+        except (ValueError, RecursionError):
+            raise Failed(f"the answer to {self.said} (status {self.status}) is not JSON") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An exchange as a report shows it: cut to a readable size and without the key."""
+
+    request: str
+    status: int
+    reply: str
+    took_s: float
+
+
+def show(exchange: Exchange, key: str) -> Shown:
+    headers = {
+        name: HIDDEN if name.lower() == "authorization" else value[:200] for name, value in exchange.headers.items()
+    }
+    lines = [f"{exchange.method} {exchange.path}", *(f"{name}: {value}" for name, value in headers.items())]
+    request = "\n".join([*lines, "", _cut(exchange.body, SHOWN_REQUEST_CHARS)]).rstrip()
+    kinds = [f"{name}: {exchange.reply_headers[name]}" for name in _TELLING if name in exchange.reply_headers]
+    end = "" if exchange.whole or not exchange.status else "\n(the client left, or the answer broke off, here)"
+    reply = "\n".join([*kinds, "", _cut(exchange.reply, SHOWN_REPLY_CHARS)]).strip() + end
+    return Shown(hide(request, key), exchange.status, hide(reply, key), round(exchange.took_s, 3))
+
+
+_TELLING = ("content-type", "retry-after", "allow", "www-authenticate", "x-request-id")
+
+
+def hide(text: str, key: str) -> str:
+    return text.replace(key, HIDDEN) if key else text
+
+
+def _cut(data: bytes, limit: int) -> str:
+    """The beginning and the end of what is long: what is wrong with a stream is often at its end."""
+    if len(data) <= limit:
+        return data.decode("utf-8", "backslashreplace")
+    head, tail = data[: limit * 2 // 3], data[-limit // 3 :]
+    left_out = len(data) - len(head) - len(tail)
+    return f"{_text(head)}\n… ({left_out:,} bytes left out) …\n{_text(tail)}"
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "ignore")

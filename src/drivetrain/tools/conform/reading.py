@@ -1,0 +1,111 @@
+"""Reading documents of unknown servers: each thing that is not where it must be becomes a sentence, never a crash."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.verdict import Failed, NotOffered, ensure
+
+_KINDS: dict[type, str] = {str: "a string", int: "an integer", float: "a number", list: "a list", dict: "an object"}
+MAX_ERROR_BYTES = 4096
+LARGEST = 2**1023
+
+
+def take(document: Any, path: str, kind: type) -> Any:
+    """What stands at `a.b.0.c`. Raises `Failed` where it is missing or of another kind."""
+    found = document
+    for step in path.split("."):
+        if isinstance(found, list) and step.isdigit() and int(step) < len(found):
+            found = found[int(step)]
+        elif isinstance(found, Mapping) and step in found:
+            found = found[step]
+        else:
+            raise Failed(f"the answer has no {path}")
+    if not _is(found, kind):
+        raise Failed(f"{path} is {brief(found)}; it must be {_KINDS[kind]}")
+    return found
+
+
+def brief(value: Any, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _is(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return False
+    return is_number(value) if kind is float else isinstance(value, kind)
+
+
+def is_number(value: Any) -> bool:
+    """JSON has integers that no float can hold: these are none."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST)
+
+
+# Errors
+
+
+def message_of(exchange: Exchange) -> str:
+    """What a refusal says, in whatever form, in short."""
+    try:
+        document = exchange.json()
+    except Failed:
+        return exchange.reply[:200].decode("utf-8", "replace")
+    error = document.get("error") if isinstance(document, dict) else None
+    said = error.get("message") if isinstance(error, dict) else None
+    return said if isinstance(said, str) else brief(document, 200)
+
+
+def error_of(exchange: Exchange) -> dict[str, Any]:
+    """The error object of a refusal. Raises `Failed` where there is none."""
+    document = exchange.json()
+    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict):
+        raise Failed(f"the answer has no error object: {brief(document, 120)}")
+    ensure(take(document, "error.message", str).strip(), "error.message is empty")
+    return dict(error)
+
+
+def names(exchange: Exchange, name: str) -> bool:
+    """Whether a refusal says that it is about this field: in `error.param`, or as a word of what it says."""
+    return param_names(exchange, name) or _mentions(message_of(exchange), name)
+
+
+def param_names(exchange: Exchange, name: str) -> bool:
+    try:
+        document = exchange.json()
+    except Failed:
+        return False
+    error = document.get("error") if isinstance(document, dict) else None
+    param = error.get("param") if isinstance(error, dict) else None
+    return isinstance(param, str) and re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", param) is not None
+
+
+def _mentions(text: str, name: str) -> bool:
+    if len(name) > 1:
+        return re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", text) is not None
+    return re.search(rf"(?:^|[\"'`]){re.escape(name)}(?:[\"'`]|\s*=|\s+(?:is|must|should)\b)", text) is not None
+
+
+def honoured(exchange: Exchange, asked: Mapping[str, Any]) -> None:
+    """The request was good. Raises `NotOffered` where one of the fields `asked` was refused by name, else `Failed`."""
+    if exchange.status == 200:
+        return
+    if exchange.status in {400, 404, 405, 422, 501}:
+        for name in asked:
+            if names(exchange, name):
+                raise NotOffered(f"{name} is refused by name: {message_of(exchange)}"[:300])
+    raise Failed(f"{exchange.said} was answered with status {exchange.status}: {message_of(exchange)}"[:400])
+
+
+def refused(exchange: Exchange, what: str, *fields: str) -> None:
+    """It was refused with 4xx, and words that name one of the fields. The form is asked once, by `errors.shape`."""
+    ensure(exchange.status != 200, f"{what} was accepted; it must be refused with 400, or have its effect")
+    ensure(400 <= exchange.status < 500, f"{what} was answered with status {exchange.status}; it must be a 400")
+    named = not fields or any(names(exchange, name) for name in fields)
+    ensure(named, f"{what} was refused without a word of {fields and fields[0]}: {message_of(exchange)}"[:400])

@@ -1,0 +1,156 @@
+"""Two recorded answers to one prompt: where they part, whether that is a tie, how far the logprobs are apart.
+
+Nothing here knows an engine. Greedy answers are their own teacher: as long as their tokens are equal, both engines have
+read the same text, so the logprobs of each place up to the parting, and both lists at the parting, can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean, median
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    token_id: int
+    token: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One token of an answer, and what its engine thought there; without logprobs: None, and an empty list."""
+
+    token_id: int
+    token: str = ""
+    logprob: float | None = None
+    top: tuple[Candidate, ...] = ()
+
+    def rank_of(self, token_id: int) -> int | None:
+        """From 1; None where the list does not have it."""
+        return next((rank for rank, one in enumerate(self.top, 1) if one.token_id == token_id), None)
+
+    def logprob_of(self, token_id: int) -> float | None:
+        rank = self.rank_of(token_id)
+        return None if rank is None else self.top[rank - 1].logprob
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    """All sampled tokens, the one that ended it included."""
+
+    prompt_ids: tuple[int, ...]
+    places: tuple[Place, ...]
+
+
+class Outcome(StrEnum):
+    AGREES = "agrees"
+    TIE = "tie"
+    PARTS = "parts"
+    OTHER_PROMPT = "other prompt"
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """The first place where the tokens differ; None is an answer that had ended before it."""
+
+    first: Place | None
+    second: Place | None
+
+    @property
+    def gap(self) -> float | None:
+        """How far the first engine puts the second one's token below its own; None if its list does not have it."""
+        if self.first is None or self.second is None or self.first.logprob is None:
+            return None
+        other = self.first.logprob_of(self.second.token_id)
+        return None if other is None else self.first.logprob - other
+
+    @property
+    def worst_rank(self) -> int | None:
+        """Of either token in the other engine's list; None where it is not in it."""
+        if self.first is None or self.second is None:
+            return None
+        ranks = (self.first.rank_of(self.second.token_id), self.second.rank_of(self.first.token_id))
+        return None if ranks[0] is None or ranks[1] is None else max(ranks[0], ranks[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One prompt on two engines. `differences` are those of the common tokens' logprobs where both engines gave one."""
+
+    outcome: Outcome
+    num_common: int
+    differences: tuple[float, ...] = ()
+    parting: Parting | None = None
+
+
+def compare(first: RecordedAnswer, second: RecordedAnswer, *, tolerance: float) -> Comparison:
+    """A parting is a tie where the first engine puts the second one's token within `tolerance` of its own.
+
+    So its two best were as near as that, at least. Without logprobs no parting is a tie.
+    """
+    if first.prompt_ids != second.prompt_ids:
+        return Comparison(Outcome.OTHER_PROMPT, 0)
+    num_common = _num_common(first.places, second.places)
+    pairs = zip(first.places[:num_common], second.places[:num_common], strict=True)
+    differences = tuple(
+        abs(one.logprob - other.logprob)
+        for one, other in pairs
+        if one.logprob is not None and other.logprob is not None
+    )
+    if num_common == len(first.places) == len(second.places):
+        return Comparison(Outcome.AGREES, num_common, differences)
+    parting = Parting(_at(first.places, num_common), _at(second.places, num_common))
+    tied = parting.gap is not None and parting.gap <= tolerance
+    return Comparison(Outcome.TIE if tied else Outcome.PARTS, num_common, differences, parting)
+
+
+def _num_common(first: Sequence[Place], second: Sequence[Place]) -> int:
+    pairs = zip(first, second, strict=False)
+    return next(
+        (i for i, (one, other) in enumerate(pairs) if one.token_id != other.token_id), min(len(first), len(second))
+    )
+
+
+def _at(places: Sequence[Place], index: int) -> Place | None:
+    return places[index] if index < len(places) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Over all prompts. `worst_rank` is over all partings; None: no parting, or a token outside the other's list."""
+
+    num_prompts: int
+    counts: dict[Outcome, int]
+    fewest_until_parting: int | None
+    median_until_parting: float | None
+    worst_rank: int | None
+    num_compared: int
+    largest_difference: float | None
+    mean_difference: float | None
+
+    @property
+    def is_same(self) -> bool:
+        """No prompt parted beyond a tie, and all were split into the same tokens."""
+        return self.counts[Outcome.PARTS] == self.counts[Outcome.OTHER_PROMPT] == 0
+
+
+def summarize(comparisons: Iterable[Comparison]) -> Summary:
+    found = list(comparisons)
+    partings = [(one.num_common, one.parting) for one in found if one.parting is not None]
+    lengths = [num_common for num_common, _ in partings]
+    ranks = [parting.worst_rank for _, parting in partings]
+    known = [rank for rank in ranks if rank is not None]
+    differences = [difference for one in found for difference in one.differences]
+    return Summary(
+        num_prompts=len(found),
+        counts={outcome: sum(one.outcome is outcome for one in found) for outcome in Outcome},
+        fewest_until_parting=min(lengths, default=None),
+        median_until_parting=median(lengths) if lengths else None,
+        worst_rank=max(known) if ranks and len(known) == len(ranks) else None,
+        num_compared=len(differences),
+        largest_difference=max(differences, default=None),
+        mean_difference=fmean(differences) if differences else None,
+    )

@@ -1,0 +1,97 @@
+"""Ask one worker every prompt, greedily, and keep each token with its logprobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.engine import Progress
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.results import Choice, FinishReason, Result, TokenLogprob
+from drivetrain.core.sampling import Sampling
+from drivetrain.tools.diff.compare import Candidate, Place, RecordedAnswer
+
+
+class Asked(Protocol):
+    """What is needed of a worker: the blocking face of one."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def generate(self, **request: Any) -> Result: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """`chat` puts each prompt into the model's prompt form, as a message of the user."""
+
+    prompts: tuple[str, ...]
+    num_tokens: int
+    num_top: int
+    chat: bool = False
+
+
+def record(worker: Asked, questions: Questions, label: str, progress: Progress) -> tuple[RecordedAnswer, ...]:
+    """One answer a prompt, one after the other: company in a batch may change the last bits of a logprob.
+
+    Raises `InvalidSetting` for an engine that gives no token ids.
+    """
+    if not worker.capabilities.tokens:
+        raise InvalidSetting(f"{label} gives text only; a comparison token by token needs an engine that gives ids")
+    settled = _settled(worker.capabilities.parameters, questions)
+    answers: list[RecordedAnswer] = []
+    for done, prompt in enumerate(questions.prompts):
+        progress(f"asking {label}", done / len(questions.prompts))
+        given = {"messages": [{"role": "user", "content": prompt}]} if questions.chat else {"prompt": prompt}
+        answers.append(_answer(worker, given | settled))
+    progress(f"asked {label}", 1.0)
+    return tuple(answers)
+
+
+def _settled(honoured: frozenset[str], questions: Questions) -> dict[str, Any]:
+    """Greedy and bare: penalties that come with the weights are off, and with a seed no cache changes the rounding."""
+    neutral = {field.name: PARAMETERS[field.name].neutral for field in fields(Sampling)}
+    optional = neutral | {"seed": 0, "logprobs": questions.num_top}
+    found = {name: value for name, value in optional.items() if name in honoured and value is not None}
+    return found | {"temperature": 0.0, "max_tokens": questions.num_tokens}
+
+
+def _answer(worker: Asked, request: dict[str, Any]) -> RecordedAnswer:
+    result = worker.generate(**request)
+    (choice,) = result.choices
+    entries = choice.logprobs or ()
+    places = [_place(entry) for entry in entries] + [Place(i) for i in choice.token_ids[len(entries) :]]
+    if _lacks_end(choice) and "min_tokens" in worker.capabilities.parameters and "logprobs" in request:
+        places[-1] = _end(worker, request, choice)
+    return RecordedAnswer(result.prompt_token_ids or (), tuple(places))
+
+
+def _lacks_end(choice: Choice) -> bool:
+    """Logprobs are those of the text, to which the id that ended it does not belong."""
+    num_entries = len(choice.logprobs or ())
+    return choice.finish_reason is FinishReason.STOP and num_entries == len(choice.token_ids) - 1
+
+
+def _end(worker: Asked, request: dict[str, Any], choice: Choice) -> Place:
+    """The place of the end, with its list: the same question with the end put off by one token.
+
+    Logprobs are raw, so the list has the end, although it may not be taken.
+    """
+    end, length = choice.token_ids[-1], len(choice.token_ids)
+    (again,) = worker.generate(**request | {"min_tokens": length, "max_tokens": length}).choices
+    entries = again.logprobs or ()
+    if again.token_ids[:-1] != choice.token_ids[:-1] or len(entries) != length:
+        return Place(end)
+    top = _candidates(entries[-1])
+    found = next((one for one in top if one.token_id == end), None)
+    return Place(end, found.token if found else "", found.logprob if found else None, top)
+
+
+def _place(entry: TokenLogprob) -> Place:
+    return Place(entry.token_id, entry.token, entry.logprob, _candidates(entry))
+
+
+def _candidates(entry: TokenLogprob) -> tuple[Candidate, ...]:
+    return tuple(Candidate(one.token_id, one.token, one.logprob) for one in entry.top)

@@ -1,0 +1,209 @@
+"""What came of a comparison, as text and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from drivetrain.core.engine import WeightsFormat
+from drivetrain.tools.diff.compare import (
+    Comparison,
+    Outcome,
+    Parting,
+    Place,
+    RecordedAnswer,
+    Summary,
+    compare,
+    summarize,
+)
+from drivetrain.tools.diff.record import Questions
+
+INDENT = "    "
+SHOWN_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One engine as it was asked. `weights` is the form of the files, `dtype` what the engine made of them.
+
+    `settings` are those that are not at their default.
+    """
+
+    label: str
+    engine: str
+    model: str
+    weights: WeightsFormat
+    dtype: str
+    device: str
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+    notes: tuple[str, ...]
+    answers: tuple[RecordedAnswer, ...]
+
+    @property
+    def form(self) -> str:
+        """What must be alike for the numbers of two sides to be."""
+        quantize = self.settings.get("quantize", "none")
+        held = self.dtype if self.weights == WeightsFormat.NONE else f"{self.weights} as {self.dtype}"
+        return f"{held}{f', in {quantize}' if quantize != 'none' else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The first side and one other; a comparison a prompt."""
+
+    first: Side
+    second: Side
+    comparisons: tuple[Comparison, ...]
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffReport:
+    """`complete` is False where an engine failed or an interrupt came before all were asked."""
+
+    version: str
+    began: str
+    questions: Questions
+    tolerance: float
+    sides: tuple[Side, ...]
+    complete: bool = True
+
+    def pairs(self) -> list[Pair]:
+        return [_pair(self.sides[0], other, self.tolerance) for other in self.sides[1:]]
+
+
+def _pair(first: Side, second: Side, tolerance: float) -> Pair:
+    answers = zip(first.answers, second.answers, strict=True)
+    comparisons = tuple(compare(one, other, tolerance=tolerance) for one, other in answers)
+    return Pair(first, second, comparisons, summarize(comparisons))
+
+
+# As text
+
+
+def side_table(report: DiffReport) -> tuple[list[str], list[list[str]]]:
+    rows = [[side.label, side.engine, side.model, side.form, side.device] for side in report.sides]
+    return ["side", "engine", "model", "weights", "device"], rows
+
+
+def note_lines(report: DiffReport) -> list[str]:
+    """What the engines say that a user should know."""
+    return [f"{side.label}: {note}" for side in report.sides for note in side.notes]
+
+
+def lines_of(pair: Pair, report: DiffReport) -> list[str]:
+    """The summary of a pair, then each prompt that parted."""
+    names = f"{pair.first.label} and {pair.second.label}"
+    found = ["", f"{names}: {_counts(pair.summary)}", *(f"{INDENT}{line}" for line in _figures(pair, report))]
+    for prompt, answer, comparison in zip(report.questions.prompts, pair.first.answers, pair.comparisons, strict=True):
+        if comparison.outcome is not Outcome.AGREES:
+            common = "".join(place.token for place in answer.places[: comparison.num_common])
+            found += ["", *_prompt_lines(prompt, common, comparison, pair, report.tolerance)]
+    return found
+
+
+def _counts(summary: Summary) -> str:
+    words = {
+        Outcome.AGREES: "agree wholly",
+        Outcome.TIE: "part in a tie",
+        Outcome.PARTS: "part",
+        Outcome.OTHER_PROMPT: "split into other tokens",
+    }
+    told = [f"{summary.counts[o]} {words[o]}" for o in Outcome if summary.counts[o] or o is Outcome.AGREES]
+    return f"of {summary.num_prompts} prompts {', '.join(told)}"
+
+
+def _figures(pair: Pair, report: DiffReport) -> list[str]:
+    summary, lines = pair.summary, []
+    if summary.fewest_until_parting is not None:
+        until = f"{summary.fewest_until_parting} at least, {summary.median_until_parting:g} in the median"
+        lines.append(f"tokens until the first parting: {until} (asked for: {report.questions.num_tokens})")
+        rank = summary.worst_rank
+        within = f"among the other's best {rank}" if rank else "not always in the other's list"
+        lines.append(f"where they part, each side's token is {within}")
+    if summary.num_compared:
+        apart = f"{summary.largest_difference:.2g} at most, {summary.mean_difference:.2g} in the mean"
+        lines.append(f"logprobs of the common tokens differ by {apart} (of {summary.num_compared})")
+    else:
+        lines.append("logprobs: none to compare")
+    if pair.first.form != pair.second.form:
+        lines.append(f"not the same weights: {pair.first.form}; {pair.second.form}. That is part of the difference")
+    return lines
+
+
+def _prompt_lines(prompt: str, common: str, comparison: Comparison, pair: Pair, tolerance: float) -> list[str]:
+    parting = comparison.parting
+    if parting is None:
+        return [f"OTHER PROMPT {_head(prompt)}: the two engines split it into other tokens"]
+    said = f": {_tail(common)}" if common else ""
+    head = f"{comparison.outcome.upper()} {_head(prompt)} after {comparison.num_common} equal tokens{said}"
+    labels = (pair.first.label, pair.second.label)
+    width = max(map(len, labels))
+    sides = zip(labels, (parting.first, parting.second), strict=True)
+    lists = [f"{INDENT}{label:<{width}}  {_place(place)}" for label, place in sides]
+    return [head, *lists, f"{INDENT}{_why(parting, pair.first.label, tolerance)}"]
+
+
+def _head(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…")
+
+
+def _tail(text: str) -> str:
+    return repr(text if len(text) <= SHOWN_CHARS else "…" + text[1 - SHOWN_CHARS :])
+
+
+def _place(place: Place | None) -> str:
+    if place is None:
+        return "(had ended)"
+    if not place.top:
+        return f"{_token(place.token_id, place.token)}  (no list)"
+    return "  ".join(f"{_token(one.token_id, one.token)} {one.logprob:.4f}" for one in place.top)
+
+
+def _token(token_id: int, token: str) -> str:
+    return f"{token!r}#{token_id}" if token else f"#{token_id}"
+
+
+def _why(parting: Parting, first: str, tolerance: float) -> str:
+    if parting.first is None or parting.second is None:
+        return "one answer ended where the other went on"
+    if parting.gap is None:
+        return f"the list of {first} does not have the other's token"
+    held = "within" if parting.gap <= tolerance else "more than"
+    return f"{first} has the other's token {parting.gap:.2g} below its own, {held} the tolerance of {tolerance:g}"
+
+
+# As data
+
+
+def document(report: DiffReport) -> dict[str, Any]:
+    """Everything, the answers included, as plain data."""
+    return {
+        "drivetrain": report.version,
+        "began": report.began,
+        "complete": report.complete,
+        **asdict(report.questions),
+        "tolerance": report.tolerance,
+        "sides": [asdict(side) for side in report.sides],
+        "pairs": [_pair_document(pair, report.questions.prompts) for pair in report.pairs()],
+    }
+
+
+def _pair_document(pair: Pair, prompts: Sequence[str]) -> dict[str, Any]:
+    compared = zip(prompts, pair.comparisons, strict=True)
+    return {
+        "first": pair.first.label,
+        "second": pair.second.label,
+        "same": pair.summary.is_same,
+        "summary": asdict(pair.summary),
+        "prompts": [{"prompt": prompt, **_comparison_document(comparison)} for prompt, comparison in compared],
+    }
+
+
+def _comparison_document(comparison: Comparison) -> dict[str, Any]:
+    found = asdict(comparison)
+    if comparison.parting is not None:
+        found["parting"] |= {"gap": comparison.parting.gap, "worst_rank": comparison.parting.worst_rank}
+    return found

@@ -1,0 +1,47 @@
+"""One look at a server, and a second one where the first leaves open whether an engine hangs or has just begun."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from drivetrain.tools.doctor.findings import findings
+from drivetrain.tools.doctor.gather import gather
+from drivetrain.tools.doctor.reading import Reader
+from drivetrain.tools.doctor.report import ModelReport, ServerKind, ServerReport
+from drivetrain.tools.doctor.values import count, number, table
+
+STILL_S = 15.0
+"""Without progress for so long with requests running, an engine is looked at again: it may have been idle until now."""
+
+LOOK_AGAIN_S = 5.0
+
+
+async def examine(reader: Reader) -> ServerReport:
+    """Raises `InvalidSetting` where nobody answers."""
+    report = gather(await reader.read())
+    if report.kind is ServerKind.OURS and any(map(_still, report.models)):
+        report = await _look_again(reader, report)
+    return replace(report, findings=findings(report))
+
+
+def _still(model: ModelReport) -> bool:
+    return bool(model.running) and (model.since_progress_s or 0.0) >= STILL_S
+
+
+async def _look_again(reader: Reader, report: ServerReport) -> ServerReport:
+    began = time.monotonic()
+    await asyncio.sleep(LOOK_AGAIN_S)
+    states = table((await reader.status()).table.get("models"))
+    waited_s = time.monotonic() - began
+    models = [_seen_again(model, table(states.get(model.name)), waited_s) for model in report.models]
+    return replace(report, models=tuple(models))
+
+
+def _seen_again(model: ModelReport, state: dict[str, object], waited_s: float) -> ModelReport:
+    """An engine that did something since is not as still as before."""
+    still_s = number(state.get("seconds_since_progress"))
+    if not _still(model) or still_s is None or not count(state.get("running")) or still_s < waited_s:
+        return model
+    return replace(model, stalled_s=still_s)

@@ -1,0 +1,76 @@
+"""A new engine in the place of one that has failed: the old one is ended, and the model loaded again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
+from drivetrain.core.errors import DeviceLost, EngineFailed
+from drivetrain.worker.health.closing import close
+
+FIRST_S = 1.0
+LONGEST_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Hung(EngineFailed):
+    """It cannot be ended from within this process, and holds its memory."""
+
+
+class Reviver:
+    """`make` gives an engine that is not loaded yet. Attempts are spaced, over its whole life."""
+
+    def __init__(self, make: Callable[[], Engine], spec: ModelSpec, progress: Progress) -> None:
+        self._make = make
+        self._spec = spec
+        self._progress = progress
+        self._backoff = Backoff()
+        self._since = time.monotonic()
+
+    async def revive(self, old: Engine) -> tuple[Engine, EngineInfo]:
+        """Tries until it loads. Raises `Hung` and `DeviceLost`. Cancelled, it leaves no engine behind."""
+        if not await close(old):
+            raise Hung("the engine hangs and cannot be ended; restart this process")
+        lived_s = time.monotonic() - self._since
+        while True:
+            wait_s = self._backoff.wait_s(lived_s)
+            _log.warning("the engine of %s is started again in %g s", self._spec.name, wait_s)
+            await asyncio.sleep(wait_s)
+            lived_s = 0.0
+            try:
+                made = await self._load()
+            except (DeviceLost, Hung):
+                raise
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may work
+                _log.error("the engine of %s did not start: %s", self._spec.name, exc)
+            else:
+                self._since = time.monotonic()
+                _log.warning("the engine of %s runs again", self._spec.name)
+                return made
+
+    async def _load(self) -> tuple[Engine, EngineInfo]:
+        engine = self._make()
+        try:
+            return engine, await engine.load(self._spec, self._progress)
+        except BaseException:
+            if not await close(engine):
+                raise Hung("an engine that did not load hangs and cannot be ended; restart this process") from None
+            raise
+
+
+class Backoff:
+    """Waits before attempts: 1, 2, 4 … 60 seconds. One that lived longer than the longest wait begins anew."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_S
+
+    def wait_s(self, lived_s: float) -> float:
+        """`lived_s` is how long what has ended now had been running; 0 if it never did."""
+        if lived_s > LONGEST_S:
+            self._next_s = FIRST_S
+        now_s, self._next_s = self._next_s, min(LONGEST_S, self._next_s * 2)
+        return now_s

@@ -1,0 +1,188 @@
+"""Looks after the engine of a worker: sees that it has failed, has another take its place, or says that none can."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from drivetrain.core.engine import Engine, EngineInfo, Health
+from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed
+from drivetrain.core.stats import Stats
+from drivetrain.core.status import State
+from drivetrain.worker.admission import Admission
+from drivetrain.worker.health.closing import close
+from drivetrain.worker.health.revival import Hung, Reviver
+from drivetrain.worker.health.watchdog import Watchdog, answers
+
+LOOK_SOON_S = 0.05
+"""After a failure of the engine; those of other requests that came with it are then told already."""
+
+_log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Owns the engine and the state of the worker. All on one event loop.
+
+    `serve` makes an engine that has loaded ready for requests, and says how many may run at once; `end_running` ends
+    those on one that has failed, for that reason. Without a `reviver` no engine takes the place of another.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        name: str,
+        stall_s: float,
+        reviver: Reviver | None,
+        max_waiting: int,
+        stats: Stats,
+        serve: Callable[[EngineInfo], int],
+        end_running: Callable[[str], None],
+    ) -> None:
+        self.engine = engine
+        self.state = State.LOADING
+        self.lost = False
+        """Whether only a new process helps."""
+        self.admission = Admission(
+            max_running=0,
+            max_waiting=max_waiting,
+            alive=lambda: self._health().alive,
+            patient=lambda: reviver is not None and not self._health().mends_itself,
+        )
+        self._name = name
+        self._stall_s = stall_s
+        self._watchdog = Watchdog(stall_s)
+        self._reviver = reviver
+        self._reviving: asyncio.Task[None] | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._info: EngineInfo | None = None
+        self._stats = stats
+        self._preemptions = 0  # of this engine, that are counted already
+        self._serve = serve
+        self._end_running = end_running
+
+    def ready(self, info: EngineInfo) -> None:
+        """The engine has loaded, and requests may come."""
+        self._info = info
+        max_running = self._serve(info)
+        self.state = State.READY
+        self.admission.open(max_running)
+
+    def ended(self, error: DrivetrainError | None) -> None:
+        """How a request ended that the engine had."""
+        self._watchdog.ended(error, self._stats.completion_tokens)
+        if isinstance(error, EngineFailed):
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """A request has met a failure."""
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(LOOK_SOON_S, self._look_soon)
+
+    def _look_soon(self) -> None:
+        self._looking = None
+        self.look()
+
+    def look(self) -> None:
+        """Whether the engine does well; what is to be done about it where it does not."""
+        if self.state is not State.READY:
+            return
+        health, tokens = self._health(), self._stats.completion_tokens
+        if why := self._watchdog.complaint(health, wanted=self.admission.running > 0, tokens=tokens):
+            self._give_up(why)
+        elif self._probing is None and (doubt := self._watchdog.doubt(health, tokens)):
+            self._probing = asyncio.create_task(self._probe(doubt), name="drivetrain-probe")
+
+    async def _probe(self, doubt: str) -> None:
+        """Nobody's requests can have a sound engine replaced, whatever they are."""
+        assert self._info is not None
+        engine, moved_at = self.engine, self._health().last_progress
+        try:
+            answered = await answers(engine, self._info)
+        finally:
+            self._probing = None
+        if self.state is not State.READY or self.engine is not engine:
+            return
+        health = self._health()
+        if answered:
+            _log.warning("%s: %s; it answers others, so these requests are at fault", self._name, doubt)
+            self._watchdog.trust()
+        elif answered is None and health.last_progress > moved_at:
+            self.look_soon()  # it works for others, and had no place for the question
+        elif self._watchdog.doubt(health, self._stats.completion_tokens):
+            self._give_up(doubt)
+
+    def _give_up(self, why: str) -> None:
+        """On the engine: another one takes its place, or the worker has failed."""
+        if self._watchdog.lost is not None:
+            self._fail(f"{why}; restart the process", lost=True)
+        elif self._reviver is None:
+            self._fail(f"{why}; it is not started again: restart the process")
+        else:
+            _log.error("%s: %s", self._name, why)
+            self.state = State.RESTARTING
+            self.admission.hold()
+            self._reviving = asyncio.create_task(self._revive(self._reviver), name="drivetrain-revive")
+        self._end_running(why)
+
+    def _health(self) -> Health:
+        try:
+            return self.engine.health()
+        except Exception as exc:  # noqa: BLE001 - an engine that cannot even say how it is has failed
+            if self.state is State.READY:
+                _log.exception("%s: the engine does not say how it is", self._name)
+            return Health(False, 0, time.monotonic(), f"the engine does not say how it is: {type(exc).__name__}")
+
+    async def _revive(self, reviver: Reviver) -> None:
+        """Whatever goes wrong with it, it ends in a state that is true, and leaves no engine behind that it can end."""
+        old = self.engine
+        try:
+            self.count_preemptions()
+            self.engine, info = await reviver.revive(old)
+            self._preemptions = 0
+            self._watchdog = Watchdog(self._stall_s)
+            self.ready(info)
+            self._stats.restarts += 1
+        except Hung as exc:
+            self._fail(exc.message)
+        except Exception as exc:  # noqa: BLE001 - nobody waits for this task who could hear of it
+            _log.exception("%s: another engine could not be put in the place of the one that failed", self._name)
+            why = (
+                exc.message if isinstance(exc, DrivetrainError) else f"the engine cannot be used: {type(exc).__name__}"
+            )
+            self._fail(f"{why}; restart the process", lost=isinstance(exc, DeviceLost))
+            await close(self.engine)
+
+    def _fail(self, why: str, *, lost: bool = False) -> None:
+        _log.critical("%s: %s", self._name, why)
+        self.state, self.lost = State.FAILED, lost
+        self.admission.close(why)
+        self._end_running(why)
+
+    async def stop_reviving(self) -> None:
+        if self._reviving is not None:
+            self._reviving.cancel()
+            await asyncio.gather(self._reviving, return_exceptions=True)
+
+    async def close(self) -> None:
+        """The end of the engine, also of one that hangs, and of all that is done for it."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
+        await self.stop_reviving()
+        self.count_preemptions()
+        await close(self.engine)
+
+    def count_preemptions(self) -> None:
+        """An engine counts its own, and tells of none once it is closed."""
+        health = self._health()
+        self._stats.preemptions += self.uncounted(health)
+        self._preemptions = health.preemptions
+
+    def uncounted(self, health: Health) -> int:
+        return max(0, health.preemptions - self._preemptions)

@@ -1,0 +1,1 @@
+"""Images of requests: fetched, decoded, counted and let go."""

@@ -1,0 +1,218 @@
+"""Any sequence of arrivals, steps, endings, preemptions and faults: no row leaks, nobody starves, each ends once.
+
+The rows are real lists here, and each token in them carries the salt it was computed under, so a row that was copied
+too far, too early or across tenants is seen at the next step that reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from row_memory import RowMemory
+
+from drivetrain.core.engine import EngineRequest
+from drivetrain.engines.native.kv.prefix import PrefixIndex
+from drivetrain.engines.native.kv.rows import KvRows, Slot, capacities
+from drivetrain.engines.native.schedule.budget import TokenBudget
+from drivetrain.engines.native.schedule.scheduler import Scheduler
+from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
+
+CONTEXT = 64
+PATIENCE = 4 * CONTEXT
+"""Steps that the oldest sequence may stay without work: others may be computing its beginning, a few ids at a time."""
+
+pick = st.integers(0, 1000)
+
+
+class Life(RuleBasedStateMachine):
+    """The scheduler as the engine drives it, with lists for tensors and a counter for a model."""
+
+    @initialize(
+        budget_rows=st.integers(1, 6),
+        max_batch=st.integers(1, 6),
+        prefixes=st.booleans(),
+        alone=st.integers(1, 24),
+        beside=st.integers(1, 6),
+        attention=st.sampled_from([0.0, 0.0, 0.05, 1.0]),
+        headroom=st.integers(0, 8),
+    )
+    def begin(
+        self, budget_rows: int, max_batch: int, prefixes: bool, alone: int, beside: int, attention: float, headroom: int
+    ) -> None:
+        index = PrefixIndex(block=4) if prefixes else None
+        forget = index.forget if index is not None else lambda slot: None
+        rows = KvRows(capacities(CONTEXT, 8), token_bytes=1, budget_bytes=CONTEXT * budget_rows, evicted=forget)
+        budget = TokenBudget(alone=alone, beside=beside, attention=attention)
+        self.made = Scheduler(rows, index, max_batch=max_batch, budget=budget, headroom=headroom)
+        self.max_batch = max_batch
+        self.memory = RowMemory()
+        self.jobs: list[Job] = []
+        self.endings: Counter[Sequence] = Counter()
+        self.without_work: Counter[Sequence] = Counter()
+
+    @rule(
+        shared=st.integers(0, 40),
+        own=st.integers(1, 20),
+        kind=st.integers(0, 1),
+        max_tokens=st.integers(1, 30),
+        n=st.integers(1, 3),
+        seeded=st.booleans(),
+        salt=st.sampled_from([None, None, "a", "b"]),
+    )
+    def add(self, shared: int, own: int, kind: int, max_tokens: int, n: int, seeded: bool, salt: str | None) -> None:
+        """Prompts have a common beginning and an end of their own (or none: then they are equal)."""
+        number = len(self.jobs)
+        request = EngineRequest(
+            request_id=str(number),
+            prompt_ids=(kind,) * shared + ((10 + number % 7,) * own),
+            context_length=CONTEXT,
+            max_tokens=max_tokens,
+            seeds=tuple(range(n)),
+            seeded=seeded,
+            cache_salt=salt,
+        )
+        self.jobs.append(Job.of(request, number))
+        self.made.add(self.jobs[-1])
+
+    @precondition(lambda self: not self.made.idle)
+    @rule()
+    def step(self) -> None:
+        self._advance()
+
+    @precondition(lambda self: not self.made.idle)
+    @rule(count=st.integers(2, 12))
+    def some_steps(self, count: int) -> None:
+        for _ in range(count):
+            if not self.made.idle:
+                self._advance()
+
+    @precondition(lambda self: self.jobs)
+    @rule(which=pick)
+    def abort(self, which: int) -> None:
+        """An ended one too: that must change nothing."""
+        self._end_job(self.jobs[which % len(self.jobs)])
+
+    @precondition(lambda self: self.jobs)
+    @rule(which=pick, index=pick)
+    def finish_one_choice(self, which: int, index: int) -> None:
+        job = self.jobs[which % len(self.jobs)]
+        self._end(job.sequences[index % len(job.sequences)])
+
+    @precondition(lambda self: self.made.running)
+    @rule(which=pick)
+    def preempt(self, which: int) -> None:
+        self.made.preempt(self.made.running[which % len(self.made.running)])
+
+    @precondition(lambda self: not self.made.idle)
+    @rule()
+    def a_step_fails(self) -> None:
+        """All that were in it end, and their rows are not to be trusted."""
+        works = self.made.schedule()
+        self.memory.apply(self.made.rows.drain())
+        for job in dict.fromkeys(work.sequence.job for work in works):
+            self._end_job(job, poisoned=True)
+
+    @precondition(lambda self: not self.made.idle)
+    @rule()
+    def the_tensors_fail(self) -> None:
+        """Between a plan and its step: every row is lost, and whoever was in the plan ends."""
+        works = self.made.schedule()
+        self.made.lose_all_rows()
+        self.memory = RowMemory()
+        for job in dict.fromkeys(work.sequence.job for work in works):
+            self._end_job(job, poisoned=True)
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        self.made.check()
+        assert len(self.made.running) <= self.max_batch
+        live = {*self.made.running, *self.made.waiting}
+        assert len(live) == len(self.made.running) + len(self.made.waiting)
+        for job in self.jobs:
+            for sequence in job.sequences:
+                assert self.endings[sequence] == sequence.ended
+                if not sequence.ended and (sequence.leads or job.spawned):
+                    assert sequence in live
+                if sequence in live:
+                    assert not sequence.ended
+        if self.made.idle:
+            assert self.made.rows.num_hot == 0
+            assert all(job.ended for job in self.jobs)
+
+    def teardown(self) -> None:
+        """Whoever is left gets to the end, with all ids that were asked for."""
+        if not hasattr(self, "made"):
+            return
+        cut = {sequence for job in self.jobs for sequence in job.sequences if sequence.ended}
+        ids_left = sum(s.prompt_length + s.job.limit for job in self.jobs for s in job.sequences if not s.ended)
+        for _ in range(4 * ids_left + 10):
+            if self.made.idle:
+                break
+            self._advance()
+            self.made.check()
+        assert self.made.idle, "somebody starves"
+        self.the_books_agree()
+        for job in self.jobs:
+            for sequence in job.sequences:
+                assert sequence in cut or sequence.num_sampled == job.limit
+        self.memory.apply(self.made.rows.drain())
+        assert self.made.rows.bytes_held == sum(
+            capacity * sum(segments) for capacity, segments in self.memory.segments.items()
+        )
+
+    def _advance(self) -> None:
+        decoding = {sequence: sequence.slot for sequence in self.made.running if sequence.pending == 1}
+        works = self.made.schedule()
+        self._check_plan(works, decoding)
+        self.memory.apply(self.made.rows.drain())
+        for work in works:
+            self._compute(work)
+        self.made.computed(works)
+        for work in works:
+            sequence = work.sequence
+            if work.samples and not sequence.ended:
+                sequence.ids.append(sum(sequence.ids) % 3)  # so choices of one prompt, and equal prompts, go together
+                if sequence.num_sampled >= sequence.job.limit:
+                    self._end(sequence)
+
+    def _check_plan(self, works: list[Work], decoding: dict[Sequence, Slot | None]) -> None:
+        assert works
+        mine = {work.sequence for work in works}
+        assert len(mine) == len(works)
+        assert mine <= set(self.made.running)
+        for sequence, slot in decoding.items():
+            assert sequence in mine or sequence.slot is not slot, "who decodes goes on, or is preempted"
+        oldest = min((*self.made.running, *self.made.waiting), key=lambda sequence: sequence.order)
+        self.without_work[oldest] = 0 if oldest in mine else self.without_work[oldest] + 1
+        assert self.without_work[oldest] <= PATIENCE
+
+    def _compute(self, work: Work) -> None:
+        sequence = work.sequence
+        assert sequence.slot is not None
+        assert work.start == sequence.computed
+        assert work.start + work.count <= min(len(sequence.ids), sequence.slot.capacity)
+        told = [(i, sequence.job.salt) for i in sequence.ids[: work.start + work.count]]
+        place = sequence.slot.place
+        assert self.memory.rows.get(place, [])[: work.start] == told[: work.start]
+        self.memory.write(place, work.start, told[work.start :])
+        if sequence.cached:
+            assert sequence.job.may_use_cache
+            assert sequence.cached < sequence.prompt_length
+
+    def _end(self, sequence: Sequence) -> None:
+        before = sequence.ended
+        self.made.end(sequence)
+        self.endings[sequence] += sequence.ended and not before
+
+    def _end_job(self, job: Job, *, poisoned: bool = False) -> None:
+        before = [sequence.ended for sequence in job.sequences]
+        self.made.end_job(job, poisoned=poisoned)
+        for sequence, was in zip(job.sequences, before, strict=True):
+            self.endings[sequence] += sequence.ended and not was
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)

@@ -1,0 +1,49 @@
+"""Which replica has seen the beginning of a prompt."""
+
+from __future__ import annotations
+
+from drivetrain.core.parameters import build_request
+from drivetrain.scale.ray.affinity import MAX_LEAD, PrefixAffinity
+from drivetrain.scale.ray.prefix import BLOCK_CHARS, MAX_BLOCKS, prefix_of
+
+LONG = "All happy families are alike. " * 100
+
+
+def prefix(**request: object) -> tuple[int, ...]:
+    return prefix_of(build_request(request))
+
+
+def test_what_begins_alike_has_the_same_first_blocks() -> None:
+    one, other = prefix(prompt=LONG + "one"), prefix(prompt=LONG[: 4 * BLOCK_CHARS] + "other " * 100)
+    assert one[:4] == other[:4]
+    assert not set(one[4:]) & set(other[4:])
+    assert prefix(prompt="short") == ()
+    assert len(prefix(prompt=LONG * 100)) == MAX_BLOCKS
+
+
+def test_a_salt_and_a_role_are_part_of_it() -> None:
+    assert not set(prefix(prompt=LONG)) & set(prefix(prompt=LONG, cache_salt="a tenant"))
+    user, system = ([{"role": role, "content": LONG}] for role in ("user", "system"))
+    assert prefix(messages=user) != prefix(messages=system)
+    assert len(prefix(prompt_token_ids=list(range(1000)))) > 4
+
+
+def test_the_longest_beginning_wins_while_the_load_allows() -> None:
+    seen = PrefixAffinity()
+    seen.note((1, 2), "a")
+    seen.note((1, 2, 3), "b")
+    seen.note((1,), "a")
+    assert seen.choose((1, 2, 3, 4), {"a": 0, "b": 0}) == "b"
+    assert seen.choose((1, 9), {"a": 0, "b": 0}) == "a"
+    assert seen.choose((7, 8), {"a": 0, "b": 0}) is None
+    assert seen.choose((1, 2, 3), {"a": 0, "b": MAX_LEAD - 1}) == "b"
+    assert seen.choose((1, 2, 3), {"a": 0, "b": MAX_LEAD}) is None
+    assert seen.choose((1, 2, 3), {"a": 0}) == "a"
+
+
+def test_the_oldest_are_forgotten() -> None:
+    seen = PrefixAffinity(max_blocks=3)
+    seen.note((1, 2, 3), "a")
+    seen.note((4,), "b")
+    assert seen.choose((1,), {"a": 0, "b": 0}) is None
+    assert seen.choose((2,), {"a": 0, "b": 0}) == "a"

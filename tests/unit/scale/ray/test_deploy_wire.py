@@ -1,0 +1,143 @@
+"""What goes in comes out, whatever the contract's types hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, MissingExtra, NotReady, Overloaded
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
+from drivetrain.core.messages import Message
+from drivetrain.core.parameters import build_request
+from drivetrain.core.request import GenerateRequest
+from drivetrain.core.results import (
+    DeviceMemory,
+    Embeddings,
+    FinishReason,
+    Metrics,
+    Partial,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
+from drivetrain.scale.ray import protocol
+
+LOGPROB = TokenLogprob(
+    1, "ÿ", b"\xff", None, (TopLogprob(2, "q", b"q", -1.5), TopLogprob(3, "", b"", -float("inf"))), 3
+)
+EVENTS: list[Event] = [
+    Started("r", "m", 3, 1, (1, 2, 3)),
+    Delta(0, "x\ud800", (1, 2)),
+    Delta(1, "", (), (LOGPROB,)),
+    ChoiceFinished(0, FinishReason.STOP, (1, 2)),
+    ChoiceFinished(1, FinishReason.STOP, "\n"),
+    ChoiceFinished(2, FinishReason.LENGTH, 5),
+    ChoiceFinished(3, FinishReason.LENGTH),
+    Finished(Usage(1, 2, 3, told=True), Metrics(memory=(DeviceMemory("cpu", 1, 2, 3, 4),))),
+]
+
+
+def test_events() -> None:
+    assert protocol.load_events(protocol.dump_events(EVENTS)) == (EVENTS, None)
+
+
+def test_events_of_a_replica_of_another_version() -> None:
+    """A rolling update has both for a while: this is what is read and written by all that there have been."""
+    logprob = {"token_id": 1, "token": "a", "bytes": "YQ==", "logprob": -0.5, "top": [], "text_offset": 0}
+    told = b'[[0,"a",[1]],["Delta",{"index":0,"text":"a","token_ids":[1],"logprobs":[%b],"new":1}]]'
+    told %= json.dumps(logprob).encode()
+    events: list[Event] = [Delta(0, "a", (1,)), Delta(0, "a", (1,), (TokenLogprob(1, "a", b"a", -0.5, (), 0),))]
+    assert protocol.load_events(told) == (events, None)
+    del (again := json.loads(told))[1][1]["new"]
+    assert json.loads(protocol.dump_events(events)) == again
+
+
+REQUESTS: list[dict[str, Any]] = [
+    {"prompt": "Hello"},
+    {"prompt_token_ids": [1, 2, 3], "logit_bias": {1: 2.0}, "sequence_bias": [((1, 2), 1.5)]},
+    {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "hi"},
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+                ],
+            },
+        ],
+        "images": [b"\0\xff"],
+        "stop": ["a"],
+        "bad_words_ids": [[1], [2, 3]],
+        "exponential_decay_length_penalty": (1, 1.5),
+        "overflow": "truncate_left",
+        "trace_context": {"traceparent": "00-a"},
+        "timeout_s": 3,
+        "ignore_eos": False,
+    },
+]
+
+
+@pytest.mark.parametrize("raw", REQUESTS)
+def test_requests(raw: dict[str, Any]) -> None:
+    request = build_request(raw)
+    back = protocol.loads(GenerateRequest, protocol.dumps(request))
+    assert back == request
+    assert {type(value) for value in vars_of(back)} == {type(value) for value in vars_of(request)}
+
+
+def vars_of(request: GenerateRequest) -> list[Any]:
+    return [getattr(request, name) for name in GenerateRequest.__dataclass_fields__]
+
+
+@given(st.text(), st.lists(st.integers(0, 2**31)), st.integers(0, 16))
+def test_any_delta(text: str, ids: list[int], index: int) -> None:
+    delta = Delta(index, text, tuple(ids))
+    assert protocol.load_events(protocol.dump_events([delta])) == ([delta], None)
+
+
+ERRORS: list[DrivetrainError] = [
+    ContextOverflow("too long", prompt_tokens=3, limit=2, param="prompt"),
+    Overloaded("full", retry_after_s=2.5),
+    NotReady("later"),
+    EngineFailed("broken"),
+    MissingExtra("this", extra="vllm"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code)
+def test_errors_keep_their_type_and_what_they_say(error: DrivetrainError) -> None:
+    error.partial = Partial((), Usage(3, 4))
+    events, ending = protocol.load_events(protocol.dump_ending(error))
+    assert events == []
+    assert ending is not None
+    back, usage = ending
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert usage == Usage(3, 4)
+    assert {**vars(back), "partial": error.partial} == vars(error)
+    with pytest.raises(type(error)):
+        protocol.load_answer(str, protocol.dump_answer(error))
+
+
+def test_an_error_of_a_newer_replica_is_a_failed_engine() -> None:
+    with pytest.raises(EngineFailed, match="new"):
+        protocol.load_answer(str, b'{"error": {"code": "never_heard_of", "message": "new", "param": null}}')
+
+
+def test_a_field_of_a_newer_replica_is_left_out() -> None:
+    assert protocol.loads(Usage, b'{"prompt_tokens": 3, "later": 1}') == Usage(3)
+
+
+def test_answers() -> None:
+    made = Embeddings("m", ((0.5, -1.0), (1.0, 0.0)), Usage(2))
+    assert protocol.load_answer(Embeddings, protocol.dump_answer(made)) == made
+    parsed = build_request({"messages": [{"role": "user", "content": "x"}]}).messages
+    hint: Any = tuple[str | None, tuple[Message, ...] | None]
+    assert protocol.loads(hint, protocol.dumps((None, parsed))) == (None, parsed)
+    capabilities = Capabilities(parameters=frozenset({"top_k", "seed"}), context_length=7)
+    assert protocol.loads(Capabilities, protocol.dumps(capabilities)) == capabilities

@@ -1,0 +1,229 @@
+"""Wrong servers for the cases of errors, leaving, ids, structure, embeddings, tokens, images, keys and odd input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from toy_rules import CONTEXT
+from toy_server import CARD, Faults, Reply
+from wrongs import Make, Wrong, answers, asked, each_event, errors, ignores, messages, reword, says, streams, usage
+
+from drivetrain.tools.conform.asking import PROMPT
+from drivetrain.tools.conform.cases import robustness
+from drivetrain.tools.conform.cases.images import data_uri, png
+
+# Errors
+
+
+def _as_good(made: Reply) -> None:
+    made.status, made.document = 200, {"ok": True}
+
+
+def _status(status: int) -> Make:
+    def change(made: Reply) -> None:
+        made.status = status
+
+    return errors(change)
+
+
+def _error(**fields: Any) -> Make:
+    return errors(lambda made: made.document["error"].update(fields))
+
+
+def _clamp(body: dict[str, Any]) -> None:
+    if body.get("max_tokens", 0) > CONTEXT:
+        body["max_tokens"] = 8
+
+
+ERRORS = (
+    Wrong(
+        "errors are 200",
+        errors(_as_good),
+        says("was accepted", "errors", "body_broken", "body_list", "body_empty", "body_null")
+        | says("was accepted", "errors", "body_no_utf8", "body_deep")
+        | says("status 200", "errors", "unknown_path", "wrong_method")
+        | {"refusals.temperature_nan": "was accepted"},
+    ),
+    Wrong("no type", errors(lambda made: made.document["error"].pop("type")), {"errors.shape": "no type"}),
+    Wrong("422", _status(422), {"errors.status": "status 422"}),
+    Wrong("no param", _error(param=None), {"errors.param": "error.param is None"}),
+    Wrong(
+        "no name",
+        _error(param=None, message="bad"),
+        {"refusals.top_k_negative": "without a word of top_k"},
+    ),
+    Wrong("a path", _error(message="/usr/lib/x.py line 3"), {"errors.no_leak": "an error says '/usr/'"}),
+    Wrong(
+        "no code",
+        _error(code=None),
+        says("error.code is None", "errors", "unknown_model_code", "over_context_code"),
+    ),
+    Wrong(
+        "cuts long prompts",
+        asked(lambda b: "messages" in b and b.update(overflow="truncate_left")),
+        {"errors.over_context": "was accepted", "errors.over_context_streamed": "was begun"},
+    ),
+    Wrong("clamps max_tokens", asked(_clamp), {"errors.over_with_answer": "was accepted"}),
+    Wrong("waits for all", lambda: Faults(waits_for_all=True), {"errors.large_body": "does not refuse it"}),
+    Wrong("large headers are a crash", _status(500), {"errors.large_headers": "not 431"}),
+)
+
+# Leaving and ids
+
+
+def _forgets_after_leaving() -> Faults:
+    left: list[bool] = []
+
+    def reply(path: str, body: Any, made: Reply) -> Reply:
+        if made.step_s:
+            left.append(True)
+        elif left and made.status == 200 and made.events is None and path.endswith("/chat/completions"):
+            for choice in made.document["choices"]:
+                reword(choice, lambda text: text[::-1])
+        return made
+
+    return Faults(reply=reply)
+
+
+LEAVING = (
+    Wrong("goes on", lambda: Faults(keeps_running=True), says("still runs", "cancel", "streamed", "whole")),
+    Wrong(
+        "one at a time, to its end",
+        lambda: Faults(keeps_running=True, one_slot=True),
+        {"cancel.many": "those that left still run"},
+    ),
+    Wrong("forgets after leaving", _forgets_after_leaving, {"cancel.next": "another text"}),
+    Wrong("one id", answers(lambda d, b: d.update(id="x")), {"ids.unique": "same id"}),
+    Wrong("one id for streams", streams(lambda e: each_event(e, "id", "x")), {"ids.streams_unique": "same id"}),
+    Wrong("one request id", lambda: Faults(request_id=lambda given: "always"), {"ids.header": "always"}),
+)
+
+# Structure, embeddings, tokens
+
+
+def _vectors(change: Callable[[list[Any]], Any]) -> Make:
+    return answers(lambda document, body: change(document["data"]), "/embeddings")
+
+
+def _turn(data: list[Any]) -> None:
+    vectors = [item["embedding"] for item in data][::-1]
+    for item, vector in zip(data, vectors, strict=True):
+        item["embedding"] = vector
+
+
+def _shorten(data: list[Any]) -> None:
+    for item in data:
+        item["embedding"] = item["embedding"][: 16 - item["index"]]
+
+
+def _two_numbers(data: list[Any]) -> None:
+    for item in data:
+        if isinstance(item["embedding"], str):
+            item["embedding"] = "AACAPwAAAAA="
+
+
+def _cut_input(body: dict[str, Any]) -> None:
+    if isinstance(body.get("input"), str):
+        body["input"] = body["input"][:1000]
+
+
+def _one_id_more(document: dict[str, Any], body: Any) -> None:
+    document["tokens"].append(1)
+    document["count"] += 1
+
+
+EXTRAS = (
+    Wrong(
+        "free text",
+        ignores("response_format", "tools", "tool_choice", "choice", "regex", "grammar"),
+        says("no JSON", "structured", "json_object", "json_schema")
+        | says("is ignored", "structured", "choice", "regex", "grammar", "tool_named", "tool_required")
+        | says("was accepted", "structured", "bad_schema", "unknown_format"),
+    ),
+    Wrong(
+        "vectors of another kind",
+        _vectors(lambda data: data[0].update(object="vector")),
+        {"embeddings.shape": "'vector'"},
+    ),
+    Wrong("other base64", _vectors(_two_numbers), {"embeddings.base64": "16 numbers, another one 2"}),
+    Wrong("vectors turned", _vectors(_turn), {"embeddings.order": "another vector in a list"}),
+    Wrong("ragged vectors", _vectors(_shorten), {"embeddings.dimension": "dimensions are"}),
+    Wrong(
+        "embeddings count 1",
+        usage(lambda u, b: u.update(prompt_tokens=1, total_tokens=1)),
+        {"embeddings.usage": "twice the text 1"},
+    ),
+    Wrong("dimensions are not cut", ignores("dimensions"), {"embeddings.dimensions": "is ignored"}),
+    Wrong("long texts are cut", asked(_cut_input), {"embeddings.too_long": "was accepted"}),
+    Wrong("a wrong count", answers(lambda d, b: d.update(count=0), "/tokenize"), {"tokens.ids": "count is 0"}),
+    Wrong(
+        "turned text",
+        answers(lambda d, b: d.update(prompt=d["prompt"][::-1]), "/detokenize"),
+        {"tokens.back": "spell"},
+    ),
+    Wrong("one id more", answers(_one_id_more, "/tokenize"), {"tokens.chat": "usage counts"}),
+)
+
+# Images, keys, odd input
+
+
+def _images_become(url: Any) -> Make:
+    """Every picture is taken for this one; None takes it away."""
+
+    def change(message: dict[str, Any]) -> None:
+        if isinstance(message.get("content"), list):
+            parts = [p for p in message["content"] if url is not None or p.get("type") == "text"]
+            message["content"] = [p if p.get("type") == "text" else {**p, "image_url": {"url": url}} for p in parts]
+
+    return messages(change)
+
+
+def _nobody(path: str, body: Any, made: Reply) -> Reply:
+    return Reply(403, {"error": {"message": "no", "type": "e", "param": None, "code": None}})
+
+
+def _opens(opens: Callable[[str, str], bool]) -> Make:
+    return lambda: Faults(open_paths=opens)
+
+
+def _lists_for_options() -> Faults:
+    def reply(path: str, body: Any, made: Reply) -> Reply:
+        return Reply(200, CARD) if made.status == 200 and made.document is None else made
+
+    return Faults(open_paths=lambda method, path: method == "OPTIONS", reply=reply)
+
+
+_PLAIN = {"model", "messages", "max_tokens", "temperature", "ignore_eos"}
+
+
+def _crash(path: str, body: Any, made: Reply) -> Reply:
+    """At anything but a plain chat."""
+    if path != "/v1/chat/completions" or (isinstance(body, dict) and set(body) <= _PLAIN and _is_plain(body)):
+        return made
+    return Reply(500, {"error": {"message": "Internal Server Error", "type": "e", "param": None, "code": None}})
+
+
+def _is_plain(body: dict[str, Any]) -> bool:
+    return bool(body["messages"] and body["messages"][0]["content"] == PROMPT and body["temperature"] == 0)
+
+
+REST = (
+    Wrong("blind", _images_become(None), {"images.png": "is ignored"}),
+    Wrong(
+        "any image",
+        _images_become(data_uri(png(64, 64))),
+        says("was accepted", "images", "corrupt", "bare_string", "file", "bomb", "private"),
+    ),
+    Wrong("fetches", lambda: Faults(fetches=True), {"images.private": "fetched a picture"}),
+    Wrong(
+        "open",
+        _opens(lambda method, path: True),
+        says("not 401", "auth", "missing", "wrong", "error", "beside"),
+    ),
+    Wrong("locked below /v1", _opens(lambda method, path: not path.startswith("/v1")), {"auth.beside": "/tokenize"}),
+    Wrong("OPTIONS lists", _lists_for_options, {"auth.options": "lists the models"}),
+    Wrong("health is closed", _opens(lambda method, path: False), {"auth.health": "status 401"}),
+    Wrong("nobody gets in", lambda: Faults(reply=_nobody), {"auth.right": "status 403"}),
+    Wrong("crashes", lambda: Faults(reply=_crash), {case.id: "status 500" for case in robustness.CASES}),
+)

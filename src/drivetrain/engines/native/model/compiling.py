@@ -1,10 +1,9 @@
 """`compile`: the forward pass as compiled programs, where the model's class would call some two thousand operations.
 
 The class is traced once for a single id and once for any number of them: what it does to its input becomes a flat
-list of operations, whatever Python it went through. torch's compiler joins the small ones between the products of
-matrices
-and the attention; those two stay ours (`operators.py` of `attention`). It needs a C++ compiler, and is only offered
-on a CPU.
+list of operations, whatever Python it went through. torch's compiler joins the small ones between the matrix
+products and the attention; those two stay ours (`attention/operators.py`). It needs a C++ compiler, and is offered on
+a CPU only.
 """
 
 from __future__ import annotations

@@ -7,6 +7,10 @@ SERVER := $(VENV)/.installed-server
 MODEL  ?= smollm2-135m
 PORT   ?= 8000
 PYTEST := $(BIN)/python -m pytest
+# Test processes at a time (many tests wait more than they compute). A file's tests stay in one process, so that they share what
+# they start; and each process computes with one thread, or they would fight for the cores.
+JOBS   ?= 4
+SIDE_BY_SIDE := -n $(JOBS) --dist loadfile
 # The browser tests need Chromium, those on vLLM an environment of their own: targets of their own.
 QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_vision --ignore=tests/dropin --ignore=tests/on_ray
 VLLM   := .venv-vllm
@@ -39,7 +43,7 @@ check: $(STAMP) ## Format, lint, types, import rules, fast tests
 	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST) -q $(QUIET) -m 'not slow and not soak'
+	OMP_NUM_THREADS=1 $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) -m 'not slow and not soak'
 
 # For the native engine's `compile`; where there is none and none can be installed, its tests fail.
 compiler:

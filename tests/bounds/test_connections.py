@@ -272,6 +272,7 @@ def test_what_is_read_without_a_key_is_bounded(locked: Victim) -> None:
     locked.works()
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_slowly_is_not_cut_off() -> None:
     """It takes a little for many times as long as one may take nothing, and then nothing."""
     with (

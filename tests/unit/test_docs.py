@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from drivetrain.assembly import ENGINES
 from drivetrain.cli import main
+from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.kinds import CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf
-from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.parameters import ENGINE_PARAMETERS, PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.engines.llamacpp import payload
+from drivetrain.engines.remote.dialects import chat as remote_chat
+from drivetrain.engines.remote.dialects import llamacpp as remote_llamacpp
+from drivetrain.engines.remote.dialects import vllm as remote_vllm
 from drivetrain.families import registry
 from drivetrain.worker.settings import Settings
 
@@ -33,7 +39,7 @@ def test_a_page_names_them_all(page: str, names: list[str]) -> None:
 
 
 def table_of_parameters() -> str:
-    """As it stands in the guide, made from `core/request.py`; `python tests/unit/test_docs.py` writes it."""
+    """As it stands in the guide, made from `core/request.py`; `python tests/unit/test_docs.py` writes all tables."""
     rows = ["| name | values | meaning | honoured by | neutral |", "|---|---|---|---|---|"]
     for name, parameter in PARAMETERS.items():
         neutral = "" if parameter.neutral is None else f"`{parameter.neutral}`"
@@ -61,16 +67,84 @@ def in_words(kind: Kind) -> str:
             return kind.takes.removeprefix("a ")
 
 
+def honoured() -> dict[str, Capabilities]:
+    """What each engine declares of a model that lets it do all it can."""
+    text, seeing = {"model_type": "llama"}, {"model_type": "llava", "vision_config": {}}
+    stated = {
+        name: {kind: one(config, 4096, {}) for kind, config in (("text", text), ("seeing", seeing))}
+        for name, engine in ENGINES.items()
+        if (one := engine.stated_capabilities) is not None
+    }
+    llamacpp = Capabilities(
+        parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | payload.HONOURED | {"images"},
+        embeddings=True,
+        context_length=4096,
+        max_concurrency=4,
+    )
+    both = {
+        name: replace(kinds["text"], parameters=kinds["text"].parameters | kinds["seeing"].parameters)
+        for name, kinds in stated.items()
+    }
+    return {"llamacpp": llamacpp, **both}
+
+
+ABILITIES: dict[str, Callable[[Capabilities], bool]] = {
+    "many requests in one batch": lambda can: can.max_concurrency > 1,
+    "images": lambda can: "images" in can.parameters,
+    "embeddings": lambda can: can.embeddings,
+    "several choices, seeds": lambda can: {"n", "seed"} <= can.parameters,
+    "logprobs": lambda can: "logprobs" in can.parameters,
+    "logprobs of the prompt": lambda can: "prompt_logprobs" in can.parameters,
+    "temperature, top-p, top-k, min-p": lambda can: {"temperature", "top_p", "top_k", "min_p"} <= can.parameters,
+    "repetition penalty": lambda can: "repetition_penalty" in can.parameters,
+    "presence and frequency penalties": lambda can: {"presence_penalty", "frequency_penalty"} <= can.parameters,
+    "biases and bans of tokens": lambda can: {"logit_bias", "suppress_tokens"} <= can.parameters,
+    "stops, echo, limits": lambda can: {"stop", "stop_token_ids", "echo", "max_tokens"} <= can.parameters,
+}
+
+
+def table_of_engines() -> str:
+    engines = honoured()
+    rows = [f"| | {' | '.join(f'`{name}`' for name in engines)} |", "|---" * (len(engines) + 1) + "|"]
+    for ability, has in ABILITIES.items():
+        rows.append(f"| {ability} | {' | '.join('✓' if has(can) else '–' for can in engines.values())} |")
+    return "\n".join(rows)
+
+
+def table_by_engine() -> str:
+    """Of what is not the worker's: which engine honours it; for `remote` by what stands behind the URL."""
+    known = {name: can.parameters for name, can in honoured().items()}
+    behind = {"llama.cpp": remote_llamacpp.HONOURED, "vLLM": remote_vllm.HONOURED, "another": remote_chat.HONOURED}
+    columns = {f"`{name}`": names for name, names in known.items()} | {
+        f"`remote`: {name}": frozenset(names) for name, names in behind.items()
+    }
+    rows = [f"| parameter | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name in sorted(ENGINE_PARAMETERS):
+        rows.append(f"| {name} | {' | '.join('✓' if name in names else '–' for names in columns.values())} |")
+    return "\n".join(rows)
+
+
 PARAMETERS_PAGE = ROOT / "docs" / "guides" / "parameters.md"
+README = ROOT / "README.md"
 
 
-def with_table(page: str) -> str:
-    return re.sub(r"\| name \| .*?\n(?=\n)", lambda _: table_of_parameters() + "\n", page, count=1, flags=re.DOTALL)
+def with_tables(page: str) -> str:
+    for head, table in (
+        ("| name |", table_of_parameters),
+        ("| parameter |", table_by_engine),
+        ("| | `llamacpp` |", table_of_engines),
+    ):
+        page = re.sub(
+            rf"{re.escape(head)} .*?\n(?=\n|\Z)", lambda _, t=table: t() + "\n", page, count=1, flags=re.DOTALL
+        )
+    return page
 
 
-def test_the_table_of_parameters_is_the_one_of_the_code() -> None:
-    page = PARAMETERS_PAGE.read_text()
-    assert page == with_table(page)
+@pytest.mark.parametrize(("path", "num"), [(PARAMETERS_PAGE, 2), (README, 1)])
+def test_the_tables_are_those_of_the_code(path: Path, num: int) -> None:
+    page = path.read_text()
+    assert page == with_tables(page)
+    assert sum(head in page for head in ("| name |", "| parameter |", "| | `llamacpp` |")) == num
 
 
 def test_the_settings_of_each_engine_are_told() -> None:
@@ -106,4 +180,5 @@ def test_links_lead_somewhere() -> None:
 
 
 if __name__ == "__main__":
-    PARAMETERS_PAGE.write_text(with_table(PARAMETERS_PAGE.read_text()))
+    for page in (PARAMETERS_PAGE, README):
+        page.write_text(with_tables(page.read_text()))

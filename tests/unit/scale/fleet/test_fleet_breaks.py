@@ -91,6 +91,7 @@ async def test_one_that_fails_soon_after_each_load_is_tried_less_and_less_often(
             await asyncio.sleep(0.05)
             assert len(book.opened) == loads
             book.now += wait_s
+            fleet.think()  # as its timer does when the time has come
         await until_it_is(fleet, "a", "ready")
     book.now += LAST_RETRY_S
     fail(fleet, "a")

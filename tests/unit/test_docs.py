@@ -128,15 +128,16 @@ PARAMETERS_PAGE = ROOT / "docs" / "guides" / "parameters.md"
 README = ROOT / "README.md"
 
 
+TABLES = {"| name |": table_of_parameters, "| parameter |": table_by_engine, "| | `llamacpp` |": table_of_engines}
+"""By how each begins."""
+
+
 def with_tables(page: str) -> str:
-    for head, table in (
-        ("| name |", table_of_parameters),
-        ("| parameter |", table_by_engine),
-        ("| | `llamacpp` |", table_of_engines),
-    ):
-        page = re.sub(
-            rf"{re.escape(head)} .*?\n(?=\n|\Z)", lambda _, t=table: t() + "\n", page, count=1, flags=re.DOTALL
-        )
+    for head, table in TABLES.items():
+        if head in page:
+            before, _, rest = page.partition(head)
+            _, gap, after = rest.partition("\n\n")
+            page = before + table() + (gap + after if gap else "\n")
     return page
 
 
@@ -144,7 +145,7 @@ def with_tables(page: str) -> str:
 def test_the_tables_are_those_of_the_code(path: Path, num: int) -> None:
     page = path.read_text()
     assert page == with_tables(page)
-    assert sum(head in page for head in ("| name |", "| parameter |", "| | `llamacpp` |")) == num
+    assert sum(head in page for head in TABLES) == num
 
 
 def test_the_settings_of_each_engine_are_told() -> None:

@@ -232,7 +232,7 @@ async def test_cancel_while_decoding(worker: EngineWorker) -> None:
     await stream.aclose()
     took_s = time.monotonic() - begun
     assert await processing(worker) == 0
-    assert took_s < 1
+    assert took_s < 3
     print(f"cancel while decoding: {took_s:.3f} s")
 
 
@@ -399,7 +399,7 @@ async def test_the_loop_is_not_held_up_by_loading(smollm2: str) -> None:
         longest_s = max(longest_s, time.monotonic() - begun)
         await asyncio.sleep(0.002)
     await engine.close()
-    assert longest_s < 0.25  # llama.cpp in our own process would hold Python's lock for all of it
+    assert longest_s < 0.5  # llama.cpp in our own process would hold Python's lock for all of it
 
 
 async def processing(worker: EngineWorker) -> int:

@@ -102,11 +102,11 @@ def test_a_card_tells_whether_a_model_is_loaded_and_loads_none() -> None:
 
 
 def test_a_wait_is_told_and_is_within_the_requests_time() -> None:
-    with serving_fleet(fake_offer("a"), fake_offer("b", load_s=1.0), limits=ONE) as served:
+    with serving_fleet(fake_offer("a"), fake_offer("b", load_s=3.0), limits=ONE) as served:
         began = time.monotonic()
         status, _, document = served.complete("b", timeout_s=0.2)
         assert (status, document["error"]["code"]) == (504, "deadline_exceeded")
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - began < 2.8
         waiting = threading.Thread(target=lambda: served.said("b"))
         waiting.start()
         served.until(lambda: served.ask("GET", "/status")[2]["waiting"] == 1)

@@ -151,7 +151,7 @@ def test_a_trickle(tight: Served, whole: bytes) -> None:
                 break
             if data:
                 break
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 12
     assert b" 408 " in data[:20]
 
 
@@ -162,14 +162,14 @@ def test_a_trickle_on_a_second_request(tight: Served) -> None:
         began = time.monotonic()
         sock.sendall(b"GET /hea")
         assert b"HTTP/1.1 408 " in answer(sock)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 12
 
 
 def test_silence(tight: Served) -> None:
     began = time.monotonic()
     with tight.raw() as sock:
         assert answer(sock) == b""
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 12
 
 
 def test_a_body_that_never_comes(tight: Served) -> None:

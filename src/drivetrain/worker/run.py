@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,14 +10,15 @@ from dataclasses import replace
 from typing import Protocol
 
 from drivetrain.core.engine import Engine, EngineInfo, IdLogprobs, PromptStep, RequestHandle, Step, TokenStep
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed, bug
-from drivetrain.core.events import Finished, Started
+from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, bug
+from drivetrain.core.events import Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, TokenLogprob, Usage
 from drivetrain.core.stats import Stats, Times
 from drivetrain.core.worker import EventSink
 from drivetrain.worker.admission import ATTEMPTS, Admission, Slot, Ticket
 from drivetrain.worker.echo import EchoFirst
+from drivetrain.worker.lifecycle import Lifecycle
 from drivetrain.worker.output import Output
 from drivetrain.worker.prepare import Prepared, Preparer
 
@@ -69,7 +69,7 @@ class Trace(Protocol):
     def close(self, run: Run, error: DrivetrainError | None) -> None: ...
 
 
-class Run:
+class Run(Lifecycle):
     """Takes the steps of the engine, gives events to its sink, and ends by what comes first: finish, error, interrupt.
 
     Its task lasts from `start` until the engine has the request. The slot follows the engine, not the reader: it is
@@ -88,10 +88,8 @@ class Run:
         timeout_s: float,
         stream_interval: int,
     ) -> None:
+        super().__init__(sink, request_id=request_id, model=model, timeout_s=timeout_s)
         self.request = request
-        self.sink = sink
-        self.request_id = request_id
-        self.model = model
         self.times = Times()
         self.prompt_tokens = 0
         self.cached_tokens = 0
@@ -105,7 +103,6 @@ class Run:
         self._trace = trace
         self._interval = stream_interval
         self._output: Output | None = None
-        self.ended = False
         self._start_told = False
         self._attempts = 1
         self._prepared: Prepared | None = None
@@ -114,8 +111,6 @@ class Run:
         self._began = False
         self._starting: asyncio.Task[None] | None = None
         self._free = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(timeout_s, self._expire, timeout_s)
 
     # What the caller does
 
@@ -123,21 +118,6 @@ class Run:
         """Begin the work: once, and not at all if it has ended before."""
         if not self._began and not self.ended:
             self._set_out(self._host.admission.enter)
-
-    def cancel(self, why: str) -> None:
-        self.interrupt(Cancelled(why))
-
-    def interrupt(self, error: DrivetrainError) -> None:
-        """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
-        if not self.ended:
-            self._fail(error)
-            if self._starting is not None:
-                self._starting.cancel()
-
-    def forget(self) -> None:
-        """The reader is gone for good. May be called from any thread, as the garbage collector does."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it everything is over
-            self._loop.call_soon_threadsafe(self.cancel, "the reader went away")
 
     async def released(self) -> None:
         """Wait until the engine and the slot are free of this request."""
@@ -271,7 +251,7 @@ class Run:
         if isinstance(error, EngineFailed) and self._start_again(error):
             return
         self._let_go()
-        self._fail(error)
+        self._end(error)
 
     def _finish(self, index: int) -> None:
         if self._handle is not None:
@@ -322,8 +302,7 @@ class Run:
 
         Not here and now, nor the end of one choice: the engine may be in the middle of handing its steps on.
         """
-        self._settle(None)
-        self._loop.call_soon(self._abort)
+        self._end(None)
         output.events.append(Finished(self.usage, self.metrics))
 
     def spell_prompt(self, logprobs: Sequence[IdLogprobs]) -> Iterator[TokenLogprob]:
@@ -342,62 +321,44 @@ class Run:
         self._end_by(exc)
 
     def _hand_on(self) -> None:
-        """Give the sink what there is. A sink that fails has no use for the rest."""
-        output = self._output
-        if output is None or not output.events:
-            return
-        events, output.events = output.events, []
-        try:
-            self.sink.take(events)
-        except Exception:  # noqa: BLE001 - whoever reads must not break the engine's step
-            _log.exception("what reads the answer of %s failed", self.request_id)
-            self.interrupt(Cancelled("what reads the answer failed"))
+        self._give(self._rest())
+
+    def _rest(self) -> list[Event]:
+        if self._output is None:
+            return []
+        events, self._output.events = self._output.events, []
+        return events
 
     # Endings
-
-    def _expire(self, timeout_s: float) -> None:
-        self.interrupt(DeadlineExceeded(f"the request was not done within its {timeout_s:g} seconds"))
 
     def _end_by(self, exc: BaseException) -> bool:
         """End the request by what was raised on its way. False: it is not the request's alone, and goes on."""
         if isinstance(exc, DrivetrainError):
-            self._fail(exc)
+            self._end(exc)
         elif isinstance(exc, asyncio.CancelledError):
-            self._fail(Cancelled("the request was cancelled"))
+            self._end(Cancelled("the request was cancelled"))
             return False
         elif isinstance(exc, (KeyboardInterrupt, SystemExit, GeneratorExit)):
-            self._fail(Cancelled("the program is ending"))
+            self._end(Cancelled("the program is ending"))
             return False
         else:
-            self._fail(bug(exc))
+            self._end(bug(exc))
         return True
 
-    def _fail(self, error: DrivetrainError) -> None:
-        """Free first, then tell: whatever goes wrong in the telling, nothing is held and the error stands."""
-        if self.ended:
-            return
-        if self._output is not None:
+    def _note(self, error: DrivetrainError | None) -> None:
+        """The engine may still hold the request, and be in the middle of handing its steps on: it is told later."""
+        if self._output is not None and error is not None:
             self._output.flush()
-        self._settle(error)
         self._loop.call_soon(self._abort)
-        error.request_id, error.partial = self.request_id, Partial(self.choices, self.usage)
-        error.__traceback__ = None  # whoever keeps the error would keep all frames of this request, and its prompt
-        self._hand_on()
-        try:
-            self.sink.fail(error)
-        except Exception:  # noqa: BLE001 - as above
-            _log.exception("what reads the answer of %s failed", self.request_id)
-
-    def _settle(self, error: DrivetrainError | None) -> None:
-        """The one place that every request passes exactly once."""
-        assert not self.ended
-        self.ended = True
-        self._timer.cancel()
         self.times.ended = time.monotonic()
         try:
-            try:
-                self.metrics = self._host.ended(self, error)
-            finally:
-                self._trace.close(self, error)
-        except Exception:  # noqa: BLE001 - whoever looks on must not take an ending away
-            _log.exception("what watches the requests failed")
+            self.metrics = self._host.ended(self, error)
+        finally:
+            self._trace.close(self, error)
+
+    def _leave(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+
+    def _partial(self) -> Partial:
+        return Partial(self.choices, self.usage)

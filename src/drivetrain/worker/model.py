@@ -10,7 +10,7 @@ from drivetrain.core.engine import EngineInfo
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.request import Overflow
 from drivetrain.core.status import Metadata
-from drivetrain.families.choose import Chosen, choose
+from drivetrain.families.registry import Chosen, choose
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings

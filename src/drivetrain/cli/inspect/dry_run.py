@@ -17,7 +17,7 @@ from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.remote.tokenizer import NEUTRAL_TEMPLATE
-from drivetrain.families.choose import Chosen, choose
+from drivetrain.families.registry import Chosen, choose
 from drivetrain.families.registry import names as family_names
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store

@@ -28,7 +28,8 @@ class Roles:
 class Family(ABC):
     """Subclasses set the class attributes and write `segments`. Instances hold no state of a request.
 
-    `stop` and `sampling` are defaults: a request, the settings and the model's own generation_config come first.
+    `stop` and `sampling` are defaults: a request, the settings, the model's own generation_config and the catalogue's
+    sampling come first.
     `stop_tokens` are end-of-turn tokens; those that the vocabulary has join the EOS set.
     The caller's text goes into the prompt as it is: nothing is trimmed, unlike in many chat templates.
     An assistant message at the end is not continued: the prompt closes it and opens a new turn.

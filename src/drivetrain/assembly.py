@@ -403,6 +403,7 @@ def spec_of(found: LocalModel | None, settings: Settings, store: Store) -> Model
         format=found.format,
         options=settings.engine_options,
         derived=_Derived(store, found),
+        catalogue_sampling=found.sampling,
     )
 
 

@@ -34,7 +34,8 @@ CHAT_ROLES = Roles(system="system", user="user", assistant="assistant")
 class Family(ABC):
     """A family is data, a row of `table.py`. Its class, from `turns.py`, writes the turns and adds the fields for that.
 
-    `stop` and `sampling` are defaults: a request, the settings and the model's own generation_config come first.
+    `stop` and `sampling` are defaults: a request, the settings, the model's own generation_config and the catalogue's
+    sampling come first.
     `stop_tokens` are end-of-turn tokens; those that the vocabulary has join the EOS set.
     The caller's text goes into the prompt as it is: nothing is trimmed, unlike in many chat templates.
     An assistant message at the end is not continued: the prompt closes it and opens a new turn.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from drivetrain.address import Address
+from drivetrain.http.address import Address
 from drivetrain.server.dropin.fastchat import queue_length, status_of
 from drivetrain.server.models import Models
 

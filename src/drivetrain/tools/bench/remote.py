@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drivetrain.address import Address
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
+from drivetrain.http.address import Address
 from drivetrain.tools.bench.outcome import Failure, Outcome
 from drivetrain.tools.bench.target import Facts
 from drivetrain.tools.bench.wire import BrokenAnswer, Response, connected

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 
-from drivetrain.address import Address
+from drivetrain.http.address import Address
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 2**20

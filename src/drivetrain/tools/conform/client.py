@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drivetrain.address import Address
+from drivetrain.http.address import Address
 from drivetrain.tools.conform.exchange import Exchange
 
 CONNECT_TIMEOUT_S = 10.0

@@ -23,8 +23,8 @@ from bench_rigs import (
     whole,
 )
 
-from drivetrain.address import Address
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
+from drivetrain.http.address import Address
 from drivetrain.tools.bench import wire
 from drivetrain.tools.bench.outcome import Failure
 from drivetrain.tools.bench.remote import find_model, get, optional_fields

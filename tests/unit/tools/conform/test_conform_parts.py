@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from drivetrain.address import Address
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.http.address import Address
 from drivetrain.tools.conform.answers import CHAT, read_events, read_stream, read_whole
 from drivetrain.tools.conform.case import ALWAYS, Area, Case
 from drivetrain.tools.conform.cases import ALL

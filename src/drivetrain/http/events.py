@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from drivetrain.http.parser import TooLong
 
@@ -19,11 +19,18 @@ class EventParser:
         self._most = most
         self._half = bytearray()
 
-    def feed(self, part: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Raises `TooLong`, after the events that are whole."""
+    def feed(self, part: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Raises `TooLong`, after the events that are whole: take them all before the next call."""
         if part.startswith(b"data: {") and not self._half and part[part.find(b"\n") :] == b"\n\n":  # as nearly always
-            yield b"data", part[6:-2]
-            return
+            return ((b"data", part[6:-2]),)
+        return self._lines(part)
+
+    def end(self) -> Iterable[tuple[bytes, bytes]]:
+        """The event whose line ends with the body."""
+        event = _event(bytes(self._half))
+        return () if event is None else (event,)
+
+    def _lines(self, part: bytes) -> Iterator[tuple[bytes, bytes]]:
         *lines, rest = part.split(b"\n")
         for line in lines:
             if self._half:
@@ -34,11 +41,6 @@ class EventParser:
         self._half += rest
         if len(self._half) > self._most:
             raise TooLong("an event does not end")
-
-    def end(self) -> Iterator[tuple[bytes, bytes]]:
-        """The event whose line ends with the body."""
-        if (event := _event(bytes(self._half))) is not None:
-            yield event
 
 
 def _event(line: bytes) -> tuple[bytes, bytes] | None:

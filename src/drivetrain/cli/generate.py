@@ -29,8 +29,8 @@ _EPILOG = """examples:
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "generate",
-        help="one answer on stdout",
-        description="Answer one prompt or chat, and exit.",
+        help="print one answer to stdout",
+        description="Print the answer to one prompt or chat, and exit.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -44,7 +44,7 @@ def add(commands: options.Commands) -> None:
         "--stream",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="print the text as it comes (on by default, where one choice is printed as text)",
+        help="print the text as it comes (on by default when one choice is printed as text)",
     )
     add_request(parser)
     options.add_settings(parser, without=options.shadowed())

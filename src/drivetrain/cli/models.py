@@ -15,7 +15,7 @@ _PULL = """examples:
   drivetrain pull smollm2-135m
   drivetrain pull HuggingFaceTB/SmolLM2-360M-Instruct
 
-A pull that was broken off goes on where it stopped. DRIVETRAIN_HOME names the folder of the store.
+An interrupted pull continues where it stopped. DRIVETRAIN_HOME names the folder of the store.
 """
 _LIST = """examples:
   drivetrain list
@@ -28,16 +28,16 @@ _REMOVE = """examples:
 
 
 def add(commands: options.Commands) -> None:
-    pull = _command(commands, "pull", "fetch weights into the store", _PULL)
+    pull = _command(commands, "pull", "download a model into the store", _PULL)
     options.add_model(pull)
-    pull.add_argument("--json", action="store_true", help="print what was pulled as JSON")
+    pull.add_argument("--json", action="store_true", help="print the pulled model as JSON")
     pull.set_defaults(run=run_pull)
-    listing = _command(commands, "list", "the models in the store", _LIST)
-    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing = _command(commands, "list", "list the models in the store", _LIST)
+    listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run_list)
     remove = _command(commands, "rm", "delete models from the store", _REMOVE)
-    remove.add_argument("names", metavar="NAME", nargs="+", help="as `drivetrain list` shows it")
-    remove.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    remove.add_argument("names", metavar="NAME", nargs="+", help="a name from `drivetrain list`")
+    remove.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     remove.set_defaults(run=run_remove)
 
 

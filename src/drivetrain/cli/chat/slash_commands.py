@@ -12,14 +12,14 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest, Unsupported
 
 HELP = """/image PATH|URL    show the model an image with the next message
-/system TEXT       the instructions in front of the chat; without TEXT: none
-/set NAME VALUE    a request parameter, such as temperature 0.2; without VALUE: back to its default; alone: list
+/system TEXT       set the system message; without TEXT, remove it
+/set NAME VALUE    set a request parameter, such as temperature 0.2; without VALUE, reset it; alone, list all
 /undo              forget the last question and its answer
-/reset             begin again; the system text and the parameters stay
-/help              this list
-/exit              leave (Ctrl-D too)
-Ctrl-C stops an answer. A line that begins with // is sent with one slash. Triple quotes begin and end a text of many
-lines."""
+/reset             start a new chat; the system message and the parameters stay
+/help              show this list
+/exit              leave (or press Ctrl-D)
+Ctrl-C stops an answer. A line that begins with // is sent with one slash. Put a message of several lines between
+triple quotes."""
 
 
 class Leave(Exception):

@@ -35,16 +35,18 @@ class _Turn(argparse.Action):
 
 def add_input(parser: argparse.ArgumentParser, *, for_request: bool = True) -> None:
     """Without `for_request`, only what can be rendered."""
-    group = parser.add_argument_group("input", "A chat or a prompt, by one of these; - reads stdin.")
+    group = parser.add_argument_group("input", "Give a chat or a prompt in one of these ways; - reads stdin.")
     turn: dict[str, Any] = {"action": _Turn, "dest": "turns", "metavar": "TEXT"}
-    group.add_argument("--message", help="what the user says; repeat with --assistant for a longer chat", **turn)
-    group.add_argument("--assistant", help="what the model is taken to have answered", **turn)
-    group.add_argument("--system", help="the instructions in front of the chat", **turn)
-    group.add_argument("--messages-file", metavar="FILE", help="a JSON list of messages, in the OpenAI form")
-    group.add_argument("--prompt", metavar="TEXT", help="a whole prompt: no template is put around it")
-    group.add_argument("--prompt-file", metavar="FILE", help="the same from a file")
+    group.add_argument("--message", help="a user message; alternate with --assistant for a longer chat", **turn)
+    group.add_argument("--assistant", help="an earlier answer of the model", **turn)
+    group.add_argument("--system", help="the system message", **turn)
+    group.add_argument("--messages-file", metavar="FILE", help="a JSON list of messages in the OpenAI format")
+    group.add_argument("--prompt", metavar="TEXT", help="the whole prompt; no template is applied")
+    group.add_argument("--prompt-file", metavar="FILE", help="the whole prompt, from a file")
     if for_request:
-        group.add_argument("--prompt-token-ids", metavar="IDS", type=token_ids, help="the same as ids: 1,2,3")
+        group.add_argument(
+            "--prompt-token-ids", metavar="IDS", type=token_ids, help="the whole prompt as token ids: 1,2,3"
+        )
         text = "an image for the prompt or the last message; repeat for more"
         group.add_argument("--image", metavar="PATH|URL", action="append", default=[], help=text)
 

@@ -48,15 +48,17 @@ class Chosen:
 
 def add_fleet_flags(group: Any) -> None:
     number, count = options.number, options.whole_number
-    group.add_argument("--max-loaded", type=count, metavar="N", help="models in memory at once (default: what fits)")
     group.add_argument(
-        "--idle-s", type=number, metavar="X", help="unload a model that nobody used for so long (default: never)"
+        "--max-loaded", type=count, metavar="N", help="models in memory at once (default: as many as fit)"
     )
     group.add_argument(
-        "--turn-s", type=number, metavar="X", help="a busy model keeps its place for so long (default: 5)"
+        "--idle-s", type=number, metavar="X", help="seconds after which an unused model is unloaded (default: never)"
     )
     group.add_argument(
-        "--room-wait-s", type=number, metavar="X", help="a request waits for room for so long (default: 60)"
+        "--turn-s", type=number, metavar="X", help="seconds that a busy model keeps its place (default: 5)"
+    )
+    group.add_argument(
+        "--room-wait-s", type=number, metavar="X", help="seconds that a request waits for room (default: 60)"
     )
     group.add_argument(
         "--pin", action="append", default=[], metavar="NAME", help="load this model and keep it loaded; may be repeated"

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
     models = [_plan(args, given) for given in args.models]
     if len({model.deployment for model in models}) < len(models):
-        raise InvalidSetting("two models have the same name; give one as NAME=MODEL", param="models")
+        raise InvalidSetting("two models have the same name; rename one with NAME=MODEL", param="models")
     server = given_server_settings(args)
     default_s = ServerSettings(**{**server, "insecure_no_key": True}).write_timeout_s  # who has a key is each ingress's
     reading_s = max(model.settings.get("reader_timeout_s", default_s) for model in models)
@@ -118,18 +118,18 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.address is not None and not args.dry_run and not _has_key() and not args.insecure_no_key:
         raise InvalidSetting(
-            f"a Ray that runs already may listen for other machines, whatever --host says: set {KEY_VARIABLE}, here"
-            " and on its nodes, or say --insecure-no-key",
+            f"a running Ray may accept other machines, whatever --host says: set {KEY_VARIABLE} here"
+            " and on its nodes, or pass --insecure-no-key",
             param="address",
         )
     if args.address is None and not args.dry_run:
         if args.ingress_replicas > 1:
             raise InvalidSetting(
-                "with a Ray of its own this process is the one HTTP server; --ingress-replicas needs --address",
+                "without --address this process is the only HTTP server; --ingress-replicas needs --address",
                 param="ingress_replicas",
             )
         if args.surge is not None:
-            raise InvalidSetting("a Ray of its own is never updated; --surge needs --address", param="surge")
+            raise InvalidSetting("without --address nothing is ever updated; --surge needs --address", param="surge")
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("a deployment", extra="ray")
     with tracing(args):

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _streams(args: argparse.Namespace, parameters: dict[str, Any]) -> bool:
     if args.stream and args.json:
-        raise InvalidSetting("--stream and --json do not go together: --json prints one object at the end")
+        raise InvalidSetting("--stream and --json cannot be combined: --json prints one object at the end")
     if args.stream and parameters.get("n", 1) > 1:
         raise InvalidSetting("--stream prints one choice; leave it out, or leave out --n")
     if args.stream is not None:

@@ -78,14 +78,12 @@ class ServerSettings:
             raise InvalidSetting(f"metrics_compat is {self.metrics_compat!r}; it must be one of {known}")
         for origin in self.allowed_origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                message = (
-                    f"allowed_origins has {origin!r}; an origin is like https://chat.example or http://localhost:3000"
-                )
+                message = f"allowed_origins has {origin!r}; an origin looks like https://chat.example or http://localhost:3000"
                 raise InvalidSetting(message, param="allowed_origins")
         if not self.loopback and not self.api_keys and not self.insecure_no_key:
             raise InvalidSetting(
                 f"listening on {self.host} lets other machines in: set an API key (--api-key-file or "
-                "DRIVETRAIN_API_KEY), or say --insecure-no-key",
+                "DRIVETRAIN_API_KEY), or pass --insecure-no-key",
                 param="host",
             )
 

@@ -101,9 +101,9 @@ def add_results(group: Any) -> None:
 def check(args: argparse.Namespace) -> None:
     """Refuse what no run could do, before anything is opened. Raises `InvalidSetting`."""
     if args.streams is not None and args.rate is not None:
-        raise InvalidSetting("--streams and --rate do not go together: a loop is closed or open")
+        raise InvalidSetting("--streams and --rate cannot be combined: a loop is closed or open")
     if args.duration is not None and args.requests is not None:
-        raise InvalidSetting("--duration and --requests do not go together: one of them ends a round")
+        raise InvalidSetting("--duration and --requests cannot be combined: one of them ends a round")
     if args.duration is not None and args.rate is None:
         raise InvalidSetting("--duration is for an open loop; give --rate, or --requests for each stream")
     for name, low, high in _RANGES:
@@ -115,7 +115,7 @@ def check(args: argparse.Namespace) -> None:
     for name in ("json_file", "markdown", "chart"):
         path = getattr(args, name)
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise InvalidSetting(f"{path} cannot be written: its folder is not there, or it is one")
+            raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")
 
 
 def stream_counts(text: str) -> list[int]:

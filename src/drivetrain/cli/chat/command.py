@@ -108,7 +108,7 @@ class Chat:
                 if warned:
                     return None
                 warned = True
-                output.note("(Ctrl-C again or Ctrl-D leaves)")
+                output.note("(press Ctrl-C again or Ctrl-D to leave)")
                 continue
             if line is None and self._lines.interactive:
                 output.line()

@@ -67,4 +67,4 @@ def _check(args: argparse.Namespace) -> None:
         raise InvalidSetting(f"--timeout is {args.timeout:g}; it must be from 0.1 to 86400 seconds")
     for path in (args.json_file, args.html_file):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise InvalidSetting(f"{path} cannot be written: its folder is not there, or it is one")
+            raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")

@@ -37,7 +37,7 @@ def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "diff",
         help="compare the answers of one model on several engines",
-        description="Give several engines the same prompts, decoded greedily, and report where and how far they diverge.",
+        description="Run the same prompts greedily on several engines, and report where and how far they diverge.",
         usage="%(prog)s MODEL --engines A,B[:SETTING=VALUE] [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -95,4 +95,4 @@ def _check(args: argparse.Namespace) -> None:
             raise InvalidSetting(f"--{name} is {value:g}; it must be from {low:g} to {high:g}")
     path = args.json_file
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise InvalidSetting(f"{path} cannot be written: its folder is not there, or it is one")
+        raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")

@@ -77,7 +77,7 @@ def _reference(model: str, more_urls: Sequence[str], name: str | None) -> str:
     if name is None:
         return ",".join([model, *more_urls])
     if not is_url(model) or "#" in model:
-        raise InvalidSetting("--model names a model at a URL; MODEL is none, or names one already", param="model")
+        raise InvalidSetting("--model is only for a URL that does not name a model already", param="model")
     return f"{','.join([model, *more_urls])}#{name}"
 
 

@@ -130,7 +130,7 @@ def read_keys(file: Path | None) -> tuple[str, ...]:
         raise InvalidSetting(f"the key file {file} cannot be read: {reason}", param="api_key_file") from exc
     keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
     if not keys:
-        raise InvalidSetting(f"the key file {file} holds no key", param="api_key_file")
+        raise InvalidSetting(f"the key file {file} contains no key", param="api_key_file")
     return keys
 
 

@@ -120,16 +120,18 @@ def _in_file(config: Path | None) -> FleetArguments:
     known = {f.name for f in fields(FleetArguments)}
     for name in table:
         if name not in known:
-            raise InvalidSetting(f"there is no {name} under [serve]; there are {', '.join(sorted(known))}", param=name)
+            raise InvalidSetting(
+                f"there is no {name} under [serve]; choose from {', '.join(sorted(known))}", param=name
+            )
     return FleetArguments(**{name: _checked(name, value, f"serve.{name} in {path}") for name, value in table.items()})
 
 
 def _checked(name: str, value: Any, where: str) -> Any:
     if name in {"models", "pinned"}:
-        good, what = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of texts"
+        good, what = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of strings"
         value = tuple(value) if good else value
     elif name == "aliases":
-        good, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of texts"
+        good, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of strings"
     elif name == "max_loaded":
         good, what = type(value) is int and value >= 1, "a whole number from 1"
     else:
@@ -142,7 +144,9 @@ def _checked(name: str, value: Any, where: str) -> Any:
 def choose(args: argparse.Namespace, said: FleetArguments) -> list[Chosen]:
     """Each model with its name and settings. What is wrong with any of them is told here, before one is loaded."""
     if args.at_url is not None or args.setting_name is not None:
-        raise InvalidSetting("with several models write NAME=MODEL in place of --name, and URL#NAME", param="name")
+        raise InvalidSetting(
+            "with several models, write NAME=MODEL instead of --name, and URL#NAME instead of --model", param="name"
+        )
     return [_chosen(text, args) for text in said.models]
 
 

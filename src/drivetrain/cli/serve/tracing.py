@@ -41,7 +41,7 @@ def traced(args: argparse.Namespace) -> bool:
     for flag, given in (("--trace-content", args.trace_content), ("--trace-sample", args.trace_sample is not None)):
         if given:
             raise InvalidSetting(
-                f"{flag} says what goes into traces, and there are none: give --otlp-endpoint too",
+                f"{flag} has no effect without traces: give --otlp-endpoint too",
                 param="otlp_endpoint",
             )
     return False

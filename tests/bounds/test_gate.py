@@ -147,7 +147,7 @@ async def test_the_line_is_bounded(tokenizer: Held, attack: Attack) -> None:
         hanging = [asyncio.create_task(attack(worker, SHORT)) for _ in range(4)]
         async with asyncio.timeout(SOON_S):
             await begun(tokenizer)
-            with pytest.raises(Overloaded, match="3 texts wait") as caught:
+            with pytest.raises(Overloaded, match="3 texts are waiting") as caught:
                 await attack(worker, SHORT)
             assert caught.value.retry_after_s > 0
             tokenizer.gate.set()

@@ -175,7 +175,7 @@ async def test_requests_that_are_at_fault_themselves_do_not_have_the_engine_repl
         for round_ in (1, 2):
             for _ in range(watchdog.TIMES_FAILED):
                 assert isinstance(await outcome(worker.generate(prompt="breaks")), EngineFailed)
-            await until(lambda num=round_: caplog.text.count("these requests are at fault") == num)  # type: ignore[misc]
+            await until(lambda num=round_: caplog.text.count("so these are at fault") == num)  # type: ignore[misc]
         assert (worker.state, worker.stats.restarts) == (State.READY, 0)
         assert asked.count("probe") == 2
         assert worker.stats.endings == {"engine_error": 2 * watchdog.TIMES_FAILED}
@@ -194,7 +194,7 @@ async def test_texts_without_a_vector_have_a_broken_engine_replaced_only(
     async with worker_of(NoVectors(script), FakeEngine(STEADY)) as worker:
         for _ in range(watchdog.TIMES_FAILED):
             assert isinstance(await outcome(worker.embed("x")), EngineFailed)
-        await until(lambda: "these requests are at fault" in caplog.text or worker.stats.restarts == 1)
+        await until(lambda: "so these are at fault" in caplog.text or worker.stats.restarts == 1)
         assert (worker.state, worker.stats.restarts) == (State.READY, restarts)
 
 

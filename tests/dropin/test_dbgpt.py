@@ -85,7 +85,7 @@ def test_a_client_that_leaves_frees_the_slot(dbgpt: Stack) -> None:
 
 def test_a_controller_that_starts_again_knows_it_again(dbgpt: Stack) -> None:
     dbgpt.controller.stop()
-    until(lambda: f"{dbgpt.controller.port} is away" in dbgpt.worker.log.read_text(), "nobody noticed")
+    until(lambda: f"{dbgpt.controller.port} is unavailable" in dbgpt.worker.log.read_text(), "nobody noticed")
     dbgpt.controller.start()
     until(lambda: dbgpt_models(dbgpt.controller) == [f"{MODEL}@llm", f"{MODEL}@text2vec"], "it did not register")
     assert chat(dbgpt.client).choices[0].message.content

@@ -92,7 +92,7 @@ def test_a_client_that_leaves_frees_the_slot(fastchat: Stack) -> None:
 
 def test_a_controller_that_starts_again_knows_it_again(fastchat: Stack) -> None:
     fastchat.controller.stop()
-    until(lambda: "is away" in fastchat.worker.log.read_text(), "nobody noticed")
+    until(lambda: "is unavailable" in fastchat.worker.log.read_text(), "nobody noticed")
     assert fastchat.direct.models.list().data
     fastchat.controller.start()
     until(lambda: fastchat_models(fastchat.controller) == [MODEL], "it did not register again")

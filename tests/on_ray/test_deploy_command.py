@@ -66,7 +66,7 @@ def test_gpus_follow_the_tensor_parallel_size(capsys: pytest.CaptureFixture[str]
         (["smollm2-135m", "--replicas", "3:1"], "MIN"),
         (["smollm2-135m", "--replicas", "many"], "MIN:MAX"),
         (["no-such-model"], "no model is called"),
-        (["smollm2-135m", "--surge", "101"], "per cent"),
+        (["smollm2-135m", "--surge", "101"], "percentage"),
     ],
 )
 def test_what_cannot_be_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:

@@ -294,7 +294,7 @@ async def test_but_not_while_one_has_something_to_do(monkeypatch: pytest.MonkeyP
                 await asyncio.sleep(0.01)
 
 
-NOT_NOW: list[Item] = [protocol.dump_ending(NotReady("the engine is being started again", retry_after_s=2.0))]
+NOT_NOW: list[Item] = [protocol.dump_ending(NotReady("the engine is restarting", retry_after_s=2.0))]
 
 
 async def test_a_request_that_a_replica_declines_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ async def test_and_ends_so_where_all_do(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(handle_run, "DECLINED_WAIT_S", 0.01)
     scripted = Scripted(*([NOT_NOW] * 9))
     async with worker_over(scripted) as worker:
-        with pytest.raises(NotReady, match="started again"):
+        with pytest.raises(NotReady, match="is restarting"):
             await worker.generate(prompt="x")
         assert len(scripted.calls) == 3
         assert worker.stats.endings == {"not_ready": 1}

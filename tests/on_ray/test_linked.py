@@ -244,7 +244,7 @@ class Declining:
     ended = True
 
     def __init__(self, sink: Any) -> None:
-        error = NotReady("the engine is being started again", retry_after_s=1.0)
+        error = NotReady("the engine is restarting", retry_after_s=1.0)
         asyncio.get_running_loop().call_later(0.05, sink.fail, error)
 
     def cancel(self, why: str) -> None:
@@ -313,7 +313,7 @@ async def test_errors_of_the_replica_come_by_the_link_too() -> None:
         stream = pair.worker.stream(**LONG)
         await anext(stream)
         for run in list(pair.replica.worker._runs):
-            run.interrupt(Cancelled("the worker shut down before this request was done"))
+            run.interrupt(Cancelled("the worker shut down before this request finished"))
         _, error = await read(stream)
         assert type(error) is Cancelled
         assert "shut down" in str(error)

@@ -32,7 +32,7 @@ async def test_an_engine_that_comes_back_has_its_time(monkeypatch: pytest.Monkey
     away = in_state(State.RESTARTING)
     await away.check_health()
     monkeypatch.setattr(replica, "RESTART_S", 0.0)
-    with pytest.raises(EngineFailed, match="not come back"):
+    with pytest.raises(EngineFailed, match="not recovered"):
         await away.check_health()
     away._worker.state = State.READY  # type: ignore[union-attr,misc]
     await away.check_health()

@@ -142,5 +142,5 @@ async def test_a_cached_beginning_has_the_image_in_it_and_a_salt_keeps_it_apart(
 
 
 async def test_a_model_without_eyes_refuses_images(worker: EngineWorker) -> None:
-    with pytest.raises(Unsupported, match="does not see images"):
+    with pytest.raises(Unsupported, match="does not support images"):
         await worker.generate(messages=chat(CIRCLE), **GREEDY)

@@ -189,7 +189,7 @@ def test_no_page_is_allowed_unless_it_is_said(locked: Served) -> None:
 
 @pytest.mark.parametrize("origin", ["chat.example", f"{PAGE}/", f"{PAGE}/chat", "https://", "null", "https://a b"])
 def test_an_origin_is_spelled_as_a_browser_does(origin: str) -> None:
-    with pytest.raises(InvalidSetting, match="an origin is like"):
+    with pytest.raises(InvalidSetting, match="an origin looks like"):
         ServerSettings(allowed_origins=(origin,))
 
 

@@ -124,11 +124,11 @@ async def test_a_controller_that_is_away_is_no_failure(caplog: pytest.LogCapture
     with controller(heard) as address:
         port = address.port
     async with attended(lambda fleet: FastChatController(address, HERE, fleet)) as (fleet, drain):
-        await until(lambda: "is away" in caplog.text)
+        await until(lambda: "is unavailable" in caplog.text)
         assert fleet.ready
         with controller(heard, port):
             await until(lambda: heard.count("/receive_heart_beat") >= 1)
-        await until(lambda: caplog.text.count("is away") == 2)
+        await until(lambda: caplog.text.count("is unavailable") == 2)
         with controller(heard, port):
             before = heard.count("/receive_heart_beat")
             await until(lambda: heard.count("/receive_heart_beat") > before)
@@ -299,10 +299,10 @@ async def test_one_that_was_told_hears_of_the_end_whatever_came_between(caplog: 
             await registration.after(start)()
             await until(lambda: well.num_here > 0 and broken.num_here > 0)
             well.away = True
-            await until(lambda: caplog.text.count("is away") == 2)
+            await until(lambda: caplog.text.count("is unavailable") == 2)
             await registration.before(lambda: fleet.drain(1.0))()
     assert (broken.num_gone, well.num_gone, unknown.num_gone) == (1, 1, 0)
-    assert "was not told of the end" in caplog.text
+    assert "that this worker stops" in caplog.text
 
 
 async def test_no_task_is_left() -> None:

@@ -187,7 +187,7 @@ def test_an_engine_that_dies_while_nobody_uses_it(monkeypatch: pytest.MonkeyPatc
         served.until(lambda: served.states() == {"a": "failed", "b": "ready"})
         report = served.report("a")
         assert report["loaded_s"] is None
-        assert report["failure"]["message"] == "its engine failed and could not be started again"
+        assert report["failure"]["message"] == "its engine failed and could not be restarted"
         assert served.said("a", max_tokens=9) == "a"
         assert len(engines) == 2
         assert served.states() == {"a": "ready", "b": "ready"}

@@ -83,7 +83,7 @@ def test_draining() -> None:
 def test_where_only_a_new_process_helps_health_says_so() -> None:
     with serving(fake({"restart": False, "stall_s": 0.2}, repeat=True, hang_at_step=2)) as served:
         assert served.request("GET", "/health")[0] == 200
-        with pytest.raises(openai.InternalServerError, match="has not moved"):
+        with pytest.raises(openai.InternalServerError, match="has made no progress"):
             served.client.completions.create(model="fake", prompt="x", max_tokens=9)
         assert served.worker.state is State.FAILED
         status, _, data = served.request("GET", "/health")

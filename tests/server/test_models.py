@@ -122,11 +122,11 @@ def test_addresses_and_methods(served: Served) -> None:
     ("path", "said"),
     [
         ("/v1/responses", "/v1/chat/completions, /v1/completions, /v1/embeddings"),
-        ("/v1/v1/completions", "; /v1/completions is one: the base URL ends in one /v1"),
-        ("/v1/v1/nothing", "at this address; see"),
-        ("/chat/completions", "; /v1/chat/completions is one: the base URL ends in /v1"),
-        ("/embeddings", "; /v1/embeddings is one"),
-        ("/nothing", "at this address; see /openapi.json"),
+        ("/v1/v1/completions", "; did you mean /v1/completions? Give a base URL with a single /v1"),
+        ("/v1/v1/nothing", "no such endpoint; see"),
+        ("/chat/completions", "; did you mean /v1/chat/completions? Give a base URL that ends in /v1"),
+        ("/embeddings", "; did you mean /v1/embeddings?"),
+        ("/nothing", "no such endpoint; see /openapi.json"),
     ],
 )
 def test_a_wrong_address_names_the_right_one(served: Served, path: str, said: str) -> None:

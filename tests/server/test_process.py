@@ -102,7 +102,7 @@ def test_a_process_that_may_open_few_files_takes_fewer_connections() -> None:
         few.process.send_signal(signal.SIGTERM)
         code, errors = few.end()
         assert code == 0
-        assert "may open 400 files, so it takes 300 connections" in errors
+        assert "may open only 400 files, so it accepts 300 connections" in errors
         assert "out of system resource" not in errors
 
 

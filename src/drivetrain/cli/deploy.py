@@ -30,9 +30,9 @@ _EPILOG = """examples:
   drivetrain deploy chat=org/name embed=./my-embedder --address auto
   drivetrain deploy smollm2-135m --replicas 1:4 --dry-run > serve.yaml; serve deploy serve.yaml
 
-Without --address a Ray of its own runs on this machine until Ctrl-C. With it the models stay on that cluster, and the
-same command with other settings rolls them over to those, replica by replica. Keys come from DRIVETRAIN_API_KEY in the
-environment of the cluster.
+Without --address, a private Ray runs on this machine until Ctrl-C. With it, the models stay on that cluster; run the
+command again with other settings to update them, replica by replica. Keys come from DRIVETRAIN_API_KEY in the
+cluster's environment.
 """
 
 
@@ -40,7 +40,7 @@ def add(commands: options.Commands) -> None:
     number, count = options.number, options.whole_number
     parser = commands.add_parser(
         "deploy",
-        help="models on Ray Serve, scaled with the load",
+        help="serve models on Ray Serve, scaled with the load",
         description="Serve models on Ray Serve: replicas of workers behind the server that `drivetrain serve` runs.",
         usage="%(prog)s [NAME=]MODEL ... [option ...]",
         epilog=_EPILOG,
@@ -48,35 +48,48 @@ def add(commands: options.Commands) -> None:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "models", metavar="MODEL", nargs="+", help="as for serve; NAME=MODEL gives it another public name"
+        "models", metavar="MODEL", nargs="+", help="a model, as for serve; NAME=MODEL gives it a public name"
     )
-    group = parser.add_argument_group("deployment", "Each model gets the same.")
-    group.add_argument("--replicas", metavar="MIN:MAX", default="1:1", help="how many, or one number (default: 1)")
-    group.add_argument("--target-ongoing", type=number, metavar="X", help="requests a replica should have (default: 8)")
-    group.add_argument("--max-ongoing", type=count, metavar="N", help="requests a replica may have (default: 16)")
+    group = parser.add_argument_group("deployment", "These apply to each model.")
+    group.add_argument(
+        "--replicas", metavar="MIN:MAX", default="1:1", help="replicas: a range, or one number (default: 1)"
+    )
+    group.add_argument(
+        "--target-ongoing", type=number, metavar="X", help="requests per replica to aim for (default: 8)"
+    )
+    group.add_argument("--max-ongoing", type=count, metavar="N", help="most requests per replica (default: 16)")
     group.add_argument(
         "--max-queued", type=count, metavar="N", help="requests that may wait for a replica (default: 64)"
     )
-    group.add_argument("--num-cpus", type=number, metavar="X", help="CPUs of each replica (default: 1)")
+    group.add_argument("--num-cpus", type=number, metavar="X", help="CPUs per replica (default: 1)")
     group.add_argument(
-        "--num-gpus", type=number, metavar="X", help="GPUs of each replica (default: vLLM's tensor_parallel_size, or 0)"
+        "--num-gpus", type=number, metavar="X", help="GPUs per replica (default: vLLM's tensor_parallel_size, or 0)"
     )
-    group.add_argument("--upscale-delay-s", type=number, metavar="X", help="of load before more come (default: 5)")
-    group.add_argument("--downscale-delay-s", type=number, metavar="X", help="of quiet before some go (default: 60)")
+    group.add_argument(
+        "--upscale-delay-s", type=number, metavar="X", help="seconds of load before replicas are added (default: 5)"
+    )
+    group.add_argument(
+        "--downscale-delay-s",
+        type=number,
+        metavar="X",
+        help="seconds of low load before replicas are removed (default: 60)",
+    )
     group.add_argument(
         "--surge",
         type=count,
         metavar="PERCENT",
-        help="replicas that an update may start before old ones go; they need room (default: 25, with GPUs 0)",
+        help="extra replicas that an update starts before it stops old ones; they need room (default: 25, with GPUs 0)",
     )
     group.add_argument("--ingress-replicas", type=count, metavar="N", default=1, help="HTTP servers (default: 1)")
     group = parser.add_argument_group("cluster")
     group.add_argument(
-        "--address", metavar="ADDRESS", help="a running Ray: auto, or HOST:PORT (default: one of its own)"
+        "--address", metavar="ADDRESS", help="a running Ray: auto, or HOST:PORT (default: start a private one)"
     )
     add_server_flags(parser.add_argument_group("server"))
-    group.add_argument("-q", "--quiet", action="store_true", help="no log lines but warnings")
-    group.add_argument("--dry-run", action="store_true", help="print the file for `serve deploy` and KubeRay, and exit")
+    group.add_argument("-q", "--quiet", action="store_true", help="log warnings and errors only")
+    group.add_argument(
+        "--dry-run", action="store_true", help="print the configuration for `serve deploy` and KubeRay, and exit"
+    )
     add_log_flags(group)
     add_tracing_flags(group)
     options.add_settings(parser)
@@ -94,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
     models = [_plan(args, given) for given in args.models]
     if len({model.deployment for model in models}) < len(models):
-        raise InvalidSetting("two models have the same name; give one as NAME=MODEL", param="models")
+        raise InvalidSetting("two models have the same name; rename one with NAME=MODEL", param="models")
     server = given_server_settings(args)
     default_s = ServerSettings(**{**server, "insecure_no_key": True}).write_timeout_s  # who has a key is each ingress's
     reading_s = max(model.settings.get("reader_timeout_s", default_s) for model in models)
@@ -105,18 +118,18 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.address is not None and not args.dry_run and not _has_key() and not args.insecure_no_key:
         raise InvalidSetting(
-            f"a Ray that runs already may listen for other machines, whatever --host says: set {KEY_VARIABLE}, here"
-            " and on its nodes, or say --insecure-no-key",
+            f"a running Ray may accept other machines, whatever --host says: set {KEY_VARIABLE} here"
+            " and on its nodes, or pass --insecure-no-key",
             param="address",
         )
     if args.address is None and not args.dry_run:
         if args.ingress_replicas > 1:
             raise InvalidSetting(
-                "with a Ray of its own this process is the one HTTP server; --ingress-replicas needs --address",
+                "without --address this process is the only HTTP server; --ingress-replicas needs --address",
                 param="ingress_replicas",
             )
         if args.surge is not None:
-            raise InvalidSetting("a Ray of its own is never updated; --surge needs --address", param="surge")
+            raise InvalidSetting("without --address nothing is ever updated; --surge needs --address", param="surge")
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("a deployment", extra="ray")
     with tracing(args):

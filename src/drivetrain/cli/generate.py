@@ -29,8 +29,8 @@ _EPILOG = """examples:
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "generate",
-        help="one answer on stdout",
-        description="Answer one prompt or chat, and exit.",
+        help="print one answer to stdout",
+        description="Print the answer to one prompt or chat, and exit.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -44,7 +44,7 @@ def add(commands: options.Commands) -> None:
         "--stream",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="print the text as it comes (on by default, where one choice is printed as text)",
+        help="print the text as it comes (on by default when one choice is printed as text)",
     )
     add_request(parser)
     options.add_settings(parser, without=options.shadowed())
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _streams(args: argparse.Namespace, parameters: dict[str, Any]) -> bool:
     if args.stream and args.json:
-        raise InvalidSetting("--stream and --json do not go together: --json prints one object at the end")
+        raise InvalidSetting("--stream and --json cannot be combined: --json prints one object at the end")
     if args.stream and parameters.get("n", 1) > 1:
         raise InvalidSetting("--stream prints one choice; leave it out, or leave out --n")
     if args.stream is not None:

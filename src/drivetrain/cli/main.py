@@ -19,7 +19,7 @@ _EPILOG = """examples:
   drivetrain COMMAND --help
 
 MODEL is a short name (smollm2-135m), a folder with safetensors weights, a .gguf file, a Hugging Face id (org/name),
-or fake, a model without weights for trying things out.
+or fake, which has no weights and is for trying things out.
 """
 
 
@@ -64,7 +64,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"drivetrain {__version__}")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--debug", action="store_true", help="show the traceback if there is an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for module in (serve, deploy, generate, chat, bench, conform, diff, inspect, doctor, models):
         module.add(commands)

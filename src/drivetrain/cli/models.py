@@ -15,7 +15,7 @@ _PULL = """examples:
   drivetrain pull smollm2-135m
   drivetrain pull HuggingFaceTB/SmolLM2-360M-Instruct
 
-A pull that was broken off goes on where it stopped. DRIVETRAIN_HOME names the folder of the store.
+An interrupted pull continues where it stopped. DRIVETRAIN_HOME names the folder of the store.
 """
 _LIST = """examples:
   drivetrain list
@@ -28,16 +28,16 @@ _REMOVE = """examples:
 
 
 def add(commands: options.Commands) -> None:
-    pull = _command(commands, "pull", "fetch weights into the store", _PULL)
+    pull = _command(commands, "pull", "download a model into the store", _PULL)
     options.add_model(pull)
-    pull.add_argument("--json", action="store_true", help="print what was pulled as JSON")
+    pull.add_argument("--json", action="store_true", help="print the pulled model as JSON")
     pull.set_defaults(run=run_pull)
-    listing = _command(commands, "list", "the models in the store", _LIST)
-    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing = _command(commands, "list", "list the models in the store", _LIST)
+    listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run_list)
     remove = _command(commands, "rm", "delete models from the store", _REMOVE)
-    remove.add_argument("names", metavar="NAME", nargs="+", help="as `drivetrain list` shows it")
-    remove.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    remove.add_argument("names", metavar="NAME", nargs="+", help="a name from `drivetrain list`")
+    remove.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     remove.set_defaults(run=run_remove)
 
 
@@ -52,9 +52,9 @@ def run_pull(args: argparse.Namespace) -> int:
     if args.json:
         output.document(plain(model))
     elif model.source == "local":
-        output.line(f"{model.name} is a local {model.format.value} model and is used where it lies")
+        output.line(f"{model.name} is a local {model.format.value} model and is used in place")
     else:
-        output.line(f"{model.name} is here: {model.format.value} from {model.source}")
+        output.line(f"{model.name} is in the store: {model.format.value} from {model.source}")
     return 0
 
 
@@ -67,7 +67,7 @@ def run_list(args: argparse.Namespace) -> int:
         output.document(plain(models))
         return 0
     if not models:
-        output.note("no model was pulled yet; drivetrain pull smollm2-135m fetches a small one")
+        output.note("no model has been pulled yet; drivetrain pull smollm2-135m fetches a small one")
         return 0
     rows = [
         (model.name, size(model.size_bytes), model.format.value, model.source, model.pulled_at[:10], _remark(model))
@@ -84,13 +84,13 @@ def run_remove(args: argparse.Namespace) -> int:
     store = Store()
     if not args.yes:
         if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InvalidSetting("rm asks before it deletes, and there is nobody to ask here: give --yes")
+            raise InvalidSetting("rm asks before it deletes, but there is no terminal to ask at: pass --yes")
         if not _agreed(", ".join(args.names)):
             output.note("nothing was deleted")
             return 1
     for name in args.names:
         freed = store.remove(name)
-        output.line(f"{name} is deleted; {size(freed)} are free again")
+        output.line(f"deleted {name} and freed {size(freed)}")
     return 0
 
 

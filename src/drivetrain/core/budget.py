@@ -108,7 +108,7 @@ def _too_large(named: Sequence[tuple[str, str]], wanted: int, limits: Limits) ->
     product = ", ".join(text if name in {"prompt", "input"} else f"{name} {text}" for name, text in named)
     lower = named[0][0] if len(named) == 1 else "one of them"
     return InvalidRequest(
-        f"{product}: together this answer would take up to {_shown(wanted)}; "
+        f"{product}: this answer could take up to {_shown(wanted)}; "
         f"the limit is {_shown(limits.max_answer_bytes)}, so lower {lower}",
         param=named[0][0],
     )

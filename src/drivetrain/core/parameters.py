@@ -23,7 +23,7 @@ TOKEN_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is H
 ENGINE_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.ENGINE)
 
 
-_INSTEAD = "its capabilities list what is, and another engine may take it"
+_INSTEAD = "see its capabilities, or try another engine"
 
 
 def check(request: GenerateRequest, capabilities: Capabilities) -> None:
@@ -76,19 +76,19 @@ def _check_input(request: GenerateRequest, capabilities: Capabilities) -> None:
     }
     given = [name for name, value in inputs.items() if value is not None]
     if len(given) != 1:
-        what = " and ".join(given) or "none of them was given"
+        what = " and ".join(given) or "none of them"
         raise InvalidRequest(
-            f"exactly one of messages, prompt and prompt_token_ids is needed, not {what}",
+            f"give exactly one of messages, prompt and prompt_token_ids, not {what}",
             param=given[-1] if given else "messages",
         )
     if not capabilities.generation:
-        raise Unsupported("this model gives embeddings, not text", param=given[0])
+        raise Unsupported("this model produces embeddings, not text", param=given[0])
     if request.messages is not None and not capabilities.chat:
-        raise Unsupported("this model takes a prompt, not messages", param="messages")
+        raise Unsupported("this model accepts a prompt, not messages", param="messages")
     if request.has_images and not capabilities.vision:
-        raise Unsupported("this model does not see images", param="images" if request.images else "messages")
+        raise Unsupported("this model does not support images", param="images" if request.images else "messages")
     if request.images and request.prompt is None:
-        raise InvalidRequest("images goes with prompt; put those of a chat into its messages", param="images")
+        raise InvalidRequest("images needs prompt; in a chat, put images into the messages", param="images")
 
 
 def _check_limits(request: GenerateRequest, capabilities: Capabilities) -> None:
@@ -112,14 +112,15 @@ def _check_combinations(request: GenerateRequest) -> None:
     if request.max_tokens == 0 and not request.echo:
         raise InvalidRequest("max_tokens is 0; that makes sense only with echo", param="max_tokens")
     if request.echo and request.messages is not None:
-        raise InvalidRequest("echo goes with prompt, not with messages", param="echo")
+        raise InvalidRequest("echo works with prompt, not with messages", param="echo")
     if request.echo and request.has_images:
         raise InvalidRequest("echo cannot repeat a prompt with images", param="echo")
     if request.prompt_logprobs is not None and not request.echo:
         raise InvalidRequest("prompt_logprobs is part of the echoed text: set echo too", param="prompt_logprobs")
     if request.max_tokens is not None and (request.min_tokens or 0) > request.max_tokens:
         raise InvalidRequest(
-            f"min_tokens is {request.min_tokens}, more than max_tokens {request.max_tokens}", param="min_tokens"
+            f"min_tokens is {request.min_tokens}, more than max_tokens, which is {request.max_tokens}",
+            param="min_tokens",
         )
 
 

@@ -80,15 +80,13 @@ class GenerateRequest:
     """
 
     messages: tuple[Message, ...] | None = parameter(_WORKER, Messages(), "the chat so far")
-    prompt: str | None = parameter(_WORKER, String(), "a prompt that the application wrote whole")
+    prompt: str | None = parameter(_WORKER, String(), "the whole prompt; no template is applied")
     prompt_token_ids: tuple[int, ...] | None = parameter(_TOKENS, Ids(non_empty=True), "the prompt as token ids")
-    images: tuple[ImagePart, ...] | None = parameter(
-        _ENGINE, Images(), "images that belong to `prompt`, in order", neutral=()
-    )
+    images: tuple[ImagePart, ...] | None = parameter(_ENGINE, Images(), "the images for `prompt`, in order", neutral=())
 
-    max_tokens: int | None = parameter(_WORKER, Integer(), "the most tokens to sample for each choice")
-    min_tokens: int | None = parameter(_ENGINE, Integer(), "no stop of any kind before so many tokens", neutral=0)
-    n: int | None = parameter(_ENGINE, Integer(1), "how many choices", neutral=1)
+    max_tokens: int | None = parameter(_WORKER, Integer(), "the most tokens to generate for each choice")
+    min_tokens: int | None = parameter(_ENGINE, Integer(), "no stop takes effect before this many tokens", neutral=0)
+    n: int | None = parameter(_ENGINE, Integer(1), "how many choices to generate", neutral=1)
     seed: int | None = parameter(
         _ENGINE, Integer(-MAX_SEED - 1, MAX_SEED), "same seed, same text; choice i uses seed + i"
     )
@@ -96,75 +94,87 @@ class GenerateRequest:
     stop: tuple[str, ...] | None = parameter(
         _WORKER,
         ListOf(String(non_empty=True), or_one=True),
-        "strings that end a choice; not in its text",
+        "strings that end a choice and are left out of its text",
         neutral=(),
     )
     stop_token_ids: tuple[int, ...] | None = parameter(
-        _TOKENS, Ids(), "ids that end a choice, compared as ids", neutral=()
+        _TOKENS, Ids(), "token ids that end a choice, matched as ids", neutral=()
     )
     stop_sequences: tuple[tuple[int, ...], ...] | None = parameter(
-        _TOKENS, _ID_LISTS, "stop words given as id lists, matched as ids and as the text they spell", neutral=()
+        _TOKENS, _ID_LISTS, "stops as lists of token ids, matched as ids and as the text they spell", neutral=()
     )
-    ignore_eos: bool | None = parameter(
-        _ENGINE, Boolean(), "the model's own end tokens do not end a choice", neutral=False
-    )
+    ignore_eos: bool | None = parameter(_ENGINE, Boolean(), "ignore the model's own end tokens", neutral=False)
     include_stop_str_in_output: bool | None = parameter(_WORKER, Boolean(), "keep the stop in the text", neutral=False)
 
-    echo: bool | None = parameter(_WORKER, Boolean(), "the text begins with the prompt", neutral=False)
+    echo: bool | None = parameter(_WORKER, Boolean(), "begin the text with the prompt", neutral=False)
     logprobs: int | None = parameter(
-        _ENGINE, CountOrBoolean(), "logprobs of the text's tokens, with so many alternatives"
+        _ENGINE, CountOrBoolean(), "return the tokens' logprobs, with this many alternatives each"
     )
     prompt_logprobs: int | None = parameter(_ENGINE, CountOrBoolean(), "the same for the prompt's tokens; needs echo")
 
-    temperature: float | None = parameter(_ENGINE, Number(0, 2), "0 is greedy")
-    top_p: float | None = parameter(_ENGINE, _SHARE, "smallest set with this probability", neutral=1.0)
-    top_k: int | None = parameter(_ENGINE, Integer(), "the k likeliest; 0 is off", neutral=0)
-    min_p: float | None = parameter(_ENGINE, Number(0, 1), "drop tokens below this share of the likeliest", neutral=0.0)
+    temperature: float | None = parameter(_ENGINE, Number(0, 2), "sampling temperature; 0 is greedy")
+    top_p: float | None = parameter(
+        _ENGINE, _SHARE, "sample from the smallest set of tokens with this total probability", neutral=1.0
+    )
+    top_k: int | None = parameter(_ENGINE, Integer(), "sample from the k likeliest tokens; 0 turns it off", neutral=0)
+    min_p: float | None = parameter(
+        _ENGINE, Number(0, 1), "drop tokens below this fraction of the likeliest token's probability", neutral=0.0
+    )
     typical_p: float | None = parameter(_ENGINE, _SHARE, "locally typical sampling", neutral=1.0)
     top_h: float | None = parameter(_ENGINE, _SHARE, "entropy-bounded sampling", neutral=1.0)
     epsilon_cutoff: float | None = parameter(
         _ENGINE, Number(0, 0.999), "drop tokens below this probability", neutral=0.0
     )
-    eta_cutoff: float | None = parameter(_ENGINE, Number(0, 0.999), "entropy-scaled cut-off", neutral=0.0)
-    repetition_penalty: float | None = parameter(_ENGINE, _PENALTY, "above 1 discourages what was said", neutral=1.0)
+    eta_cutoff: float | None = parameter(_ENGINE, Number(0, 0.999), "entropy-scaled cutoff", neutral=0.0)
+    repetition_penalty: float | None = parameter(_ENGINE, _PENALTY, "above 1 discourages repetition", neutral=1.0)
     encoder_repetition_penalty: float | None = parameter(
-        _ENGINE, _PENALTY, "above 1 favours tokens of the prompt", neutral=1.0
+        _ENGINE, _PENALTY, "above 1 favours tokens from the prompt", neutral=1.0
     )
-    presence_penalty: float | None = parameter(_ENGINE, Number(-2, 2), "taken off tokens already sampled", neutral=0.0)
-    frequency_penalty: float | None = parameter(_ENGINE, Number(-2, 2), "taken off for each time sampled", neutral=0.0)
-    no_repeat_ngram_size: int | None = parameter(_ENGINE, Integer(), "no n-gram of this size twice", neutral=0)
-    encoder_no_repeat_ngram_size: int | None = parameter(_ENGINE, Integer(), "none of the prompt's n-grams", neutral=0)
+    presence_penalty: float | None = parameter(
+        _ENGINE, Number(-2, 2), "subtracted from the logits of tokens already sampled", neutral=0.0
+    )
+    frequency_penalty: float | None = parameter(
+        _ENGINE, Number(-2, 2), "subtracted once for each time a token was sampled", neutral=0.0
+    )
+    no_repeat_ngram_size: int | None = parameter(_ENGINE, Integer(), "no n-gram of this size occurs twice", neutral=0)
+    encoder_no_repeat_ngram_size: int | None = parameter(
+        _ENGINE, Integer(), "no n-gram of this size is taken from the prompt", neutral=0
+    )
     guidance_scale: float | None = parameter(_ENGINE, Number(0, 100), "classifier-free guidance", neutral=1.0)
     exponential_decay_length_penalty: tuple[int, float] | None = parameter(
         _ENGINE,
         Pair(Integer(), Number(0, 100, above=True), "a pair: start index and factor"),
-        "from an index on, favour EOS more and more",
+        "favour the end token more and more from an index on",
     )
     logit_bias: Mapping[int, float] | None = parameter(
-        _ENGINE, TokenMap(_BIAS), "added to the logits of token ids", neutral={}
+        _ENGINE, TokenMap(_BIAS), "added to the logits of these token ids", neutral={}
     )
     sequence_bias: tuple[tuple[tuple[int, ...], float], ...] | None = parameter(
         _ENGINE,
         ListOf(Pair(Ids(non_empty=True), _BIAS, "a pair of token ids and a number")),
-        "added where an id sequence would complete",
+        "added to the logit of a token that would complete the sequence",
         neutral=(),
     )
     bad_words_ids: tuple[tuple[int, ...], ...] | None = parameter(
-        _ENGINE, _ID_LISTS, "id sequences never sampled", neutral=()
+        _ENGINE, _ID_LISTS, "id sequences that are never sampled", neutral=()
     )
-    suppress_tokens: tuple[int, ...] | None = parameter(_ENGINE, Ids(), "ids never sampled", neutral=())
-    begin_suppress_tokens: tuple[int, ...] | None = parameter(_ENGINE, Ids(), "ids not sampled first", neutral=())
+    suppress_tokens: tuple[int, ...] | None = parameter(_ENGINE, Ids(), "ids that are never sampled", neutral=())
+    begin_suppress_tokens: tuple[int, ...] | None = parameter(
+        _ENGINE, Ids(), "ids that are never sampled first", neutral=()
+    )
 
-    context_length: int | None = parameter(_WORKER, Integer(1), "a smaller context than the model's, for this request")
-    overflow: Overflow | None = parameter(  # noqa: RUF009 - it makes a field
-        _WORKER, OneOf(Overflow), "what to do when prompt and answer do not fit"
+    context_length: int | None = parameter(
+        _WORKER, Integer(1), "context length for this request, if smaller than the model's"
     )
-    timeout_s: float | None = parameter(_WORKER, Number(0, 1e9, above=True), "seconds until the request is ended")
-    request_id: str | None = parameter(_WORKER, String(non_empty=True), "the caller's name for this request")
+    overflow: Overflow | None = parameter(  # noqa: RUF009 - it makes a field
+        _WORKER, OneOf(Overflow), "what to do if the prompt and answer do not fit"
+    )
+    timeout_s: float | None = parameter(_WORKER, Number(0, 1e9, above=True), "seconds until the request times out")
+    request_id: str | None = parameter(_WORKER, String(non_empty=True), "the caller's id for this request")
     cache_salt: str | None = parameter(
         _ENGINE,
         String(non_empty=True, max_chars=MAX_SALT_CHARS),
-        "beginnings of prompts are shared only under an equal salt",
+        "prompt beginnings are shared only between requests with the same salt",
     )
     trace_context: Mapping[str, str] | None = parameter(_WORKER, StringMap(), "the caller's trace headers")
 

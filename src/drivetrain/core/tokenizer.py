@@ -122,4 +122,4 @@ _ALWAYS = Wanted()
 def check_wanted() -> None:
     """Raises `Cancelled` on a thread that nobody waits for any more. For long work, between its steps."""
     if _current.get(_ALWAYS).over:
-        raise Cancelled("nobody waits for this any more")
+        raise Cancelled("no one is waiting for this any more")

@@ -102,14 +102,14 @@ async def answer(
     except Exception:
         if not exchange.started:
             raise
-        _log.exception("a stream could not be written")
+        _log.exception("failed to write a stream")
         await exchange.write(formatter.failure(EngineFailed("the server failed on this stream")), last=True)
 
 
 async def _deliver(worker: WorkerPort, asked: ParsedRequest, outlet: Outlet) -> None:
     """All prompts at once. The first error ends them all, and so does a client that leaves."""
     if asked.token_ids and not worker.capabilities.tokens:
-        raise Unsupported("this model's engine gives text, no token ids", param="return_token_ids")
+        raise Unsupported("this model's engine returns text, not token ids", param="return_token_ids")
     check_answers(asked.requests, worker.capabilities)
     submissions: list[Submission] = []
     try:
@@ -119,7 +119,7 @@ async def _deliver(worker: WorkerPort, asked: ParsedRequest, outlet: Outlet) -> 
     finally:
         left = [submission for submission in submissions if not submission.ended]
         for submission in left:  # all of them before the first await: it may be cancelled
-            submission.cancel("the request was closed by its reader")
+            submission.cancel("the reader closed the request")
         for submission in left:
             await submission.released()
 
@@ -207,7 +207,7 @@ class PromptSink:
         try:
             self._outlet.take(self._number, events)
         except Exception:  # noqa: BLE001 - our own bug must still be one typed ending
-            _log.exception("an answer could not be written")
+            _log.exception("failed to write an answer")
             self._outlet.fail(EngineFailed("the server failed on this stream"))
 
     def fail(self, error: DrivetrainError) -> None:

@@ -129,8 +129,8 @@ def _with(method: str) -> list[str]:
 def _not_here(exc: HTTPException, path: str) -> Response:
     status = exc.status_code
     message, code = {
-        404: (f"there is nothing at this address{_instead(path)}; see /openapi.json", "not_found"),
-        405: ("this address does not take this method", "method_not_allowed"),
+        404: (f"no such endpoint{_instead(path)}; see /openapi.json", "not_found"),
+        405: ("method not allowed", "method_not_allowed"),
     }.get(status, ("the request cannot be served", "error"))
     return refusal(status, message, kind="invalid_request_error", code=code, headers=exc.headers)
 
@@ -138,7 +138,7 @@ def _not_here(exc: HTTPException, path: str) -> Response:
 def _instead(path: str) -> str:
     """For those who have the base URL wrong, or another API in mind."""
     if path.startswith("/v1/v1/"):
-        return f"; {path[3:]} is one: the base URL ends in one /v1" if path[3:] in _APIS else ""
+        return f"; did you mean {path[3:]}? Give a base URL with a single /v1" if path[3:] in _APIS else ""
     if f"/v1{path}" in _APIS:
-        return f"; /v1{path} is one: the base URL ends in /v1"
-    return f"; of the /v1 APIs this server has {', '.join(_APIS)}" if path.startswith("/v1/") else ""
+        return f"; did you mean /v1{path}? Give a base URL that ends in /v1"
+    return f"; under /v1 there are {', '.join(_APIS)}" if path.startswith("/v1/") else ""

@@ -106,7 +106,7 @@ class Guard:
         size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) for k, v in scope["headers"])
         if size > settings.max_header_bytes or len(scope["headers"]) > settings.max_headers:
             most = f"{settings.max_header_bytes} bytes in {settings.max_headers} lines"
-            message = f"the headers are too large: at most {most}"
+            message = f"the headers are too large; the limit is {most}"
             return refusal(431, message, kind="invalid_request_error", code="headers_too_large")
         if (refused := self._refuse_place(headers, scope["path"])) is not None:
             return refused
@@ -121,7 +121,7 @@ class Guard:
             if key_hash is None:
                 return refusal(
                     401,
-                    "an API key is needed: authorization: Bearer KEY",
+                    "an API key is required: send the header authorization: Bearer KEY",
                     kind="authentication_error",
                     code="invalid_api_key",
                     headers={"www-authenticate": _challenge(headers)},
@@ -137,7 +137,7 @@ class Guard:
         """Without a key of its own it is open to the one API key that there is, or without any to this machine."""
         if self._admin_keys or len(self._keys) == 1 or (not self._keys and self._loopback):
             return None
-        message = "who may administrate this server is not said; see --admin-key-file"
+        message = "no admin key is configured; see --admin-key-file"
         return refusal(403, message, kind="invalid_request_error", code="admin_not_allowed")
 
     def _refuse_place(self, headers: Headers, path: str) -> Response | None:
@@ -148,12 +148,12 @@ class Guard:
         """
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._loopback and _name(host) not in self._hosts:
-            message = "this server does not answer to that host name; see --allowed-hosts"
+            message = "this host name is not allowed; see --allowed-hosts"
             return refusal(403, message, kind="invalid_request_error", code="host_not_allowed")
         strict = self._loopback or not headers.get("authorization", "").lower().startswith("bearer ")
         elsewhere = origin is not None and origin.partition("://")[2].lower() != host.lower()
         if elsewhere and strict and not self._origins.allow(headers, path):
-            message = "requests from pages of this origin are not answered; see --allowed-origins"
+            message = "this origin is not allowed; see --allowed-origins"
             return refusal(403, message, kind="invalid_request_error", code="origin_not_allowed")
         return None
 

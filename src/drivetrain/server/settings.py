@@ -38,27 +38,31 @@ class ServerSettings:
 
     host: str = setting("127.0.0.1", "the address to listen on")
     port: int = setting(8000, "the port to listen on; 0 picks a free one", high=65535)
-    api_keys: tuple[str, ...] = setting((), "a request must carry one of these", secret=True)
-    admin_keys: tuple[str, ...] = setting((), "a request under /admin must carry one of these", secret=True)
-    insecure_no_key: bool = setting(False, "listen beyond this machine without an API key (dangerous)")
-    allowed_hosts: tuple[str, ...] = setting((), "host names, beside this machine's own, that requests may name")
-    allowed_origins: tuple[str, ...] = setting((), "origins of other sites whose pages may call this server; * for all")
+    api_keys: tuple[str, ...] = setting((), "API keys; each request must carry one of them", secret=True)
+    admin_keys: tuple[str, ...] = setting(
+        (), "admin keys; each request under /admin must carry one of them", secret=True
+    )
+    insecure_no_key: bool = setting(False, "let other machines connect without an API key (dangerous)")
+    allowed_hosts: tuple[str, ...] = setting((), "host names that requests may use, besides this machine's own")
+    allowed_origins: tuple[str, ...] = setting((), "origins whose pages may call this server (CORS); * allows all")
     unknown_fields: str = setting(
-        UnknownFields.REFUSE.value, "refuse, or warn: answer and name them in x-drivetrain-ignored"
+        UnknownFields.REFUSE.value, "refuse unknown fields, or warn: answer, and name them in x-drivetrain-ignored"
     )
-    metrics_compat: str = setting(MetricsCompat.NONE.value, "names that /metrics gives beside ours: none, or vllm")
-    max_body_bytes: int = setting(32 * 2**20, "bytes of one request body", low=1)
-    max_bodies_bytes: int = setting(256 * 2**20, "bytes of all request bodies in memory together", low=1)
+    metrics_compat: str = setting(
+        MetricsCompat.NONE.value, "metric names to add to /metrics besides ours: none or vllm"
+    )
+    max_body_bytes: int = setting(32 * 2**20, "bytes per request body", low=1)
+    max_bodies_bytes: int = setting(256 * 2**20, "bytes of all request bodies held in memory at once", low=1)
     max_body_values: int = setting(
-        1_000_000, "values in one request body; a quarter may be strings, a 16th lists or keys, a 64th objects", low=64
+        1_000_000, "values per request body; at most 1/4 strings, 1/16 lists or keys, 1/64 objects", low=64
     )
-    max_header_bytes: int = setting(32 * 2**10, "bytes of one request's line and headers", low=1024)
-    max_headers: int = setting(100, "header lines of one request", low=1)
-    max_connections: int = setting(2048, "connections open at once; one more is closed", low=1)
-    receipt_timeout_s: float = setting(30.0, "seconds in which a request must have arrived", low=0.01)
-    write_timeout_s: float = setting(60.0, "a client that takes nothing for so long is cut off", low=0.01)
-    keep_alive_s: float = setting(75.0, "seconds that an idle connection is kept", low=0.01)
-    max_prompts: int = setting(64, "prompts in one completion request; each needs a slot", low=1)
+    max_header_bytes: int = setting(32 * 2**10, "bytes of a request's first line and headers", low=1024)
+    max_headers: int = setting(100, "header lines per request", low=1)
+    max_connections: int = setting(2048, "connections open at once; any more are closed", low=1)
+    receipt_timeout_s: float = setting(30.0, "seconds for a whole request to arrive", low=0.01)
+    write_timeout_s: float = setting(60.0, "seconds before a client that reads nothing is cut off", low=0.01)
+    keep_alive_s: float = setting(75.0, "seconds that an idle connection is kept open", low=0.01)
+    max_prompts: int = setting(64, "prompts per completion request; each needs a slot", low=1)
 
     def __post_init__(self) -> None:
         for name, spec in self.__dataclass_fields__.items():
@@ -74,14 +78,12 @@ class ServerSettings:
             raise InvalidSetting(f"metrics_compat is {self.metrics_compat!r}; it must be one of {known}")
         for origin in self.allowed_origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                message = (
-                    f"allowed_origins has {origin!r}; an origin is like https://chat.example or http://localhost:3000"
-                )
+                message = f"allowed_origins has {origin!r}; an origin looks like https://chat.example or http://localhost:3000"
                 raise InvalidSetting(message, param="allowed_origins")
         if not self.loopback and not self.api_keys and not self.insecure_no_key:
             raise InvalidSetting(
                 f"listening on {self.host} lets other machines in: set an API key (--api-key-file or "
-                "DRIVETRAIN_API_KEY), or say --insecure-no-key",
+                "DRIVETRAIN_API_KEY), or pass --insecure-no-key",
                 param="host",
             )
 

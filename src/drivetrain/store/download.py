@@ -80,7 +80,7 @@ class Downloader:
             if not resumed:
                 raise LoadFailed(
                     f"what {address.host} sent as {what} has the wrong sha256 and was deleted; "
-                    "run it again, and if it stays so, do not trust that source"
+                    "run it again; if this happens again, do not trust that source"
                 )
             # The beginning may be of another day's file: once more, from the start.
             self.fetch(address, target, what=what, sha256=sha256, reserve_bytes=reserve_bytes, progress=progress)
@@ -168,14 +168,14 @@ class _Transfer:
         """Nothing follows our last byte: then we have it all, or something else."""
         if answer.header("Content-Range") != f"bytes */{start}":
             self.part.drop()
-            raise Interrupted(self.address.host, "the rest does not fit what came before", reached=True)
+            raise Interrupted(self.address.host, "the rest does not match what came before", reached=True)
 
     def _check_range(self, answer: Response, start: int) -> int | None:
         match = _CONTENT_RANGE.fullmatch(answer.header("Content-Range"))
         etag, known = answer.header("ETag"), self.part.etag()
         if match is None or int(match[1]) != start or (etag and known and etag != known):
             self.part.drop()
-            raise Interrupted(self.address.host, "the rest does not fit what came before", reached=True)
+            raise Interrupted(self.address.host, "the rest does not match what came before", reached=True)
         return None if match[3] == "*" else int(match[3])
 
     def _check_space(self, start: int, total: int | None) -> None:

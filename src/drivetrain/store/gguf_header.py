@@ -31,7 +31,7 @@ def problem(path: Path) -> str | None:
     if file_bytes == 0:
         return "is empty"
     if not is_gguf(path):
-        return "is not a GGUF file (its first bytes are others)"
+        return "is not a GGUF file (its first bytes are wrong)"
     try:
         needed_bytes = _needed_bytes(path)
     except gguf.CutShort:

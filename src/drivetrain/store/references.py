@@ -112,7 +112,9 @@ def _check_text(text: str) -> None:
     if len(text) > MAX_CHARS:
         raise ModelNotFound(f"the model's name has {len(text)} characters, more than {MAX_CHARS}: {quoted(text)}")
     if any(ord(char) < 32 or ord(char) == 127 or 0xD800 <= ord(char) <= 0xDFFF for char in text):
-        raise ModelNotFound(f"the model's name holds characters that no name or path here may have: {quoted(text)}")
+        raise ModelNotFound(
+            f"the model's name contains characters that are not allowed in a name or path here: {quoted(text)}"
+        )
 
 
 def _parse_url(text: str) -> RemoteUrl:
@@ -124,7 +126,7 @@ def _parse_url(text: str) -> RemoteUrl:
     if parts.scheme.lower() not in ("http", "https") or not host or any(char.isspace() for char in text):
         raise ModelNotFound("a model's URL must look like http://host:port/v1 or https://host/v1")
     if parts.username is not None or parts.password is not None:
-        raise ModelNotFound("a model's URL must not hold a user name or key; give the key by its own setting")
+        raise ModelNotFound("a model's URL must not hold a user name or key; give the key with its own setting")
     return RemoteUrl(text)
 
 

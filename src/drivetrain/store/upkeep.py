@@ -41,4 +41,4 @@ def close_names(name: str, names: Collection[str]) -> str:
     if not names:
         return "the store is empty"
     close = get_close_matches(name[:100], sorted(names), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else "drivetrain list shows those that are there"
+    return f"did you mean {' or '.join(close)}?" if close else "drivetrain list shows what is there"

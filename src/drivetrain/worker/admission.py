@@ -104,7 +104,7 @@ class Admission:
         self._refuse_if_closed()
         waits = self.waits_for_engine
         if not waits and not self._alive():
-            raise NotReady("the engine has ended; if it does not come back, start the worker anew", retry_after_s=5.0)
+            raise NotReady("the engine stopped; if it does not recover, restart the worker", retry_after_s=5.0)
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         if not waits and self._running < self._max_running and not self.waiting:
             self._grant(future)
@@ -112,7 +112,7 @@ class Admission:
             self._waiting.append(future)
         else:
             raise Overloaded(
-                f"{self._running} requests run and {len(self._waiting)} wait, which is all this worker takes; "
+                f"the worker is full: {self._running} requests are running and {len(self._waiting)} waiting; "
                 "try again shortly",
                 retry_after_s=1.0,
             )

@@ -64,7 +64,7 @@ class Embedding:
             async with asyncio.timeout(timeout_s):
                 await self._ended.wait()
         except TimeoutError:
-            raise DeadlineExceeded(f"the embeddings were not done within {timeout_s:g} seconds") from None
+            raise DeadlineExceeded(f"the embeddings did not finish within {timeout_s:g} seconds") from None
         finally:
             self.work.cancel()
             await self._ended.wait()
@@ -117,7 +117,7 @@ class Embedding:
             except (EngineFailed, Cancelled) as exc:
                 if not self.may_start_again or not admission.goes_on(slot, exc):
                     raise
-                _log.warning("embeddings start again on another engine: %s", exc.message)
+                _log.warning("restarting embeddings on another engine: %s", exc.message)
                 self._trace.restarted(exc)
             finally:
                 slot.release()
@@ -136,7 +136,7 @@ class Embedding:
         trace.phase("prepare")
         items = await tokenize_inputs(self._inputs, info, trace.context, self._threads)
         if not slot.is_good:
-            raise EngineFailed("the engine failed while the texts were prepared")
+            raise EngineFailed("the engine failed while preparing the texts")
         times.prepared = time.monotonic()
         trace.phase("embed")
         vectors = await engine.embed(items)
@@ -151,7 +151,7 @@ def check_embedding(
     `size` is how many numbers a vector has; None where nobody knows.
     """
     if not capabilities.embeddings:
-        raise Unsupported("this model gives no embeddings", param="input")
+        raise Unsupported("this model does not produce embeddings", param="input")
     items = embed_inputs(inputs, capabilities.limits)
     if timeout_s is not None:
         PARAMETERS["timeout_s"].kind.judge("timeout_s", timeout_s)
@@ -162,22 +162,22 @@ def check_embedding(
 
 def embed_inputs(inputs: Any, limits: Limits) -> list[EmbedInput]:
     if not isinstance(inputs, (str, list, tuple)):
-        raise InvalidRequest("input must be a text, a list of texts or a list of token id lists", param="input")
+        raise InvalidRequest("input must be a string, a list of strings or a list of token id lists", param="input")
     items = [inputs] if isinstance(inputs, str) else list(inputs)
     if not items:
-        raise InvalidRequest("there is nothing to embed", param="input")
+        raise InvalidRequest("input is empty; send at least one text", param="input")
     if len(items) > limits.max_embed_inputs:
         raise InvalidRequest(
-            f"input is {len(items):,} entries; the limit is {limits.max_embed_inputs:,}", param="input"
+            f"input has {len(items):,} entries; the limit is {limits.max_embed_inputs:,}", param="input"
         )
     made: list[EmbedInput] = []
     for i, item in enumerate(items):
         if not isinstance(item, (str, list, tuple)) or not item:
-            raise InvalidRequest(f"input[{i}] must be a text or token ids, and not empty", param=f"input[{i}]")
+            raise InvalidRequest(f"input[{i}] must be a string or token ids, and not empty", param=f"input[{i}]")
         if isinstance(item, str):
             check_text(f"input[{i}]", item)
             if len(item) > limits.max_prompt_chars:
-                what = f"input[{i}] is {len(item):,} characters; the limit is {limits.max_prompt_chars:,}"
+                what = f"input[{i}] has {len(item):,} characters; the limit is {limits.max_prompt_chars:,}"
                 raise InvalidRequest(what, param=f"input[{i}]")
         made.append(item if isinstance(item, str) else tuple(item))
     return made
@@ -217,14 +217,14 @@ def _tokenize(
             raise InvalidRequest(f"input[{i}] has no tokens", param=f"input[{i}]")
         if len(ids) > limit:
             raise ContextOverflow(
-                f"input[{i}] is {len(ids)} tokens, the context is {limit}",
+                f"input[{i}] has {len(ids)} tokens, but the context holds {limit}",
                 prompt_tokens=len(ids),
                 limit=limit,
                 param=f"input[{i}]",
             )
         if any(type(t) is not int or not 0 <= t < info.vocab_size for t in ids):
             raise InvalidRequest(
-                f"input[{i}] holds an id outside the vocabulary of {info.vocab_size}", param=f"input[{i}]"
+                f"input[{i}] contains an id outside the vocabulary of {info.vocab_size}", param=f"input[{i}]"
             )
         items.append(EmbedItem(ids, trace_context))
     return items

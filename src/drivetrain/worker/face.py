@@ -119,7 +119,7 @@ class Face(ABC):
         answer, which is yes for a prompt, and what its prompt form says for a chat.
         """
         if (text is None) == (messages is None):
-            raise InvalidRequest("exactly one of a text and messages is needed", param="text")
+            raise InvalidRequest("give either a text or messages", param="text")
         parsed = parse_messages(messages) if messages is not None else None
         request_id = id_here()
         work = self._tokenize(text, parsed, add_special_tokens=add_special_tokens, request_id=request_id)

@@ -70,11 +70,11 @@ class Lifecycle(ABC):
         try:
             self.sink.take(events)
         except Exception:  # noqa: BLE001 - whoever reads must not break the engine's step
-            _log.exception("what reads the answer of %s failed", self.request_id)
-            self.cancel("what reads the answer failed")
+            _log.exception("the reader of the answer to %s failed", self.request_id)
+            self.cancel("the reader of the answer failed")
 
     def _expire(self, timeout_s: float) -> None:
-        self.interrupt(DeadlineExceeded(f"the request was not done within its {timeout_s:g} seconds"))
+        self.interrupt(DeadlineExceeded(f"the request timed out after {timeout_s:g} seconds"))
 
     def _end(self, error: DrivetrainError | None) -> None:
         """The one place that every request passes exactly once; only the first ending counts.
@@ -88,7 +88,7 @@ class Lifecycle(ABC):
         try:
             self._note(error)
         except Exception:  # noqa: BLE001 - whoever looks on must not take an ending away
-            _log.exception("what watches the requests failed")
+            _log.exception("a request observer failed")
         if error is None:
             return
         error.request_id, error.partial = self.request_id, self._partial()
@@ -97,4 +97,4 @@ class Lifecycle(ABC):
         try:
             self.sink.fail(error)
         except Exception:  # noqa: BLE001 - as above
-            _log.exception("what reads the answer of %s failed", self.request_id)
+            _log.exception("the reader of the answer to %s failed", self.request_id)

@@ -145,13 +145,13 @@ class Preparer:
         self._check_ids(request)
         prompt = self._render(request)
         if prompt is None:
-            raise InvalidRequest("images need a prompt in text, not in ids", param="images")
+            raise InvalidRequest("images need a text prompt, not token ids", param="images")
         if request.overflow is not None and request.overflow is not Overflow.ERROR:
             raise Unsupported("a prompt with images cannot be cut: overflow must be error", param="overflow")
         specials = self._tokenizer.special_strings | {self._info.image_token or ""} - {""}
         if spelled := forged(prompt, specials):
             raise InvalidRequest(
-                f"a message beside images must not spell the model's own token {spelled}", param="messages"
+                f"a message with images must not contain the model's own token {spelled}", param="messages"
             )
         return prompt
 
@@ -254,7 +254,7 @@ def check_known(ids: Iterable[int], vocab_size: int, param: str) -> None:
     worst = max(ids, default=-1)
     if worst >= vocab_size:
         raise InvalidRequest(
-            f"{param} holds the id {worst}; the model's vocabulary ends at {vocab_size - 1}", param=param
+            f"{param} contains the id {worst}; the model's vocabulary ends at {vocab_size - 1}", param=param
         )
 
 

@@ -164,7 +164,7 @@ class Run(Lifecycle):
                 self._stats.queue_s.observe(self.times.admitted - self.times.entered)
             prepared = await self._host.preparer.prepare(self.request, self.request_id)
             if not slot.is_good:
-                raise EngineFailed("the engine failed while the request was prepared")
+                raise EngineFailed("the engine failed while preparing the request")
             self.times.prepared = time.monotonic()
             self._hand_over(prepared)
         except EngineFailed as exc:
@@ -192,7 +192,7 @@ class Run(Lifecycle):
         slot, admission = self._slot, self._host.admission
         if slot is None or not self.may_start_again or not admission.goes_on(slot, error):
             return False
-        _log.warning("%s starts again on another engine: %s", self.request_id, error.message)
+        _log.warning("restarting %s on another engine: %s", self.request_id, error.message)
         slot.release()
         self._host.engine_failed()
         self._trace.restarted(error)
@@ -277,7 +277,7 @@ class Run(Lifecycle):
         if isinstance(step, PromptStep):
             self._take_prompt(step)
         elif self._output is None:
-            raise EngineFailed("the engine gave tokens before it told the prompt")
+            raise EngineFailed("the engine returned tokens before it reported the prompt")
         else:
             self._take_tokens(self._output, step)
 
@@ -339,7 +339,7 @@ class Run(Lifecycle):
             self._end(Cancelled("the request was cancelled"))
             return False
         elif isinstance(exc, (KeyboardInterrupt, SystemExit, GeneratorExit)):
-            self._end(Cancelled("the program is ending"))
+            self._end(Cancelled("the program is exiting"))
             return False
         else:
             self._end(bug(exc))

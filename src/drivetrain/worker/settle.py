@@ -78,7 +78,7 @@ def refuse_hopeless(text: str, *, limit: int, longest_piece: int, param: str) ->
     """Before it is split: a text that cannot fit by its length alone."""
     if len(text) > limit * longest_piece:
         raise ContextOverflow(
-            f"{param} has {len(text)} characters, far more than a context of {limit} tokens holds",
+            f"{param} has {len(text)} characters, far more than a context of {limit} tokens can hold",
             prompt_tokens=len(text) // longest_piece,
             limit=limit,
             param=param,
@@ -152,8 +152,8 @@ def _cut(ids: list[int], room: int, policy: Overflow, bos_id: int | None) -> tup
 def _overflow(prompt_tokens: int, field: str, stated: int, limit: int, param: str) -> ContextOverflow:
     asked = f" and {field} is {stated}" if stated else ""
     return ContextOverflow(
-        f"the prompt is {prompt_tokens} tokens{asked}, the context is {limit}; "
-        "shorten one of them, or set overflow to truncate_left or truncate_middle",
+        f"the prompt has {prompt_tokens} tokens{asked}, but the context holds {limit}; "
+        "shorten the prompt or the answer, or set overflow to truncate_left or truncate_middle",
         prompt_tokens=prompt_tokens,
         limit=limit,
         param=field if stated and prompt_tokens < limit else param,

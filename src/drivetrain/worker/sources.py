@@ -66,7 +66,7 @@ def read_settings(
         value, origin = next((layer[name] for layer in layers if name in layer), (default_of(field), "default"))
         values[name], origins[name] = value, origin
     if values["timeout_s"] > values["max_timeout_s"]:
-        raise InvalidSetting("timeout_s is more than max_timeout_s; raise the latter too", param="timeout_s")
+        raise InvalidSetting("timeout_s is more than max_timeout_s; raise max_timeout_s too", param="timeout_s")
     return Resolved(Settings(**values), origins)
 
 
@@ -78,7 +78,7 @@ def _refuse_misspelt(environment: Mapping[str, str]) -> None:
             continue
         if close := difflib.get_close_matches(name, _FIELDS, 1, cutoff=0.85):
             raise InvalidSetting(
-                f"{variable} is no setting; did you mean DRIVETRAIN_{close[0].upper()}?", param=close[0]
+                f"{variable} is not a setting; did you mean DRIVETRAIN_{close[0].upper()}?", param=close[0]
             )
 
 
@@ -176,8 +176,8 @@ _WORDS = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a text",
-    tuple: "a list of texts",
+    str: "a string",
+    tuple: "a list of strings",
     Mapping: "a table (as text: a JSON object)",
 }
 

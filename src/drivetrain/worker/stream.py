@@ -100,7 +100,7 @@ class EventStream:
         """The next event; raises the one `DrivetrainError` that ended the request, or `StopAsyncIteration`."""
         reader = self._reader
         if reader.news is not None:
-            raise RuntimeError("one answer has one reader, and it is already waiting for an event")
+            raise RuntimeError("an answer has only one reader, and one is already waiting for an event")
         reader.last_read = time.monotonic()
         self._run.start()
         while not reader.events:
@@ -134,7 +134,7 @@ class EventStream:
 
     async def aclose(self) -> None:
         """End the request if it runs, and return once its resources are free. What was not read then is not kept."""
-        self._run.cancel("the request was closed by its reader")
+        self._run.cancel("the reader closed the request")
         self._reader.events.clear()
         await self._run.released()
 

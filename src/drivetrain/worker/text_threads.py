@@ -48,7 +48,7 @@ class Lane:
         """
         if self._held > self._max_waiting and not admitted:
             raise Overloaded(
-                f"{self._held - 1} texts wait to be tokenized or put together, which is all this worker takes; "
+                f"the worker is full: {self._held - 1} texts are waiting to be tokenized or put together; "
                 "try again shortly",
                 retry_after_s=RETRY_AFTER_S,
             )

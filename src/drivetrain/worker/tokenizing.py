@@ -64,7 +64,7 @@ class Tokenizing:
             async with asyncio.timeout(self._timeout_s):
                 (made,) = await self._threads.lane(size).run([work])
         except TimeoutError:
-            raise DeadlineExceeded(f"the text was not done within {self._timeout_s:g} seconds") from None
+            raise DeadlineExceeded(f"the text was not finished within {self._timeout_s:g} seconds") from None
         return made
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -80,7 +80,7 @@ class Tokenizing:
 
     def _refuse_ids(self, param: str) -> None:
         if not self._info.capabilities.tokens:
-            raise Unsupported("this model's engine knows texts only, no token ids", param=param)
+            raise Unsupported("this model's engine works on text only, not token ids", param=param)
 
     def _at_most(self, number: int, unit: str, param: str) -> None:
         limit = self._limits.max_prompt_chars

@@ -96,7 +96,7 @@ class OpenSpan:
             if self.span.recorded:
                 self.span.event(RESTARTED, {"error.type": error.code}, self.opening.at(time.monotonic()))
         except Exception:  # noqa: BLE001 - whoever looks on must not keep a request from going on
-            _log.exception("what watches the requests failed")
+            _log.exception("a request observer failed")
 
     def close(self, marks: Marks, ended: float, error: BaseException | None) -> None:
         kind = genai.error_type(error)
@@ -209,7 +209,7 @@ class EmbeddingTrace:
                 )
             self._opened.close(self._marks, time.monotonic(), error)
         except Exception:  # noqa: BLE001 - whoever looks on must not take an ending away
-            _log.exception("what watches the requests failed")
+            _log.exception("a request observer failed")
 
 
 def asked(request: GenerateRequest) -> dict[str, Value]:

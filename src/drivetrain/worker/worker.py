@@ -103,7 +103,7 @@ class EngineWorker(Face):
     async def start(self) -> None:
         """Load the model. Raises what the engine's `load` raises, and is stopped then."""
         if self.state is not State.LOADING or self._started:
-            raise NotReady(f"the worker is {self.state.value}; a worker starts once")
+            raise NotReady(f"the worker is {self.state.value}; a worker can be started only once")
         self._started = True
         span = self._traces.load()
         try:
@@ -138,8 +138,8 @@ class EngineWorker(Face):
             self._supervisor.state = State.DRAINING
         await self._supervisor.stop_reviving()
         if restarting:  # what the engine that failed still holds would be waited for in vain
-            self._end_running("the engine failed, and the worker shuts down")
-        self._admission.close("the worker is shutting down; send this to another one")
+            self._end_running("the engine failed, and the worker is shutting down")
+        self._admission.close("the worker is shutting down; send the request to another one")
         grace = self.settings.drain_s if grace_s is None else grace_s
         deadline = time.monotonic() + grace
         await self._admission.idle(grace)
@@ -147,7 +147,7 @@ class EngineWorker(Face):
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 await self._all_read.wait()
         for request in self._requests:
-            request.interrupt(Cancelled("the worker shut down before this request was done"))
+            request.interrupt(Cancelled("the worker shut down before this request finished"))
         if not await self._admission.idle(ABORT_WAIT_S):
             await self._supervisor.close()
 
@@ -356,7 +356,7 @@ class EngineWorker(Face):
             try:
                 read = (host_memory(), *self._engine.memory())
             except Exception:  # noqa: BLE001 - a library's error of any kind; it is logged, and no ending hangs on it
-                _log.exception("the memory of the device cannot be read")
+                _log.exception("cannot read the device's memory")
             self._memory_read = read
         return self._memory_read
 

@@ -59,8 +59,8 @@ def test_undo_reset_and_system(chatter: Chatter) -> None:
     outcome = chatter("one\n/undo\ntwo\n/system T\n/reset\nthree\n/system\nfour\n/reset\n/undo\n")
     assert outcome.code == 0
     assert outcome.err.splitlines() == [
-        "(forgotten)", "(system text set)", "(a new chat)", "(no system text)", "(a new chat)",
-        "(there is nothing to undo)",
+        "(forgotten)", "(system message set)", "(a new chat)", "(no system message)", "(a new chat)",
+        "(nothing to undo)",
     ]  # fmt: skip
     assert chatter.prompts == [
         "user\none\nassistant\n",
@@ -89,12 +89,12 @@ def test_set_changes_the_next_requests(chatter: Chatter) -> None:
         ("/set temperature hot", "temperature: 'hot' is not a number"),
         ("/set ignore_eos perhaps", "ignore_eos: 'perhaps' is neither true nor false"),
         ("/set top_k 4", "top_k is not supported by this model"),
-        ("/set n 2", "n is no parameter of a chat"),
+        ("/set n 2", "n is not a parameter of a chat"),
         ("/set logit_bias [", "logit_bias: '[' is not JSON"),
-        ("/image cat.png", "this model does not see images"),
+        ("/image cat.png", "this model does not support images"),
         ("/dance", "there is no command /dance; /help lists them"),
         ("break", "it broke"),
-        ("x" * 5000, "the prompt is"),
+        ("x" * 5000, "the prompt has"),
         ("a lone \udcff", "lone surrogate"),
     ],
 )

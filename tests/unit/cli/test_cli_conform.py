@@ -102,7 +102,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "give the URL"),
         (["localhost:8000"], "is not a URL"),
         (["http://127.0.0.1:1"], "cannot be reached"),
-        (["http://127.0.0.1:1", "--only", "stop"], "there is no area and no case 'stop'; did you mean stops?"),
+        (["http://127.0.0.1:1", "--only", "stop"], "there is no area or case 'stop'; did you mean stops?"),
         (["http://127.0.0.1:1", "--timeout", "0"], "--timeout is 0"),
         (["http://127.0.0.1:1", "--timeout", "nan"], "--timeout is nan"),
         (["http://127.0.0.1:1", "--json", "/no/such/folder/x"], "cannot be written"),
@@ -127,7 +127,7 @@ def test_a_key_that_no_header_can_carry(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setenv("DRIVETRAIN_API_KEY", "a\nb")
     outcome = run_here(capsys, "conform", "http://127.0.0.1:1")
     assert outcome.code == 2
-    assert "characters that no header can carry" in outcome.error
+    assert "characters that cannot be sent in a header" in outcome.error
 
 
 def test_an_interrupt_tells_what_was_found(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_process_by_a_process() -> None:
     assert (well.code, well.err) == (0, "")
     assert "No findings" in well.out
     assert locked.code == 2
-    assert "The server wants a key." in locked.out
+    assert "The server requires a key." in locked.out
     assert KEY not in well.out + locked.out
     assert (gone.code, gone.out) == (2, "")
     assert gone.error == f"{server.base}/v1 cannot be reached: nobody listens there"
@@ -173,8 +173,8 @@ def test_a_model_that_fails_and_one_that_is_not_loaded(capsys: Capture, keys: Ca
         wrong = run_here(capsys, "doctor", base, "--api-key-file", keys(KEY), "--admin-key-file", keys("nimda"))
     assert (plain.code, outcome.code, wrong.code) == (1, 1, 1)
     assert "! bad: The model could not be loaded." in plain.out
-    assert "- /admin/models could not be read: status 401: an API key is needed" in plain.out
-    assert "→ give a key of the server's --admin-key-file" in plain.out
+    assert "- /admin/models could not be read: status 401: an API key is required" in plain.out
+    assert "→ pass a key from the server's own admin key file" in plain.out
     assert "later  unloaded\n" in plain.out
     assert "! /admin/models could not be read" in wrong.out
     models = {model["name"]: model for model in outcome.json["models"]}
@@ -217,9 +217,9 @@ def test_an_engine_that_is_started_again(capsys: Capture, monkeypatch: pytest.Mo
         after = run_here(capsys, "doctor", served.base)
     assert (while_down.code, after.code) == (1, 1)
     assert "NOT READY" in while_down.out
-    assert "! fake: The engine has failed and is being started again." in while_down.out
+    assert "! fake: The engine has failed and is being restarted." in while_down.out
     assert "1 restart\n" in after.out
-    assert "! fake: The engine was started again 1 time." in after.out
+    assert "! fake: The engine was restarted 1 time." in after.out
 
 
 def test_an_engine_that_hangs_and_one_that_has_just_begun(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_the_wrong_key_and_none(capsys: Capture, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("MINE", KEY)
         named = run_here(capsys, "doctor", served.base, "--api-key-env", "MINE", "--json")
     assert (none.code, wrong.code, shown.code, right.code, named.code) == (2, 2, 2, 0, 0)
-    assert "The server wants a key." in none.out
+    assert "The server requires a key." in none.out
     assert "--api-key-file FILE, or DRIVETRAIN_API_KEY" in none.out
     assert "The server refuses this key." in wrong.out
     assert "not-the-one" not in wrong.out + shown.out
@@ -312,7 +312,7 @@ def test_a_server_of_another_kind(capsys: Capture) -> None:
     assert "a server of the OpenAI API (llama.cpp), up" in outcome.out
     assert "theirs\\x1b[2J  listed" in outcome.out
     assert "gauges  running 2, waiting 7" in outcome.out
-    assert "! This is no Drivetrain server. It speaks the OpenAI API." in outcome.out
+    assert "! This is not a Drivetrain server. It speaks the OpenAI API." in outcome.out
     assert "drivetrain conform URL" in outcome.out
     assert (shown.json["kind"], shown.json["gauges"]) == ("openai", {"running": 2, "waiting": 7})
 
@@ -336,8 +336,8 @@ def test_nothing_of_the_kind(capsys: Capture) -> None:
     with behaving(giving({"/": b"<h1>It works!</h1>"})) as url:
         outcome = run_here(capsys, "doctor", url)
     assert outcome.code == 2
-    assert "! This is no Drivetrain server.\n" in outcome.out
-    assert "is the address right" in outcome.out
+    assert "! This is not a Drivetrain server.\n" in outcome.out
+    assert "check the address" in outcome.out
 
 
 LONG = b"x" * 65536
@@ -417,7 +417,7 @@ def test_a_key_that_no_header_can_carry(capsys: Capture, monkeypatch: pytest.Mon
     monkeypatch.setenv("DRIVETRAIN_API_KEY", "käy")
     outcome = run_here(capsys, "doctor", "http://127.0.0.1:1")
     assert outcome.code == 2
-    assert outcome.error == "the key of DRIVETRAIN_API_KEY holds characters that no header can carry"
+    assert outcome.error == "the key from DRIVETRAIN_API_KEY contains characters that cannot be sent in a header"
 
 
 def test_it_needs_no_extra() -> None:

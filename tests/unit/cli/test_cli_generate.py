@@ -130,15 +130,15 @@ def test_an_image_stands_before_the_last_message_of_the_user(
     ("arguments", "words"),
     [
         ([], "there is nothing to answer: give --message"),
-        (["--message", "a", "--prompt", "b"], "--message and --prompt do not go together"),
-        (["--system", "-", "--message", "-"], "give - only once"),
+        (["--message", "a", "--prompt", "b"], "--message and --prompt cannot be combined"),
+        (["--system", "-", "--message", "-"], "give a single -"),
         (["--message", "a", "--temperature", "5"], "temperature is 5.0; it must be from 0 to 2"),
         (["--message", "a", "--temperature", "nan"], "temperature is nan"),
         (["--message", "a", "--max-tokens", "0"], "max_tokens is 0"),
         (["--message", "a", "--n", "99"], "n is 99; the limit is 16"),
         (["--message", "a", "--top-k", "5"], "top_k is not supported by this model and engine"),
-        (["--message", "a", "--echo"], "echo goes with prompt"),
-        (["--message", "a", "--json", "--stream"], "--stream and --json do not go together"),
+        (["--message", "a", "--echo"], "echo works with prompt"),
+        (["--message", "a", "--json", "--stream"], "--stream and --json cannot be combined"),
         (["--message", "a", "--n", "2", "--stream"], "--stream prints one choice"),
         (["--message", "a", "--device", "cpu"], "the engine fake has no setting device"),
         (["--message", "a", "--engine", "warp"], "engine is 'warp'"),
@@ -161,7 +161,7 @@ def test_an_image_for_a_model_that_does_not_see(capsys: pytest.CaptureFixture[st
     picture = tmp_path / "x.png"
     picture.write_bytes(b"x")
     outcome = run_here(capsys, *ASK, "--image", str(picture))
-    assert (outcome.code, outcome.error) == (2, "this model does not see images")
+    assert (outcome.code, outcome.error) == (2, "this model does not support images")
 
 
 @pytest.mark.parametrize(

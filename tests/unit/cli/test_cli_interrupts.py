@@ -49,7 +49,7 @@ def test_a_full_disk_is_told() -> None:
         command = [sys.executable, "-m", "drivetrain", *GENERATE]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.decode() == "drivetrain: the output cannot be written: No space left on device\n"
+    assert done.stderr.decode() == "drivetrain: cannot write the output: No space left on device\n"
 
 
 def test_closed_streams_do_not_crash_it() -> None:
@@ -136,7 +136,7 @@ def test_a_chat_at_a_terminal() -> None:
     terminal.press_ctrl_c()
     assert "leaves" not in terminal.wait_for("> ")  # it only threw the line away
     terminal.press_ctrl_c()
-    terminal.wait_for("(Ctrl-C again or Ctrl-D leaves)\r\n> ")
+    terminal.wait_for("(press Ctrl-C again or Ctrl-D to leave)\r\n> ")
     terminal.press_ctrl_c()
     assert terminal.exit_code() == 0
 

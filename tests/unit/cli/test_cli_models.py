@@ -45,7 +45,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 def test_pull_list_and_rm(capsys: pytest.CaptureFixture[str], toy: str, tmp_path: Path) -> None:
-    assert run_here(capsys, "pull", toy).out == "toy is here: gguf from wheel toy==1.0\n"
+    assert run_here(capsys, "pull", toy).out == "toy is in the store: gguf from wheel toy==1.0\n"
     pulled = run_here(capsys, "pull", toy, "--json").json  # a second time
     assert (pulled["name"], pulled["format"]) == ("toy", "gguf")
     assert Path(pulled["path"]).read_bytes() == GGUF
@@ -72,7 +72,7 @@ def test_a_local_file_is_used_where_it_lies(capsys: pytest.CaptureFixture[str], 
     file = tmp_path / "mine.gguf"
     file.write_bytes(GGUF)
     outcome = run_here(capsys, "pull", str(file))
-    assert (outcome.code, outcome.out) == (0, "mine is a local gguf model and is used where it lies\n")
+    assert (outcome.code, outcome.out) == (0, "mine is a local gguf model and is used in place\n")
 
 
 def test_an_empty_store(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +85,7 @@ def test_rm_asks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     run_here(capsys, "pull", toy)
     outcome = run_here(capsys, "rm", toy)
     assert outcome.code == 2
-    assert "give --yes" in outcome.error
+    assert "pass --yes" in outcome.error
     for answer, code, left in (("n\n", 1, 1), ("", 1, 1), ("YES\n", 0, 0)):
         type_in(monkeypatch, answer)
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)

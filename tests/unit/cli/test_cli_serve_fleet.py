@@ -108,9 +108,9 @@ def test_the_example() -> None:
         ("[serve]\nmax_load = 1", "there is no max_load under [serve]"),
         ("[serve]\nmax_loaded = 0", "it must be a whole number from 1"),
         ("[serve]\nmax_loaded = true", "it must be a whole number from 1"),
-        ('[serve]\nmodels = "fake"', "it must be a list of texts"),
+        ('[serve]\nmodels = "fake"', "it must be a list of strings"),
         ("[serve]\nidle_s = -1", "it must be a number from 0"),
-        ("[serve.aliases]\na = 1", "it must be a table of texts"),
+        ("[serve.aliases]\na = 1", "it must be a table of strings"),
         ("serve = 1", "must be a table"),
         ("[serve", "is not TOML"),
     ],
@@ -149,8 +149,8 @@ def test_a_model_that_is_none_is_told_before_any_is_loaded(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fake", "fake"], "'fake' would be the name of two models"),
-        (["fake", "b=fake", "--alias", "b=fake"], "'b' would be the name of two models"),
+        (["fake", "fake"], "two models would be called 'fake'"),
+        (["fake", "b=fake", "--alias", "b=fake"], "two models would be called 'b'"),
         (["fake", "b=fake", "--alias", "x=c"], "there is no model 'c' here; there are b, fake"),
         (["fake", "b=fake", "--pin", "c"], "there is no model 'c' here"),
         (["fake", "b=fake", "--pin", "b", "--pin", "fake", "--max-loaded", "1"], "more models are pinned"),

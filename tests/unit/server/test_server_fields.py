@@ -174,7 +174,7 @@ def test_no_field_that_does_nothing_is_ever_meant() -> None:
 def test_more_tokens_than_a_completion_has_by_itself(given: dict[str, Any]) -> None:
     """`max_tokens` is not blamed on a client that sent none."""
     body = COMPLETION.judge({"model": "m", "prompt": "x", "min_tokens": 17, **given}, lenient=False)
-    with pytest.raises(InvalidRequest, match=r"min_tokens is 17, .* 16 tokens .*: send max_tokens too") as caught:
+    with pytest.raises(InvalidRequest, match=r"min_tokens is 17, .* 16 tokens .*; send max_tokens too") as caught:
         completion_request(body, {}, max_prompts=1)
     assert caught.value.param == "min_tokens"
     body |= {"max_tokens": 17}

@@ -129,7 +129,7 @@ async def test_nobody_is_admitted_to_an_engine_that_is_dead() -> None:
     alive = False
     slot.release()
     assert (gate.running, gate.waiting) == (0, 1)
-    gate.close("it does not come back")
+    gate.close("it does not recover")
     with pytest.raises(NotReady):
         await waiting.wait()
     with pytest.raises(NotReady):

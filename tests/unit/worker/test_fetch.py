@@ -287,7 +287,7 @@ def test_what_is_not_http_is_refused(server: Server, raw: bytes) -> None:
         handler.wfile.write(raw)
 
     server.answer = answer
-    assert "broke off" in refusal(fetcher(server), f"http://images.test:{server.port}/")
+    assert "closed the connection early" in refusal(fetcher(server), f"http://images.test:{server.port}/")
 
 
 def test_a_closed_port_is_refused_and_the_next_address_tried(server: Server) -> None:

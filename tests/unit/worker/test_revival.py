@@ -112,7 +112,7 @@ async def test_an_engine_that_does_not_move_is_replaced() -> None:
     garage = Garage(Script(repeat=True, hang_at_step=2), STEADY)
     async with garage.worker(stall_s=0.3) as worker:
         stream = worker.stream(**ENDLESS)
-        with pytest.raises(EngineFailed, match="has not moved"):
+        with pytest.raises(EngineFailed, match="has made no progress"):
             await read_to_the_end(stream)
         await until(lambda: worker.state is State.READY and worker.stats.restarts == 1)
         assert (await worker.generate(prompt="x", max_tokens=3)).usage.completion_tokens == 3
@@ -188,14 +188,14 @@ async def test_who_is_not_to_be_replaced_is_not(settings: dict[str, Any]) -> Non
         engine.die("it was killed")
         await until(lambda: worker.state is State.FAILED)
         assert not worker.status.engine_alive
-        with pytest.raises(NotReady, match=r"it was killed; it is not started again: restart the process"):
+        with pytest.raises(NotReady, match=r"it was killed; it is not restarted automatically: restart the process"):
             await worker.generate(prompt="x")
 
 
 async def test_who_is_not_to_be_replaced_is_not_ready_when_it_stalls() -> None:
     engine = FakeEngine(Script(repeat=True, hang_at_step=2))
     async with EngineWorker(engine, SPEC, Settings(restart=False, stall_s=0.2)) as worker:
-        with pytest.raises(EngineFailed, match="has not moved"):
+        with pytest.raises(EngineFailed, match="has made no progress"):
             await read_to_the_end(worker.stream(**ENDLESS))
         assert worker.state is State.FAILED
 
@@ -246,12 +246,12 @@ def test_what_the_watchdog_says() -> None:
     dog = Watchdog(10.0, lambda: now)
     assert dog.complaint(health(last=0.0), wanted=True) == ""  # it was idle until a moment ago
     now = 111.0
-    assert "not moved for 11 seconds" in dog.complaint(health(last=0.0), wanted=True)
+    assert "made no progress for 11 seconds" in dog.complaint(health(last=0.0), wanted=True)
     assert dog.complaint(health(last=105.0), wanted=True) == ""
     now = 121.5
-    assert "not moved" in dog.complaint(health(last=105.0), wanted=True)
+    assert "made no progress" in dog.complaint(health(last=105.0), wanted=True)
     assert dog.complaint(health(last=105.0), wanted=True, tokens=1) == ""  # whoever told of a token, it came
-    assert dog.complaint(health(alive=False), wanted=True) == "the engine has ended"
+    assert dog.complaint(health(alive=False), wanted=True) == "the engine stopped"
     assert dog.complaint(health(alive=False, mends_itself=True), wanted=True) == ""
 
 
@@ -265,7 +265,7 @@ def test_pauses_between_requests_hide_no_engine_that_hangs() -> None:
         now += 60
     assert dog.complaint(health(), wanted=True) == ""
     now += 2
-    assert "not moved for 12 seconds" in dog.complaint(health(), wanted=False)
+    assert "made no progress for 12 seconds" in dog.complaint(health(), wanted=False)
 
 
 def test_what_does_not_come_to_the_engine_is_wanted_all_the_same() -> None:
@@ -273,7 +273,7 @@ def test_what_does_not_come_to_the_engine_is_wanted_all_the_same() -> None:
     dog = Watchdog(10.0, lambda: now)
     assert dog.complaint(health(), wanted=True) == ""
     now = 111.0
-    assert "not moved" in dog.complaint(health(), wanted=True)
+    assert "made no progress" in dog.complaint(health(), wanted=True)
 
 
 async def test_requests_that_meet_their_deadlines_give_a_hung_engine_away() -> None:

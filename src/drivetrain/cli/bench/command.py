@@ -22,24 +22,27 @@ _EPILOG = f"""examples:
   drivetrain bench smollm2-135m --http --rate 2 --duration 60
   drivetrain bench http://127.0.0.1:8000/v1 --model my-model --against http://127.0.0.1:9000/v1
 
-TARGET is a model, which runs in this process (or behind `drivetrain serve` with --http), or the URL of any server that
-speaks OpenAI's API. A URL's key is read from {KEY_VARIABLES[0]}, else {KEY_VARIABLES[1]}; where both
-sides are URLs, the second one's from {AGAINST_KEY_VARIABLE}. Keys are sent to that server and to nobody else.
-Requests are greedy and ignore the model's end, so that every answer is --max-tokens long; no two prompts are alike.
+TARGET is a model or the URL of any server that speaks the OpenAI API. A model runs in this process or, with --http,
+behind `drivetrain serve`. The key for a URL is read from {KEY_VARIABLES[0]} or {KEY_VARIABLES[1]}.
+If both sides are URLs, the key for the second is read from {AGAINST_KEY_VARIABLE}. A key is only ever
+sent to its own server. Requests are greedy and ignore the model's end tokens, so every answer is --max-tokens long.
+No two prompts are alike.
 """
 
 
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "bench",
-        help="how fast a model or a server answers",
-        description="Put load on a model or a server: throughput, times, failures, and what the machine could give.",
+        help="measure how fast a model or a server answers",
+        description="Put load on a model or a server; report throughput, times, failures and the machine's limits.",
         usage="%(prog)s TARGET [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="TARGET", help="a model, as for the other commands, or http(s)://HOST:PORT/v1")
+    parser.add_argument(
+        "model", metavar="TARGET", help="a model, as for the other commands, or a URL such as http://HOST:PORT/v1"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     add_load(parser.add_argument_group("load"))
     add_target(parser.add_argument_group("target"))

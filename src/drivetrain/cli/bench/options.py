@@ -31,62 +31,79 @@ _RANGES = (
 
 def add_load(group: Any) -> None:
     number, count = options.number, options.whole_number
-    group.add_argument("--streams", metavar="A,B", help="closed loop: so many requests side by side (default: 1,4,16)")
-    group.add_argument("--rate", metavar="X,Y", help="open loop: so many requests a second on average, by chance")
-    group.add_argument("--duration", type=number, metavar="S", help="of an open loop's round (default: 30 s)")
+    group.add_argument("--streams", metavar="A,B", help="closed loop: requests side by side (default: 1,4,16)")
+    group.add_argument("--rate", metavar="X,Y", help="open loop: average requests per second, at random times")
+    group.add_argument("--duration", type=number, metavar="S", help="seconds per round of an open loop (default: 30)")
     group.add_argument(
-        "--requests", type=count, metavar="N", help="in a round: of each stream (default: 1), or of an open loop in all"
+        "--requests",
+        type=count,
+        metavar="N",
+        help="requests per round: for each stream (default: 1), or in all for an open loop",
     )
-    group.add_argument("--prompt-tokens", type=count, default=32, metavar="N", help="about so many (default: 32)")
-    group.add_argument("--max-tokens", type=count, default=64, metavar="N", help="of an answer (default: 64)")
     group.add_argument(
-        "--shared-prefix", type=count, default=0, metavar="N", help="tokens that all prompts begin with (default: 0)"
+        "--prompt-tokens", type=count, default=32, metavar="N", help="approximate prompt length (default: 32)"
+    )
+    group.add_argument("--max-tokens", type=count, default=64, metavar="N", help="answer length (default: 64)")
+    group.add_argument(
+        "--shared-prefix",
+        type=count,
+        default=0,
+        metavar="N",
+        help="tokens that all prompts have in common at the start (default: 0)",
     )
     group.add_argument(
         "--rounds", "--pairs", type=count, metavar="N",
-        help="measured after one to warm up; with --against, of each side (default: 5; with --rate 1)",
+        help="rounds to measure after one warm-up; with --against, for each side (default: 5; with --rate: 1)",
     )  # fmt: skip
-    group.add_argument("--seed", type=count, metavar="N", help="of prompts and arrivals (default: another each time)")
     group.add_argument(
-        "--timeout-s", type=number, default=600.0, metavar="X", help="for one answer; then it failed (default: 600)"
+        "--seed", type=count, metavar="N", help="seed of the prompts and arrival times (default: a new one each time)"
+    )
+    group.add_argument(
+        "--timeout-s",
+        type=number,
+        default=600.0,
+        metavar="X",
+        help="seconds before an answer counts as failed (default: 600)",
     )
 
 
 def add_target(group: Any) -> None:
     group.add_argument(
         "--against", metavar="TARGET",
-        help="a second side, round by round in turns: a URL, an engine, or settings such as engine=native,max_batch=8 "
-        "(model=NAME too)",
+        help="a second side, measured in alternate rounds: a URL, an engine, or settings such as "
+        "engine=native,max_batch=8 (model=NAME is allowed too)",
     )  # fmt: skip
-    group.add_argument("--http", action="store_true", help="models: behind drivetrain serve, in a process of its own")
+    group.add_argument("--http", action="store_true", help="run the model behind drivetrain serve, in its own process")
     group.add_argument(
-        "--api", choices=("chat", "completions"), default="chat", help="messages, or plain prompts (default: chat)"
+        "--api", choices=("chat", "completions"), default="chat", help="send messages or plain prompts (default: chat)"
     )
-    group.add_argument("--model", dest="url_model", metavar="NAME", help="URLs: the model (default: the only one)")
+    group.add_argument("--model", dest="url_model", metavar="NAME", help="for a URL: the model (default: the only one)")
     group.add_argument("--against-model", metavar="NAME", help="the same for the URL of --against")
     group.add_argument(
         "--omit", type=options.comma_list, default=(), metavar="A,B",
-        help="URLs: fields that the server does not take, such as ignore_eos or stream_options",
+        help="for a URL: fields that the server does not accept, such as ignore_eos or stream_options",
     )  # fmt: skip
-    group.add_argument("--body", metavar="JSON", help="URLs: an object with more fields for each request")
+    group.add_argument("--body", metavar="JSON", help="for a URL: an object with more fields for each request")
 
 
 def add_results(group: Any) -> None:
-    group.add_argument("--json", dest="json_file", type=Path, metavar="FILE", help="everything, as one JSON object")
-    group.add_argument("--markdown", type=Path, metavar="FILE", help="the tables")
-    group.add_argument("--chart", type=Path, metavar="FILE", help="a picture, as SVG")
+    group.add_argument(
+        "--json", dest="json_file", type=Path, metavar="FILE", help="write everything, as one JSON object"
+    )
+    group.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
+    group.add_argument("--chart", type=Path, metavar="FILE", help="write a chart, as SVG")
     group.add_argument(
         "--ceilings", action=argparse.BooleanOptionalAction, default=True,
-        help="measure what memory and matrix products could give (on by default, for models on this machine)",
+        help="measure the machine's memory and matrix-product limits (on by default, for models on this machine)",
     )  # fmt: skip
 
 
 def check(args: argparse.Namespace) -> None:
     """Refuse what no run could do, before anything is opened. Raises `InvalidSetting`."""
     if args.streams is not None and args.rate is not None:
-        raise InvalidSetting("--streams and --rate do not go together: a loop is closed or open")
+        raise InvalidSetting("--streams and --rate cannot be combined: a loop is closed or open")
     if args.duration is not None and args.requests is not None:
-        raise InvalidSetting("--duration and --requests do not go together: one of them ends a round")
+        raise InvalidSetting("--duration and --requests cannot be combined: one of them ends a round")
     if args.duration is not None and args.rate is None:
         raise InvalidSetting("--duration is for an open loop; give --rate, or --requests for each stream")
     for name, low, high in _RANGES:
@@ -98,7 +115,7 @@ def check(args: argparse.Namespace) -> None:
     for name in ("json_file", "markdown", "chart"):
         path = getattr(args, name)
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise InvalidSetting(f"{path} cannot be written: its folder is not there, or it is one")
+            raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")
 
 
 def stream_counts(text: str) -> list[int]:

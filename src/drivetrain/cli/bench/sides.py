@@ -61,7 +61,7 @@ def read_sides(args: argparse.Namespace, *, max_streams: int) -> list[PlannedSid
     given = options.given_settings(args)
     first = _url(args, args.model, args.url_model, _first_key()) if _is_url(args.model) else None
     if first is None and args.url_model is not None and not _is_url(args.against or ""):
-        raise InvalidSetting("--model names the model of a URL; TARGET is the model here")
+        raise InvalidSetting("--model is for a URL; here TARGET is the model")
     sides: list[PlannedSide] = [first or _local(args, args.model, given, max_streams)]
     if args.against is not None:
         sides.append(_second(args, given, sides[0], max_streams))
@@ -131,7 +131,7 @@ def _local(args: argparse.Namespace, model: str, given: dict[str, Any], max_stre
 
 def _url(args: argparse.Namespace, url: str, model: str | None, key: str) -> UrlSide:
     if not key.isascii() or not key.isprintable():
-        raise InvalidSetting("the API key in the environment holds characters that no header can carry")
+        raise InvalidSetting("the API key in the environment contains characters that cannot be sent in a header")
     try:
         extra = json.loads(args.body) if args.body else {}
     except (ValueError, RecursionError):

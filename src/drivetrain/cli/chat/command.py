@@ -23,14 +23,14 @@ _EPILOG = """examples:
   drivetrain chat ./my-model --system "You are a patient teacher." --temperature 0.7 --max-tokens 400
   drivetrain chat org/vision-model       then: /image cat.png
 
-In the chat, /help lists the commands. Lines can also be piped in: each is a message.
+In the chat, /help lists the commands. Lines can also be piped in; each one is a message.
 """
 
 
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "chat",
-        help="a conversation in the terminal",
+        help="chat with a model in the terminal",
         description="Talk to a model. Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice, leaves.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
@@ -39,7 +39,7 @@ def add(commands: options.Commands) -> None:
     )
     options.add_model(parser)
     options.add_remote(parser)
-    parser.add_argument("--system", metavar="TEXT", help="the instructions in front of the chat")
+    parser.add_argument("--system", metavar="TEXT", help="the system message")
     add_request(parser, CHAT)
     options.add_settings(parser, without=options.shadowed())
     parser.set_defaults(run=run)
@@ -108,7 +108,7 @@ class Chat:
                 if warned:
                     return None
                 warned = True
-                output.note("(Ctrl-C again or Ctrl-D leaves)")
+                output.note("(press Ctrl-C again or Ctrl-D to leave)")
                 continue
             if line is None and self._lines.interactive:
                 output.line()

@@ -12,14 +12,14 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest, Unsupported
 
 HELP = """/image PATH|URL    show the model an image with the next message
-/system TEXT       the instructions in front of the chat; without TEXT: none
-/set NAME VALUE    a request parameter, such as temperature 0.2; without VALUE: back to its default; alone: list
+/system TEXT       set the system message; without TEXT, remove it
+/set NAME VALUE    set a request parameter, such as temperature 0.2; without VALUE, reset it; alone, list all
 /undo              forget the last question and its answer
-/reset             begin again; the system text and the parameters stay
-/help              this list
-/exit              leave (Ctrl-D too)
-Ctrl-C stops an answer. A line that begins with // is sent with one slash. Triple quotes begin and end a text of many
-lines."""
+/reset             start a new chat; the system message and the parameters stay
+/help              show this list
+/exit              leave (or press Ctrl-D)
+Ctrl-C stops an answer. A line that begins with // is sent with one slash. Put a message of several lines between
+triple quotes."""
 
 
 class Leave(Exception):
@@ -56,15 +56,15 @@ class ChatCommands:
 
     def _image(self, where: str) -> None:
         if not self._capabilities.vision:
-            raise Unsupported("this model does not see images", param="images")
+            raise Unsupported("this model does not support images", param="images")
         if not where:
-            raise InvalidRequest("say which: /image PATH or /image URL", param="images")
+            raise InvalidRequest("which image? Give /image PATH or /image URL", param="images")
         self._conversation.images.append(image_part(where))
         output.note(f"({len(self._conversation.images)} for the next message)")
 
     def _system(self, text: str) -> None:
         self._conversation.system = text or None
-        output.note("(system text set)" if text else "(no system text)")
+        output.note("(system message set)" if text else "(no system message)")
 
     def _set(self, rest: str) -> None:
         name, _, text = rest.partition(" ")
@@ -73,7 +73,7 @@ class ChatCommands:
             return
         name = name.replace("-", "_")
         if name not in CHAT:
-            raise Unsupported(f"{name} is no parameter of a chat; known: {', '.join(CHAT)}", param=name)
+            raise Unsupported(f"{name} is not a parameter of a chat; choose from {', '.join(CHAT)}", param=name)
         if not text.strip():
             self._conversation.parameters.pop(name, None)
             output.note(f"({name} is back to its default)")
@@ -86,10 +86,10 @@ class ChatCommands:
     def _list(self) -> None:
         stated = self._conversation.parameters
         lines = [f"{name} {value!r}" for name, value in stated.items()]
-        output.note("\n".join(lines) if lines else f"(nothing is set; known: {', '.join(CHAT)})")
+        output.note("\n".join(lines) if lines else f"(nothing is set; choose from {', '.join(CHAT)})")
 
     def _undo(self, rest: str) -> None:
-        output.note("(forgotten)" if self._conversation.undo() else "(there is nothing to undo)")
+        output.note("(forgotten)" if self._conversation.undo() else "(nothing to undo)")
 
     def _reset(self, rest: str) -> None:
         self._conversation.reset()

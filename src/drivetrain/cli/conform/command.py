@@ -18,17 +18,17 @@ _EPILOG = f"""examples:
   drivetrain conform http://127.0.0.1:8000 --only stops,streaming.text
   drivetrain conform --list
 
-URL is the address of any server that speaks the OpenAI API; without a path, /v1 is meant. A key is read from
-{KEY_VARIABLES[0]}, else {KEY_VARIABLES[1]}, is sent to that server alone, and is in no report.
-The exit code is 0 where no case failed, 1 where one did, and 2 where there was nothing to ask.
+URL is the address of any server that speaks the OpenAI API; a URL without a path gets /v1. The key is read from
+{KEY_VARIABLES[0]} or {KEY_VARIABLES[1]}. It is sent only to that server and appears in no report.
+The exit code is 0 if no case failed, 1 if one did, and 2 if no case could be run.
 """
 
 
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "conform",
-        help="whether a server keeps what the OpenAI API promises",
-        description="Ask any server the conformance cases, and say which it passes, fails, or does not offer.",
+        help="check whether a server keeps what the OpenAI API promises",
+        description="Run the conformance cases on any server, and report which it passes, fails or does not offer.",
         usage="%(prog)s URL [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -38,15 +38,17 @@ def add(commands: options.Commands) -> None:
     parser.add_argument("--model", metavar="NAME", help="the model to ask for (default: the only one)")
     parser.add_argument(
         "--only", type=options.comma_list, action="append", default=[], metavar="A,B",
-        help="areas (stops) or cases (stops.string); may be given again",
+        help="areas (stops) or cases (stops.string); may be repeated",
     )  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="print the cases, and ask nobody")
+    parser.add_argument("--list", action="store_true", help="print the cases without running them")
     parser.add_argument(
         "--timeout", type=options.number, default=DEFAULT_TIMEOUT_S, metavar="S",
-        help=f"seconds for one answer (default: {DEFAULT_TIMEOUT_S:g})",
+        help=f"seconds to wait for each answer (default: {DEFAULT_TIMEOUT_S:g})",
     )  # fmt: skip
-    parser.add_argument("--json", dest="json_file", type=Path, metavar="FILE", help="the report as one JSON object")
-    parser.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="the report as one HTML page")
+    parser.add_argument(
+        "--json", dest="json_file", type=Path, metavar="FILE", help="write the report as one JSON object"
+    )
+    parser.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="write the report as one HTML page")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(run=run)
 
@@ -65,4 +67,4 @@ def _check(args: argparse.Namespace) -> None:
         raise InvalidSetting(f"--timeout is {args.timeout:g}; it must be from 0.1 to 86400 seconds")
     for path in (args.json_file, args.html_file):
         if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise InvalidSetting(f"{path} cannot be written: its folder is not there, or it is one")
+            raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")

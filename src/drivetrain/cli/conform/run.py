@@ -67,14 +67,14 @@ def chosen(only: Sequence[str]) -> list[Case]:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise InvalidSetting(f"--only: there is no area and no case {name!r}{hint} (see --list)")
+            raise InvalidSetting(f"--only: there is no area or case {name!r}{hint} (see --list)")
     return [case for case in ALL if not only or case.area in only or case.id in only]
 
 
 def _key(variables: Sequence[str]) -> str:
     found = next((value for name in variables if (value := os.environ.get(name, "").strip())), "")
     if not (found.isascii() and found.isprintable()):
-        raise InvalidSetting("the key in the environment holds characters that no header can carry")
+        raise InvalidSetting("the key in the environment contains characters that cannot be sent in a header")
     return found
 
 

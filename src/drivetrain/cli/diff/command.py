@@ -26,18 +26,18 @@ _EPILOG = """examples:
   drivetrain diff ./my-model --engines native,llamacpp --model-for llamacpp=my-model-f16.gguf --json diff.json
   drivetrain diff ./my-model --engines native,remote --model-for remote=http://127.0.0.1:8000/v1
 
-The first engine is compared with each of the others; one is open at a time. An engine's own settings follow it after a
-colon; flags go to all the engines that have such a setting. MODEL goes to each engine that no --model-for names.
-A parting is a tie where the first engine has the other's token within --tolerance below its own.
-The exit code is 0 where no prompt parted beyond a tie, 1 where one did, and 2 for what was asked wrongly.
+The first engine is compared with each of the others; only one is open at a time. Settings for one engine follow its
+name after a colon. Flags apply to every engine that has the setting. MODEL is used for every engine without a
+--model-for. A divergence is a tie if the first engine rates the other's token within --tolerance of its own.
+The exit code is 0 if no prompt diverged beyond a tie, 1 if one did, and 2 for a usage error.
 """
 
 
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "diff",
-        help="whether a model is the same on several engines",
-        description="Ask several engines the same prompts, greedily, and say where and how far they part.",
+        help="compare the answers of one model on several engines",
+        description="Run the same prompts greedily on several engines, and report where and how far they diverge.",
         usage="%(prog)s MODEL --engines A,B[:SETTING=VALUE] [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,7 +46,7 @@ def add(commands: options.Commands) -> None:
     options.add_model(parser)
     parser.add_argument(
         "--engines", type=options.comma_list, required=True, metavar="A,B",
-        help="two or more; a setting follows its engine: native:quantize=int8,compile=true,llamacpp",
+        help="two or more engines, with settings after a colon: native:quantize=int8,compile=true,llamacpp",
     )  # fmt: skip
     parser.add_argument(
         "--model-for",
@@ -57,22 +57,26 @@ def add(commands: options.Commands) -> None:
     )
     parser.add_argument(
         "--prompts", type=Path, metavar="FILE",
-        help="a prompt a line; in a .jsonl file a JSON string a line (default: a handful that is built in)",
+        help="one prompt per line, or one JSON string per line in a .jsonl file (default: a few built-in prompts)",
     )  # fmt: skip
-    parser.add_argument("--chat", action="store_true", help="prompts are messages, in the model's own prompt form")
+    parser.add_argument(
+        "--chat", action="store_true", help="send each prompt as a chat message, in the model's own prompt form"
+    )
     parser.add_argument(
         "--tokens", type=options.whole_number, default=DEFAULT_TOKENS, metavar="N",
-        help=f"the most tokens of an answer (default: {DEFAULT_TOKENS})",
+        help=f"the most tokens per answer (default: {DEFAULT_TOKENS})",
     )  # fmt: skip
     parser.add_argument(
         "--top", type=options.whole_number, default=DEFAULT_TOP, metavar="N",
-        help=f"how many of the likeliest tokens to ask for and show (default: {DEFAULT_TOP})",
+        help=f"how many of the likeliest tokens to show (default: {DEFAULT_TOP})",
     )  # fmt: skip
     parser.add_argument(
         "--tolerance", type=options.number, default=DEFAULT_TOLERANCE, metavar="X",
-        help=f"of a logprob: what is as near as this is a tie (default: {DEFAULT_TOLERANCE:g})",
+        help=f"the largest difference in logprob that is a tie (default: {DEFAULT_TOLERANCE:g})",
     )  # fmt: skip
-    parser.add_argument("--json", dest="json_file", type=Path, metavar="FILE", help="everything as one JSON object")
+    parser.add_argument(
+        "--json", dest="json_file", type=Path, metavar="FILE", help="write everything as one JSON object"
+    )
     options.add_settings(parser, without=OWN_NAMES)
     parser.set_defaults(run=run)
 
@@ -91,4 +95,4 @@ def _check(args: argparse.Namespace) -> None:
             raise InvalidSetting(f"--{name} is {value:g}; it must be from {low:g} to {high:g}")
     path = args.json_file
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise InvalidSetting(f"{path} cannot be written: its folder is not there, or it is one")
+        raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")

@@ -24,37 +24,35 @@ _EPILOG = f"""examples:
   drivetrain doctor https://llm.example --api-key-file keys.txt --admin-key-file admin.txt
   drivetrain doctor http://127.0.0.1:8000 --json | jq '.findings[] | .what'
 
-With a URL it reads /health, /ready, /status, /metrics, /v1/models and /admin/models of that server, and changes
-nothing. The key is the first one of --api-key-file, else what {KEY_VARIABLE} holds; it is sent to that server
-alone and never shown. The exit code is 0 where all is well, 1 with findings that need action (marked !), and 2 where
-no server answers, or none of ours.
+With a URL, it reads /health, /ready, /status, /metrics, /v1/models and /admin/models of that server and changes
+nothing. The key is the first one in --api-key-file, or the value of {KEY_VARIABLE}. It is sent only to that
+server and never shown. The exit code is 0 if all is well, 1 if a finding needs action (marked !), and 2 if no server
+answers or it is not a Drivetrain server.
 """
 
 
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="this machine: hardware, engines, what to install; with a URL: how that server is",
-        description="What this machine has and what is installed; or how a running server is, and what to do about it.",
+        help="check this machine: hardware, engines, what to install; with a URL: check that server",
+        description="Report on this machine and what is installed, or examine a running server and say what to do.",
         usage="%(prog)s [URL] [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("url", metavar="URL", nargs="?", help="a running server, such as http://127.0.0.1:8000")
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("with a URL")
-    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="keys, one a line; the first one is sent")
+    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="keys, one per line; the first one is sent")
     group.add_argument(
         "--api-key-env", metavar="NAME", default=KEY_VARIABLE,
-        help=f"the variable that holds the key, where there is no file (default: {KEY_VARIABLE})",
+        help=f"the variable that holds the key, if no file is given (default: {KEY_VARIABLE})",
     )  # fmt: skip
-    group.add_argument(
-        "--admin-key-file", type=Path, metavar="FILE", help="a key for what is under /admin, if that has its own"
-    )
+    group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="the admin key, if /admin has its own")
     group.add_argument(
         "--timeout", type=options.number, default=DEFAULT_TIMEOUT_S, metavar="S",
-        help=f"seconds for each page (default: {DEFAULT_TIMEOUT_S:g})",
+        help=f"seconds to wait for each page (default: {DEFAULT_TIMEOUT_S:g})",
     )  # fmt: skip
     parser.set_defaults(run=run)
 

@@ -43,5 +43,7 @@ def _key(args: argparse.Namespace) -> Key:
 
 def _sendable(secret: str, origin: str) -> Key:
     if not all("!" <= c <= "~" for c in secret):
-        raise InvalidSetting(f"the key of {origin} holds characters that no header can carry", param="api_key")
+        raise InvalidSetting(
+            f"the key from {origin} contains characters that cannot be sent in a header", param="api_key"
+        )
     return Key(secret)

@@ -40,22 +40,24 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_remote(parser: argparse.ArgumentParser) -> None:
     """For commands whose MODEL may be a URL."""
-    parser.add_argument("--model", dest="at_url", metavar="NAME", help="which model, where MODEL is a URL")
+    parser.add_argument(
+        "--model", dest="at_url", metavar="NAME", help="the model's name at the server, if MODEL is a URL"
+    )
 
 
 def add_settings(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
     """A flag for each setting. `without` leaves out those that the command's request options shadow."""
     sources = parser.add_argument_group(
         "settings",
-        "Settings come from flags, then DRIVETRAIN_{MODEL}_X, DRIVETRAIN_X, a TOML file and the defaults.",
+        "Settings come from flags, then DRIVETRAIN_{MODEL}_X, DRIVETRAIN_X, a TOML file, and the defaults.",
     )
     sources.add_argument(
-        "--config", type=Path, metavar="FILE", help="a TOML file (default: what DRIVETRAIN_CONFIG names)"
+        "--config", type=Path, metavar="FILE", help="a TOML file (default: the one that DRIVETRAIN_CONFIG names)"
     )
     sources.add_argument(
-        "--explain", action="store_true", help="print each setting, its value and its origin, and exit"
+        "--explain", action="store_true", help="print each setting with its value and origin, and exit"
     )
-    groups = {group: parser.add_argument_group(f"{group} settings") for group in Group if _named(group, without)}
+    groups = {group: parser.add_argument_group(f"settings: {group}") for group in Group if _named(group, without)}
     for group, target in groups.items():
         for name in _named(group, without):
             _add_flag(target, name)
@@ -75,7 +77,7 @@ def _reference(model: str, more_urls: Sequence[str], name: str | None) -> str:
     if name is None:
         return ",".join([model, *more_urls])
     if not is_url(model) or "#" in model:
-        raise InvalidSetting("--model names a model at a URL; MODEL is none, or names one already", param="model")
+        raise InvalidSetting("--model is only for a URL that does not name a model already", param="model")
     return f"{','.join([model, *more_urls])}#{name}"
 
 

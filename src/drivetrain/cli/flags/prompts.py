@@ -35,16 +35,18 @@ class _Turn(argparse.Action):
 
 def add_input(parser: argparse.ArgumentParser, *, for_request: bool = True) -> None:
     """Without `for_request`, only what can be rendered."""
-    group = parser.add_argument_group("input", "A chat or a prompt, by one of these; - reads stdin.")
+    group = parser.add_argument_group("input", "Give a chat or a prompt in one of these ways; - reads stdin.")
     turn: dict[str, Any] = {"action": _Turn, "dest": "turns", "metavar": "TEXT"}
-    group.add_argument("--message", help="what the user says; repeat with --assistant for a longer chat", **turn)
-    group.add_argument("--assistant", help="what the model is taken to have answered", **turn)
-    group.add_argument("--system", help="the instructions in front of the chat", **turn)
-    group.add_argument("--messages-file", metavar="FILE", help="a JSON list of messages, in the OpenAI form")
-    group.add_argument("--prompt", metavar="TEXT", help="a whole prompt: no template is put around it")
-    group.add_argument("--prompt-file", metavar="FILE", help="the same from a file")
+    group.add_argument("--message", help="a user message; alternate with --assistant for a longer chat", **turn)
+    group.add_argument("--assistant", help="an earlier answer of the model", **turn)
+    group.add_argument("--system", help="the system message", **turn)
+    group.add_argument("--messages-file", metavar="FILE", help="a JSON list of messages in the OpenAI format")
+    group.add_argument("--prompt", metavar="TEXT", help="the whole prompt; no template is applied")
+    group.add_argument("--prompt-file", metavar="FILE", help="the whole prompt, from a file")
     if for_request:
-        group.add_argument("--prompt-token-ids", metavar="IDS", type=token_ids, help="the same as ids: 1,2,3")
+        group.add_argument(
+            "--prompt-token-ids", metavar="IDS", type=token_ids, help="the whole prompt as token ids: 1,2,3"
+        )
         text = "an image for the prompt or the last message; repeat for more"
         group.add_argument("--image", metavar="PATH|URL", action="append", default=[], help=text)
 
@@ -55,7 +57,7 @@ def read_input(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     given = [name for name in named if getattr(args, name, None) is not None]
     if len(given) > 1:
         names = " and ".join(flag_of(name) for name in given)
-        raise InvalidSetting(f"{names} do not go together; give one of them")
+        raise InvalidSetting(f"{names} cannot be combined; give one of them")
     if not given:
         return {}
     return _READ[given[0]](args, settings)
@@ -76,7 +78,7 @@ def flag_of(name: str) -> str:
 
 def _from_turns(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     if sum(text == STDIN for _, text in args.turns) > 1:
-        raise InvalidSetting("stdin can be read once: give - only once")
+        raise InvalidSetting("stdin can only be read once: give a single -")
     limit = _text_limit(settings)
     messages = [{"role": role, "content": _stdin_text(limit) if text == STDIN else text} for role, text in args.turns]
     return {"messages": _with_images(parse_messages(messages), args)}
@@ -128,7 +130,7 @@ def _with_images(messages: Sequence[Message], args: argparse.Namespace) -> list[
         return list(messages)
     last = max((i for i, message in enumerate(messages) if message.role == "user"), default=None)
     if last is None:
-        raise InvalidRequest("an image goes with a message of the user, and there is none", param="messages")
+        raise InvalidRequest("an image needs a user message, and there is none", param="messages")
     made = list(messages)
     made[last] = Message("user", (*images, *messages[last].content))
     return made
@@ -160,7 +162,7 @@ def _file_text(name: str, limit_bytes: int) -> str:
 def _decoded(file: BinaryIO, limit_bytes: int, name: str) -> str:
     data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
-        raise InvalidRequest(f"{name} has more than {limit_bytes} bytes, the most that is taken", param="prompt")
+        raise InvalidRequest(f"{name} has more than {limit_bytes} bytes, which is the limit", param="prompt")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as exc:

@@ -24,7 +24,9 @@ CHAT = tuple(name for name in GENERATE if name not in _CHAT_HAS_NO)
 
 
 def add_request(parser: argparse.ArgumentParser, names: tuple[str, ...] = GENERATE) -> None:
-    group = parser.add_argument_group("request", "What is left out comes from the settings, the weights or the family.")
+    group = parser.add_argument_group(
+        "request", "Anything left out comes from the settings, the model files or the family."
+    )
     for name in names:
         _add_flag(group, name)
 

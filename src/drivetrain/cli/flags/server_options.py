@@ -25,36 +25,38 @@ def add_server_flags(group: Any) -> None:
         "--insecure-no-key",
         action="store_true",
         default=None,
-        help="listen beyond this machine without a key (dangerous)",
+        help="let other machines connect without a key (dangerous)",
     )
     group.add_argument(
-        "--allowed-hosts", type=options.comma_list, metavar="A,B", help="further host names that requests may name"
+        "--allowed-hosts", type=options.comma_list, metavar="A,B", help="more host names that requests may use"
     )
     group.add_argument(
         "--allowed-origins",
         type=options.comma_list,
         metavar="A,B",
-        help="other sites whose pages may call this server, like https://chat.example (CORS); * for all",
+        help="origins whose pages may call this server, such as https://chat.example (CORS); * allows all",
     )
     group.add_argument(
         "--unknown-fields",
         choices=("refuse", "warn"),
-        help="what becomes of a field that is not honoured (default: refuse)",
+        help="what to do with a field that is not honoured (default: refuse)",
     )
     group.add_argument(
         "--metrics-compat",
         choices=("none", "vllm"),
-        help="names that /metrics gives beside ours, for dashboards that read those (default: none)",
+        help="metric names to add to /metrics, for dashboards that read them (default: none)",
     )
-    group.add_argument("--max-body-bytes", type=count, metavar="N", help="of one request (default: 33554432)")
+    group.add_argument("--max-body-bytes", type=count, metavar="N", help="bytes per request body (default: 33554432)")
     group.add_argument(
-        "--max-bodies-bytes", type=count, metavar="N", help="of all requests that arrive together (default: 268435456)"
+        "--max-bodies-bytes", type=count, metavar="N", help="bytes of all request bodies at once (default: 268435456)"
     )
-    group.add_argument("--max-body-values", type=count, metavar="N", help="in one request (default: 1000000)")
-    group.add_argument("--max-header-bytes", type=count, metavar="N", help="of one request (default: 32768)")
-    group.add_argument("--max-prompts", type=count, metavar="N", help="in one completion request (default: 64)")
+    group.add_argument("--max-body-values", type=count, metavar="N", help="values per request body (default: 1000000)")
     group.add_argument(
-        "--receipt-timeout-s", type=number, metavar="X", help="in which a request must have arrived (default: 30)"
+        "--max-header-bytes", type=count, metavar="N", help="bytes of headers per request (default: 32768)"
+    )
+    group.add_argument("--max-prompts", type=count, metavar="N", help="prompts per completion request (default: 64)")
+    group.add_argument(
+        "--receipt-timeout-s", type=number, metavar="X", help="seconds for a whole request to arrive (default: 30)"
     )
 
 

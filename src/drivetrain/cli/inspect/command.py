@@ -25,9 +25,9 @@ _EPILOG = """examples:
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "inspect",
-        help="dry run: engine, prompt form, rendered prompt, capabilities",
-        description="What is known of a model without loading its weights: the engine and why, the prompt form and "
-        "why, the prompt it makes of a chat, stops, defaults and capabilities.",
+        help="do a dry run: engine, prompt form, rendered prompt, capabilities",
+        description="Show what is known of a model without loading its weights: the engine and the prompt form, with "
+        "the reason for each; the rendered prompt; the stops, defaults and capabilities.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -35,7 +35,7 @@ def add(commands: options.Commands) -> None:
     )
     options.add_model(parser)
     options.add_remote(parser)
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_input(parser, for_request=False)
     options.add_settings(parser)
     parser.set_defaults(run=run)

@@ -36,16 +36,16 @@ _EPILOG = """examples:
   drivetrain serve org/name --host 0.0.0.0 --api-key-file keys.txt
   drivetrain serve smollm2-135m code=./code.gguf --max-loaded 1 --alias gpt-4o=smollm2-135m
 
-The page is at http://127.0.0.1:8000/, the API at /v1. TLS is a proxy's work. SIGTERM or Ctrl-C lets running
-requests end (see --drain-s); a second one ends at once.
+The page is at http://127.0.0.1:8000/, the API at /v1. For TLS, put a proxy in front. SIGTERM or Ctrl-C lets
+running requests finish (see --drain-s); a second one stops the server at once.
 """
 
 
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "serve",
-        help="an HTTP server: the OpenAI API and a web page",
-        description="Serve a model over HTTP, as the OpenAI API does, with a chat page at /.",
+        help="serve a model over HTTP: the OpenAI API and a web page",
+        description="Serve models over HTTP with the OpenAI API, and a chat page at /.",
         usage="%(prog)s MODEL [MODEL ...] [option ...]",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -55,8 +55,8 @@ def add(commands: options.Commands) -> None:
         "models",
         metavar="MODEL",
         nargs="*",
-        help="a short name, a folder, a .gguf file, a Hugging Face id or a URL; several URLs are servers of one model, "
-        "anything else are several models, and NAME=MODEL gives one a name",
+        help="a short name, a folder, a .gguf file, a Hugging Face id or a URL; NAME=MODEL gives it a name; "
+        "several URLs are upstreams of one model, otherwise each is a model of its own",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     options.add_remote(parser)
@@ -70,9 +70,13 @@ def add(commands: options.Commands) -> None:
 
 
 def _add_server(group: Any) -> None:
-    group.add_argument("--api-key-file", type=Path, metavar="FILE", help=f"keys, one a line (or one in {KEY_VARIABLE})")
-    group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="keys for what is under /admin, one a line")
-    group.add_argument("--max-connections", type=options.whole_number, metavar="N", help="open at once (default: 2048)")
+    group.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help=f"API keys, one per line (or set one in {KEY_VARIABLE})"
+    )
+    group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="keys for /admin, one per line")
+    group.add_argument(
+        "--max-connections", type=options.whole_number, metavar="N", help="connections open at once (default: 2048)"
+    )
     add_server_flags(group)
 
 
@@ -126,7 +130,7 @@ def read_keys(file: Path | None) -> tuple[str, ...]:
         raise InvalidSetting(f"the key file {file} cannot be read: {reason}", param="api_key_file") from exc
     keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
     if not keys:
-        raise InvalidSetting(f"the key file {file} holds no key", param="api_key_file")
+        raise InvalidSetting(f"the key file {file} contains no key", param="api_key_file")
     return keys
 
 

@@ -23,16 +23,20 @@ PROTOCOLS = ("fastchat", "dbgpt")
 
 
 def add_dropin_flags(group: Any) -> None:
-    group.add_argument("--fastchat-controller", metavar="URL", help="be a worker of this FastChat controller")
-    group.add_argument("--dbgpt-controller", metavar="URL", help="be a worker of this DB-GPT controller")
     group.add_argument(
-        "--worker-address", metavar="URL", help="this server as they reach it (default: where it listens)"
+        "--fastchat-controller", metavar="URL", help="register as a worker with this FastChat controller"
+    )
+    group.add_argument("--dbgpt-controller", metavar="URL", help="register as a worker with this DB-GPT controller")
+    group.add_argument(
+        "--worker-address",
+        metavar="URL",
+        help="the address at which they reach this server (default: where it listens)",
     )
     group.add_argument(
         "--worker-protocols",
         type=options.comma_list,
         metavar="A,B",
-        help="answer as workers of fastchat, dbgpt do, with no controller told",
+        help="speak the worker protocol of fastchat or dbgpt without registering",
     )
 
 

@@ -48,15 +48,17 @@ class Chosen:
 
 def add_fleet_flags(group: Any) -> None:
     number, count = options.number, options.whole_number
-    group.add_argument("--max-loaded", type=count, metavar="N", help="models in memory at once (default: what fits)")
     group.add_argument(
-        "--idle-s", type=number, metavar="X", help="unload a model that nobody used for so long (default: never)"
+        "--max-loaded", type=count, metavar="N", help="models in memory at once (default: as many as fit)"
     )
     group.add_argument(
-        "--turn-s", type=number, metavar="X", help="a busy model keeps its place for so long (default: 5)"
+        "--idle-s", type=number, metavar="X", help="seconds after which an unused model is unloaded (default: never)"
     )
     group.add_argument(
-        "--room-wait-s", type=number, metavar="X", help="a request waits for room for so long (default: 60)"
+        "--turn-s", type=number, metavar="X", help="seconds that a busy model keeps its place (default: 5)"
+    )
+    group.add_argument(
+        "--room-wait-s", type=number, metavar="X", help="seconds that a request waits for room (default: 60)"
     )
     group.add_argument(
         "--pin", action="append", default=[], metavar="NAME", help="load this model and keep it loaded; may be repeated"
@@ -118,16 +120,18 @@ def _in_file(config: Path | None) -> FleetArguments:
     known = {f.name for f in fields(FleetArguments)}
     for name in table:
         if name not in known:
-            raise InvalidSetting(f"there is no {name} under [serve]; there are {', '.join(sorted(known))}", param=name)
+            raise InvalidSetting(
+                f"there is no {name} under [serve]; choose from {', '.join(sorted(known))}", param=name
+            )
     return FleetArguments(**{name: _checked(name, value, f"serve.{name} in {path}") for name, value in table.items()})
 
 
 def _checked(name: str, value: Any, where: str) -> Any:
     if name in {"models", "pinned"}:
-        good, what = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of texts"
+        good, what = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of strings"
         value = tuple(value) if good else value
     elif name == "aliases":
-        good, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of texts"
+        good, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of strings"
     elif name == "max_loaded":
         good, what = type(value) is int and value >= 1, "a whole number from 1"
     else:
@@ -140,7 +144,9 @@ def _checked(name: str, value: Any, where: str) -> Any:
 def choose(args: argparse.Namespace, said: FleetArguments) -> list[Chosen]:
     """Each model with its name and settings. What is wrong with any of them is told here, before one is loaded."""
     if args.at_url is not None or args.setting_name is not None:
-        raise InvalidSetting("with several models write NAME=MODEL in place of --name, and URL#NAME", param="name")
+        raise InvalidSetting(
+            "with several models, write NAME=MODEL instead of --name, and URL#NAME instead of --model", param="name"
+        )
     return [_chosen(text, args) for text in said.models]
 
 

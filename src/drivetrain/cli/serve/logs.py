@@ -13,12 +13,12 @@ def add_log_flags(group: Any) -> None:
         "--log-format",
         choices=tuple(LogFormat),
         default=LogFormat.TEXT.value,
-        help="lines for people or for machines, on stderr (default: text)",
+        help="log format on stderr: text for people, json for machines (default: text)",
     )
     group.add_argument(
         "--log-level",
         choices=LEVELS,
-        help="info says how each request ended, never what was asked or answered (default: info; with -q: warning)",
+        help="info logs how each request ended, never its prompt or answer (default: info; with -q: warning)",
     )
 
 

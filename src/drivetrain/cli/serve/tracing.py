@@ -20,17 +20,17 @@ def add_tracing_flags(group: Any) -> None:
     group.add_argument(
         "--otlp-endpoint",
         metavar="URL",
-        help="an OpenTelemetry collector, as http://127.0.0.1:4318, that gets traces and metrics "
-        f"(or {ENDPOINT_VARIABLES[0]})",
+        help="send traces and metrics to this OpenTelemetry collector, such as http://127.0.0.1:4318 "
+        f"(or set {ENDPOINT_VARIABLES[0]})",
     )
     group.add_argument(
-        "--trace-content", action="store_true", help="put prompts and outputs into the traces (off: they hold none)"
+        "--trace-content", action="store_true", help="include prompts and answers in the traces (default: off)"
     )
     group.add_argument(
         "--trace-sample",
         type=options.number,
         metavar="X",
-        help="the share of traces to record, from 0 to 1, where the caller has not decided (default: all)",
+        help="the share of traces to record, from 0 to 1, if the caller has not decided (default: all)",
     )
 
 
@@ -41,7 +41,7 @@ def traced(args: argparse.Namespace) -> bool:
     for flag, given in (("--trace-content", args.trace_content), ("--trace-sample", args.trace_sample is not None)):
         if given:
             raise InvalidSetting(
-                f"{flag} says what goes into traces, and there are none: give --otlp-endpoint too",
+                f"{flag} has no effect without traces: give --otlp-endpoint too",
                 param="otlp_endpoint",
             )
     return False

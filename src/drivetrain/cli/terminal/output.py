@@ -93,4 +93,4 @@ def _write_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as exc:
-        raise DrivetrainError(f"the output cannot be written: {exc.strerror or type(exc).__name__}") from exc
+        raise DrivetrainError(f"cannot write the output: {exc.strerror or type(exc).__name__}") from exc

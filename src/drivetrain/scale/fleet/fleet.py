@@ -85,12 +85,12 @@ class Fleet:
         """By its name or an alias; where there is only one, it need not be named. Raises `ModelNotFound`."""
         if name is None:
             if len(self._members) > 1:
-                raise ModelNotFound("model is missing, and there is more than one here", param="model")
+                raise ModelNotFound("model is missing; this server has several, so name one", param="model")
             return self._members[0]
         member = self._names.get(name)
         if member is None:
             shown = name if len(name) <= 100 else name[:97] + "..."
-            raise ModelNotFound(f"there is no model {shown!r} here; /v1/models lists what there is", param="model")
+            raise ModelNotFound(f"there is no model {shown!r} here; see /v1/models", param="model")
         return member
 
     def find(self, name: str | None) -> WorkerPort:
@@ -173,7 +173,9 @@ class Fleet:
             raise InvalidRequest(f"{member.name} is pinned; unpin it first", param="model")
         if member.leases or member.line:
             num = member.leases + len(member.line)
-            raise InvalidRequest(f"{num} requests use {member.name}; try again when they have ended", param="model")
+            raise InvalidRequest(
+                f"{num} requests are using {member.name}; try again when they have finished", param="model"
+            )
         if member.stage is Stage.LOADING:
             self._moves.give_up(member)
         elif member.asked_at is not None:
@@ -187,7 +189,7 @@ class Fleet:
         """Load it, and keep it loaded. Raises `InvalidRequest` where all places are pinned already."""
         member, most = self.member(name), self.limits.max_loaded
         if most is not None and sum(m.pinned for m in self._members if m is not member) >= most:
-            raise InvalidRequest(f"{most} models are pinned, which is all that may be loaded", param="model")
+            raise InvalidRequest(f"{most} models are pinned, and no more may be loaded; unpin one first", param="model")
         member.pinned = True
         self.think()
         return member
@@ -204,7 +206,7 @@ class Fleet:
         if member.borrowed:
             instead = "" if self._replaced else "; serve it with --idle-s or --max-loaded to change that"
             raise InvalidRequest(
-                f"{member.name} cannot be {what}: it came with the server and goes with it{instead}", param="model"
+                f"{member.name} cannot be {what}: it stays loaded as long as the server runs{instead}", param="model"
             )
 
     # What happens
@@ -233,7 +235,7 @@ class Fleet:
             member.reserved = member.name in decided.reserved
             if member.name in decided.hopeless:
                 member.withdraw()
-                self._refuse(member, lambda m: NotLoaded(f"there is no room for {m.name} beside the pinned models"))
+                self._refuse(member, lambda m: NotLoaded(f"there is no room for {m.name} next to the pinned models"))
             elif member.stage is Stage.READY and not (
                 member.reserved or member.broken or member.name in decided.unload
             ):
@@ -348,7 +350,7 @@ class Fleet:
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Take no more requests, and return when the running ones have ended or were ended."""
-        self._close("the server is shutting down; send this to another one")
+        self._close("the server is shutting down; send the request to another one")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._moves.give_up_all())
             for _, worker in self:
@@ -393,7 +395,7 @@ def _by_name(members: Sequence[Member]) -> dict[str, Member]:
         for name in (member.name, *member.aliases):
             if name in names:
                 raise InvalidSetting(
-                    f"{name!r} would be the name of two models; give one of them another", param="name"
+                    f"two models would be called {name!r}; give one of them another name", param="name"
                 )
             names[name] = member
     return names

@@ -133,7 +133,7 @@ class Member:
         """Raises `Overloaded` where too many wait already. One may always: who else would have it loaded?"""
         if len(self.line) >= max(1, self.offer.max_waiting):
             raise Overloaded(
-                f"{len(self.line)} requests wait for {self.name} to be loaded, which is all it takes; try again shortly"
+                f"{len(self.line)} requests are already waiting for {self.name} to load; try again shortly"
             )
         self.line.append(lease)
 
@@ -166,7 +166,7 @@ class Member:
 
     def gave_up(self, now: float) -> None:
         """Its worker will never serve again. A new one may; where that does not help for long, after a while only."""
-        self.failure = "its engine failed and could not be started again"
+        self.failure = "its engine failed and could not be restarted"
         self.failures = self.failures + 1 if now - self.loaded_at < LAST_RETRY_S else 1
         self.retry_at = now + retry_after_s(self.failures - 1) if self.failures > 1 else 0.0
 

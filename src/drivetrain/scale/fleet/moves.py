@@ -103,7 +103,7 @@ class Moves:
         try:
             await worker.stop()
         except Exception:  # noqa: BLE001 - it is logged, and the others go on
-            _log.exception("%s could not be unloaded in order", member.name)
+            _log.exception("%s was not unloaded cleanly", member.name)
         finally:
             del worker
             member.left()

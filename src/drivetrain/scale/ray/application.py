@@ -38,7 +38,7 @@ def model_of(model: Mapping[str, Any], told: Mapping[str, Any]) -> Application:
 
 _NEEDS_KEY = refusal(
     403,
-    f"this server has no API key, so it answers its own machine only: set {KEY_VARIABLE} on the nodes",
+    f"this server has no API key, so it only answers its own machine; set {KEY_VARIABLE} on the nodes",
     kind="authentication_error",
     code="invalid_api_key",
 )

@@ -22,12 +22,12 @@ def translated(error: Exception) -> DrivetrainError:
 
 def _translated(error: Exception) -> DrivetrainError:
     if isinstance(error, BackPressureError):
-        message = f"{error.args[0]} requests wait for a replica, which is all that may; try again shortly"
+        message = f"{error.args[0]} requests are already waiting for a replica; try again shortly"
         return Overloaded(message, retry_after_s=error.retry_after_s or RETRY_AFTER_S)
     if isinstance(error, DeploymentUnavailableError):
         return NotReady("no replica of this model could be started", retry_after_s=5.0)
     if isinstance(error, LOST):
-        return EngineFailed("the replica that ran this request was lost; the next one may work")
+        return EngineFailed("the replica running this request was lost; try again")
     if type(error).__name__ == "RequestCancelledError":
         return Cancelled("the request was cancelled")
     return EngineFailed(f"the replica failed on this request: {type(error).__name__}")

@@ -81,7 +81,7 @@ class EventServer:
         try:
             self._server = await loop.create_server(lambda: _Reading(self), self._host, 0, backlog=1024)
         except OSError as exc:
-            _log.warning("cannot listen on %s (%r): events take the longer way", self._host, exc)
+            _log.warning("cannot listen on %s (%r): events go through Ray instead", self._host, exc)
             return
         self._port = self._server.sockets[0].getsockname()[1]
 
@@ -216,7 +216,7 @@ class EventClient:
                 _, writing = await loop.create_connection(lambda: _Writing(self, address), host, port)
                 await writing.greet(key)
         except Exception as exc:  # noqa: BLE001 - whatever keeps it from being reached, there is the longer way
-            _log.warning("no connection to the caller at %s (%r): its events take the longer way", host, exc)
+            _log.warning("no connection to the caller at %s (%r): its events go through Ray instead", host, exc)
             if writing is not None:
                 writing.transport.abort()
             now = time.monotonic()
@@ -278,7 +278,7 @@ class _Writing(asyncio.Protocol):
             return
         self.transport.write(b"\n".join([*lines, b""]))
         if self.transport.get_write_buffer_size() > MAX_UNSENT:
-            _log.warning("a caller does not read: %d bytes wait for it, and it is given up", MAX_UNSENT)
+            _log.warning("a caller does not read: %d bytes are waiting for it, so it is dropped", MAX_UNSENT)
             self.transport.abort()
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ class HandleWorker(Face):
                 await self._idle.wait()
         runs = list(self._runs)
         for run in runs:
-            run.interrupt(Cancelled("the worker shut down before this request was done"))
+            run.interrupt(Cancelled("the worker shut down before this request finished"))
         for run in runs:
             await run.released()
 
@@ -123,7 +123,7 @@ class HandleWorker(Face):
         except TimeoutError:
             return
         except Exception as exc:  # noqa: BLE001 - whatever another process says or does not say: there is a next look
-            _log.warning("a replica of %s does not say how it is: %s", self._name, type(exc).__name__)
+            _log.warning("a replica of %s did not report its health: %s", self._name, type(exc).__name__)
             return
         self._said, self._heard = said, time.monotonic()
         self._words.hear(said, self._heard)
@@ -322,4 +322,6 @@ class HandleWorker(Face):
 def _refuse_paths(request: GenerateRequest) -> None:
     images = [image for message in request.messages or () for image in message.images]
     if any(image.path is not None for image in (*(request.images or ()), *images)):
-        raise Unsupported("a path names a file of this machine, not of the replica's; send the bytes", param="images")
+        raise Unsupported(
+            "a path names a file on this machine, not on the replica's; send the bytes instead", param="images"
+        )

@@ -107,12 +107,12 @@ class HandleRun(Lifecycle):
             self._end(Cancelled("the caller went away"))
             raise
         except Exception as exc:  # noqa: BLE001 - a request has one ending, whatever is wrong with us
-            _log.exception("%s: a defect of this program", self.request_id)
+            _log.exception("%s: a bug in this program", self.request_id)
             self._end(EngineFailed(f"this ingress failed on the request: {type(exc).__name__}"))
             if self._response is not None:
                 self._response.cancel()
         finally:
-            self._end(EngineFailed("the replica stopped without an ending"))
+            self._end(EngineFailed("the replica stopped without ending the answer"))
             self._observer.released(self)
 
     async def _attempt(self) -> bool:
@@ -160,7 +160,7 @@ class HandleRun(Lifecycle):
                     await self._told.wait()
         if not self._told.is_set():
             what = f"of {self._attempts} attempts, {self.collecting.usage.completion_tokens} tokens came"
-            _log.error("%s: the call ended, and its ending did not come: %s", self.request_id, what)
+            _log.error("%s: the call ended without its last event: %s", self.request_id, what)
             self._declined = self._may_go_elsewhere
 
     def take(self, item: bytes) -> None:
@@ -172,7 +172,7 @@ class HandleRun(Lifecycle):
             events, ending = protocol.load_events(item)
             self.collecting.take(events)
         except Exception as exc:  # noqa: BLE001 - of a version that says other things, whatever it says
-            self.interrupt(EngineFailed(f"the replica said what this ingress does not understand: {exc!r}"))
+            self.interrupt(EngineFailed(f"the replica sent something that this ingress does not understand: {exc!r}"))
             return
         self._hand_on(events)
         if ending is not None:
@@ -195,7 +195,7 @@ class HandleRun(Lifecycle):
     def broken(self) -> None:
         """The link is lost over which the first items came: what more there is cannot come."""
         if not self._declined:
-            self.interrupt(EngineFailed("the replica that ran this request was lost; the next one may work"))
+            self.interrupt(EngineFailed("the replica running this request was lost; try again"))
 
     async def released(self) -> None:
         """Wait until the replica has let go of it."""

@@ -64,15 +64,15 @@ class ModelPlan:
     def __post_init__(self) -> None:
         if not 1 <= self.min_replicas <= self.max_replicas:
             raise InvalidSetting(
-                f"replicas are {self.min_replicas}:{self.max_replicas}; MIN must be at least 1, since one has to say "
-                "what the model can do, and at most MAX",
+                f"replicas is {self.min_replicas}:{self.max_replicas}; MIN must be at least 1, because a replica has "
+                "to say what the model can do, and at most MAX",
                 param="replicas",
             )
         for name in ("max_ongoing", "target_ongoing", "max_queued"):
             if getattr(self, name) <= 0:
                 raise InvalidSetting(f"{name} is {getattr(self, name)}; it must be more than 0", param=name)
         if not 0 <= self.surge <= 100:
-            raise InvalidSetting(f"surge is {self.surge}; it is per cent, from 0 to 100", param="surge")
+            raise InvalidSetting(f"surge is {self.surge}; it must be a percentage from 0 to 100", param="surge")
 
     @property
     def deployment(self) -> str:

@@ -75,11 +75,11 @@ class Replica:
         """Raises where the engine has ended for good, and so has the replica replaced. The worker mends what it can."""
         state, now = self.worker.state, time.monotonic()
         if state is State.FAILED:
-            raise EngineFailed("the engine has ended")
+            raise EngineFailed("the engine stopped")
         if state is not State.RESTARTING:
             self._well = now
         elif now - self._well > RESTART_S:
-            raise EngineFailed(f"the engine has not come back for {now - self._well:.0f} seconds")
+            raise EngineFailed(f"the engine has not recovered for {now - self._well:.0f} seconds")
 
     def record_routing_stats(self) -> RoutingStats:
         return RoutingStats(away=self.worker.state in {State.RESTARTING, State.FAILED})
@@ -92,7 +92,7 @@ class Replica:
 
     @property
     def worker(self) -> EngineWorker:
-        assert self._worker is not None, "a replica takes calls once it has started"
+        assert self._worker is not None, "this replica has not started yet"
         return self._worker
 
     async def describe(self) -> bytes:
@@ -124,7 +124,7 @@ class Replica:
         reader, link = Reader(), None if way is None else _ByLink(way)
         try:
             if self.worker.state is State.RESTARTING:  # it could wait here, but others may take it at once
-                raise NotReady("the engine of this replica is being started again", retry_after_s=5.0)
+                raise NotReady("the engine of this replica is restarting", retry_after_s=5.0)
             run = self.worker.submit(request, link or reader)
         except DrivetrainError as exc:
             yield protocol.dump_ending(exc)
@@ -133,7 +133,7 @@ class Replica:
             if link is not None:
                 await link.ended.wait()
                 if not link.there:
-                    yield protocol.dump_ending(NotReady("the way to the caller was lost", retry_after_s=1.0))
+                    yield protocol.dump_ending(NotReady("the connection to the caller was lost", retry_after_s=1.0))
                 return
             try:
                 while events := await stream.batch():

@@ -122,7 +122,7 @@ async def respond(
     except DrivetrainError as exc:
         error = exc
     except Exception:  # noqa: BLE001 - see above
-        _log.exception("a request could not be answered")
+        _log.exception("failed to answer a request")
         error = EngineFailed("the server failed on this request")
     else:
         return None
@@ -150,7 +150,7 @@ async def answered(
         _refused(context, exchange, exc, began_ns)
         return json_response(formatter.failed(exc))
     except Exception:  # noqa: BLE001 - another status is kept by FastChat's API server for ever
-        _log.exception("a request could not be answered")
+        _log.exception("failed to answer a request")
         return json_response(formatter.failed(EngineFailed("the server failed on this request")))
 
 

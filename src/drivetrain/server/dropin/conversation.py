@@ -207,5 +207,5 @@ async def _rendered(worker: WorkerPort, *messages: tuple[str, str]) -> str:
 def _split(text: str, word: str) -> tuple[str, str]:
     before, found, after = text.partition(word)
     if not found:
-        raise Unsupported("the prompt form changes the text of a message")
+        raise Unsupported("this protocol cannot be used: the prompt form changes the text of a message")
     return before, after

@@ -71,7 +71,7 @@ _GENERATE = Body(
     },
 )
 
-_NAMED = Body("DbGptNamed", {"model": MODEL_OR_ONLY, "prompt": Field(String(), "a text"), "span_id": _SPAN})
+_NAMED = Body("DbGptNamed", {"model": MODEL_OR_ONLY, "prompt": Field(String(), "a string"), "span_id": _SPAN})
 """A client of DB-GPT's own does not say the model when it counts."""
 
 _EMBED = Body(
@@ -80,7 +80,7 @@ _EMBED = Body(
         "model": MODEL_OR_ONLY,
         "input": Field(ListOf(String()), "texts", required=True),
         "worker_type": Field(String(), "only text2vec"),
-        "query": Field(String(), "of a worker that ranks texts"),
+        "query": Field(String(), "for workers that rank texts"),
         "span_id": _SPAN,
     },
 )
@@ -123,7 +123,7 @@ async def generate(exchange: Exchange, context: Context) -> Response | None:
 async def embeddings(exchange: Exchange, context: Context) -> Response:
     body = await read_body(exchange, context, _EMBED)
     if body.get("worker_type", "text2vec") != "text2vec" or "query" in body:
-        raise Unsupported("this worker gives embeddings; it ranks no texts", param="worker_type")
+        raise Unsupported("this worker returns embeddings; it cannot rank texts", param="worker_type")
     async with context.models.lease(body.get("model")) as worker:
         found = await worker.embed(body["input"], trace_context=trace_headers(exchange.headers))
     return json_response(await encoded(found.vectors), headers=body.headers)
@@ -156,7 +156,7 @@ async def supported_models(request: Request, context: Context) -> Response:
 
 
 async def refuse(request: Request, context: Context) -> Response:
-    raise Unsupported("models of this worker are started and stopped with drivetrain itself, not by DB-GPT")
+    raise Unsupported("this worker's models are started and stopped by drivetrain, not by DB-GPT")
 
 
 ROUTES = (
@@ -204,7 +204,7 @@ def _part(part: object, where: str) -> dict[str, Any]:
     if kind == "image" and isinstance(data, str) and form in {"url", "base64"}:
         url = data if form == "url" else f"data:{mime or 'image/png'};base64,{data}"
         return {"type": "image_url", "image_url": {"url": url}}
-    raise InvalidRequest(f"{where} must be a text, or an image as url or base64", param=where)
+    raise InvalidRequest(f"{where} must be a string, or an image as a url or base64", param=where)
 
 
 def _output(

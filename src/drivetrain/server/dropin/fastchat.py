@@ -46,17 +46,17 @@ class _NoImages(NotYet):
 
     def judge(self, name: str, value: Any) -> None:
         if value:
-            raise Unsupported("images are not taken in this protocol; /v1/chat/completions takes them", param=name)
+            raise Unsupported("this protocol does not accept images; use /v1/chat/completions", param=name)
 
 
-_NAMED = Body("FastChatNamed", {"model": MODEL_OR_ONLY, "prompt": Field(String(), "a text")})
+_NAMED = Body("FastChatNamed", {"model": MODEL_OR_ONLY, "prompt": Field(String(), "a string")})
 """What only names a model. Their API server sends a prompt with some of these, and nothing at all with others."""
 
 _GENERATE = Body(
     "FastChatGenerate",
     {
         "model": MODEL_OR_ONLY,
-        "prompt": Field(String(), "a prompt that was rendered by the caller", required=True),
+        "prompt": Field(String(), "a prompt rendered by the caller", required=True),
         **SAMPLING,
         "echo": like("echo"),
         "logprobs": like("logprobs", kind=Integer()),
@@ -71,8 +71,8 @@ _EMBED = Body(
     "FastChatEmbed",
     {
         "model": MODEL_OR_ONLY,
-        "input": Field(ListOf(String(), or_one=True), "a text or a list of texts", required=True),
-        "encoding_format": Field(OneOf(Encoding), "float if left out"),
+        "input": Field(ListOf(String(), or_one=True), "a string or a list of strings", required=True),
+        "encoding_format": Field(OneOf(Encoding), "float by default"),
     },
 )
 

@@ -76,15 +76,17 @@ class Registration:
                     if new:
                         self._told.append(controller)
                     if new or reason:
-                        _log.info("registered at the controller %s", controller.address.authority)
+                        _log.info("registered with the controller %s", controller.address.authority)
                     reason, new = "", False
             except Away as exc:
                 if reason != str(exc):
-                    _log.warning("the controller %s is away: %s; trying again", controller.address.authority, exc)
+                    _log.warning(
+                        "the controller %s is unavailable: %s; trying again", controller.address.authority, exc
+                    )
                 reason = str(exc)
             except Exception:  # noqa: BLE001 - nobody awaits this task: what ended it would be seen by nobody
-                reason = "a fault of our own"
-                _log.exception("the controller %s could not be told", controller.address.authority)
+                reason = "an internal error"
+                _log.exception("could not notify the controller %s", controller.address.authority)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._beat_s if not reason else self._away_s):
                     await self._ending.wait()
@@ -101,9 +103,9 @@ async def _take_leave(controller: Controller) -> None:
     try:
         await controller.gone()
     except Away as exc:
-        _log.warning("the controller %s was not told of the end: %s", controller.address.authority, exc)
+        _log.warning("could not tell the controller %s that this worker stops: %s", controller.address.authority, exc)
     except Exception:  # noqa: BLE001 - the drain beside it goes on, and so do the other controllers
-        _log.exception("the controller %s was not told of the end", controller.address.authority)
+        _log.exception("could not tell the controller %s that this worker stops", controller.address.authority)
 
 
 async def _until_done(work: Callable[[], Awaitable[None]]) -> None:

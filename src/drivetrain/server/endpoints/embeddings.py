@@ -34,10 +34,10 @@ async def embeddings(exchange: Exchange, context: Context) -> Response:
 def _check(values: Values, worker: WorkerPort) -> None:
     capabilities = worker.capabilities
     if not capabilities.embeddings:
-        raise Unsupported("this model gives no embeddings", param="input")
+        raise Unsupported("this model does not produce embeddings", param="input")
     dimensions, size = values.get("dimensions"), worker.metadata.embedding_size
     if dimensions not in {None, size}:
-        what = f"dimensions is {dimensions}; this model gives {size} and none are cut"
+        what = f"dimensions is {dimensions}; this model's vectors have {size}, and they cannot be shortened"
         values.leave_out(Unsupported(what, param="dimensions"))
 
 

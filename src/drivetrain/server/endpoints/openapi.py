@@ -19,8 +19,8 @@ _SSE: dict[str, Any] = {"text/event-stream": {}}
 
 _FAILURES = {
     400: "the request is wrong; error.param names the field",
-    401: "an API key is needed",
-    403: "this host name or origin is not answered",
+    401: "an API key is required",
+    403: "this host name or origin is not allowed",
     404: "no such model or endpoint",
     405: "method not allowed",
     408: "the request did not arrive in time",
@@ -30,7 +30,7 @@ _FAILURES = {
     431: "the headers are too large",
     500: "the engine failed",
     503: "loading, draining or stopped; see retry-after",
-    504: "the request's time was up",
+    504: "the request timed out",
 }
 
 
@@ -45,7 +45,7 @@ def build() -> dict[str, Any]:
         "info": {
             "title": "Drivetrain",
             "version": __version__,
-            "description": "The OpenAI API over one or several workers.",
+            "description": "The OpenAI API for one or several models.",
         },
         "paths": _paths(),
         "components": {
@@ -58,26 +58,30 @@ def build() -> dict[str, Any]:
 
 def _paths() -> dict[str, Any]:
     return {
-        "/v1/models": {"get": _get("The models of this server", _object("object", "data"))},
+        "/v1/models": {"get": _get("List the models", _object("object", "data"))},
         "/v1/models/{name}": {
-            "get": _get("One model and all it can do", _object("id", "object", "created", "state"), parameter="name")
+            "get": _get("One model and its capabilities", _object("id", "object", "created", "state"), parameter="name")
         },
-        "/v1/chat/completions": {"post": _post("An answer in a chat", CHAT, _ANSWER, streams=True)},
-        "/v1/completions": {"post": _post("A text that goes on", COMPLETION, _ANSWER, streams=True)},
+        "/v1/chat/completions": {"post": _post("Answer a chat", CHAT, _ANSWER, streams=True)},
+        "/v1/completions": {"post": _post("Complete a prompt", COMPLETION, _ANSWER, streams=True)},
         "/v1/embeddings": {
-            "post": _post("A vector for each text", EMBEDDING, _object("object", "data", "model", "usage"))
+            "post": _post("Make a vector for each text", EMBEDDING, _object("object", "data", "model", "usage"))
         },
-        "/tokenize": {"post": _post("A prompt or chat as token ids", TOKENIZE, _object("tokens", "count"))},
-        "/detokenize": {"post": _post("The text of token ids", DETOKENIZE, _object("prompt"))},
-        "/health": {"get": _get("Whether the process lives; 503 where only a new one helps", _object("status"))},
-        "/ready": {"get": _get("Whether requests are taken now", _object("status"))},
-        "/status": {"get": _get("How things stand", _object("state", "running", "waiting", "tokens_per_s"))},
-        "/metrics": {"get": _get("For Prometheus", {"type": "string"}, media="text/plain")},
-        "/admin/models": {"get": _get("Every model and how it stands", _object("object", "data"))},
+        "/tokenize": {"post": _post("Turn a prompt or chat into token ids", TOKENIZE, _object("tokens", "count"))},
+        "/detokenize": {"post": _post("Turn token ids into text", DETOKENIZE, _object("prompt"))},
+        "/health": {"get": _get("Liveness; 503 if only a restart of the process helps", _object("status"))},
+        "/ready": {"get": _get("Readiness: whether requests are accepted now", _object("status"))},
+        "/status": {
+            "get": _get(
+                "The state of the server and its models", _object("state", "running", "waiting", "tokens_per_s")
+            )
+        },
+        "/metrics": {"get": _get("Metrics for Prometheus", {"type": "string"}, media="text/plain")},
+        "/admin/models": {"get": _get("Every model and its state", _object("object", "data"))},
         "/admin/models/load": {"post": _change("Load a model", 202)},
-        "/admin/models/unload": {"post": _change("Unload a model that nobody uses", 202)},
+        "/admin/models/unload": {"post": _change("Unload a model that is not in use", 202)},
         "/admin/models/pin": {"post": _change("Load a model and keep it loaded", 200)},
-        "/admin/models/unpin": {"post": _change("Let a model be unloaded again", 200)},
+        "/admin/models/unpin": {"post": _change("Unpin a model, so that it may be unloaded again", 200)},
         "/openapi.json": {"get": _get("This document", _object("openapi", "paths"))},
     }
 

@@ -32,7 +32,7 @@ _RECEIVING = frozenset({h11.IDLE, h11.SEND_BODY, h11.ERROR})
 
 _CODES = {431: "headers_too_large", 408: "request_timeout", 505: "version_not_supported"}
 
-_MESSAGES = {431: "the headers are too large", 501: "the only Transfer-Encoding that this server takes is chunked"}
+_MESSAGES = {431: "the headers are too large", 501: "the only supported Transfer-Encoding is chunked"}
 
 _EMPTY_LINE = b"\r\n"
 

@@ -35,7 +35,7 @@ def within_files(settings: ServerSettings) -> ServerSettings:
     if settings.max_connections <= most:
         return settings
     _log.warning(
-        "this process may open %d files, so it takes %d connections at once, not %d; raise the limit (ulimit -n)",
+        "this process may open only %d files, so it accepts %d connections, not %d; raise the limit (ulimit -n)",
         soft,
         most,
         settings.max_connections,

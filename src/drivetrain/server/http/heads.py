@@ -38,7 +38,7 @@ def fault_in(received: bytes) -> Fault | None:
     if match is None:
         return NOT_HTTP
     if match[1] not in _VERSIONS:
-        return Fault(505, "this server speaks HTTP/1.1 and HTTP/1.0 only")
+        return Fault(505, "this server only speaks HTTP/1.1 and HTTP/1.0")
     end = _END.search(received)
     return _ambiguity(received[: end.end()], match[1]) if end is not None else None
 
@@ -47,7 +47,7 @@ def _ambiguity(head: bytes, version: bytes) -> Fault | None:
     if _BARE_NEWLINE.search(head):
         return Fault(400, "each line of a request's head must end in CR LF")
     if _FOLDED.search(head):
-        return Fault(400, "a header must not go on in a second line")
+        return Fault(400, "a header must not continue on a second line")
     lengths, encoded = _LENGTH.findall(head), _ENCODING.search(head) is not None
     if lengths and encoded:
         return Fault(400, "a request must not have both Content-Length and Transfer-Encoding")

@@ -163,5 +163,5 @@ def _too_large(limit: int) -> Response:
 
 
 def _no_room(limit: int) -> Response:
-    message = f"the bodies of other requests fill the {limit} bytes that there are for them; try again"
+    message = f"other request bodies fill the {limit} bytes available; try again"
     return refusal(503, message, kind="unavailable_error", code="overloaded", headers={"retry-after": "1"})

@@ -61,14 +61,14 @@ class _Series:
         yield family(
             CounterMetricFamily,
             "drivetrain_http_responses",
-            "answers by address and status; a path that is none of ours is empty",
+            "responses by path and status; an unknown path is shown as empty",
             ("method", "path", "status"),
             (((method, path, str(status)), n) for (method, path, status), n in counts.responses.items()),
         )
         yield family(
             CounterMetricFamily,
             "drivetrain_refusals",
-            "requests refused before anything was generated, by why and by the field at fault",
+            "requests refused before generation, by reason and by the field at fault",
             ("reason", "param"),
             counts.refusals.items(),
         )
@@ -85,26 +85,26 @@ def _gauges(statuses: Mapping[str, Status]) -> Iterator[Metric]:
             [((model,), value(status)) for model, status in statuses.items()],
         )
 
-    yield each("requests_running", "requests that run now", lambda s: s.running)
-    yield each("requests_waiting", "requests in the queue", lambda s: s.waiting)
+    yield each("requests_running", "requests running now", lambda s: s.running)
+    yield each("requests_waiting", "requests waiting in the queue", lambda s: s.waiting)
     yield each(
         "ready",
-        "1 while requests are taken and the engine lives",
+        "1 while requests are accepted and the engine is alive",
         lambda s: s.state is State.READY and s.engine_alive,
     )
-    yield each("kv_cache_used_ratio", "share of the room for keys and values that requests hold", lambda s: s.kv_used)
-    yield each("last_progress_seconds", "since the engine last did something", lambda s: s.last_progress_s)
+    yield each("kv_cache_used_ratio", "share of the memory for keys and values that requests hold", lambda s: s.kv_used)
+    yield each("last_progress_seconds", "time since the engine last made progress", lambda s: s.last_progress_s)
     yield family(
         GaugeMetricFamily,
         "drivetrain_upstream_up",
-        "whether an upstream of the engine remote may be asked (1), or its breaker is open (0), in the order given",
+        "whether an upstream gets requests (1) or its breaker is open (0), in the order given",
         ("model", "upstream"),
         (((model, str(i)), up) for model, status in statuses.items() for i, up in enumerate(status.upstreams)),
     )
     yield family(
         GaugeMetricFamily,
         "drivetrain_device_memory_bytes",
-        "memory of a device; cpu is the host, and its allocated bytes are this process",
+        "memory of a device; cpu is the host, where allocated means by this process",
         ("model", "device", "kind"),
         (
             ((model, memory.device, kind), getattr(memory, f"{kind}_bytes"))
@@ -128,35 +128,35 @@ def _counters(stats: Mapping[str, Stats]) -> Iterator[Metric]:
     yield family(
         CounterMetricFamily,
         "drivetrain_requests",
-        "ended requests by how they ended: finished, or the code of the error",
+        "ended requests by outcome: finished, or the code of the error",
         ("model", "ending"),
         (((model, ending), counted.endings[ending]) for model, counted in stats.items() for ending in ENDINGS),
     )
     yield family(
         CounterMetricFamily,
         "drivetrain_answers",
-        "finished choices by their finish reason",
+        "finished choices by finish reason",
         ("model", "reason"),
         (((model, reason), counted.answers[reason]) for model, counted in stats.items() for reason in FinishReason),
     )
-    yield each("prompt_tokens", "tokens of prompts, counted when a request ends", lambda s: s.prompt_tokens)
-    yield each("cached_prompt_tokens", "of these, found in the engine's prefix cache", lambda s: s.cached_tokens)
-    yield each("completion_tokens", "tokens sampled, counted as they come", lambda s: s.completion_tokens)
-    yield each("preemptions", "running requests that had to give their memory back", lambda s: s.preemptions)
-    yield each("engine_restarts", "how often the engine was started again", lambda s: s.restarts)
+    yield each("prompt_tokens", "prompt tokens, counted when a request ends", lambda s: s.prompt_tokens)
+    yield each("cached_prompt_tokens", "prompt tokens found in the engine's prefix cache", lambda s: s.cached_tokens)
+    yield each("completion_tokens", "generated tokens, counted as they come", lambda s: s.completion_tokens)
+    yield each("preemptions", "running requests that had to give up their memory", lambda s: s.preemptions)
+    yield each("engine_restarts", "times the engine was restarted", lambda s: s.restarts)
 
 
 def _histograms(stats: Mapping[str, Stats]) -> Iterator[Metric]:
     rows: tuple[tuple[str, str, Callable[[Stats], Histogram]], ...] = (
-        ("load_wait_seconds", "that requests waited for their model to be loaded", lambda s: s.load_wait_s),
-        ("queue_seconds", "from the request to its slot", lambda s: s.queue_s),
-        ("first_token_seconds", "from the request to its first token", lambda s: s.first_token_s),
-        ("inter_token_seconds", "between two tokens of a choice", lambda s: s.between_tokens_s),
-        ("prefill_seconds", "from the slot to the first token", lambda s: s.prefill_s),
-        ("decode_seconds", "from the first token to the last one", lambda s: s.decode_s),
-        ("request_seconds", "from the request to its ending", lambda s: s.request_s),
-        ("prompt_length_tokens", "tokens of a request's prompt", lambda s: s.prompt_length),
-        ("answer_length_tokens", "tokens of a request's answer", lambda s: s.answer_length),
+        ("load_wait_seconds", "time that requests waited for their model to load", lambda s: s.load_wait_s),
+        ("queue_seconds", "time from the request to its slot", lambda s: s.queue_s),
+        ("first_token_seconds", "time from the request to its first token", lambda s: s.first_token_s),
+        ("inter_token_seconds", "time between two tokens of a choice", lambda s: s.between_tokens_s),
+        ("prefill_seconds", "time from the slot to the first token", lambda s: s.prefill_s),
+        ("decode_seconds", "time from the first token to the last", lambda s: s.decode_s),
+        ("request_seconds", "time from the request to its end", lambda s: s.request_s),
+        ("prompt_length_tokens", "prompt tokens per request", lambda s: s.prompt_length),
+        ("answer_length_tokens", "generated tokens per request", lambda s: s.answer_length),
     )
     for name, meaning, of in rows:
         samples = [((model,), of(counted)) for model, counted in stats.items()]

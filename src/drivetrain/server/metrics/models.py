@@ -26,12 +26,10 @@ def series(reports: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     yield family(
         GaugeMetricFamily,
         "drivetrain_model_requests_waiting",
-        "requests that wait until the model is loaded",
+        "requests waiting for the model to load",
         ("model",),
         rows("waiting"),
     )
-    yield family(CounterMetricFamily, "drivetrain_model_loads", "loads that went well", ("model",), rows("loads"))
-    yield family(
-        CounterMetricFamily, "drivetrain_model_failed_loads", "loads that failed", ("model",), rows("failed_loads")
-    )
+    yield family(CounterMetricFamily, "drivetrain_model_loads", "successful loads", ("model",), rows("loads"))
+    yield family(CounterMetricFamily, "drivetrain_model_failed_loads", "failed loads", ("model",), rows("failed_loads"))
     yield family(CounterMetricFamily, "drivetrain_model_unloads", "unloads", ("model",), rows("unloads"))

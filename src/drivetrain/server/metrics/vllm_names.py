@@ -31,15 +31,15 @@ def series(statuses: Mapping[str, Status], stats: Mapping[str, Stats]) -> Iterat
 
     def gauge(name: str, value: Callable[[Status], float]) -> Metric:
         rows = [((model, _ENGINE), value(status)) for model, status in statuses.items()]
-        return family(GaugeMetricFamily, f"vllm:{name}", "as vLLM's", _LABELS, rows)
+        return family(GaugeMetricFamily, f"vllm:{name}", "as in vLLM", _LABELS, rows)
 
     def counter(name: str, value: Callable[[Stats], float]) -> Metric:
         rows = [(labels, value(counted)) for labels, counted in counts]
-        return family(CounterMetricFamily, f"vllm:{name}", "as vLLM's", _LABELS, rows)
+        return family(CounterMetricFamily, f"vllm:{name}", "as in vLLM", _LABELS, rows)
 
     def spread(name: str, of: Callable[[Stats], Histogram]) -> Metric:
         rows = [(labels, of(counted)) for labels, counted in counts]
-        return histogram(f"vllm:{name}", "as vLLM's", _LABELS, rows)
+        return histogram(f"vllm:{name}", "as in vLLM", _LABELS, rows)
 
     yield gauge("num_requests_running", lambda s: s.running)
     yield gauge("num_requests_waiting", lambda s: s.waiting)
@@ -53,7 +53,7 @@ def series(statuses: Mapping[str, Status], stats: Mapping[str, Stats]) -> Iterat
     yield family(
         CounterMetricFamily,
         "vllm:request_success",
-        "as vLLM's",
+        "as in vLLM",
         (*_LABELS, "finished_reason"),
         [((*labels, reason), number) for labels, counted in counts for reason, number in _reasons(counted).items()],
     )

@@ -20,7 +20,7 @@ IGNORED_HEADER = "x-drivetrain-ignored"
 MAX_IGNORED_CHARS = 1000
 MAX_NAME_CHARS = 100
 
-_WARN_HINT = " (a server started with --unknown-fields warn leaves such fields out)"
+_WARN_HINT = " (a server started with --unknown-fields warn ignores such fields)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def _hold(count: int, share: float, what: str, max_values: int) -> None:
     limit = int(max_values * share)
     if count > limit:
         raise InvalidRequest(
-            f"the body has {count:,} {what}; the limit is {limit:,} where --max-body-values is {max_values:,}"
+            f"the body has {count:,} {what}; the limit is {limit:,} with --max-body-values {max_values:,}"
         )
 
 
@@ -237,7 +237,7 @@ def _decoded(data: bytes) -> Any:
     except json.JSONDecodeError as exc:
         fault = f"{exc.msg[:1].lower()}{exc.msg[1:].removesuffix(' at')} at line {exc.lineno}, column {exc.colno}"
     except (ValueError, RecursionError):
-        fault = "a number or a nesting in it is too large"
+        fault = "a number in it is too large, or it is nested too deeply"
     raise InvalidRequest(f"the body is not JSON: {fault}")  # here, so that it does not hold on to the body's text
 
 
@@ -247,12 +247,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # None
-        raise InvalidRequest(f"the body gives {shown(twice)} twice in one object", param=twice)
+        raise InvalidRequest(f"the body has {shown(twice)} twice in one object", param=twice)
     return made
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise InvalidRequest(f"the body is not JSON: it holds {name}, which JSON has not")
+    raise InvalidRequest(f"the body is not JSON: it contains {name}, which is not valid JSON")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

@@ -64,7 +64,7 @@ class NotYet(Kind):
 class Prompts(Kind):
     """The four forms of OpenAI's prompts and inputs, as one tuple of texts and id lists."""
 
-    takes = "a text, a list of texts, token ids, or a list of token id lists"
+    takes = "a string, a list of strings, token ids, or a list of token id lists"
 
     def judge(self, name: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
         if isinstance(value, str):
@@ -77,7 +77,7 @@ class Prompts(Kind):
             return (_IDS.judge(name, value),)
         kind: Kind = _TEXT if isinstance(value[0], str) else _IDS
         if kind is _IDS and not isinstance(value[0], list):
-            raise InvalidRequest(f"{name}[0] must be a text or token ids, not {shown(value[0])}", param=f"{name}[0]")
+            raise InvalidRequest(f"{name}[0] must be a string or token ids, not {shown(value[0])}", param=f"{name}[0]")
         return tuple([kind.judge(f"{name}[{i}]", item) for i, item in enumerate(value)])
 
     def schema(self) -> Schema:
@@ -95,22 +95,22 @@ def like(name: str, meaning: str = "", *, kind: Kind | None = None, nothing: tup
 
 
 def inert(kind: Kind) -> Field:
-    return Field(kind, "accepted and not used", inert=True)
+    return Field(kind, "accepted and ignored", inert=True)
 
 
 def later(*neutral: Any) -> Field:
-    return Field(NotYet(neutral), "not supported yet: only what asks for nothing is taken", later=True)
+    return Field(NotYet(neutral), "not supported yet: only a value that has no effect is accepted", later=True)
 
 
 MODEL = Field(String(), "a name from /v1/models", required=True)
-MODEL_OR_ONLY = Field(String(), "may be left out where there is only one")
+MODEL_OR_ONLY = Field(String(), "may be left out if there is only one")
 
 _STREAM_OPTIONS = Body(
     "StreamOptions",
     {
-        "include_usage": Field(Boolean(), "a last chunk with the usage"),
-        "continuous_usage_stats": Field(Boolean(), "the usage so far in every chunk; needs include_usage"),
-        "include_obfuscation": Field(NotYet((False,)), "only false: nothing is padded", later=True),
+        "include_usage": Field(Boolean(), "send the usage in a last chunk"),
+        "continuous_usage_stats": Field(Boolean(), "send the usage so far in every chunk; needs include_usage"),
+        "include_obfuscation": Field(NotYet((False,)), "must be false: nothing is padded", later=True),
     },
 )
 
@@ -153,7 +153,7 @@ _LATER: Mapping[str, Field] = {
     "prediction": later(),
     "web_search_options": later(),
     "suffix": later(""),
-    "best_of": Field(Integer(1), "only the same as n: none is left out", later=True),
+    "best_of": Field(Integer(1), "must equal n: no choice is dropped", later=True),
     "logits_processors": later([]),
     "skip_special_tokens": later(True),
     "guided_json": later(),
@@ -170,9 +170,9 @@ _LATER: Mapping[str, Field] = {
 _ANSWER: Mapping[str, Field] = {
     "model": MODEL,
     "stream": Field(Boolean(), "server-sent events, ended by [DONE]"),
-    "stream_options": Field(_STREAM_OPTIONS, "only with stream"),
+    "stream_options": Field(_STREAM_OPTIONS, "needs stream"),
     **_SAMPLING,
-    "return_token_ids": Field(Boolean(), "give the ids of the prompt and of each choice too"),
+    "return_token_ids": Field(Boolean(), "return the token ids of the prompt and of each choice too"),
 }
 """What chat and completions have in common."""
 
@@ -182,8 +182,8 @@ CHAT = Body(
         **_ANSWER,
         "messages": Field(Messages(), PARAMETERS["messages"].meaning, required=True),
         "max_completion_tokens": like("max_tokens", "the same as max_tokens", nothing=(-1,)),
-        "logprobs": Field(Boolean(), "logprobs of the answer's tokens"),
-        "top_logprobs": Field(Integer(), "with so many alternatives; needs logprobs"),
+        "logprobs": Field(Boolean(), "return the logprobs of the answer's tokens"),
+        "top_logprobs": Field(Integer(), "alternatives per token; needs logprobs"),
         **_INERT,
         **_LATER,
     },
@@ -194,7 +194,7 @@ COMPLETION = Body(
     {
         **_ANSWER,
         "prompt": Field(Prompts(), Prompts.takes),
-        "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, in place of prompt"),
+        "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, instead of prompt"),
         "echo": like("echo"),
         "logprobs": like("logprobs", kind=Integer(), nothing=(False,)),
         **_INERT,
@@ -207,8 +207,8 @@ EMBEDDING = Body(
     {
         "model": MODEL,
         "input": Field(Prompts(), Prompts.takes, required=True),
-        "encoding_format": Field(OneOf(Encoding), "float if left out"),
-        "dimensions": Field(Integer(1), "only the model's own number: none is cut"),
+        "encoding_format": Field(OneOf(Encoding), "float by default"),
+        "dimensions": Field(Integer(1), "must be the model's own number: vectors are not shortened"),
         "timeout_s": like("timeout_s"),
         **_INERT,
     },
@@ -218,9 +218,9 @@ TOKENIZE = Body(
     "TokenizeBody",
     {
         "model": MODEL_OR_ONLY,
-        "prompt": Field(String(), "a text; or else messages"),
+        "prompt": Field(String(), "the text; or give messages"),
         "messages": Field(Messages(), "a chat, rendered as for an answer"),
-        "add_special_tokens": Field(Boolean(), "the tokenizer's own around the text; as for an answer if left out"),
+        "add_special_tokens": Field(Boolean(), "add the tokenizer's own special tokens; by default, as for an answer"),
     },
     one_of=("prompt", "messages"),
 )

@@ -69,8 +69,8 @@ def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts:
     names = {"prompt_logprobs": "logprobs", "messages": "prompt"}
     if "max_tokens" not in body and body.get("min_tokens", 0) > COMPLETION_MAX_TOKENS:
         raise InvalidRequest(
-            f"min_tokens is {body['min_tokens']}, and a completion has {COMPLETION_MAX_TOKENS} tokens at most where "
-            "max_tokens is left out: send max_tokens too",
+            f"min_tokens is {body['min_tokens']}, but a completion has at most {COMPLETION_MAX_TOKENS} tokens if "
+            "max_tokens is left out; send max_tokens too",
             param="min_tokens",
         )
     if body.get("echo"):
@@ -135,7 +135,7 @@ def _asked(
 ) -> ParsedRequest:
     options, stream = body.get("stream_options"), bool(body.get("stream"))
     if options and any(options.values()) and not stream:
-        raise InvalidRequest("stream_options goes with stream: true", param="stream_options")
+        raise InvalidRequest("stream_options needs stream: true", param="stream_options")
     n = body.get("n", 1)
     if body.get("best_of", n) != n:
         body.leave_out(Unsupported("best_of is not supported yet; leave it out", param="best_of"))
@@ -162,5 +162,5 @@ def _top_logprobs(body: Values) -> int | None:
     if body.get("logprobs"):
         return top
     if top:
-        raise InvalidRequest("top_logprobs goes with logprobs: true", param="top_logprobs")
+        raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     return None

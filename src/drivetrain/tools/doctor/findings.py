@@ -42,8 +42,8 @@ def _way_in(report: ServerReport) -> Iterator[Finding]:
         yield Finding(
             code="locked",
             level=Level.ACT,
-            what="The server refuses this key." if report.sent_key else "The server wants a key.",
-            means="Without the right one it tells nothing but that it is there.",
+            what="The server refuses this key." if report.sent_key else "The server requires a key.",
+            means="Without a valid key it only shows that it is running.",
             remedy=KEY_HINT,
         )
     elif report.silent:
@@ -51,8 +51,8 @@ def _way_in(report: ServerReport) -> Iterator[Finding]:
             code="silent",
             level=Level.ACT,
             what=f"There is no answer: {report.unread[0].why}.",
-            means="Something takes the connection there. It hangs, has too much to do, or is no HTTP server.",
-            remedy="look at its process and its log; if it is only slow, ask with a longer --timeout",
+            means="Something accepts the connection, but it hangs, is overloaded, or is not an HTTP server.",
+            remedy="check its process and its log; if it is only slow, try a longer --timeout",
         )
     elif report.kind is not ServerKind.OURS:
         yield _not_ours(report)
@@ -60,8 +60,8 @@ def _way_in(report: ServerReport) -> Iterator[Finding]:
         yield Finding(
             code="no_key",
             level=Level.ACT,
-            what="It wants no key, and other machines can reach it.",
-            means="Whoever reaches this address can use the models and see the gauges.",
+            what="It requires no key, and other machines can reach it.",
+            means="Anyone who can reach this address can use the models and see the metrics.",
             remedy="serve with --api-key-file FILE or DRIVETRAIN_API_KEY, or listen on 127.0.0.1 behind a proxy",
         )
     if report.sent_key and not report.encrypted and not report.local:
@@ -69,8 +69,8 @@ def _way_in(report: ServerReport) -> Iterator[Finding]:
             code="key_in_clear",
             level=Level.NOTE,
             what="The key goes over the network unencrypted.",
-            means="Whoever can listen on the way can read it.",
-            remedy="put a proxy with TLS in front, and use its https:// address",
+            means="Anyone listening on the network can read it.",
+            remedy="put a TLS proxy in front, and use its https:// address",
         )
 
 
@@ -79,11 +79,13 @@ def _not_ours(report: ServerReport) -> Finding:
     return Finding(
         code="not_ours",
         level=Level.ACT,
-        what="This is no Drivetrain server." + (" It speaks the OpenAI API." if peer else ""),
-        means="It has no gauges of ours, so no more can be said." if peer else "Nothing that it gives is known here.",
-        remedy="drivetrain conform URL asks it how well it keeps the API"
+        what="This is not a Drivetrain server." + (" It speaks the OpenAI API." if peer else ""),
+        means="It has none of our metrics, so no more can be said."
         if peer
-        else "is the address right, and the path? It is that of the server, or ends with /v1",
+        else "Nothing that it returns is known here.",
+        remedy="run drivetrain conform URL to see how well it keeps the API"
+        if peer
+        else "check the address and the path: give the server's own address, or one that ends with /v1",
     )
 
 
@@ -93,8 +95,8 @@ def _answers(report: ServerReport) -> Iterator[Finding]:
             code="slow",
             level=Level.ACT if report.latency_s >= VERY_SLOW_S else Level.NOTE,
             what=f"/health took {span(report.latency_s)}.",
-            means="The way there is slow, or the server's process has no CPU time left.",
-            remedy="ask it from its own machine; if it is slow there too, give the engine fewer --threads",
+            means="The network is slow, or the server's process is short of CPU time.",
+            remedy="try from its own machine; if it is slow there too, give the engine fewer --threads",
         )
     if report.clock_ahead_s is not None and abs(report.clock_ahead_s) >= CLOCKS_APART_S:
         where = "before" if report.clock_ahead_s > 0 else "behind"
@@ -102,8 +104,8 @@ def _answers(report: ServerReport) -> Iterator[Finding]:
             code="clocks",
             level=Level.NOTE,
             what=f"The server's clock is {span(abs(report.clock_ahead_s))} {where} that of this machine.",
-            means="Times in logs and traces of the two do not fit together.",
-            remedy="let both machines take their time from a time server",
+            means="Times in the logs and traces of the two machines do not match.",
+            remedy="synchronize both machines with a time server",
         )
     if report.kind is ServerKind.OURS:
         yield from (_unread(page, report) for page in report.unread)
@@ -114,18 +116,20 @@ def _unread(page: Unread, report: ServerReport) -> Finding:
     admin = page.path == "/admin/models"
     remedy = "read the server's log"
     if admin and refused:
-        remedy = "give a key of the server's --admin-key-file: --admin-key-file FILE"
+        remedy = "pass a key from the server's own admin key file: --admin-key-file FILE"
     elif refused:
         remedy = KEY_HINT
     elif page.status == 404:
-        remedy = "a newer server has it"
+        remedy = "upgrade the server: newer ones have it"
     elif not page.status:
-        remedy = "ask again with a longer --timeout; if that does not help, read the server's log"
+        remedy = "try again with a longer --timeout; if that does not help, read the server's log"
     return Finding(
         code="unread",
         level=Level.NOTE if page.status == 404 or (admin and refused and not report.sent_admin_key) else Level.ACT,
         what=f"{page.path} could not be read: {page.why}.",
-        means="Why a load failed, and who is pinned, is not known." if admin else "What it tells is missing here.",
+        means="Why a load failed and which models are pinned is not known."
+        if admin
+        else "What it shows is missing here.",
         remedy=remedy,
     )
 
@@ -138,7 +142,7 @@ def _not_ready(report: ServerReport, found: list[Finding]) -> Iterator[Finding]:
             level=Level.ACT,
             what="The server is not ready.",
             means="It is starting or shutting down, and refuses requests.",
-            remedy="look again in a moment; /ready says when it is",
+            remedy="try again in a moment; /ready says when it is ready",
         )
 
 
@@ -149,7 +153,7 @@ def _memory(report: ServerReport) -> Iterator[Finding]:
                 code="memory",
                 level=Level.ACT,
                 what=f"Only {percent(memory.available_bytes / memory.total_bytes)} of the host's memory is left.",
-                means="The system may end the process, or swap.",
+                means="The system may kill the process, or start to swap.",
                 remedy="fewer models (--max-loaded), fewer --slots, a smaller --kv-cache-gb or --context-length",
             )
 
@@ -165,6 +169,6 @@ def _invalid(report: ServerReport) -> Iterator[Finding]:
             code="invalid_requests",
             level=Level.NOTE,
             what=f"{many(number, 'request')} of about {asked:,} were refused as invalid{most}.",
-            means="A client asks for what this model or server does not have.",
-            remedy="the error that it gets names the field; /v1/models/NAME lists what the model honours",
+            means="A client asks for something that this model or server does not support.",
+            remedy="the error names the field; /v1/models/NAME lists what the model supports",
         )

@@ -31,8 +31,8 @@ _MORE = {
 
 _LESS_KV = {
     "llamacpp": "a larger --context-length or fewer --slots",
-    "native": "a larger --kv-cache-gb, or --max-running so low that all fit",
-    "vllm": "a larger --kv-cache-gb, or --max-running so low that all fit",
+    "native": "a larger --kv-cache-gb, or a --max-running low enough that all fit",
+    "vllm": "a larger --kv-cache-gb, or a --max-running low enough that all fit",
 }
 
 
@@ -50,18 +50,18 @@ def _state(model: ModelReport, ready: bool) -> Iterator[Finding]:
         yield _act(
             "failed",
             name,
-            "The engine hangs and cannot be ended.",
-            "Requests for it get 503, and its memory is held.",
+            "The engine hangs and cannot be stopped.",
+            "Requests for it get 503, and its memory stays in use.",
             "restart the server; its log says since when",
         )
     elif model.state == State.FAILED:
-        retry = f" and it is tried again in {span(model.retry_in_s)}" if model.retry_in_s else ""
+        retry = f" and it will be tried again in {span(model.retry_in_s)}" if model.retry_in_s else ""
         yield _act(
             "failed",
             name,
             f"The model could not be loaded{f': {model.failure}' if model.failure else '.'}",
             f"Requests for it get 503{retry}.",
-            "mend the cause, then POST /admin/models/load"
+            "fix the cause, then POST /admin/models/load"
             if model.failure
             else "the server's log says why, and so does this command with a key for /admin (--admin-key-file)",
         )
@@ -69,9 +69,9 @@ def _state(model: ModelReport, ready: bool) -> Iterator[Finding]:
         yield _act(
             "restarting",
             name,
-            "The engine has failed and is being started again.",
+            "The engine has failed and is being restarted.",
             "Requests get 503 with Retry-After until it runs.",
-            "look again in a minute; the server's log says why it failed",
+            "check again in a minute; the server's log says why it failed",
         )
     elif model.state == State.LOADING:
         far = f" ({percent(model.loading_share)})" if model.loading_share else ""
@@ -81,23 +81,23 @@ def _state(model: ModelReport, ready: bool) -> Iterator[Finding]:
             model=name,
             what=f"The model is being loaded{far}.",
             means="Requests for it wait.",
-            remedy="look again in a moment",
+            remedy="check again in a moment",
         )
     elif model.state in {State.DRAINING, State.STOPPED}:
         yield _act(
             "draining",
             name,
             "The server is shutting down.",
-            "It takes no more requests.",
-            "ask another one",
+            "It accepts no more requests.",
+            "use another server",
         )
     elif model.engine_alive is False:
         yield _act(
             "engine_down",
             name,
-            "The engine has ended.",
-            "Requests get 503. A server with --restart false leaves it so.",
-            "look again in a moment; if it stays so, restart the server",
+            "The engine has stopped.",
+            "Requests get 503. A server with --no-restart leaves it stopped.",
+            "check again in a moment; if it does not recover, restart the server",
         )
 
 
@@ -108,8 +108,8 @@ def _engine(model: ModelReport, uptime_s: float | None) -> Iterator[Finding]:
             "stalled",
             name,
             f"{many(model.running or 0, 'request')} running, and no progress for {span(model.stalled_s)}.",
-            "The engine hangs, or computes one very long step.",
-            "if it goes on, restart the server; --stall-s is how long the server itself waits before it does",
+            "The engine hangs, or is computing one very long step.",
+            "if this continues, restart the server; the server itself restarts the engine after --stall-s",
         )
     down = [str(number) for number, up in enumerate(model.upstreams, 1) if not up]
     if down:
@@ -118,8 +118,8 @@ def _engine(model: ModelReport, uptime_s: float | None) -> Iterator[Finding]:
             "upstream_down",
             name,
             f"The breaker is open for {which}.",
-            "It failed several times, and gets no requests until a probe goes well.",
-            "look at that server; its number is its place in the command line of serve",
+            "It failed several times, and gets no requests until a probe succeeds.",
+            "check that server; its number is its place on the command line of serve",
         )
     if model.restarts:
         days = max(1.0, (uptime_s or 0.0) / 86_400)
@@ -127,8 +127,8 @@ def _engine(model: ModelReport, uptime_s: float | None) -> Iterator[Finding]:
             code="restarted",
             level=Level.ACT if model.restarts >= RESTARTS_A_DAY * days else Level.NOTE,
             model=name,
-            what=f"The engine was started again {many(model.restarts, 'time')}.",
-            means="It had died, hung or run out of memory, and its requests were lost.",
+            what=f"The engine was restarted {many(model.restarts, 'time')}.",
+            means="It died, hung or ran out of memory, and its requests were lost.",
             remedy="the server's log says why each time",
         )
 
@@ -142,15 +142,15 @@ def _endings(model: ModelReport) -> Iterator[Finding]:
             "overloaded",
             model.name,
             _of_all(model, "were refused as overloaded", Overloaded.code),
-            f"More came than it takes{f' ({allowed})' if allowed else ''}.",
+            f"More requests came than it accepts{f' ({allowed})' if allowed else ''}.",
             f"{_more(model)}, or more replicas; a longer queue (--max-waiting) only if the waiting times allow",
         )
     if _often(model, NotReady.code, NotLoaded.code):
         yield _act(
             "unavailable",
             model.name,
-            _of_all(model, "were refused because the model was not there", NotReady.code, NotLoaded.code),
-            "It was being loaded or started again, had failed, or found no room.",
+            _of_all(model, "were refused because the model was not available", NotReady.code, NotLoaded.code),
+            "It was loading or restarting, had failed, or found no room.",
             "a larger --max-loaded, --pin for this model, or the log for why it failed",
         )
     if _often(model, EngineFailed.code, share=FAILING):
@@ -159,22 +159,22 @@ def _endings(model: ModelReport) -> Iterator[Finding]:
             model.name,
             _of_all(model, "were lost to a failure of the engine", EngineFailed.code),
             "Their answers were cut off, or never began.",
-            "the server's log says for each what happened",
+            "the server's log says what happened to each",
         )
     if model.ended_as(OutOfMemory.code):
         yield _act(
             "out_of_memory",
             model.name,
-            _of_all(model, "ended because memory ran out", OutOfMemory.code),
-            "What runs together does not fit.",
+            _of_all(model, "ran out of memory", OutOfMemory.code),
+            "The requests that run together do not fit.",
             "a lower --max-running, a smaller --kv-cache-gb or --context-length, or a larger device",
         )
     if _often(model, DeadlineExceeded.code):
         yield _act(
             "deadlines",
             model.name,
-            _of_all(model, "ended because their time was up", DeadlineExceeded.code),
-            "They waited or computed for longer than their timeout_s.",
+            _of_all(model, "timed out", DeadlineExceeded.code),
+            "They waited or ran for longer than their timeout_s.",
             "more capacity if they wait long (queue), shorter answers (--max-tokens), or a longer --timeout-s",
         )
 
@@ -187,9 +187,9 @@ def _room(model: ModelReport) -> Iterator[Finding]:
             code="kv_full",
             level=Level.ACT if preempted else Level.NOTE,
             model=model.name,
-            what=f"{many(preemptions, 'preemption')}; the room for keys and values is {percent(kv or 0.0)} full now.",
-            means="Requests give their place back and are computed again." if preempted else "Requests wait for room.",
-            remedy=_LESS_KV.get(model.engine or "", "more room for keys and values, or a lower --max-running"),
+            what=f"{many(preemptions, 'preemption')}; the memory for keys and values is {percent(kv or 0.0)} full now.",
+            means="Requests give up their place and are computed again." if preempted else "Requests wait for memory.",
+            remedy=_LESS_KV.get(model.engine or "", "more memory for keys and values, or a lower --max-running"),
         )
     if model.queue is not None and model.queue.count >= FEW and model.queue.p99_s >= LONG_QUEUE_S:
         yield Finding(
@@ -197,7 +197,7 @@ def _room(model: ModelReport) -> Iterator[Finding]:
             level=Level.NOTE,
             model=model.name,
             what=f"One request in a hundred waited {span(model.queue.p99_s)} or more for its slot.",
-            means="More come at once than run at once.",
+            means="More requests arrive at once than can run at once.",
             remedy=f"{_more(model)}, or more replicas",
         )
     if model.loads and model.loads >= FEW and model.loads >= TURNS * model.ended and model.unloads:

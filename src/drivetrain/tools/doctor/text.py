@@ -19,7 +19,7 @@ MOST_ALIKE = 5
 _KINDS = {
     ServerKind.PEER: "a server of the OpenAI API",
     ServerKind.LOCKED: "a server",
-    ServerKind.UNKNOWN: "a server, of what is not known",
+    ServerKind.UNKNOWN: "a server of an unknown kind",
 }
 
 

@@ -20,7 +20,7 @@ async def close(engine: Engine) -> bool:
             await engine.close()
     except TimeoutError:
         if not limit.expired():
-            _log.exception("an engine could not be closed well")
+            _log.exception("an engine did not close cleanly")
     except Exception:  # noqa: BLE001 - there is nothing more to do for it
-        _log.exception("an engine could not be closed well")
+        _log.exception("an engine did not close cleanly")
     return not limit.expired()

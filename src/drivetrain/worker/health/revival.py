@@ -34,11 +34,11 @@ class Reviver:
     async def revive(self, old: Engine) -> tuple[Engine, EngineInfo]:
         """Tries until it loads. Raises `Hung` and `DeviceLost`. Cancelled, it leaves no engine behind."""
         if not await close(old):
-            raise Hung("the engine hangs and cannot be ended; restart this process")
+            raise Hung("the engine hangs and cannot be stopped; restart this process")
         lived_s = time.monotonic() - self._since
         while True:
             wait_s = self._backoff.wait_s(lived_s)
-            _log.warning("the engine of %s is started again in %g s", self._spec.name, wait_s)
+            _log.warning("restarting the engine of %s in %g s", self._spec.name, wait_s)
             await asyncio.sleep(wait_s)
             lived_s = 0.0
             try:
@@ -46,10 +46,10 @@ class Reviver:
             except (DeviceLost, Hung):
                 raise
             except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may work
-                _log.error("the engine of %s did not start: %s", self._spec.name, exc)
+                _log.error("the engine of %s failed to start: %s", self._spec.name, exc)
             else:
                 self._since = time.monotonic()
-                _log.warning("the engine of %s runs again", self._spec.name)
+                _log.warning("the engine of %s is running again", self._spec.name)
                 return made
 
     async def _load(self) -> tuple[Engine, EngineInfo]:
@@ -58,7 +58,7 @@ class Reviver:
             return engine, await engine.load(self._spec, self._progress)
         except BaseException:
             if not await close(engine):
-                raise Hung("an engine that did not load hangs and cannot be ended; restart this process") from None
+                raise Hung("an engine hangs while loading and cannot be stopped; restart this process") from None
             raise
 
 

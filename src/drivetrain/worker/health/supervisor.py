@@ -108,7 +108,7 @@ class Supervisor:
             return
         health = self._health()
         if answered:
-            _log.warning("%s: %s; it answers others, so these requests are at fault", self._name, doubt)
+            _log.warning("%s: %s; it answers other requests, so these are at fault", self._name, doubt)
             self._watchdog.trust()
         elif answered is None and health.last_progress > moved_at:
             self.look_soon()  # it works for others, and had no place for the question
@@ -120,7 +120,7 @@ class Supervisor:
         if self._watchdog.lost is not None:
             self._fail(f"{why}; restart the process", lost=True)
         elif self._reviver is None:
-            self._fail(f"{why}; it is not started again: restart the process")
+            self._fail(f"{why}; it is not restarted automatically: restart the process")
         else:
             _log.error("%s: %s", self._name, why)
             self.state = State.RESTARTING
@@ -133,8 +133,8 @@ class Supervisor:
             return self.engine.health()
         except Exception as exc:  # noqa: BLE001 - an engine that cannot even say how it is has failed
             if self.state is State.READY:
-                _log.exception("%s: the engine does not say how it is", self._name)
-            return Health(False, 0, time.monotonic(), f"the engine does not say how it is: {type(exc).__name__}")
+                _log.exception("%s: the engine failed to report its health", self._name)
+            return Health(False, 0, time.monotonic(), f"the engine failed to report its health: {type(exc).__name__}")
 
     async def _revive(self, reviver: Reviver) -> None:
         """Whatever goes wrong with it, it ends in a state that is true, and leaves no engine behind that it can end."""
@@ -149,7 +149,7 @@ class Supervisor:
         except Hung as exc:
             self._fail(exc.message)
         except Exception as exc:  # noqa: BLE001 - nobody waits for this task who could hear of it
-            _log.exception("%s: another engine could not be put in the place of the one that failed", self._name)
+            _log.exception("%s: could not replace the failed engine", self._name)
             why = (
                 exc.message if isinstance(exc, DrivetrainError) else f"the engine cannot be used: {type(exc).__name__}"
             )

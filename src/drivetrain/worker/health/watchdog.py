@@ -100,7 +100,7 @@ class Watchdog:
         self._wanted = False
         self._signs: tuple[float, int] = (0.0, 0)
         self._out_of_memory = _InARow(OutOfMemory, TIMES_OUT_OF_MEMORY, "ran out of memory")
-        self._failed = _InARow(EngineFailed, TIMES_FAILED, "failed in the engine, and no token came")
+        self._failed = _InARow(EngineFailed, TIMES_FAILED, "failed in the engine before a token came")
         self.lost: DeviceLost | None = None
         """What no engine of this process gets over, if that has come."""
 
@@ -122,9 +122,9 @@ class Watchdog:
         if self.lost is not None:
             return self.lost.message
         if not health.alive:
-            return health.detail or "the engine has ended"
+            return health.detail or "the engine stopped"
         if self._still_s > self._stall_s:
-            return f"the engine has not moved for {self._still_s:.0f} seconds"
+            return f"the engine has made no progress for {self._still_s:.0f} seconds"
         return self._out_of_memory.complaint(tokens)
 
     def doubt(self, health: Health, tokens: int = 0) -> str:

@@ -84,9 +84,9 @@ class Fetcher:
         except TimeoutError as exc:
             raise _refused(f"the image did not arrive within {self._max_seconds:g} seconds", where) from exc
         except (OSError, http.client.HTTPException) as exc:
-            raise _refused("the image's host cannot be reached, or broke off its answer", where) from exc
+            raise _refused("the image's host cannot be reached, or closed the connection early", where) from exc
         except ValueError as exc:
-            raise _refused("the image's URL, or one that it leads to, is malformed", where) from exc
+            raise _refused("the image's URL, or one that it redirects to, is malformed", where) from exc
         raise _refused("the image's host redirects too often", where)
 
     def _hop(self, url: str, where: str, deadline: float) -> bytes | str:

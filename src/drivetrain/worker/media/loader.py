@@ -77,7 +77,7 @@ class MediaLoader:
             if pixels > self._limits.max_request_pixels:
                 raise _refused(
                     f"with this image the request has {pixels:,} pixels; "
-                    f"the limit is {self._limits.max_request_pixels:,}, so send fewer or smaller images",
+                    f"the limit is {self._limits.max_request_pixels:,}; send fewer or smaller images",
                     where,
                 )
         pictures = await self._room.take(pixels)
@@ -140,7 +140,7 @@ class MediaLoader:
         comma = url.find(",", 0, 256)
         kind, *options = url[len("data:") : comma].lower().split(";")
         if comma < 0 or not (kind.strip() or _TYPES[0]).startswith(_TYPES):
-            raise _refused("the data URI is no image; write data:image/png;base64,…", where)
+            raise _refused("the data URI is not an image; write data:image/png;base64,…", where)
         encoded = bool(options) and options[-1].strip() == "base64"
         if len(url) > self._limits.max_image_bytes * 2 + 1024:
             raise self._too_long(where)
@@ -154,7 +154,7 @@ class MediaLoader:
             bare = re.sub(r"\s+", "", bare)
             return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
         except (binascii.Error, ValueError) as exc:
-            raise _refused("the data URI does not hold base64", where) from exc
+            raise _refused("the data URI is not valid base64", where) from exc
 
     def _too_long(self, where: str) -> InvalidRequest:
         return _refused(f"the image has more than {self._limits.max_image_bytes} bytes", where)

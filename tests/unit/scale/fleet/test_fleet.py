@@ -125,7 +125,7 @@ async def test_requests_for_a_model_that_is_loading_wait_and_count() -> None:
     await settle()
     assert fleet.member("a").num_waiting == 2
     assert fleet.report()[0]["progress"] == {"what": "reading", "share": 0.5}
-    with pytest.raises(Overloaded, match="2 requests wait for a"):
+    with pytest.raises(Overloaded, match="2 requests are already waiting for a"):
         await used(fleet, "a")
     book.now += 3
     book.opening["a"].set_result(None)
@@ -310,7 +310,7 @@ async def test_what_an_administrator_may_do() -> None:
     fleet = book.fleet(book.offer("a"), book.offer("b"), max_loaded=1)
     await fleet.start()
     running = fleet.lease("a")
-    refused(fleet.unload, "a", "1 requests use a")
+    refused(fleet.unload, "a", "1 requests are using a")
     running.release()
     fleet.unload("a")
     await settle()
@@ -562,8 +562,8 @@ async def test_of_running_workers() -> None:
     fleet = Fleet.of({"a": worker})
     assert ready(fleet)
     assert await used(fleet, "a") == "a"
-    refused(fleet.unload, "a", "cannot be unloaded: it came with the server")
-    refused(fleet.unpin, "a", "cannot be unpinned: it came with the server")
+    refused(fleet.unload, "a", "cannot be unloaded: it stays loaded as long as the server runs")
+    refused(fleet.unpin, "a", "cannot be unpinned: it stays loaded as long as the server runs")
     await fleet.drain(0.0)
     assert not ready(fleet)
     await fleet.stop()

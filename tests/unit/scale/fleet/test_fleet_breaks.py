@@ -54,7 +54,7 @@ async def test_one_that_nobody_uses_is_unloaded_and_the_next_request_has_it_load
     assert ready(fleet), "it is loaded on demand"
     assert book.alive == {"a": 0, "b": 1}
     report = fleet.report()[0]
-    assert report["failure"] == {"message": "its engine failed and could not be started again", "retry_in_s": 0.0}
+    assert report["failure"] == {"message": "its engine failed and could not be restarted", "retry_in_s": 0.0}
     assert (report["loaded_s"], report["unloads"]) == (None, 1)
     assert await used(fleet, "a") == "a"
     assert book.opened == ["a", "b", "a"]

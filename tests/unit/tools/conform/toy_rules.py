@@ -132,9 +132,9 @@ def check_together(body: dict[str, Any]) -> None:
     if limit is not None and body.get("min_tokens", 0) > limit:
         raise Refused("min_tokens is above max_tokens", "min_tokens")
     if "stream_options" in body and not body.get("stream"):
-        raise Refused("stream_options goes with stream", "stream_options")
+        raise Refused("stream_options needs stream", "stream_options")
     if "top_logprobs" in body and not body.get("logprobs"):
-        raise Refused("top_logprobs goes with logprobs", "top_logprobs")
+        raise Refused("top_logprobs needs logprobs", "top_logprobs")
     if body.get("response_format", {}).get("type", "text") not in {"text", "json_object", "json_schema"}:
         raise Refused("response_format has an unknown type", "response_format")
     if "nonsense" in str(body.get("response_format")):

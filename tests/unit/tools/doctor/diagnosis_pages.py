@@ -11,9 +11,9 @@ from drivetrain.tools.doctor.redact import Redactor
 from drivetrain.tools.doctor.series import Series
 
 WORDS = Redactor([])
-NOT_FOUND = {"error": {"message": "there is nothing at this address", "code": "not_found"}}
+NOT_FOUND = {"error": {"message": "no such endpoint", "code": "not_found"}}
 METRICS = """
-# HELP drivetrain_requests_running requests that run now
+# HELP drivetrain_requests_running requests running now
 # TYPE drivetrain_requests_running gauge
 drivetrain_requests_running{model="small"} 2.0
 drivetrain_requests_waiting{model="small"} 1.0

@@ -55,10 +55,10 @@ OF_MODELS: list[tuple[str, Level, dict[str, Any], str]] = [
     ("failed", ACT, {"state": "failed", "engine_alive": None, "failure": "no weights"}, "no weights"),
     ("failed", ACT, {"state": "failed", "engine_alive": None}, "could not be loaded"),
     ("failed", ACT, {"state": "failed"}, "hangs"),
-    ("restarting", ACT, {"state": "restarting", "engine_alive": False}, "started again"),
+    ("restarting", ACT, {"state": "restarting", "engine_alive": False}, "being restarted"),
     ("loading", NOTE, {"state": "loading", "engine_alive": None, "loading_share": 0.25}, "25 %"),
     ("draining", ACT, {"state": "draining"}, "shutting down"),
-    ("engine_down", ACT, {"engine_alive": False}, "has ended"),
+    ("engine_down", ACT, {"engine_alive": False}, "has stopped"),
     ("stalled", ACT, {"stalled_s": 40.0}, "1 request running, and no progress for 40 s"),
     ("upstream_down", ACT, {"upstreams": (True, False, False)}, "2 of 3 upstreams (number 2, 3)"),
     ("restarted", ACT, {"restarts": 1}, "1 time."),
@@ -67,8 +67,8 @@ OF_MODELS: list[tuple[str, Level, dict[str, Any], str]] = [
     ("failures", ACT, ended(engine_error=10), "1.0 % of requests"),
     ("out_of_memory", ACT, ended(out_of_memory=1), "0.1 % of requests"),
     ("deadlines", ACT, ended(deadline_exceeded=50), "5.0 % of requests"),
-    ("kv_full", ACT, {"kv_used": 0.98, "preemptions": 50}, "50 preemptions; the room for keys and values is 98 %"),
-    ("kv_full", NOTE, {"kv_used": 0.98, "waiting": 3}, "0 preemptions; the room"),
+    ("kv_full", ACT, {"kv_used": 0.98, "preemptions": 50}, "50 preemptions; the memory for keys and values is 98 %"),
+    ("kv_full", NOTE, {"kv_used": 0.98, "waiting": 3}, "0 preemptions; the memory"),
     ("long_queue", NOTE, {"queue": Times(900, 0.5, 10.0, 160.0)}, "10 s or more"),
     ("turns", NOTE, {"loads": 300, "unloads": 300}, "300 times for 1,000 requests"),
 ]  # fmt: skip
@@ -115,12 +115,12 @@ def test_the_remedy_is_that_of_the_engine(engine: str | None, words: str) -> Non
 
 
 OF_SERVERS: list[tuple[str, Level, dict[str, Any], str]] = [
-    ("locked", ACT, {"kind": ServerKind.LOCKED}, "wants a key"),
+    ("locked", ACT, {"kind": ServerKind.LOCKED}, "requires a key"),
     ("locked", ACT, {"kind": ServerKind.LOCKED, "sent_key": True}, "refuses this key"),
     ("not_ours", ACT, {"kind": ServerKind.PEER}, "speaks the OpenAI API"),
-    ("not_ours", ACT, {"kind": ServerKind.UNKNOWN}, "no Drivetrain server"),
+    ("not_ours", ACT, {"kind": ServerKind.UNKNOWN}, "not a Drivetrain server"),
     ("silent", ACT, {"kind": ServerKind.UNKNOWN, "latency_s": None, "unread": (Unread("/health", 0, "late"),)}, "late"),
-    ("no_key", ACT, {"needs_key": False, "local": False}, "wants no key"),
+    ("no_key", ACT, {"needs_key": False, "local": False}, "requires no key"),
     ("key_in_clear", NOTE, {"needs_key": True, "local": False, "sent_key": True}, "unencrypted"),
     ("slow", NOTE, {"latency_s": 0.5}, "500 ms"),
     ("slow", ACT, {"latency_s": 2.5}, "2.5 s"),
@@ -196,7 +196,7 @@ def test_the_text_of_all_of_it() -> None:
         "\nbig  failed\n",
         "refused     10 overloaded, 4 invalid_request (temperature)",
         "! big: The model could not be loaded: no weights",
-        "    → mend the cause, then POST /admin/models/load",
+        "    → fix the cause, then POST /admin/models/load",
     ):
         assert words in shown, shown
     assert len(lines) < 50
@@ -208,9 +208,9 @@ def test_what_is_the_same_for_many_is_said_once() -> None:
     report = replace(report, models=(*failing, replace(WELL, **ended(engine_error=500))))
     shown = "\n".join(text.lines(replace(report, findings=findings(report))))
     assert shown.count("! m") == 6
-    assert "! m4: The engine has failed and is being started again.\n! … and 2 more of this kind\n    Req" in shown
+    assert "! m4: The engine has failed and is being restarted.\n! … and 2 more of this kind\n    Req" in shown
     assert "! m: 50 % of requests" in shown
-    assert shown.count("look again in a minute") == 1
+    assert shown.count("check again in a minute") == 1
 
 
 def test_many_models_are_a_line_each() -> None:

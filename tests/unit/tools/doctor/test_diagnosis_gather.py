@@ -71,7 +71,7 @@ def test_not_ready_is_a_page_that_was_read() -> None:
     assert not report.unread
 
 
-REFUSED = page({"error": {"message": "an API key is needed", "code": "invalid_api_key"}}, 401)
+REFUSED = page({"error": {"message": "an API key is required", "code": "invalid_api_key"}}, 401)
 
 
 def test_the_key() -> None:

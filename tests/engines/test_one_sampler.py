@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import drivetrain
+from drivetrain.core.errors import EngineFailed
 
 pytest.importorskip("torch")
 
@@ -73,3 +75,28 @@ async def test_one_seed_gives_one_answer_on_both_engines(name: str, checkpoint: 
         assert ours == theirs, parameters
     different = {choice[0] for choices in native for choice in choices}
     assert len(different) > len(PARAMETERS)  # else the test would prove nothing: two choices of one request must differ
+
+
+def test_a_choice_that_has_ended_is_not_sampled() -> None:
+    """Its logits are no matter any more; the others' draws are what they would be without it."""
+    import torch
+
+    from drivetrain.core.engine import EngineRequest
+    from drivetrain.engines.transformers.sampler import RowSampler
+
+    request = EngineRequest(request_id="r", prompt_ids=(1, 2), context_length=64, max_tokens=4, seeds=(5, 6))
+    unforced = SimpleNamespace(forced_bos_token_id=None, forced_eos_token_id=None)
+
+    def sampled(ended: set[int], damaged: float) -> tuple[list[int], Any]:
+        sampler = RowSampler(request, None, unforced, request.prompt_ids, ended)
+        logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(0))
+        logits[0, 7] += damaged
+        scores = sampler(torch.tensor([request.prompt_ids] * 2), logits)
+        return list(sampler.sampled), scores[1]
+
+    both, alone = sampled(set(), 0.0), sampled({0}, float("nan"))
+    assert both[0] == [0, 1]
+    assert alone[0] == [1]
+    assert torch.equal(both[1], alone[1])
+    with pytest.raises(EngineFailed):
+        sampled(set(), float("nan"))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import drivetrain
+from contract.native_rig import one_thread
 from drivetrain.core.errors import EngineFailed
 
 pytest.importorskip("torch")
@@ -59,11 +60,13 @@ PARAMETERS: list[dict[str, Any]] = [
 
 async def answers(folder: Path, engine: str) -> list[list[tuple[tuple[int, ...], str, str]]]:
     found = []
-    async with drivetrain.Worker.open(folder, engine=engine, dtype="float32", device="cpu") as worker:
-        for i, parameters in enumerate(PARAMETERS):
-            asked = {"prompt": f"Tell me about the number {i}.", "max_tokens": 12, "ignore_eos": True, "n": 2}
-            result = await worker.generate(**{**asked, **parameters})
-            found.append([(c.token_ids, c.text, str(c.finish_reason)) for c in result.choices])
+    opened = drivetrain.Worker.open(folder, engine=engine, dtype="float32", device="cpu")
+    with one_thread():
+        async with opened as worker:
+            for i, parameters in enumerate(PARAMETERS):
+                asked = {"prompt": f"Tell me about the number {i}.", "max_tokens": 12, "ignore_eos": True, "n": 2}
+                result = await worker.generate(**{**asked, **parameters})
+                found.append([(c.token_ids, c.text, str(c.finish_reason)) for c in result.choices])
     return found
 
 

@@ -1,10 +1,10 @@
 """One seed, one text: native and transformers sample alike, so that `auto` may pass a model from one to the other.
 
-Logits of the two engines differ in their last bits, by one to three millionths of the largest. A draw then comes out
-differently where its random number falls that close to the edge between two ids, or a cut-off that close to an id.
-Nothing here is left to chance: weights, prompts and seeds are fixed, and the seeds were chosen so that random noise of
-ten millionths changed no answer. So one answer that differs, after a library has changed, is such an edge: take another
-seed. Many are a defect.
+Logits of the two engines differ in their last bits, at most by one to three millionths of the largest. A draw then comes
+out differently where its random number falls that close to the edge between two ids, or a cut-off that close to an id.
+Nothing here is left to chance: weights, prompts and seeds are fixed, and the seeds were chosen so that normal noise
+with a deviation of three millionths changed no answer in 40 runs. So one answer that differs, after a library has
+changed, is such an edge: take another seed. Many are a defect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARAMETERS: list[dict[str, Any]] = [
     {"seed": 102, "temperature": 0.7, "top_p": 0.9},
     {"seed": 3, "temperature": 1.3, "top_k": 20, "min_p": 0.02},
     {"seed": 304, "temperature": 1.0, "typical_p": 0.8},
-    {"seed": 5, "temperature": 1.0, "top_h": 0.6},
+    {"seed": 1005, "temperature": 1.0, "top_h": 0.6},
     {"seed": 106, "temperature": 1.0, "epsilon_cutoff": 0.002, "eta_cutoff": 0.01},
     {"seed": 107, "temperature": 1.0, "repetition_penalty": 1.3, "encoder_repetition_penalty": 1.2},
     {"seed": 8, "temperature": 1.0, "presence_penalty": 0.8, "frequency_penalty": 0.4, "logit_bias": {70: 3.0}},
@@ -42,7 +42,7 @@ PARAMETERS: list[dict[str, Any]] = [
         "bad_words_ids": [[70, 71]],
     },
     {
-        "seed": 610,
+        "seed": 1210,
         "temperature": 1.0,
         "sequence_bias": [((80, 81), 4.0)],
         "suppress_tokens": [65],

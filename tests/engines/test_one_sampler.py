@@ -1,10 +1,10 @@
 """One seed, one text: native and transformers sample alike, so that `auto` may pass a model from one to the other.
 
-Logits of the two engines differ in their last bits, at most by one to three millionths of the largest. A draw then comes
-out differently where its random number falls that close to the edge between two ids, or a cut-off that close to an id.
-Nothing here is left to chance: weights, prompts and seeds are fixed, and the seeds were chosen so that normal noise
-with a deviation of three millionths changed no answer in 40 runs. So one answer that differs, after a library has
-changed, is such an edge: take another seed. Many are a defect.
+Logits of the two engines differ in their last bits, at most by one to three millionths of the largest. A draw then
+comes out differently where its random number falls that close to the edge between two ids, or a cut-off that close to
+an id. Nothing here is left to chance: weights, prompts and seeds are fixed, and the seeds were chosen so that normal
+noise with a deviation of three millionths changed no answer in 40 runs. So one answer that differs, after a library
+has changed, is such an edge: take another seed. Many are a defect.
 """
 
 from __future__ import annotations

@@ -56,9 +56,10 @@ class RowSampler:
         live = [index for index in range(len(self._rows)) if index not in self._ended]
         chosen = self._choose(live, input_ids, logits) if live else []
         self.sampled = dict(zip(live, chosen, strict=True))
+        ids = [0] * len(self._rows)  # a choice that has ended goes on with any id, which nobody reads
         for index, sampled in self.sampled.items():
+            ids[index] = sampled.token_id
             self._rows[index].ids.append(sampled.token_id)
-        ids = [row.ids[-1] for row in self._rows]  # a choice that has ended repeats itself, and nobody looks
         only = torch.full_like(logits, -torch.inf)
         return only.scatter_(1, torch.tensor(ids, device=logits.device)[:, None], 0.0)
 
@@ -118,8 +119,9 @@ def _lowest(ids: int | list[int] | None) -> int | None:
 
 
 def _guidance(request: EngineRequest, model: Any) -> Any:
-    """The library's own processor: it runs the model a second time."""
+    """The library's own processor, since it runs the model a second time; None where nothing is asked of it."""
+    if request.sampling.guidance_scale == 1.0:
+        return None
     from transformers.generation import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
-    scale = request.sampling.guidance_scale
-    return UnbatchedClassifierFreeGuidanceLogitsProcessor(scale, model) if scale != 1.0 else None
+    return UnbatchedClassifierFreeGuidanceLogitsProcessor(request.sampling.guidance_scale, model)

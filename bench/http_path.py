@@ -22,13 +22,13 @@ from servers import llamacpp_server
 from drivetrain.core.engine import ModelSpec
 from drivetrain.engines.llamacpp.child.process import ServerProcess
 from drivetrain.engines.llamacpp.loading import open_model
+from drivetrain.http.address import Address
 from drivetrain.store.store import Store
 from drivetrain.tools.bench.remote import Asking, Remote
 from drivetrain.tools.bench.report import compare
 from drivetrain.tools.bench.served import serving
 from drivetrain.tools.bench.session import Played, Session, Side
 from drivetrain.tools.bench.target import Facts
-from drivetrain.tools.bench.wire import Address
 from drivetrain.tools.bench.workload import Closed, Workload
 
 MODEL = "smollm2-135m"

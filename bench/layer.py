@@ -24,6 +24,7 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.prompt import Prompt
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.engines.native.describe import of_files
+from drivetrain.http.address import Address
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.server.app import create_app
 from drivetrain.server.run import Stop, address_of, bind, serve
@@ -34,7 +35,6 @@ from drivetrain.tools.bench.load import Load
 from drivetrain.tools.bench.outcome import Round
 from drivetrain.tools.bench.remote import Asking, Remote
 from drivetrain.tools.bench.target import Facts
-from drivetrain.tools.bench.wire import Address
 from drivetrain.tools.bench.workload import Closed
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import (
@@ -25,7 +22,6 @@ from drivetrain.core.errors import (
     OutOfMemory,
 )
 from drivetrain.engines.llamacpp import errors
-from drivetrain.engines.llamacpp.child.answer import Answer
 from drivetrain.engines.llamacpp.child.connection import Connection
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
 from drivetrain.engines.llamacpp.errors import ProcessDied, ServerRefused
@@ -156,26 +152,6 @@ async def test_an_error_in_the_middle_of_a_stream() -> None:
         with pytest.raises(ServerRefused, match="boom"):
             await Connection("127.0.0.1", port, "key").follow("/x", {}, hear)
         assert heard == [{"content": "a"}]
-
-
-_BODY = b"hello\r\n\r\nworld" * 3
-_CHUNKED = b"".join(b"%x;e=1\r\n%b\r\n" % (len(part), part) for part in (_BODY[:7], _BODY[7:8], _BODY[8:]))
-_ANSWERS = {
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + _CHUNKED + b"0\r\n\r\n": True,
-    b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY): True,
-    b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n" + _BODY: False,
-}
-
-
-@given(st.sampled_from(sorted(_ANSWERS)), st.lists(st.integers(0, 200)))
-def test_an_answer_is_the_same_however_it_arrives(data: bytes, cuts: list[int]) -> None:
-    answer, body = Answer(), b""
-    ends = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
-    for start, end in itertools.pairwise(ends):
-        assert not answer.over
-        body += b"".join(answer.feed(data[start:end]))
-    assert (answer.status, body, answer.over) == (200, _BODY, _ANSWERS[data])
-    assert answer.ends_with_connection is not _ANSWERS[data]
 
 
 def test_no_file_no_gguf_and_half_a_header(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_no_connection_is_left_open() -> None:
     for _ in range(4):
         assert split("text", specials=True) == [1, 2]
     assert server.connections == 4
-    assert b"\r\nConnection: close\r\n" in server.asked
+    assert b"\r\nconnection: close\r\n" in server.asked.lower()
     server.stop()
     assert server.closed == 4
 

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from drivetrain.core.engine import EngineRequest  # noqa: E402 - it needs torch
 from drivetrain.core.errors import EngineFailed, InvalidRequest  # noqa: E402
 from drivetrain.core.sampling import Sampling  # noqa: E402
-from drivetrain.engines.native.sample.cutoffs import _invert  # noqa: E402
-from drivetrain.engines.native.sample.sampler import Sampled, Unsampled, sample  # noqa: E402
+from drivetrain.engines.sample.cutoffs import _invert  # noqa: E402
+from drivetrain.engines.sample.sampler import Sampled, Unsampled, sample  # noqa: E402
 
 
 def plainly(weights: Any, units: Any) -> Any:
@@ -57,7 +57,7 @@ def asking(logprobs: int | None = None, **sampling: Any) -> Any:
         sampling=Sampling(**sampling),
         logprobs=logprobs,
     )
-    return SimpleNamespace(request=request, seed=1, num_sampled=0, ids=[1], shape=None)
+    return SimpleNamespace(request=request, seed=1, prompt_ids=[1], num_sampled=0, ids=[1], shape=None)
 
 
 @pytest.mark.parametrize("vocabulary", [300, 50257])

@@ -16,8 +16,8 @@ from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
 from drivetrain.engines.native.engine import NativeEngine
-from drivetrain.engines.native.sample.shaping import Shape
 from drivetrain.engines.native.stepper import Stepper
+from drivetrain.engines.sample.shaping import Shape
 from drivetrain.worker.worker import EngineWorker
 from reading import StepReading, all_of
 

@@ -14,8 +14,8 @@ from contract.native_rig import NativeRig
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import EngineFailed, InvalidRequest
 from drivetrain.core.sampling import Sampling
-from drivetrain.engines.native.sample.rng import unit
 from drivetrain.engines.native.schedule.sequence import Job, Sequence
+from drivetrain.engines.sample.rng import unit
 from drivetrain.worker.worker import EngineWorker
 
 torch = pytest.importorskip("torch")
@@ -83,7 +83,7 @@ SHAPED: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
 
 
 def edited(logits: Any, sequences: list[Sequence]) -> Any:
-    from drivetrain.engines.native.sample.sampler import _edits
+    from drivetrain.engines.sample.sampler import _edits
 
     edits = _edits(sequences)
     changed = logits.clone()
@@ -177,7 +177,7 @@ CUTS: list[dict[str, Any]] = [
 
 def left_by_us(logits: Any, samplings: list[Sampling]) -> list[set[int]]:
     """What a row may draw: asked by random numbers that are spread evenly over all its weight."""
-    from drivetrain.engines.native.sample import cutoffs
+    from drivetrain.engines.sample import cutoffs
 
     found: list[set[int]] = [set() for _ in samplings]
     weights = []
@@ -219,7 +219,7 @@ def test_the_cut_offs_are_the_librarys(spread: float) -> None:
 
 
 def test_banned_ids_are_never_drawn() -> None:
-    from drivetrain.engines.native.sample.sampler import Sampled, sample
+    from drivetrain.engines.sample.sampler import Sampled, sample
 
     logits = random_logits(2)
     logits[:, 100:] = float("-inf")
@@ -233,7 +233,7 @@ def test_banned_ids_are_never_drawn() -> None:
 
 @pytest.mark.parametrize("cut", [{}, {"top_k": 4}, {"top_p": 0.95}, {"min_p": 0.01}])
 def test_draws_follow_the_distribution(cut: dict[str, Any]) -> None:
-    from drivetrain.engines.native.sample.sampler import Sampled, sample
+    from drivetrain.engines.sample.sampler import Sampled, sample
 
     row = torch.tensor([2.0, 1.0, 0.0, -1.0, -8.0])
     temperature = 0.8
@@ -260,7 +260,7 @@ def test_random_numbers_are_even_and_of_seed_and_position_only() -> None:
 
 
 def test_a_row_without_numbers_or_without_choice_fails_alone() -> None:
-    from drivetrain.engines.native.sample.sampler import Sampled, Unsampled, sample
+    from drivetrain.engines.sample.sampler import Sampled, Unsampled, sample
 
     logits = random_logits(3)
     logits[0, 5] = float("nan")

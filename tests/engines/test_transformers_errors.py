@@ -175,6 +175,92 @@ async def test_weights_that_the_library_cannot_bring_together(
     assert error.message.startswith("the weights cannot be brought into the form of this model's class")
 
 
+def add_weights(folder: Path, **more: Any) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, **more}, folder / "model.safetensors", {"format": "pt"})
+
+
+def change_config(folder: Path, **more: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | more))
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+async def test_a_configuration_with_fewer_layers_than_the_weights(broken: Path, engine: str) -> None:
+    """The library would leave the last layers out without a word."""
+    from safetensors.torch import load_file
+
+    change_config(broken, num_hidden_layers=1)
+    last = [name for name in load_file(broken / "model.safetensors") if name.startswith("model.layers.1.")]
+    error = await failing(broken, engine=engine)
+    assert isinstance(error, LoadFailed)
+    assert f"no layer takes {len(last)} of the weights" in error.message
+    assert sum(name in error.message for name in last) == 3
+    assert "correct it, or pull or copy the model again" in error.message
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_norm.weight", "model.norm.bias", "lm_head.bias"])
+async def test_weights_of_another_class(broken: Path, engine: str, name: str) -> None:
+    import torch
+
+    add_weights(broken, **{name: torch.ones(12)})
+    error = await failing(broken, engine=engine)
+    assert isinstance(error, LoadFailed)
+    assert f"no layer takes 1 of the weights in the files, {name} among them" in error.message
+
+
+UNUSED = {
+    "tables that newer classes compute": (
+        "llama",
+        ["model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.1.self_attn.k_proj.k_scale"],
+    ),
+    "an image tower beside the text model": (
+        "llama",
+        ["model.visual.blocks.0.norm.weight", "vision_tower.layers.7.q.weight", "multi_modal_projector.bias"],
+    ),
+    "layers that guess ahead": (
+        "llama",
+        ["model.layers.2.eh_proj.weight", "model.mtp.layers.0.enorm.weight", "mtp.fc.weight"],
+    ),
+    "masks": ("gpt2", ["transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"]),
+}
+
+
+def with_unused(source: Path, folder: Path, names: list[str]) -> str:
+    import torch
+
+    shutil.copytree(source, folder)
+    add_weights(folder, **{name: torch.ones(3) for name in names})
+    change_config(folder, num_nextn_predict_layers=1)
+    return str(folder)
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+@pytest.mark.parametrize("what", UNUSED)
+async def test_weights_of_parts_that_are_not_used_do_no_harm(
+    checkpoint: Callable[[str], Path], tmp_path: Path, engine: str, what: str
+) -> None:
+    tiny_model, names = UNUSED[what]
+    more = with_unused(checkpoint(tiny_model), tmp_path / "more", names)
+    asked: dict[str, Any] = {"prompt": "a", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    async with drivetrain.Worker.open(str(checkpoint(tiny_model)), engine, dtype="float32") as worker:
+        text = (await worker.generate(**asked)).text
+    async with drivetrain.Worker.open(more, engine, dtype="float32") as worker:
+        assert (await worker.generate(**asked)).text == text
+
+
+async def test_the_heads_of_an_encoder_are_not_used(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    names = ["cls.predictions.transform.dense.weight", "cls.predictions.bias", "embeddings.position_ids"]
+    more = with_unused(checkpoint("bert"), tmp_path / "more", names)
+    async with drivetrain.Worker.open(str(checkpoint("bert")), "transformers") as worker:
+        vectors = (await worker.embed("a")).vectors
+    async with drivetrain.Worker.open(more, "transformers") as worker:
+        assert (await worker.embed("a")).vectors == vectors
+
+
 async def test_pickles_are_not_read(broken: Path) -> None:
     import torch
 

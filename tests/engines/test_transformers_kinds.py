@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import drivetrain
+import tiny
 from drivetrain.core.errors import ContextOverflow, Unsupported
 from drivetrain.core.sampling import Sampling
 from drivetrain.worker.worker import EngineWorker
@@ -119,6 +120,53 @@ async def test_sampled_ids_equal_generate_with_the_same_draws(checkpoint: Callab
                     row, attention_mask=torch.ones_like(row), do_sample=True, top_k=1, max_new_tokens=16, **setting
                 )[0].tolist()[row.shape[1] :]
             assert list(ours.choices[0].token_ids) == theirs, setting
+
+
+@pytest.mark.parametrize("name", tiny.SEQ2SEQ)
+async def test_an_encoder_decoder_counts_what_generate_counts(name: str, checkpoint: Callable[[str], Path]) -> None:
+    """The `encoder_` parameters look at the prompt; the others at the decoder's ids, its start included."""
+    import torch
+    import transformers as hf
+
+    from drivetrain.engines.checkpoint.quiet import quiet_library
+
+    settings: list[dict[str, Any]] = [
+        {"repetition_penalty": 1.7}, {"encoder_repetition_penalty": 2.5}, {"no_repeat_ngram_size": 1},
+        {"no_repeat_ngram_size": 2}, {"encoder_no_repeat_ngram_size": 1}, {"encoder_no_repeat_ngram_size": 2},
+        {"exponential_decay_length_penalty": (2, 1.3)}, {"repetition_penalty": 1.2, "encoder_repetition_penalty": 0.5},
+    ]  # fmt: skip
+    changed = 0
+    async with drivetrain.Worker.open(checkpoint(name), engine="transformers") as worker:
+        with quiet_library():
+            model = hf.AutoModelForSeq2SeqLM.from_pretrained(checkpoint(name))
+        free = await worker.generate(prompt="Once upon a time", top_k=1, max_tokens=16)
+        for setting in settings:
+            ours = await worker.generate(prompt="Once upon a time", top_k=1, max_tokens=16, **setting)
+            row = torch.tensor([ours.prompt_token_ids])
+            with quiet_library():
+                theirs = model.generate(
+                    row, attention_mask=torch.ones_like(row), do_sample=True, top_k=1, max_new_tokens=16, **setting
+                )[0].tolist()[1:]
+            assert list(ours.choices[0].token_ids) == theirs, setting
+            changed += ours.choices[0].token_ids != free.choices[0].token_ids
+    assert changed >= len(settings) // 2  # else the test would prove nothing
+
+
+async def test_an_end_that_the_model_forces_waits_for_min_tokens(seq2seq: EngineWorker) -> None:
+    base = {"prompt": "Hello there", "temperature": 0, "max_tokens": 9}
+    result = await seq2seq.generate(**base, min_tokens=9)
+    assert (result.usage.completion_tokens, result.choices[0].finish_reason) == (9, "length")
+
+
+async def test_guidance_shows_in_the_text_and_not_in_logprobs(checkpoint: Callable[[str], Path]) -> None:
+    base = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8, "ignore_eos": True, "logprobs": 3}
+    async with drivetrain.Worker.open(checkpoint("llama"), engine="transformers") as worker:
+        free = (await worker.generate(**base)).choices[0]
+        guided = (await worker.generate(**base, guidance_scale=30.0)).choices[0]
+    assert free.token_ids != guided.token_ids
+    assert free.logprobs is not None
+    assert guided.logprobs is not None
+    assert free.logprobs[0].top == guided.logprobs[0].top
 
 
 async def test_the_models_own_sampling_is_a_layer_of_the_defaults(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from contract.remote_rig import RemoteRig
-from drivetrain.address import Address
+from drivetrain.http.address import Address
 from drivetrain.tools.conform.case import Area
 from drivetrain.tools.conform.cases import ALL
 from drivetrain.tools.conform.client import Client

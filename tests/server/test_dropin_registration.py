@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from drivetrain.address import Address
+from drivetrain.http.address import Address
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.server.dropin import controllers
 from drivetrain.server.dropin.controllers import Away, Controller, DbGptController, FastChatController

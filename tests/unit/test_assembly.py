@@ -12,6 +12,7 @@ import pytest
 from drivetrain import assembly
 from drivetrain.core.engine import WeightsFormat
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.engines.fake import FakeEngine
 from drivetrain.engines.first_fit import FirstFit
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
@@ -138,6 +139,17 @@ def test_a_setting_that_the_engine_does_not_have_is_refused(
         assembly.open_parts(str(tmp_path), Settings(**given), store=Store(tmp_path / "store"))
     assert caught.value.message == words
     assert caught.value.param == setting
+
+
+@pytest.mark.parametrize(("stated", "origin"), [({}, ("catalogue", 0.2)), ({"temperature": 0.7}, ("settings", 0.7))])
+async def test_what_the_catalogue_recommends_goes_to_the_worker(
+    tmp_path: Path, stated: dict[str, Any], origin: tuple[str, float]
+) -> None:
+    found = dataclasses.replace(model_of(tmp_path, CAUSAL), sampling={"temperature": 0.2, "top_p": 0.9})
+    settings = Settings(**stated)
+    spec = assembly.spec_of(found, settings, Store(tmp_path / "store"))
+    async with assembly.Worker(FakeEngine(), spec, settings) as worker:
+        assert worker.metadata.sampling == {"temperature": origin}  # all that the fake honours
 
 
 def test_settings_that_only_one_engine_has_go_with_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -22,6 +23,27 @@ from drivetrain.families import registry
 from drivetrain.worker.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+def test_make_help_lists_every_target() -> None:
+    """Each name that stands for no file: whoever reads the Makefile may call it."""
+    listed = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    rows = dict(line.split(maxsplit=1) for line in listed.stdout.splitlines())
+    text = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"^([a-z][a-z-]*):(?!=)", text, re.MULTILINE))
+    phony = {name for line in re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE) for name in line.split()}
+    assert set(rows) == named == phony
+
+
+def test_each_decision_has_a_status_and_a_date_and_is_listed() -> None:
+    folder = ROOT / "docs" / "adr"
+    decisions = sorted(folder.glob("[0-9]*.md"))
+    listed = re.findall(r"^\| \[(\d+)\]\(([^)]+)\) \|", (folder / "README.md").read_text(), re.MULTILINE)
+    assert listed == [(str(int(path.name[:4])), path.name) for path in decisions]
+    for path in decisions:
+        assert re.match(r"# \d+\. .+\n\n- Status: .+\n- Date: \d{4}-\d\d-\d\d\n\n", path.read_text()), path.name
 
 
 @pytest.mark.parametrize(

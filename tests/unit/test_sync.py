@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -211,3 +214,142 @@ def test_an_interrupt_before_the_call_reaches_the_loop_leaves_nothing(monkeypatc
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+SLOW_TO_CLOSE = """
+import asyncio, signal, threading
+import drivetrain
+from drivetrain.engines.fake import FakeEngine
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests themselves run in the background
+close = FakeEngine.close
+
+async def slow(self):
+    print("closing", flush=True)
+    await asyncio.sleep({seconds})
+    await close(self)
+    print("closed", flush=True)
+
+FakeEngine.close = slow
+"""
+
+
+@contextlib.contextmanager
+def _child(code: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """A process that must end well, and what it prints."""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            yield child, child.stdout
+            assert child.wait(60) == 0
+        finally:
+            child.kill()
+
+
+STOPPING = """
+try:
+    {how}
+except KeyboardInterrupt:
+    print("interrupted", worker.status.state, flush=True)
+print([thread.name for thread in threading.enumerate()], flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["worker.close()", "worker.__exit__(None, None, None)"])
+def test_an_interrupt_while_it_stops_lets_it_stop(how: str) -> None:
+    """A real one, in a process of its own: the engine is closed to its end before the caller hears of it."""
+    opened = 'worker = drivetrain.sync.Worker.open("fake").__enter__()'
+    with _child(SLOW_TO_CLOSE.format(seconds=1.5) + opened + STOPPING.format(how=how)) as (child, out):
+        assert out.readline() == "closing\n"
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        assert out.read().splitlines() == ["closed", "interrupted stopped", "['MainThread']"]
+
+
+def test_a_second_interrupt_leaves_at_once_and_the_stop_goes_on() -> None:
+    opened = 'worker = drivetrain.sync.Worker.open("fake").__enter__()'
+    again = """
+print("and again", flush=True)
+worker.close()
+print([thread.name for thread in threading.enumerate()], flush=True)
+"""
+    with _child(SLOW_TO_CLOSE.format(seconds=5) + opened + STOPPING.format(how="worker.close()") + again) as (
+        child,
+        out,
+    ):
+        assert out.readline() == "closing\n"
+        for _ in range(2):
+            time.sleep(0.5)
+            child.send_signal(signal.SIGINT)
+        assert out.readline().startswith("interrupted ")
+        assert "drivetrain-sync" in out.readline()
+        assert out.read().splitlines() == ["and again", "closed", "['MainThread']"]
+
+
+def test_an_interrupt_while_it_loads_closes_the_engine_to_its_end() -> None:
+    loads = """
+async def load(self, spec, progress):
+    print("loading", flush=True)
+    await asyncio.sleep(60)
+
+FakeEngine.load = load
+try:
+    drivetrain.sync.Worker.open("fake").__enter__()
+except KeyboardInterrupt:
+    print([thread.name for thread in threading.enumerate()], flush=True)
+"""
+    with _child(SLOW_TO_CLOSE.format(seconds=2) + loads) as (child, out):
+        assert out.readline() == "loading\n"
+        child.send_signal(signal.SIGINT)
+        assert out.read().splitlines() == ["closing", "closed", "['MainThread']"]
+
+
+FORKING = """
+import os
+import drivetrain
+from drivetrain.core.errors import NotReady
+
+with drivetrain.sync.Worker.open("fake") as worker:
+    stream = worker.stream(prompt="x", max_tokens=3)
+    calls = {
+        "generate": lambda: worker.generate(prompt="x"),
+        "stream": lambda: worker.stream(prompt="x"),
+        "count_tokens": lambda: worker.count_tokens("x"),
+        "embed": lambda: worker.embed("x"),
+        "metadata": lambda: worker.metadata,
+        "capabilities": lambda: worker.capabilities,
+        "status": lambda: worker.status,
+        "__enter__": worker.__enter__,
+        "__exit__": lambda: worker.__exit__(None, None, None),
+        "close": worker.close,
+        "next": lambda: next(stream),
+        "result": stream.result,
+        "stream.close": stream.close,
+    }
+    if (child := os.fork()) == 0:
+        for name, call in calls.items():
+            try:
+                call()
+            except NotReady as exc:
+                assert "belongs to the process that started it" in exc.message, name
+                print(name, flush=True)
+        with drivetrain.sync.Worker.open("fake") as own:
+            print(own.generate(prompt="x", max_tokens=2, temperature=0).text, flush=True)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), len(list(stream)) > 1)
+"""
+
+
+def test_a_forked_child_is_told_that_the_worker_is_not_its_own() -> None:
+    """It has no loop's thread, and would wait for ever. One that it opens itself works, as does the parent's still."""
+    with _child(FORKING) as (_, out):
+        *named, text, last = out.read().splitlines()
+    assert named == [
+        "generate", "stream", "count_tokens", "embed", "metadata", "capabilities", "status", "__enter__", "__exit__",
+        "close", "next", "result", "stream.close",
+    ]  # fmt: skip
+    assert text == "Th"
+    assert last == "0 True"
+    public = {name for name in vars(drivetrain.sync.Worker) if not name.startswith("_")} - {"open"}
+    assert public <= set(named)

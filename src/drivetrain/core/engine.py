@@ -39,13 +39,17 @@ class Derived(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What to load. `path` is a folder or a file; `options` are the settings that this engine declares."""
+    """What to load. `path` is a folder or a file; `options` are the settings that this engine declares.
+
+    `catalogue_sampling` is what the catalogue recommends where the weights come without sampling; engines pass over it.
+    """
 
     name: str
     path: Path
     format: WeightsFormat
     options: Mapping[str, Any] = field(default_factory=dict)
     derived: Derived | None = None
+    catalogue_sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import ImagePart, Message
 from drivetrain.core.prompt import Prompt, Segment
+
+_NO_SAMPLING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,36 +27,41 @@ class Roles:
         return {"system": self.system, "user": self.user, "assistant": self.assistant}[role]
 
 
-class Family(ABC):
-    """Subclasses set the class attributes and write `segments`. Instances hold no state of a request.
+CHAT_ROLES = Roles(system="system", user="user", assistant="assistant")
 
-    `stop` and `sampling` are defaults: a request, the settings and the model's own generation_config come first.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family(ABC):
+    """A family is data, a row of `table.py`. Its class, from `turns.py`, writes the turns and adds the fields for that.
+
+    `stop` and `sampling` are defaults: a request, the settings, the model's own generation_config and the catalogue's
+    sampling come first.
     `stop_tokens` are end-of-turn tokens; those that the vocabulary has join the EOS set.
     The caller's text goes into the prompt as it is: nothing is trimmed, unlike in many chat templates.
     An assistant message at the end is not continued: the prompt closes it and opens a new turn.
     """
 
-    name: ClassVar[str]
-    roles: ClassVar[Roles]
-    separator: ClassVar[str] = "\n"
+    name: str
+    roles: Roles
+    separator: str = "\n"
     """What stands after a turn (shown in the metadata)."""
-    default_system: ClassVar[str] = ""
+    default_system: str = ""
     """The system text where the caller sends no system message. An empty system message turns it off."""
-    stop: ClassVar[tuple[str, ...]] = ()
-    stop_tokens: ClassVar[tuple[str, ...]] = ()
-    sampling: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    max_tokens: ClassVar[int | None] = None
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[str, ...] = ()
+    sampling: Mapping[str, Any] = field(default_factory=lambda: _NO_SAMPLING)
+    max_tokens: int | None = None
     """The default length of an answer; None is the rest of the context."""
-    add_bos: ClassVar[bool] = True
+    add_bos: bool = True
     """Whether the tokenizer puts its own BOS in front (False where the form spells it, or has none)."""
-    architectures: ClassVar[frozenset[str]] = frozenset()
+    architectures: tuple[str, ...] = ()
     """`model_type` values of the config that mean this family."""
-    architectures_if_named: ClassVar[frozenset[str]] = frozenset()
+    architectures_if_named: tuple[str, ...] = ()
     """`model_type` values that mean this family where the name matches too: its models are fine-tunes of another's."""
-    name_patterns: ClassVar[tuple[str, ...]] = ()
+    name_patterns: tuple[str, ...] = ()
     """Regular expressions searched in the lower-cased model name."""
-    image_token: ClassVar[str | None] = None
-    image_end: ClassVar[str] = ""
+    image_token: str | None = None
+    image_end: str = ""
     """What the form writes between an image and what follows it."""
 
     @abstractmethod
@@ -98,33 +105,7 @@ class Family(ABC):
         return tuple(joined)
 
 
-def without_system(messages: Sequence[Message]) -> list[Message]:
-    return [message for message in messages if message.role != "system"]
-
-
 def refuse_tool_role(messages: Sequence[Message], family: str) -> None:
     for i, message in enumerate(messages):
         if message.role == "tool":
             raise InvalidRequest(f"the prompt form {family} has no tool role", param=f"messages[{i}].role")
-
-
-def require_alternation(messages: Sequence[Message], family: str) -> None:
-    """Beside system messages: user and assistant in turn, the user first."""
-    expected = "user"
-    for i, message in enumerate(messages):
-        if message.role == "system":
-            continue
-        if message.role != expected:
-            what = f"messages[{i}].role is {message.role}; the prompt form {family} needs {expected} here"
-            raise InvalidRequest(f"{what}: user and assistant in turn, the user first", param=f"messages[{i}].role")
-        expected = "assistant" if expected == "user" else "user"
-    if not without_system(messages):
-        raise InvalidRequest(f"the prompt form {family} needs a message from the user", param="messages")
-
-
-def require_user_last(messages: Sequence[Message], family: str) -> None:
-    """For forms where only a user's turn can open an answer."""
-    last = max((i for i, message in enumerate(messages) if message.role != "system"), default=None)
-    if last is not None and messages[last].role != "user":
-        what = f"the prompt form {family} can answer only a user message, and the last one is {messages[last].role}"
-        raise InvalidRequest(what, param=f"messages[{last}].role")

@@ -1,67 +1,55 @@
-"""All families by name, and the best guess for a model.
+"""The families by name, and which one a loaded model gets.
 
-The guess is the last resort. Its caller (`families/choose.py`) asks first for a family that the settings name, then for
-the chat template that came with the tokenizer. Only a model without both is guessed here, in this order:
+It is found by, in this order:
 
-1. its architecture and its name together, for fine-tunes of another family's models (Zephyr is a `mistral`);
-2. its architecture, the config's `model_type`;
-3. its name, the last part of a path or Hugging Face id;
-4. the plain text form.
+1. the setting `family`;
+2. the chat template that came with the tokenizer;
+3. its architecture and its name together, for fine-tunes of another family's models (Zephyr is a `mistral`);
+4. its architecture, the config's `model_type`;
+5. its name, the last part of a path or Hugging Face id;
+6. failing those, the plain text form.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.families.alpaca import Alpaca
-from drivetrain.families.base import Family
-from drivetrain.families.chatml import ChatML
-from drivetrain.families.deepseek import DeepSeek, DeepSeekV3
-from drivetrain.families.deepseek_vl import DeepSeekVL
-from drivetrain.families.deepseek_vl2 import DeepSeekVL2
-from drivetrain.families.falcon import Falcon, FalconChat
-from drivetrain.families.gemma import Gemma
-from drivetrain.families.gorilla import Gorilla
-from drivetrain.families.guanaco import Guanaco, GuanacoAlpaca
-from drivetrain.families.llama2 import Llama2
-from drivetrain.families.llama3 import Llama3
-from drivetrain.families.mistral import Mistral
-from drivetrain.families.phi3 import Phi3
-from drivetrain.families.plain import Plain
-from drivetrain.families.qwen import Qwen
-from drivetrain.families.vicuna import Vicuna
-from drivetrain.families.zephyr import Zephyr
+from drivetrain.core.messages import Message
+from drivetrain.core.prompt import Prompt, Segment
+from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.families.base import CHAT_ROLES, Family, Roles
+from drivetrain.families.table import FAMILIES, PLAIN
+from drivetrain.text.templates import ChatTemplate
 
-_PLAIN = Plain()
+_BY_NAME = MappingProxyType({family.name: family for family in FAMILIES})
 
-# The first match wins: fine-tunes and the more specific names stand before the models that they were made from.
-_FAMILIES: tuple[Family, ...] = (
-    GuanacoAlpaca(),
-    Guanaco(),
-    Gorilla(),
-    Vicuna(),
-    DeepSeekVL2(),
-    DeepSeekVL(),
-    DeepSeekV3(),
-    DeepSeek(),
-    Zephyr(),
-    ChatML(),
-    Alpaca(),
-    Llama2(),
-    Llama3(),
-    FalconChat(),
-    Falcon(),
-    Qwen(),
-    Gemma(),
-    Phi3(),
-    Mistral(),
-    _PLAIN,
-)
 
-_BY_NAME = MappingProxyType({family.name: family for family in _FAMILIES})
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The family and, in words, why it and no other."""
+
+    family: Family
+    why: str
+    end_of_turn: tuple[str, ...]
+    """Tokens that end an answer in this form, whether or not the vocabulary has them."""
+
+
+def choose(*, explicit: str | None, tokenizer: Tokenizer, architecture: str, name: str) -> Chosen:
+    """Raises `InvalidSetting` for an unknown name and `LoadFailed` for a template that cannot be read."""
+    if explicit is not None:
+        family = get(explicit)
+        return Chosen(family, "named by the setting", family.stop_tokens)
+    if tokenizer.chat_template is not None:
+        template = _template(tokenizer, tokenizer.chat_template)
+        end = template.end_of_turn()
+        return Chosen(TemplateFamily(template=template), "the model's own chat template", (end,) if end else ())
+    family, why = guess(architecture=architecture, name=name)
+    return Chosen(family, why, family.stop_tokens)
 
 
 def get(name: str) -> Family:
@@ -79,20 +67,44 @@ def names() -> tuple[str, ...]:
 
 
 def guess(*, architecture: str, name: str) -> tuple[Family, str]:
-    """The family that fits best, and why, in words for the logs and `inspect`."""
-    named = [(family, match.group()) for family in _FAMILIES if (match := _match(family, name))]
+    """The family that fits best by steps 3 to 6, and why, in words for the logs and `inspect`."""
+    named = [(family, match.group()) for family in FAMILIES if (match := _match(family, name))]
     for family, found in named:
         if architecture in family.architectures_if_named:
             return family, f'model architecture {architecture}, and the name contains "{found}"'
-    for family in _FAMILIES:
+    for family in FAMILIES:
         if architecture in family.architectures:
             return family, f"model architecture {architecture}"
     for family, found in named:
         return family, f'the name contains "{found}"'
-    return _PLAIN, "nothing known fits: plain text form"
+    return PLAIN, "nothing known fits: plain text form"
 
 
 def _match(family: Family, name: str) -> re.Match[str] | None:
     # The owner in an id says little about the form: not all of mistralai's models share one.
     last = name.lower().rstrip("/").rpartition("/")[2]
     return next((match for pattern in family.name_patterns if (match := re.search(pattern, last))), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateFamily(Family):
+    """The model's own chat template, rendered in the sandbox."""
+
+    name: str = "template"
+    roles: Roles = CHAT_ROLES
+    template: ChatTemplate
+
+    def segments(self, messages: Sequence[Message]) -> Iterator[Segment]:
+        return iter(self.template.render(messages).segments)
+
+    def render(self, messages: Sequence[Message]) -> Prompt:
+        return self.template.render(messages)
+
+
+def _template(tokenizer: Tokenizer, source: str) -> ChatTemplate:
+    named = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
+    return ChatTemplate(
+        source,
+        special_tokens={name: token for name, token in named.items() if token is not None},
+        special_strings=tokenizer.special_strings,
+    )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from drivetrain.address import is_loopback
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.http.address import is_loopback
 
 _ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/?#@,]+")
 """As a browser spells it: nothing after the host and port."""

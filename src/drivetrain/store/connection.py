@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from email.message import Message
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
-from drivetrain.address import is_loopback
 from drivetrain.core.errors import DrivetrainError, LoadFailed, ModelNotFound
+from drivetrain.http.address import is_loopback
 from drivetrain.store.display import one_line
 
 USER_AGENT = "drivetrain (+https://pypi.org/project/drivetrain/)"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from drivetrain.core.engine import WeightsFormat
 
@@ -14,6 +16,7 @@ class LocalModel:
 
     `path` is what an engine loads: the folder for safetensors, the file for GGUF. `digest` names the contents: the
     sha256 of a pulled GGUF, one over the files of another pulled model, else a `quick-…` key (see `digests`).
+    `sampling` is what the catalogue says of a short name.
     """
 
     name: str
@@ -22,6 +25,7 @@ class LocalModel:
     reference: str
     digest: str | None
     source: str
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

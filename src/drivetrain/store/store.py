@@ -179,6 +179,7 @@ class Store:
             reference=manifest.reference,
             digest=manifest.digest,
             source=manifest.source,
+            sampling=self.catalogue[reference.name].sampling if isinstance(reference, ShortName) else {},
         )
 
     def _fetch(self, reference: ShortName | HubId, progress: Progress) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.engine import EngineInfo
+from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.request import Overflow
 from drivetrain.core.status import Metadata
-from drivetrain.families.choose import Chosen, choose
+from drivetrain.families.registry import Chosen, choose
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings
@@ -38,13 +38,20 @@ class LoadedModel:
     tokenizing: Tokenizing
 
     @classmethod
-    def of(cls, name: str, info: EngineInfo, settings: Settings, *, threads: TextThreads, media: MediaLoader) -> Self:
+    def of(
+        cls, spec: ModelSpec, info: EngineInfo, settings: Settings, *, threads: TextThreads, media: MediaLoader
+    ) -> Self:
+        name = spec.name
         capabilities, chosen = declared(info, settings), _choose(name, info, settings)
         ends = {i for token in chosen.end_of_turn if (i := info.tokenizer.id_of(token)) is not None}
         eos_ids = info.eos_ids | ends
-        family = {**chosen.family.sampling, **_stated(max_tokens=chosen.family.max_tokens)}
-        layers = [("settings", settings.sampling), ("generation_config", info.default_sampling), ("family", family)]
-        defaults = Defaults(layers, capabilities.parameters)
+        defaults = Defaults(
+            settings=settings.sampling,
+            weights=info.default_sampling,
+            catalogue=spec.catalogue_sampling,
+            family=chosen.family,
+            honoured=capabilities.parameters,
+        )
         return cls(
             info=info,
             capabilities=capabilities,
@@ -72,10 +79,6 @@ class LoadedModel:
 def _choose(name: str, info: EngineInfo, settings: Settings) -> Chosen:
     """Made anew for each that renders: a template renders one chat at a time, and no answer waits for others."""
     return choose(explicit=settings.family, tokenizer=info.tokenizer, architecture=info.architecture, name=name)
-
-
-def _stated(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _overflow(text: str) -> Overflow:

@@ -10,6 +10,7 @@ from typing import Any
 from drivetrain.core.errors import ContextOverflow
 from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.core.sampling import Sampling
+from drivetrain.families.base import Family
 
 NEUTRAL = Sampling()
 _NAMES = tuple(field.name for field in fields(Sampling))
@@ -25,8 +26,24 @@ RESERVE = 256
 class Defaults:
     """The layers under a request, first one first. Values that the engine cannot honour are left out."""
 
-    def __init__(self, layers: list[Layer], honoured: frozenset[str]) -> None:
-        self._layers = layers
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, Any],
+        weights: Mapping[str, Any],
+        catalogue: Mapping[str, Any],
+        family: Family,
+        honoured: frozenset[str],
+    ) -> None:
+        form = dict(family.sampling)
+        if family.max_tokens is not None:
+            form["max_tokens"] = family.max_tokens
+        self._layers: list[Layer] = [
+            ("settings", settings),
+            ("generation_config", weights),
+            ("catalogue", catalogue),
+            ("family", form),
+        ]
         self._origin: dict[str, tuple[str, Any]] = {}
         for name in _NAMES:
             if name in honoured:

@@ -26,6 +26,9 @@ def test_generate_and_inspect(capsys: pytest.CaptureFixture[str], smollm2: str) 
     found = run_here(capsys, "inspect", smollm2, "--message", QUESTION, "--json").json
     assert (found["family"], found["family_is_fallback"]) == ("template", False)
     assert found["prompt"]["token_ids"] == document["prompt_token_ids"]
+    assert found["sampling"]["temperature"] == {"value": 0.2, "origin": "catalogue"}
+    assert found["sampling"]["top_p"] == {"value": 0.9, "origin": "catalogue"}
+    assert found["sampling"]["top_k"]["origin"] == "neutral"
 
 
 def test_chat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, smollm2: str) -> None:

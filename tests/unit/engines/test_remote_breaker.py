@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from drivetrain.address import Address
 from drivetrain.core.errors import EngineFailed, InvalidSetting, LoadFailed, NotReady
 from drivetrain.engines.remote import blocking
 from drivetrain.engines.remote.address import Key, Reference
@@ -28,6 +27,7 @@ from drivetrain.engines.remote.errors import Broken, Refused
 from drivetrain.engines.remote.pool import Pool, Upstream, in_common
 from drivetrain.engines.remote.probe import Prober
 from drivetrain.engines.remote.wire import Timeouts
+from drivetrain.http.address import Address
 
 
 class Clock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ from drivetrain.core.engine import EngineRequest
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.errors import Broken, TooLong, is_fault, may_try_again
 from drivetrain.engines.remote.events import MAX_EVENT_BYTES, events, most_bytes
-from drivetrain.engines.remote.wire import Answer, Timeouts
+from drivetrain.engines.remote.wire import Timeouts
+from drivetrain.http.client import HttpAnswer
+from drivetrain.http.parser import AnswerParser
 
 
 def request(prompt: int, **changes: Any) -> EngineRequest:
@@ -22,11 +24,17 @@ def request(prompt: int, **changes: Any) -> EngineRequest:
     return EngineRequest(request_id="r", prompt_ids=ids, context_length=10**6, max_tokens=1, seeds=(1,), **changes)
 
 
+def stream_head() -> AnswerParser:
+    parser = AnswerParser()
+    parser.head(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    return parser
+
+
 async def heard(
     *parts: bytes, most: int = MAX_EVENT_BYTES, asked_s_ago: float = 0.0, pause_s: float = 0.0, hang: bool = False
 ) -> list[dict[str, Any]]:
-    class Given(Answer):
-        async def parts(self) -> AsyncIterator[bytes]:
+    class Given(HttpAnswer):
+        async def parts(self) -> AsyncGenerator[bytes, None]:
             for part in parts:
                 await asyncio.sleep(pause_s)
                 yield part
@@ -34,7 +42,7 @@ async def heard(
                 await asyncio.Event().wait()
 
     asked_at = asyncio.get_running_loop().time() - asked_s_ago
-    answer = Given(200, {"content-type": "text/event-stream"}, asyncio.StreamReader(), asked_at)
+    answer = Given(stream_head(), b"", asyncio.StreamReader(), asked_at)
     return [event async for event in events(answer, Key(), Timeouts(first_s=60.0, idle_s=0.1), most)]
 
 
@@ -63,14 +71,14 @@ async def test_behind_an_event_there_is_another_limit() -> None:
 
 
 async def test_a_reader_that_takes_its_time_is_no_silence() -> None:
-    class Given(Answer):
-        async def parts(self) -> AsyncIterator[bytes]:
+    class Given(HttpAnswer):
+        async def parts(self) -> AsyncGenerator[bytes, None]:
             for name in (b"a", b"b"):
                 await asyncio.sleep(0)
                 yield b'data: {"%s": 1}\n\n' % name
 
     asked_at = asyncio.get_running_loop().time()
-    answer, seen = Given(200, {"content-type": "text/event-stream"}, asyncio.StreamReader(), asked_at), []
+    answer, seen = Given(stream_head(), b"", asyncio.StreamReader(), asked_at), []
     async for event in events(answer, Key(), Timeouts(idle_s=0.05)):
         seen.append(event)
         await asyncio.sleep(0.2)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.engines.remote.dialects.base import Facts, UpstreamKind
 from drivetrain.engines.remote.dialects.llamacpp import LlamaCppDialect, LlamaCppSplitter
+from drivetrain.http.address import Address
 
 SPECIALS = {"<|im_start|>": 256, "<|im_end|>": 257, "<|hidden|>": 258}
 KNOWN = {text: i for text, i in SPECIALS.items() if text != "<|hidden|>"}

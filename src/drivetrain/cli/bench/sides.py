@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import quote
 
 from drivetrain import assembly
-from drivetrain.address import Address
 from drivetrain.cli.bench.options import AGAINST_KEY_VARIABLE, KEY_VARIABLES
 from drivetrain.cli.flags import options
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.http.address import Address
 from drivetrain.tools.bench.in_process import InProcess
 from drivetrain.tools.bench.remote import Asking, Remote, find_model, get, optional_fields
 from drivetrain.tools.bench.served import serving

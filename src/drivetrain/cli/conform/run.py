@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from drivetrain import __version__
-from drivetrain.address import Address
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.boundary import FAILED
 from drivetrain.cli.terminal.progress import ProgressLine, progress_line
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
+from drivetrain.http.address import Address
 from drivetrain.tools.conform import runner
 from drivetrain.tools.conform.case import Area, Case
 from drivetrain.tools.conform.cases import ALL

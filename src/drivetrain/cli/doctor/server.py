@@ -6,13 +6,13 @@ import argparse
 import asyncio
 import os
 
-from drivetrain.address import Address
 from drivetrain.cli.serve.command import read_keys
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.boundary import ASKED_WRONGLY, FAILED
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.engines.remote.address import Key
+from drivetrain.http.address import Address
 from drivetrain.tools.doctor import text
 from drivetrain.tools.doctor.examine import examine
 from drivetrain.tools.doctor.reading import Reader

@@ -17,7 +17,7 @@ from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.remote.tokenizer import NEUTRAL_TEMPLATE
-from drivetrain.families.choose import Chosen, choose
+from drivetrain.families.registry import Chosen, choose
 from drivetrain.families.registry import names as family_names
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
@@ -176,7 +176,7 @@ def _put_together(
     settings: Settings,
     given: Mapping[str, Any],
 ) -> Inspection:
-    defaults = _defaults(peeked, chosen, settings)
+    defaults = _defaults(peeked, found, chosen, settings)
     ready = choice.kind.installed
     prompt, why_not = _rendered(peeked, chosen, given)
     return Inspection(
@@ -217,15 +217,15 @@ def _family_why(chosen: Chosen, peeked: Description, settings: Settings) -> str:
     return chosen.why
 
 
-def _defaults(peeked: Description, chosen: Chosen, settings: Settings) -> Defaults:
-    """The layers of `Worker`, with every parameter where the engine's are not known."""
-    family = dict(chosen.family.sampling)
-    if chosen.family.max_tokens is not None:
-        family["max_tokens"] = chosen.family.max_tokens
+def _defaults(peeked: Description, found: LocalModel | None, chosen: Chosen, settings: Settings) -> Defaults:
+    """Those of `Worker`, with every parameter where the engine's are not known."""
     every = frozenset(field.name for field in fields(Sampling))
     return Defaults(
-        [("settings", settings.sampling), ("generation_config", peeked.default_sampling), ("family", family)],
-        peeked.capabilities.parameters if peeked.capabilities else every,
+        settings=settings.sampling,
+        weights=peeked.default_sampling,
+        catalogue=found.sampling if found else {},
+        family=chosen.family,
+        honoured=peeked.capabilities.parameters if peeked.capabilities else every,
     )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.address import Address
 from drivetrain.cli.flags import options
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.http.address import Address
 
 if TYPE_CHECKING:
     from drivetrain.server.app import Route

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,16 +17,20 @@ from drivetrain.core.errors import Cancelled
 from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
 from drivetrain.core.tokenizer import Detokenizer, check_wanted
 from drivetrain.engines.llamacpp import errors
-from drivetrain.engines.llamacpp.child.answer import Answer
 from drivetrain.engines.llamacpp.child.host import SPLITS
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
+from drivetrain.http.address import Address
+from drivetrain.http.blocking import exchange
+from drivetrain.http.parser import spelled
 from drivetrain.text.detokenizers import TableDetokenizer
 
 TIMEOUT_S = 60.0
 
 LOOK_S = 0.05
 """How often who waits for the server looks whether it is still wanted."""
+
+MAX_ANSWER_BYTES = 2**30
 
 SPECIALS_A_TEXT = 32
 SPACES = " \t\n\v\f\r"
@@ -53,11 +56,8 @@ class ServerSplit:
     """
 
     def __init__(self, host: str, port: int, key: str) -> None:
-        self._address = (host, port)
-        self._head = (
-            f"POST /tokenize HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {key}\r\n"
-            "Connection: close\r\nContent-Type: application/json\r\nContent-Length: "
-        )
+        self._address = Address(False, host, port, "")
+        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         self._free = threading.BoundedSemaphore(SPLITS)
         self._left: deque[socket.socket] = deque()
         weakref.finalize(self, _close_all, self._left)
@@ -66,12 +66,21 @@ class ServerSplit:
         if not content and not add_special:
             return []
         body = json.dumps({"content": content, "add_special": add_special, "parse_special": specials})
-        request = f"{self._head}{len(body)}\r\n\r\n{body}".encode()
+        request = spelled(self._address, "POST", "/tokenize", self._headers, body.encode())
         try:
             with self._turn() as connection:
-                connection.sendall(request)
-                answer = _answer(connection)
-            return [int(i) for i in json.loads(answer)["tokens"]]
+                answer = exchange(
+                    connection,
+                    request,
+                    "POST",
+                    timeout_s=TIMEOUT_S,
+                    limit=MAX_ANSWER_BYTES,
+                    look_s=LOOK_S,
+                    look=check_wanted,
+                )
+            if answer.status != 200:
+                raise ServerRefused.parse(answer.status, answer.body)
+            return [int(i) for i in json.loads(answer.body)["tokens"]]
         except Exception as exc:
             raise errors.while_running(exc) from exc
 
@@ -83,7 +92,7 @@ class ServerSplit:
             self._close_answered()
         connection: socket.socket | None = None
         try:
-            connection = socket.create_connection(self._address, TIMEOUT_S)
+            connection = socket.create_connection((self._address.host, self._address.port), TIMEOUT_S)
             yield connection
         except Cancelled:
             assert connection is not None
@@ -109,26 +118,6 @@ class ServerSplit:
         if connection is not None:
             connection.close()
         self._free.release()
-
-
-def _answer(connection: socket.socket) -> bytes:
-    answer, parts = Answer(), list[bytes]()
-    give_up = time.monotonic() + TIMEOUT_S
-    connection.settimeout(LOOK_S)
-    while not answer.over:
-        try:
-            data = connection.recv(2**16)
-        except TimeoutError:
-            check_wanted()
-            if time.monotonic() > give_up:
-                raise
-            continue
-        if not data:
-            raise EOFError("the answer broke off")
-        parts += answer.feed(data)
-    if answer.status != 200:
-        raise ServerRefused.parse(answer.status, b"".join(parts))
-    return b"".join(parts)
 
 
 def _close_all(connections: Iterable[socket.socket]) -> None:

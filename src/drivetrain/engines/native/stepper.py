@@ -21,9 +21,9 @@ from drivetrain.core.results import FinishReason
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.kv.rows import BooksDisagree, must
 from drivetrain.engines.native.model.runner import Runner
-from drivetrain.engines.native.sample.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
+from drivetrain.engines.sample.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
 
 _log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from drivetrain.address import Address
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.http.address import Address
 
 KEY_VARIABLE = "DRIVETRAIN_REMOTE_API_KEY"
 _SCHEMES = ("http://", "https://")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
-from drivetrain.address import Address
 from drivetrain.core.errors import NotReady
 from drivetrain.engines.remote import errors
 from drivetrain.engines.remote.address import Key
-from drivetrain.engines.remote.errors import Broken, Refused, TooLong
-from drivetrain.engines.remote.wire import MAX_BODY_BYTES, Timeouts, parsed
+from drivetrain.engines.remote.errors import Broken, Refused
+from drivetrain.engines.remote.wire import MAX_BODY_BYTES, Timeouts, encoded, headers_of, parsed
+from drivetrain.http import blocking
+from drivetrain.http.address import Address
 
 Ask = Callable[[str, Mapping[str, Any]], Any]
 """Takes a path below the root and a body; gives the JSON answer. Raises `DrivetrainError`."""
@@ -56,18 +54,9 @@ def ask(
     address: Address, method: str, path: str, key: Key, body: Mapping[str, Any] | None = None, *, timeouts: Timeouts
 ) -> Any:
     """Raises `Refused` for any status but 200, `Broken` and `OSError`."""
-    kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
-    with closing(kind(address.host, address.port, timeout=timeouts.ask_s)) as connection:
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, data, {"content-type": "application/json", **key.headers})
-            response = connection.getresponse()
-            found = response.read(MAX_BODY_BYTES + 1)
-        except (http.client.HTTPException, UnicodeError) as exc:
-            raise Broken("what it says is no HTTP") from exc
-    if response.status != http.client.OK:
-        headers = {name.lower(): value for name, value in response.getheaders()}
-        raise Refused.parse(response.status, headers, found, key)
-    if len(found) > MAX_BODY_BYTES:
-        raise TooLong("an answer is far too long")
-    return parsed(found)
+    found = blocking.ask(
+        address, method, path, headers_of(key), encoded(body), timeout_s=timeouts.ask_s, limit=MAX_BODY_BYTES
+    )
+    if found.status != 200:
+        raise Refused.parse(found.status, found.headers, found.body, key)
+    return parsed(found.body)

@@ -26,6 +26,10 @@ from drivetrain.core.errors import (
 )
 from drivetrain.engines.base.error_text import clean
 from drivetrain.engines.remote.address import KEY_VARIABLE, Key
+from drivetrain.http.parser import (
+    Broken as Broken,
+)  # the upstream ended early, fell silent, or does not keep to its API
+from drivetrain.http.parser import TooLong as TooLong  # that says nothing of other requests; asking again gives as much
 
 MAX_RETRY_AFTER_S = 600.0
 _OVERFLOWS = frozenset({"context_length_exceeded", "exceed_context_size_error"})
@@ -36,16 +40,8 @@ _OVERFLOW_WORDS = re.compile(
 _OURS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
 
 
-class Broken(Exception):
-    """The upstream ended early, fell silent, or what it sent is not what its API says. The message is our own."""
-
-
 class Unreadable(Broken):
     """A whole answer came, and it is not what the API of that kind of server says."""
-
-
-class TooLong(Broken):
-    """More came than this request can need. That says nothing of other requests, and asking again gives as much."""
 
 
 class Refused(Exception):

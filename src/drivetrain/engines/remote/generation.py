@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
+from drivetrain.engines.base.choices import Choices
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.attempts import attempted
 from drivetrain.engines.remote.dialects.base import Learn, Reader
@@ -82,32 +82,18 @@ class ChoiceRun:
             self._emit(step)
 
 
-class Generation:
-    """`run` ends when every choice has ended; cancelling it closes all connections."""
+class Generation(Choices):
+    """When it has ended, all its connections are closed."""
 
     def __init__(self, request: EngineRequest, served: Served, emit: Emit) -> None:
-        self._request = request
+        super().__init__(request)
         self._served = served
         self._emit = emit
         self._prompt_told = False
         self._told: list[PromptStep] = []
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._finished: set[int] = set()
 
-    async def run(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for index in range(len(self._request.seeds)):
-                    if index not in self._finished:
-                        choice = ChoiceRun(index, self._request, self._served, self.emit)
-                        self._tasks[index] = group.create_task(choice.run())
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-
-    def finish(self, index: int) -> None:
-        self._finished.add(index)
-        if index in self._tasks:
-            self._tasks[index].cancel()
+    async def run_choice(self, index: int) -> None:
+        await ChoiceRun(index, self._request, self._served, self.emit).run()
 
     def emit(self, step: Step) -> None:
         """The first choice that hears of the prompt tells of it; its tokens are told once all choices did."""

@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from drivetrain.address import Address
 from drivetrain.core.errors import DrivetrainError, LoadFailed, NotReady
 from drivetrain.engines.remote.blocking import Suspect
 from drivetrain.engines.remote.breaker import Breaker, State
 from drivetrain.engines.remote.dialects.base import Dialect, Facts
 from drivetrain.engines.remote.errors import Broken, Refused, is_fault, may_be_the_request, while_loading
 from drivetrain.engines.remote.probe import Prober
+from drivetrain.http.address import Address
 
 WATCH_S = 0.1
 _log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from drivetrain.address import Address
 from drivetrain.core.errors import ModelNotFound
 from drivetrain.core.kinds import MAX_INT
 from drivetrain.engines.remote import blocking, vectors
@@ -22,6 +21,7 @@ from drivetrain.engines.remote.dialects.vllm import VllmDialect
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable, while_loading
 from drivetrain.engines.remote.events import events
 from drivetrain.engines.remote.wire import Timeouts, ask_json, asked
+from drivetrain.http.address import Address
 
 _LISTED = 10
 _OWNERS = {"drivetrain": UpstreamKind.DRIVETRAIN, "llamacpp": UpstreamKind.LLAMACPP, "vllm": UpstreamKind.VLLM}

@@ -15,10 +15,14 @@ from drivetrain.core.results import FinishReason
 from drivetrain.engines.base.error_text import one_line
 from drivetrain.engines.base.room import room_after
 from drivetrain.engines.checkpoint.kinds import ModelKind
+from drivetrain.engines.sample.sampler import Sampled, logprobs_of
 from drivetrain.engines.transformers.loading import Loaded
-from drivetrain.engines.transformers.sampler import RowSampler, one_by_one
+from drivetrain.engines.transformers.sampler import RowSampler
 
 Emit = Callable[[Step], None]
+
+PROMPT_ROWS = 256
+"""Positions of a prompt whose logprobs are taken at once."""
 
 IMAGE_INPUTS = frozenset({"pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"})
 
@@ -77,14 +81,8 @@ class Generation:
         from transformers import GenerationConfig
 
         loaded, n = self._loaded, len(self.request.seeds)
-        encoder_decoder = loaded.kind is ModelKind.SEQ2SEQ
-        self._sampler = RowSampler(
-            self.request,
-            loaded.model,
-            loaded.structure,
-            prompt_length=1 if encoder_decoder else inputs["input_ids"].shape[1],
-            encoder_ids=inputs["input_ids"],
-        )
+        prompt_ids = tuple(inputs["input_ids"][0].tolist())
+        self._sampler = RowSampler(self.request, loaded.model, loaded.structure, prompt_ids, self._ended)
         loaded.model.generate(
             **inputs,
             generation_config=GenerationConfig(
@@ -99,24 +97,24 @@ class Generation:
         assert self._sampler is not None
         self._count_step()
         self._sampled += 1
-        logprobs = self._sampler.logprobs
         if not self._aborted.is_set():
-            for index, token_id in enumerate(input_ids[:, -1].tolist()):
+            for index, sampled in self._sampler.sampled.items():
                 if index not in self._ended:
-                    self._step(index, token_id, logprobs[index] if logprobs else None)
+                    self._step(index, sampled)
         rows = range(input_ids.shape[0])
         done = [self._aborted.is_set() or index in self._ended for index in rows]
         return torch.tensor(done, device=input_ids.device)
 
-    def _step(self, index: int, token_id: int, logprobs: IdLogprobs | None) -> None:
+    def _step(self, index: int, sampled: Sampled) -> None:
         reason = None
-        if token_id in self.request.stop_ids:
+        if sampled.token_id in self.request.stop_ids:
             reason = FinishReason.STOP
         elif self._sampled >= self._limit:
             reason = FinishReason.LENGTH
         if reason is not None:
             self._ended.add(index)
-        self._emit(TokenStep(index, (token_id,), None if logprobs is None else (logprobs,), reason))
+        logprobs = None if sampled.logprobs is None else (sampled.logprobs,)
+        self._emit(TokenStep(index, (sampled.token_id,), logprobs, reason))
 
     def _end_all(self) -> None:
         for index in range(len(self.request.seeds)):
@@ -126,8 +124,11 @@ class Generation:
         assert self.request.prompt_logprobs is not None
         with torch.no_grad():
             logits = self._loaded.model(**inputs).logits[0, :-1]
-        rest = one_by_one(logits, self.request.prompt_ids[1:], self.request.prompt_logprobs)
-        return (IdLogprobs(None), *rest)
+        told, ids = [IdLogprobs(None)], self.request.prompt_ids[1:]
+        for start in range(0, len(ids), PROMPT_ROWS):  # so that no second copy of all logits is made
+            rows = slice(start, start + PROMPT_ROWS)
+            told += logprobs_of(logits[rows], ids[rows], self.request.prompt_logprobs)
+        return tuple(told)
 
 
 def _drawing(n: int) -> dict[str, Any]:

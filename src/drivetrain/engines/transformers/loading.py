@@ -13,6 +13,7 @@ from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of
+from drivetrain.engines.checkpoint.leftovers import refuse_leftovers
 from drivetrain.engines.checkpoint.pooling import pooling_of
 from drivetrain.engines.checkpoint.quiet import quiet_library
 
@@ -65,6 +66,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
     declared.refuse_holes(
         problems, but="pooler" if kind is ModelKind.ENCODER else None
     )  # an encoder's unused pooler is no loss
+    refuse_leftovers(problems, model)
     progress(f"moving the weights to {device}", None)
     model = model.to(device).eval()
     limit = declared.context_length(config, tokenizer, options.get("context_length"))

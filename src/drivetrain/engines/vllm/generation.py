@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 from drivetrain.core.engine import EngineRequest, Step, TokenStep
 from drivetrain.core.results import FinishReason
 from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.engines.base.choices import Choices
 from drivetrain.engines.vllm.core import Running, Widened
 from drivetrain.engines.vllm.images import widened
 from drivetrain.engines.vllm.outputs import prompt_step, token_step
 from drivetrain.engines.vllm.sampling import parameters_of, refuse_if_nothing_is_left, room
 
 
-class Generation:
+class Generation(Choices):
     """`run` ends when every choice has. `ids` are vLLM's names of those that were not heard to their end.
 
     The first choice tells of the prompt; what the others say before it waits.
@@ -32,7 +32,7 @@ class Generation:
         name: str,
         emit: Callable[[Step], None],
     ) -> None:
-        self._request = request
+        super().__init__(request)
         self._prompt: tuple[int, ...] | Widened = request.prompt_ids
         self._core = core
         self._tokenizer = tokenizer
@@ -41,7 +41,6 @@ class Generation:
         self._open = set(range(len(request.seeds)))
         self._emit = emit
         self._waiting: list[Step] | None = []
-        self._tasks: dict[int, asyncio.Task[None]] = {}
 
     @property
     def ids(self) -> list[str]:
@@ -51,24 +50,9 @@ class Generation:
         refuse_if_nothing_is_left(self._request, self._vocab_size)
         if self._request.media is not None:
             self._request, self._prompt = await widened(self._request, self._request.media, self._tokenizer, self._core)
-        if len(self._names) == 1:
-            task = asyncio.current_task()
-            assert task is not None
-            self._tasks[0] = task
-            await self._run_choice(0)
-            return
-        try:
-            async with asyncio.TaskGroup() as group:
-                for index in sorted(self._open):
-                    self._tasks[index] = group.create_task(self._run_choice(index))
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+        await super().run()
 
-    def finish(self, index: int) -> None:
-        if index in self._tasks:
-            self._tasks[index].cancel()
-
-    async def _run_choice(self, index: int) -> None:
+    async def run_choice(self, index: int) -> None:
         request = self._request
         wanted = room(request)
         if wanted <= 0 and index > 0:

@@ -12,7 +12,7 @@ from ray import serve
 from ray.serve import Application
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from drivetrain.address import is_loopback
+from drivetrain.http.address import is_loopback
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.ray.handle import HandleWorker
 from drivetrain.scale.ray.observability import observing

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
-import socket
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from drivetrain.address import Address
+from drivetrain.http.address import Address
+from drivetrain.http.client import connected
+from drivetrain.http.parser import Broken
 from drivetrain.server.dropin.fastchat import queue_length, status_of
 from drivetrain.server.models import Models
 
@@ -112,49 +110,17 @@ class DbGptController:
 
 
 async def ask(address: Address, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """The JSON of the answer; None where it is empty. In a thread, which no cancelling ends.
-
-    It ends by itself: `ASK_TIMEOUT_S` are for the connection, and again for all else.
-    """
-    return await asyncio.to_thread(_ask, address, method, path, body)
-
-
-def _ask(address: Address, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-    kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
+    """The JSON of the answer; None where it is empty. `ASK_TIMEOUT_S` is for the connection, and again for all else."""
+    headers, data = {"content-type": "application/json"}, b"" if body is None else json.dumps(body).encode()
     try:
-        with closing(kind(address.host, address.port, timeout=ASK_TIMEOUT_S)) as connection:
-            data = None if body is None else json.dumps(body).encode()
-            connection.connect()
-            with _cut_after(ASK_TIMEOUT_S, connection.sock):
-                connection.request(method, address.root + path, data, {"content-type": "application/json"})
-                response = connection.getresponse()
-                found = response.read(MAX_ANSWER_BYTES)
-    except (OSError, http.client.HTTPException) as exc:
+        async with connected(address, timeout_s=ASK_TIMEOUT_S) as connection, asyncio.timeout(ASK_TIMEOUT_S):
+            answer = await connection.ask(method, address.root + path, headers, data)
+            found = await answer.whole(MAX_ANSWER_BYTES)
+    except (OSError, Broken) as exc:
         raise Away(f"it does not answer ({type(exc).__name__})") from exc
-    if response.status != http.client.OK:
-        raise Away(f"it answers with status {response.status}")
+    if answer.status != 200:
+        raise Away(f"it answers with status {answer.status}")
     try:
         return json.loads(found) if found else None
     except ValueError as exc:
         raise Away("it does not answer in JSON") from exc
-
-
-@contextmanager
-def _cut_after(seconds: float, sock: socket.socket) -> Iterator[None]:
-    """The socket's own timeout begins anew with each byte. Raises `TimeoutError` where it came to that."""
-    late = threading.Event()
-
-    def cut() -> None:
-        late.set()
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(seconds, cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        if late.is_set():
-            raise TimeoutError

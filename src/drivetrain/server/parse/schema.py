@@ -114,28 +114,18 @@ _STREAM_OPTIONS = Body(
     },
 )
 
+_OWN_SPELLING = frozenset({"messages", "prompt", "prompt_token_ids", "images", "echo", "logprobs", "prompt_logprobs"})
+"""Parameters that each endpoint names and places in its own way."""
+
+_NOT_HERE = frozenset({"request_id", "trace_context", "exponential_decay_length_penalty", "sequence_bias"})
+"""The first two are headers; the others are for Python callers."""
+
+_NOTHING: Mapping[str, tuple[Any, ...]] = {"max_tokens": (-1,), "stop": ("",), "top_k": (-1,)}
+"""How other servers' clients say that they ask for nothing."""
+
 _SAMPLING: Mapping[str, Field] = {
-    "max_tokens": like("max_tokens", nothing=(-1,)),
-    "n": like("n"),
-    "seed": like("seed"),
-    "stop": like("stop", nothing=("",)),
-    "temperature": like("temperature"),
-    "top_p": like("top_p"),
-    "presence_penalty": like("presence_penalty"),
-    "frequency_penalty": like("frequency_penalty"),
-    "logit_bias": like("logit_bias"),
-    "top_k": like("top_k", nothing=(-1,)),
-    **{
-        name: like(name)
-        for name in (
-            "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff", "repetition_penalty",
-            "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "guidance_scale",
-            "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "min_tokens", "stop_token_ids",
-            "stop_sequences", "ignore_eos", "include_stop_str_in_output", "context_length", "overflow", "timeout_s",
-            "cache_salt",
-        )
-    },
-}  # fmt: skip
+    name: like(name, nothing=_NOTHING.get(name, ())) for name in PARAMETERS if name not in _OWN_SPELLING | _NOT_HERE
+}
 
 _INERT: Mapping[str, Field] = {
     "user": inert(String()),

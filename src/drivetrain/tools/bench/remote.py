@@ -7,18 +7,24 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drivetrain.address import Address
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
+from drivetrain.http.address import Address
+from drivetrain.http.client import HttpAnswer, connected
+from drivetrain.http.events import DONE, EventParser
+from drivetrain.http.parser import Broken
 from drivetrain.tools.bench.outcome import Failure, Outcome
 from drivetrain.tools.bench.target import Facts
-from drivetrain.tools.bench.wire import BrokenAnswer, Response, connected
 
 OPTIONAL = ("ignore_eos", "stream_options", "temperature")
 """Fields that a server may not know; the first is no part of OpenAI's API."""
+
+CONNECT_TIMEOUT_S = 10.0
+MAX_EVENT_BYTES = 2**20
+MAX_BODY_BYTES = 2**24
 
 _TEXTS = ("content", "reasoning_content", "reasoning")
 _MAX_MESSAGE_CHARS = 300
@@ -74,11 +80,12 @@ class Remote:
         reading = _Reading(self._asking, time.perf_counter() if due is None else due)
         body = self._asking.body(prompt, max_tokens)
         try:
-            async with connected(self._asking.address) as connection:
+            async with connected(self._asking.address, timeout_s=CONNECT_TIMEOUT_S) as connection:
                 if due is None:  # what connecting takes is no part of it: clients keep their connections
                     reading.started = time.perf_counter()
-                await reading.read(await connection.ask("POST", self._asking.path, self._asking.headers, body))
-        except BrokenAnswer as exc:
+                path = self._asking.address.path + self._asking.path
+                await reading.read(await connection.ask("POST", path, self._asking.headers, body))
+        except Broken as exc:
             reading.failure = Failure("broken", str(exc))
         except OSError as exc:
             reading.failure = _no_connection(exc)
@@ -110,15 +117,16 @@ class _Reading:
         self._usage: Mapping[str, Any] | None = None
         self._ended = False
 
-    async def read(self, response: Response) -> None:
-        if response.status != 200:
-            self.failure = Failure(f"http {response.status}", self._message(await response.whole()))
-        elif "text/event-stream" not in response.headers.get("content-type", ""):
+    async def read(self, answer: HttpAnswer) -> None:
+        if answer.status != 200:
+            self.failure = Failure(f"http {answer.status}", self._message(await answer.whole(MAX_BODY_BYTES)))
+        elif not answer.is_stream:
             self.failure = Failure("broken", "the answer is no event stream; does the server stream?")
         else:
-            async for line in response.lines():
-                if line.startswith(b"data:"):
-                    self._event(line[5:].strip())
+            parser = EventParser(MAX_EVENT_BYTES)
+            async for part in answer.parts():
+                self._take(parser.feed(part))
+            self._take(parser.end())
             if not self._ended and self.failure is None:
                 self.failure = Failure("broken", "the stream ended without a last event")
 
@@ -135,9 +143,14 @@ class _Reading:
             failure=self.failure,
         )
 
+    def _take(self, events: Iterable[tuple[bytes, bytes]]) -> None:
+        for name, data in events:
+            if name == b"data":
+                self._event(data)
+
     def _event(self, data: bytes) -> None:
         now = time.perf_counter()
-        if data == b"[DONE]":
+        if data == DONE:
             self._ended = True
             return
         try:
@@ -146,7 +159,7 @@ class _Reading:
             texts = [_has_text(choice) for choice in choices]
             self._ended |= any(choice.get("finish_reason") for choice in choices)
         except (ValueError, AttributeError, TypeError) as exc:
-            raise BrokenAnswer("an event of the stream is not what OpenAI's API says") from exc
+            raise Broken("an event of the stream is not what OpenAI's API says") from exc
         if event.get("error"):
             self.failure = Failure("stream error", self._message(data))
         if any(texts):
@@ -182,17 +195,17 @@ async def get(asking: Asking, path: str, timeout_s: float = 30.0) -> dict[str, A
     """A JSON object. Raises `DrivetrainError` with what to do about it."""
     where = f"{asking.address}{path}"
     try:
-        async with asyncio.timeout(timeout_s), connected(asking.address) as connection:
-            response = await connection.ask("GET", path, asking.headers)
-            data = await response.whole(2**24)
-    except (BrokenAnswer, OSError) as exc:
+        async with asyncio.timeout(timeout_s), connected(asking.address, timeout_s=CONNECT_TIMEOUT_S) as connection:
+            answer = await connection.ask("GET", asking.address.path + path, asking.headers)
+            data = await answer.whole(MAX_BODY_BYTES)
+    except (Broken, OSError) as exc:
         failure = _no_connection(exc) if isinstance(exc, OSError) else Failure("broken", str(exc))
         raise DrivetrainError(f"{where}: {failure.message}") from exc
-    if response.status != 200:
-        failure = Failure(f"http {response.status}", "")
+    if answer.status != 200:
+        failure = Failure(f"http {answer.status}", "")
         advice = Remote(asking, label="", facts=Facts(kind="url", model="")).advice(failure)
-        hint = advice if response.status in {401, 403} else "is the path right? name the model with --model"
-        raise DrivetrainError(f"{where} answers {response.status}; {hint}")
+        hint = advice if answer.status in {401, 403} else "is the path right? name the model with --model"
+        raise DrivetrainError(f"{where} answers {answer.status}; {hint}")
     found: Any = None
     with contextlib.suppress(ValueError):
         found = json.loads(data)

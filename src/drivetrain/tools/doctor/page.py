@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drivetrain.address import Address
+from drivetrain.http.address import Address
 from drivetrain.tools.doctor.series import Series
 from drivetrain.tools.doctor.values import table, text
 

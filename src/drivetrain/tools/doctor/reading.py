@@ -8,12 +8,13 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from drivetrain.address import Address
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.status import State
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.errors import Broken, reason
-from drivetrain.engines.remote.wire import Answer, Timeouts, asked
+from drivetrain.engines.remote.wire import Timeouts, asked
+from drivetrain.http.address import Address
+from drivetrain.http.client import HttpAnswer
 from drivetrain.tools.doctor.page import Page, Pages
 from drivetrain.tools.doctor.redact import Redactor
 from drivetrain.tools.doctor.series import Series
@@ -78,7 +79,7 @@ class Reader:
         """Never raises for what the other side does."""
         async with self._turns:
             began = time.perf_counter()
-            answer: Answer | None = None
+            answer: HttpAnswer | None = None
             timeouts = Timeouts(connect_s=self._timeout_s)
             sent = self._key if key is None else key
             try:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drivetrain.address import Address
 from drivetrain.assembly import Worker
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import scripted
+from drivetrain.http.address import Address
 from drivetrain.tools.bench.outcome import Failure, Outcome, Round
 from drivetrain.tools.bench.remote import Asking, Remote
 from drivetrain.tools.bench.target import Facts

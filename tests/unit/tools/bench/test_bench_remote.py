@@ -23,9 +23,10 @@ from bench_rigs import (
     whole,
 )
 
-from drivetrain.address import Address
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
-from drivetrain.tools.bench import wire
+from drivetrain.http import address
+from drivetrain.http.address import Address
+from drivetrain.tools.bench import remote
 from drivetrain.tools.bench.outcome import Failure
 from drivetrain.tools.bench.remote import find_model, get, optional_fields
 
@@ -137,7 +138,7 @@ async def test_a_connection_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -
     async def never(*args: Any, **options: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(wire, "CONNECT_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(remote, "CONNECT_TIMEOUT_S", 0.02)
     monkeypatch.setattr(asyncio, "open_connection", never)
     async with raw_server(raw(b"")) as server:
         got = await server.remote().ask("Hi", 2, None)
@@ -162,7 +163,7 @@ async def test_a_key_is_shown_to_nobody() -> None:
 
 
 async def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_tls", lambda: ssl.create_default_context(cafile=CERTIFICATE))
+    monkeypatch.setattr(address, "_trusted", lambda: ssl.create_default_context(cafile=CERTIFICATE))
     async with raw_server(chunked(*STREAM), tls=True) as server:
         got = await server.remote(key="k").ask("Hi", 2, None)
     assert (got.failure, got.completion_tokens) == (None, 2)

@@ -13,7 +13,7 @@ from wrong_texts import ANSWERS, MODELS, STOPS, STREAMS
 from wrong_values import LOGPROBS, PARAMETERS, REPAIRS, USAGE
 from wrongs import Wrong, ignores
 
-from drivetrain.address import Address
+from drivetrain.http.address import Address
 from drivetrain.tools.conform import runner
 from drivetrain.tools.conform.case import Area
 from drivetrain.tools.conform.cases import ALL, cancel, errors, streaming

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_server import KEY, Faults, Reply, Toy, serving
 
-from drivetrain.address import Address
+from drivetrain.http.address import Address
 from drivetrain.tools.conform import runner
 from drivetrain.tools.conform.case import Area, Case
 from drivetrain.tools.conform.cases import ALL

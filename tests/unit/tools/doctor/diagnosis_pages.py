@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from drivetrain.address import Address
+from drivetrain.http.address import Address
 from drivetrain.tools.doctor.page import Page, Pages
 from drivetrain.tools.doctor.redact import Redactor
 from drivetrain.tools.doctor.series import Series

@@ -11,6 +11,7 @@ from drivetrain.core.engine import ModelSpec, Progress
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
+from drivetrain.engines.checkpoint.leftovers import refuse_leftovers
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.attention import layers as attention
 from drivetrain.engines.native.capabilities import quantize_of
@@ -77,6 +78,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         ignore_mismatched_sizes=True,
     )
     declared.refuse_holes(problems)
+    refuse_leftovers(problems, model)
     probe.check_class(type(model))
     progress(f"moving the weights to {device}", None)
     model = model.to(device).eval().requires_grad_(False)

@@ -15,7 +15,7 @@ class Sequence:
     """One choice. `ids` are the prompt and what was sampled; `computed` of them are in the row `slot`.
 
     A sequence without a slot waits. `order` is its place among all: older ones go first and are never preempted for
-    younger ones.
+    younger ones. To the sampler it is a `Row` (`engines/sample/row.py`).
     """
 
     job: Job
@@ -39,6 +39,10 @@ class Sequence:
     @property
     def seed(self) -> int:
         return self.request.seeds[self.index]
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return self.request.prompt_ids
 
     @property
     def prompt_length(self) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.kinds import MAX_INT
@@ -14,6 +13,7 @@ from drivetrain.core.parameters import WORKER_PARAMETERS
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.remote.dialects.base import Facts, Learn, Reader, UpstreamKind, messages_json
 from drivetrain.engines.remote.errors import Broken, Refused
+from drivetrain.http.address import Address
 
 HONOURED = frozenset({"n", "temperature", "top_p", "presence_penalty", "frequency_penalty"})
 """What OpenAI's API itself has and a text tells nothing against. A seed it promises only as far as it can."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, IdLogprobs, Step, TokenStep
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.prompt import Prompt
@@ -15,6 +14,7 @@ from drivetrain.core.sampling import Sampling
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, Reader, UpstreamKind, messages_json
 from drivetrain.engines.remote.errors import Broken
+from drivetrain.http.address import Address
 
 _SAMPLING = tuple(field.name for field in fields(Sampling))
 _NOT_OVER_HTTP = frozenset({"images", "prompt_logprobs", "sequence_bias", "exponential_decay_length_penalty"})

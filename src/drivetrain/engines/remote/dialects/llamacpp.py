@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
@@ -17,6 +16,7 @@ from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, Reader, UpstreamKind
 from drivetrain.engines.remote.errors import Broken
 from drivetrain.engines.remote.spellings import ENDS, SPELLED, SUSPICIOUS, frame
+from drivetrain.http.address import Address
 
 HONOURED = frozenset({
     "n", "seed", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",

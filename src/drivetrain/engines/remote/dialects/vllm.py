@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drivetrain.address import Address
 from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
 from drivetrain.core.errors import EngineFailed, InvalidRequest
 from drivetrain.core.kinds import MAX_INT
@@ -17,6 +16,7 @@ from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, R
 from drivetrain.engines.remote.dialects.vllm_tokenizer import Speller, split_question
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.engines.remote.spellings import ENDS, SPELLED, WORDS, frame
+from drivetrain.http.address import Address
 
 HONOURED = frozenset({
     "n", "seed", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",

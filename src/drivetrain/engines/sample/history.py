@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 
 class History:
-    """Read the ids in order, once each. `ngrams` sizes are those that must not come twice (0: none)."""
+    """Read the ids in order, once each. The first `num_given` of them were not sampled.
 
-    def __init__(self, prompt: Sequence[int], *, ngram_size: int, prompt_ngram_size: int) -> None:
+    N-grams of `ngram_size` must not come twice, and those of the prompt of `prompt_ngram_size` not at all (0: any may).
+    """
+
+    def __init__(self, prompt: Sequence[int], *, num_given: int, ngram_size: int, prompt_ngram_size: int) -> None:
         self.prompt_ids = tuple(dict.fromkeys(prompt))
         self.counts: dict[int, int] = {}
         """How often each id was sampled."""
         self._ids: list[int] = []
-        self._prompt_length = len(prompt)
-        self._seen = dict.fromkeys(self.prompt_ids)
+        self._num_given = num_given
+        self._seen: dict[int, None] = {}
         self._size = ngram_size
         self._followers: dict[tuple[int, ...], dict[int, None]] = {}
         self._prompt_size = prompt_ngram_size
@@ -25,7 +28,7 @@ class History:
         for at in range(len(self._ids), len(ids)):
             self._ids.append(ids[at])
             self._seen[ids[at]] = None
-            if at >= self._prompt_length:
+            if at >= self._num_given:
                 self.counts[ids[at]] = self.counts.get(ids[at], 0) + 1
             if self._size and at + 1 >= self._size:
                 gram = self._ids[at + 1 - self._size :]
@@ -33,7 +36,7 @@ class History:
 
     @property
     def seen(self) -> list[int]:
-        """Each id of the prompt and of what was sampled, once."""
+        """Each id so far, once."""
         return list(self._seen)
 
     def repeats(self) -> list[int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import urlsplit
 
 from drivetrain.core.errors import InvalidSetting
@@ -51,6 +53,11 @@ class Address:
     def local(self) -> bool:
         return is_loopback(self.host)
 
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """With the certificates that this machine trusts, for `https`."""
+        return _trusted() if self.secure else None
+
     def __str__(self) -> str:
         return f"http{'s' if self.secure else ''}://{self.authority}{self.path}"
 
@@ -60,6 +67,11 @@ def is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    return ssl.create_default_context()
 
 
 def _shown(url: str) -> str:

@@ -13,20 +13,24 @@ from typing import Any
 import torch
 
 from drivetrain.core.engine import EngineRequest
-from drivetrain.engines.native.sample.history import History
+from drivetrain.engines.sample.history import History
+from drivetrain.engines.sample.row import Row
 
 BANS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias", "no_repeat_ngram_size")
 
 
 class Shape:
-    """What one request does to its logits. `wanted` is None-like for a request that does nothing: make none then."""
+    """What one choice does to its logits. `wanted` is None-like for a request that does nothing: make none then."""
 
-    def __init__(self, request: EngineRequest) -> None:
+    def __init__(self, row: Row) -> None:
+        request = row.request
         sampling = request.sampling
-        self._request = request
         self._sampling = sampling
+        self._min_tokens = request.min_tokens
+        self._num_given = len(row.ids) - row.num_sampled
         self._history = History(
-            request.prompt_ids,
+            row.prompt_ids,
+            num_given=self._num_given,
             ngram_size=sampling.no_repeat_ngram_size,
             prompt_ngram_size=sampling.encoder_no_repeat_ngram_size,
         )
@@ -57,10 +61,10 @@ class Shape:
         )
 
     def add_to(self, edits: Edits, row: int, ids: Ids[int]) -> None:
-        """`ids` are the prompt and all that was sampled."""
+        """`ids` are all that the logits continue, as in `Row`."""
         sampling, history = self._sampling, self._history
         history.read(ids)
-        sampled = len(ids) - len(self._request.prompt_ids)
+        sampled = len(ids) - self._num_given
         edits.bias.add(row, self._bias.keys(), self._bias.values())
         for words, bias in self._sequence_bias:
             if history.ends_with(words[:-1]):
@@ -83,7 +87,7 @@ class Shape:
         banned += [words[-1] for words in sampling.bad_words_ids if self._history.ends_with(words[:-1])]
         if sampled == 0:
             banned += sampling.begin_suppress_tokens
-        if sampled < self._request.min_tokens:
+        if sampled < self._min_tokens:
             banned += self._stop_ids
         return banned
 

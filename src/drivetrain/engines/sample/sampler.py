@@ -1,0 +1,137 @@
+"""The next id of every sequence in a batch: raw logits in, ids and logprobs out, each row by its own request.
+
+The order of work is that of `core/sampling.py`. A row that cannot be sampled gets an error of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from drivetrain.core.engine import IdLogprobs
+from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest
+from drivetrain.engines.sample.cutoffs import draw, draw_cut, is_cut
+from drivetrain.engines.sample.rng import unit
+from drivetrain.engines.sample.row import Row
+from drivetrain.engines.sample.shaping import Edits, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    token_id: int
+    logprobs: IdLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsampled:
+    """`poisoned`: the logits were no numbers, and so may be what the sequence left in the cache."""
+
+    error: DrivetrainError
+    poisoned: bool = False
+
+
+Outcome = Sampled | Unsampled
+
+
+def sample(logits: Any, rows: Sequence[Row]) -> list[Outcome]:
+    """One outcome a row of `logits`, `[rows, vocabulary]`, which may be changed in place."""
+    with torch.inference_mode():
+        logits = logits.float()
+        return _sample(logits.cpu() if logits.device.type == "mps" else logits, rows)  # MPS has no float64 to draw in
+
+
+def _sample(logits: Any, rows: Sequence[Row]) -> list[Outcome]:
+    asked = [i for i, row in enumerate(rows) if row.request.logprobs is not None]
+    raw = torch.log_softmax(logits[asked], dim=-1) if asked else None
+    if edits := _edits(rows):
+        edits.apply(logits)
+    best, chosen = logits.max(dim=-1)  # the lowest of equals, as argmax has it
+    _draw(logits, rows, chosen)
+    outcomes: list[Outcome] = []
+    for row, top, token_id in zip(rows, best.tolist(), chosen.tolist(), strict=True):
+        error = _unusable(row, top)
+        outcomes.append(Sampled(token_id) if error is None else error)
+    if raw is not None:
+        counts = [rows[i].request.logprobs or 0 for i in asked]
+        for i, logprobs in zip(asked, describe(raw, chosen[asked], counts), strict=True):
+            if isinstance(sampled := outcomes[i], Sampled):
+                outcomes[i] = Sampled(sampled.token_id, logprobs)
+    return outcomes
+
+
+def logprobs_of(logits: Any, ids: Sequence[int], count: int) -> list[IdLogprobs]:
+    """What the raw `logits` say of `ids`, one a row: where ids were not sampled from them, as in a prompt."""
+    with torch.inference_mode():
+        wanted = torch.tensor(ids, device=logits.device)
+        return describe(torch.log_softmax(logits.float(), dim=-1), wanted, [count] * len(ids))
+
+
+def describe(logprobs: Any, ids: Any, counts: Sequence[int]) -> list[IdLogprobs]:
+    """The logprob of each row's id, and as many of the likeliest ids as the row asks for."""
+    own = logprobs.gather(1, ids[:, None])[:, 0].tolist()
+    most = min(max(counts, default=0), logprobs.shape[1])
+    if not most:
+        return [IdLogprobs(value) for value in own]
+    values, indices = (found.tolist() for found in logprobs.topk(most, dim=-1))
+    return [
+        IdLogprobs(value, tuple(zip(row_ids[:count], row_values[:count], strict=True)))
+        for value, row_ids, row_values, count in zip(own, indices, values, counts, strict=True)
+    ]
+
+
+def _edits(rows: Sequence[Row]) -> Edits | None:
+    edits = None
+    for i, row in enumerate(rows):
+        if Shape.wanted(row.request):
+            edits = edits or Edits()
+            if row.shape is None:
+                row.shape = Shape(row)
+            row.shape.add_to(edits, i, row.ids)
+    return edits
+
+
+def _draw(logits: Any, rows: Sequence[Row], chosen: Any) -> None:
+    """Put the ids of the rows that are not greedy into `chosen`."""
+    plain: list[int] = []
+    cut: list[int] = []
+    for i, row in enumerate(rows):
+        sampling = row.request.sampling
+        if not sampling.greedy:
+            (cut if is_cut(sampling) else plain).append(i)
+    if plain:
+        chosen[plain] = draw(_tempered(logits, rows, plain), _units(rows, plain, logits.device))
+    if cut:
+        samplings = [rows[i].request.sampling for i in cut]
+        units = _units(rows, cut, logits.device)
+        chosen[cut] = draw_cut(_tempered(logits, rows, cut), units, samplings)
+
+
+def _tempered(logits: Any, rows: Sequence[Row], some: list[int]) -> Any:
+    """Some rows, divided by their temperatures; in place where they are all there are."""
+    temperatures = [rows[i].request.sampling.temperature for i in some]
+    scores = logits if len(some) == len(rows) else logits[some]
+    if any(temperature != 1.0 for temperature in temperatures):
+        scores.div_(torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None])
+    return scores
+
+
+def _units(rows: Sequence[Row], some: list[int], device: Any) -> Any:
+    drawn = [unit(rows[i].seed, rows[i].num_sampled) for i in some]
+    return torch.tensor(drawn, dtype=torch.float64, device=device)
+
+
+def _unusable(row: Row, top: float) -> Unsampled | None:
+    if top != top or top == float("inf"):
+        return Unsampled(
+            EngineFailed(
+                "the model produced logits that are no numbers; its weights are damaged or its dtype too small"
+            ),
+            poisoned=True,
+        )
+    if top == float("-inf"):
+        blame = row.shape.blame if row.shape is not None else None
+        return Unsampled(InvalidRequest("the bans of this request leave no token to sample", param=blame))
+    return None

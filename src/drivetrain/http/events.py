@@ -1,0 +1,51 @@
+"""Server-sent events out of the parts of a body, as servers of OpenAI's API write them: one line an event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from drivetrain.http.parser import TooLong
+
+DONE = b"[DONE]"
+
+
+class EventParser:
+    """Gives the name and the data of each line that begins with `data:` or `error:`. Comments are passed over.
+
+    `most` bounds a line that has not ended.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._half = bytearray()
+
+    def feed(self, part: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Raises `TooLong`, after the events that are whole: take them all before the next call."""
+        if part.startswith(b"data: {") and not self._half and part[part.find(b"\n") :] == b"\n\n":  # as nearly always
+            return ((b"data", part[6:-2]),)
+        return self._lines(part)
+
+    def end(self) -> Iterable[tuple[bytes, bytes]]:
+        """The event whose line ends with the body."""
+        event = _event(bytes(self._half))
+        return () if event is None else (event,)
+
+    def _lines(self, part: bytes) -> Iterator[tuple[bytes, bytes]]:
+        *lines, rest = part.split(b"\n")
+        for line in lines:
+            if self._half:
+                line = bytes(self._half + line)
+                self._half.clear()
+            if (event := _event(line)) is not None:
+                yield event
+        self._half += rest
+        if len(self._half) > self._most:
+            raise TooLong("an event does not end")
+
+
+def _event(line: bytes) -> tuple[bytes, bytes] | None:
+    if not line.startswith((b"data:", b"error:")):
+        return None
+    name, _, data = line.partition(b":")
+    data = data.strip()
+    return (name, data) if data else None

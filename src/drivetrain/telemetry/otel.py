@@ -225,7 +225,8 @@ def _base_of(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
         raise InvalidSetting(
-            f"{endpoint!r} is no address of a collector; give a URL as http://127.0.0.1:4318", param="otlp_endpoint"
+            f"{endpoint!r} is not the address of a collector; give a URL such as http://127.0.0.1:4318",
+            param="otlp_endpoint",
         )
     return endpoint.rstrip("/")
 

@@ -160,4 +160,4 @@ def test_what_is_refused_of_transfer_encodings_is_said(lenient: Served) -> None:
         data = b""
         while piece := sock.recv(65536):
             data += piece
-        assert b"the only Transfer-Encoding that this server takes is chunked" in data
+        assert b"the only supported Transfer-Encoding is chunked" in data

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import ssl
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from drivetrain.core.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    import ssl
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ def is_loopback(host: str) -> bool:
 
 @cache
 def _trusted() -> ssl.SSLContext:
+    import ssl  # which takes long, and few ask
+
     return ssl.create_default_context()
 
 

@@ -118,7 +118,7 @@ def test_gguf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 NO_MLA = "native cannot run this model (it keeps compressed keys and values (MLA))"
-INSTEAD = "leave it out, or state it for other models alone"
+INSTEAD = "leave it out, or set it only for other models"
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def _for_folder(config: Mapping[str, Any], settings: Settings) -> EngineChoice:
     choice = EngineChoice(
         (first, second),
         "it is a causal language model, which native runs many requests at a time;"
-        " should native refuse it when it is loaded, transformers runs it",
+        " if native refuses it when it is loaded, transformers runs it",
     )
     why_not = stated_reason(config)
     return choice.without_first(why_not, settings) if why_not else choice
@@ -278,7 +278,7 @@ def check_engine(settings: Settings) -> None:
 def refuse_unused(settings: Settings, kind: EngineKind) -> None:
     for name in kind.lacks(settings):
         raise InvalidSetting(
-            f"the engine {kind.name} has no setting {name}; leave it out, or state it for other models alone",
+            f"the engine {kind.name} has no setting {name}; leave it out, or set it only for other models",
             param=name,
         )
 

@@ -31,7 +31,7 @@ def is_remote(model: str, settings: Settings) -> bool:
     if remote and settings.engine not in {"auto", "remote"}:
         raise InvalidSetting(f"a URL is for the engine remote, not for {settings.engine}", param="engine")
     if remote and settings.family is not None:
-        raise InvalidSetting("the upstream of a URL has a prompt form of its own; leave family out", param="family")
+        raise InvalidSetting("a URL's upstream has its own prompt form; leave family out", param="family")
     if not remote and settings.engine == "remote":
         raise InvalidSetting("the engine remote needs a URL, such as http://127.0.0.1:8000/v1", param="engine")
     return remote

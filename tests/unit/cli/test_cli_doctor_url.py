@@ -397,7 +397,7 @@ def test_what_a_server_says_steers_no_terminal_and_shows_no_key(capsys: Capture,
     ("arguments", "words"),
     [
         (["http://127.0.0.1:1"], "cannot be reached: nobody listens there"),
-        (["http://no-such-host.invalid"], "cannot be reached: there is no host of that name"),
+        (["http://no-such-host.invalid"], "cannot be reached: there is no host with that name"),
         (["127.0.0.1:8000"], "is not a URL"),
         (["http://user:pw@127.0.0.1:1"], "must not hold a name"),
         (["http://127.0.0.1:1", "--timeout", "0"], "--timeout is 0"),

@@ -119,8 +119,8 @@ async def ask(address: Address, method: str, path: str, body: Mapping[str, Any] 
     except (OSError, Broken) as exc:
         raise Away(f"it does not answer ({type(exc).__name__})") from exc
     if answer.status != 200:
-        raise Away(f"it answers with status {answer.status}")
+        raise Away(f"it answered with status {answer.status}")
     try:
         return json.loads(found) if found else None
     except ValueError as exc:
-        raise Away("it does not answer in JSON") from exc
+        raise Away("its answer is not JSON") from exc

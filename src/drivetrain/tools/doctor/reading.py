@@ -110,4 +110,4 @@ def _tells_more(card: dict[str, Any]) -> bool:
 
 
 def _reason(exc: OSError) -> str:
-    return "there is no host of that name" if isinstance(exc, socket.gaierror) else reason(exc)
+    return "there is no host with that name" if isinstance(exc, socket.gaierror) else reason(exc)

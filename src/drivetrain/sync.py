@@ -283,6 +283,7 @@ class _Call(Generic[T]):
     def _tell(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
             self._done.cancel()
+            self._done.set_running_or_notify_cancel()  # or who waits for it would not be told
         elif (exc := task.exception()) is not None:
             self._done.set_exception(exc)
         else:

@@ -73,6 +73,7 @@ BEFORE: dict[str, Answer] = {
     "resets at once": raw(b"", cut=True),
     "silence": raw(b"", hang=True),
     "silence behind the head": raw(head(), hang=True),
+    "silence in the body of an error": raw(head(500, "application/json", content_length="100") + b"{", hang=True),
     "headers without end": raw(b"HTTP/1.1 200 x\r\n" + b"a: b\r\n" * 300),
     "a header line without end": raw(b"HTTP/1.1 200 x\r\na: " + b"b" * 2**17),
     "JSON for a stream": body(json.dumps({"choices": [{"message": {"content": "x"}}]})),

@@ -225,6 +225,14 @@ UNUSED = {
         "llama",
         ["model.layers.2.eh_proj.weight", "model.mtp.layers.0.enorm.weight", "mtp.fc.weight"],
     ),
+    "masks and tables of older classes": (
+        "llama",
+        [
+            "model.layers.0.self_attn.bias",
+            "model.layers.1.self_attn.causal_mask",
+            "model.layers.0.self_attn.rotary_emb.cos_cached",
+        ],
+    ),
     "masks": ("gpt2", ["transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"]),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import IO, Any
 
@@ -353,3 +354,21 @@ def test_a_forked_child_is_told_that_the_worker_is_not_its_own() -> None:
     assert last == "0 True"
     public = {name for name in vars(drivetrain.sync.Worker) if not name.startswith("_")} - {"open"}
     assert public <= set(named)
+
+
+def test_a_stop_that_ends_as_cancelled_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cancelled(self: FakeEngine) -> None:
+        raise asyncio.CancelledError
+
+    worker = drivetrain.sync.Worker.open("fake")
+    worker.__enter__()
+    monkeypatch.setattr(FakeEngine, "close", cancelled)
+    ended = threading.Thread(target=lambda: _swallow(worker.close), daemon=True)
+    ended.start()
+    ended.join(20)
+    assert not ended.is_alive()
+
+
+def _swallow(call: Callable[[], None]) -> None:
+    with contextlib.suppress(drivetrain.errors.DrivetrainError):
+        call()

@@ -347,14 +347,16 @@ class Run(Lifecycle):
 
     def _note(self, error: DrivetrainError | None) -> None:
         """The engine may still hold the request, and be in the middle of handing its steps on: it is told later."""
-        if self._output is not None and error is not None:
-            self._output.flush()
         self._loop.call_soon(self._abort)
         self.times.ended = time.monotonic()
         try:
-            self.metrics = self._host.ended(self, error)
+            if self._output is not None and error is not None:
+                self._output.flush()
         finally:
-            self._trace.close(self, error)
+            try:
+                self.metrics = self._host.ended(self, error)
+            finally:
+                self._trace.close(self, error)
 
     def _leave(self) -> None:
         if self._starting is not None:

@@ -84,7 +84,7 @@ class Settings:
     )
     restart: bool = setting(True, Group.SERVING, "load the model again when the engine dies or hangs")
     stall_s: float = setting(
-        600.0, Group.SERVING, "seconds without progress, while requests wait, before the engine counts as failed"
+        600.0, Group.SERVING, "seconds without progress, while requests run, before the engine counts as failed"
     )
     max_unread: int = setting(8192, Group.SERVING, "steps that a reader may leave unread before it is cancelled")
     stream_interval: int = setting(1, Group.SERVING, "tokens per delta of a stream")

@@ -19,6 +19,7 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.engines.base.channel import Ending, StepChannel
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry.tracing import SpanKind
+from drivetrain.worker.output import Output
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 from recorded_spans import RecordedSpan, RecordingTracer
@@ -278,3 +279,22 @@ async def test_what_has_no_steps_is_waited_for_and_raises_what_it_ended_with() -
     channel.release(EngineFailed("gone"))
     with pytest.raises(EngineFailed, match="gone"):
         await ending.wait()
+
+
+async def test_an_ending_is_counted_though_the_rest_of_its_text_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: Output) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Output, "flush", broken)
+    heard = Heard()
+    async with worker(repeat=True, step_delay_s=0.01) as open_worker:
+        run = open_worker.submit(asking(max_tokens=1000), heard)
+        while not heard.events:
+            await asyncio.sleep(0.001)
+        run.cancel("enough")
+        await run.released()
+        assert open_worker.stats.endings == {"cancelled": 1}
+        assert not open_worker._runs
+    assert [type(error) for error in heard.errors] == [Cancelled]

@@ -16,7 +16,8 @@ from drivetrain.core.errors import EngineFailed
 T = TypeVar("T")
 
 JOIN_TIMEOUT_S = 15.0
-"""For which a thread may take to end its job; it hangs then. Longer than `worker.closing.CLOSE_S`, which tells that."""
+"""For which a thread may take to end its job; it hangs then. Longer than `CLOSE_S` of `worker/health/closing.py`, which
+tells that."""
 
 _PAUSE_S = 0.01
 

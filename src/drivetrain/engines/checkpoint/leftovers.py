@@ -11,7 +11,9 @@ from drivetrain.core.errors import LoadFailed
 
 _log = logging.getLogger(__name__)
 
-_TABLE = re.compile(r"(?:^|[._])(?:inv_freq|masked_bias|position_ids|version|[kv]_scale)$")
+_TABLE = re.compile(
+    r"(?:^|[._])(?:inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|position_ids|version|[kv]_scale)$"
+)
 """Tables that older versions of classes saved, and scales of a quantized cache, which no engine here has."""
 
 _STACK = re.compile(r"(.*?\.)(\d+)\.")
@@ -59,11 +61,17 @@ class _Known:
     def ought_to_take(self, name: str) -> bool:
         """Whether the weight is in a layer of a stack that the model has, or in a module of its own beside them."""
         name = self._bare(name)
-        if name in self._buffers or _TABLE.search(name):
+        if name in self._buffers or _TABLE.search(name) or self._is_mask(name):
             return False
         if (found := _STACK.match(name)) is None:
             return name.rpartition(".")[0] in self._modules
         return found[1] in self._stacks and int(found[2]) not in self._guessing
+
+    def _is_mask(self, name: str) -> bool:
+        """Older classes kept the mask of an attention as its `bias`. The attention has no weights, its parts do."""
+        module, _, leaf = name.rpartition(".")
+        parts = f"{module}."
+        return leaf == "bias" and module not in self._modules and any(m.startswith(parts) for m in self._modules)
 
     def _bare(self, name: str) -> str:
         return name.removeprefix(self._prefix)

@@ -38,7 +38,12 @@ async def events(
     open, is a sign of life and no event; a part of a line is neither.
     """
     if answer.status != 200:
-        raise Refused.parse(answer.status, answer.headers, await answer.whole(MAX_BODY_BYTES), key)
+        try:
+            async with asyncio.timeout_at(answer.asked_at + timeouts.first_s):
+                said = await answer.whole(MAX_BODY_BYTES)
+        except TimeoutError as exc:
+            raise Broken(f"it sent nothing for {timeouts.first_s:g} seconds") from exc
+        raise Refused.parse(answer.status, answer.headers, said, key)
     if not answer.is_stream:
         raise Broken("its answer is no event stream")
     limit_s, heard_at, now = timeouts.first_s, answer.asked_at, asyncio.get_running_loop().time

@@ -13,6 +13,7 @@ from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.http.address import Address
 from drivetrain.http.client import HttpAnswer, connected
+from drivetrain.telemetry.w3c import trace_context as checked_context
 
 MAX_BODY_BYTES = 2**24
 
@@ -50,7 +51,11 @@ async def asked(
 
     Raises `OSError` (`TimeoutError` included) where there is no connection, `Broken` for an answer that is none.
     """
-    headers = {"accept": "text/event-stream, application/json", **(trace_context or {}), **headers_of(key)}
+    headers = {
+        "accept": "text/event-stream, application/json",
+        **(checked_context(trace_context) or {}),
+        **headers_of(key),
+    }
     async with connected(address, timeout_s=timeouts.connect_s) as connection:
         try:
             async with asyncio.timeout(head_s):

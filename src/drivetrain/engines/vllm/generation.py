@@ -52,6 +52,11 @@ class Generation(Choices):
             self._request, self._prompt = await widened(self._request, self._request.media, self._tokenizer, self._core)
         await super().run()
 
+    def finish(self, index: int) -> None:
+        """Not before it runs: the first choice has to tell of the prompt."""
+        if index in self._tasks:
+            super().finish(index)
+
     async def run_choice(self, index: int) -> None:
         request = self._request
         wanted = room(request)

@@ -39,7 +39,7 @@ async def test_an_engine_that_comes_back_has_its_time(monkeypatch: pytest.Monkey
 
 
 async def test_one_that_has_ended_has_none() -> None:
-    with pytest.raises(EngineFailed, match="ended"):
+    with pytest.raises(EngineFailed, match="the engine stopped"):
         await in_state(State.FAILED).check_health()
 
 

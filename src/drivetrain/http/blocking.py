@@ -83,7 +83,7 @@ def _connected(address: Address, timeout_s: float) -> Iterator[socket.socket]:
     try:
         connection = socket.create_connection((address.host, address.port), timeout_s)
     except UnicodeError as exc:
-        raise OSError(f"{address.host!r} is not a host name") from exc
+        raise OSError(f"{address.host!r} is no name of a host") from exc
     with connection:
         if address.tls is None:
             yield connection

@@ -99,7 +99,7 @@ async def connected(address: Address, *, timeout_s: float) -> AsyncIterator[Http
                 address.host, address.port, ssl=address.tls, limit=_READ_BYTES
             )
     except UnicodeError as exc:
-        raise OSError(f"{address.host!r} is not a host name") from exc
+        raise OSError(f"{address.host!r} is no name of a host") from exc
     try:
         yield HttpConnection(address, reader, writer)
     finally:

@@ -109,7 +109,7 @@ async def test_nobody_there(ask: Ask) -> None:
         pass
     with pytest.raises(ConnectionRefusedError):
         await ask(address)
-    with pytest.raises(OSError, match=r"not a host name"):
+    with pytest.raises(OSError, match=r"no name of a host"):
         await ask(Address.parse("http://a..b/v1"))
 
 

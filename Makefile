@@ -52,7 +52,7 @@ compiler: ## A C++ compiler for the native engine's `compile` (Debian's, install
 
 MARKS ?= not soak
 test: model compiler ## Every test but the soaks, with real weights (MARKS='slow and not soak': those that `make check` leaves out)
-	$(PYTEST) -q $(QUIET) -n 2 --dist loadfile -m '$(MARKS)'
+	$(PYTEST) -q $(QUIET) -m '$(MARKS)'
 
 soak: model ## Thousands of requests that end in every way; counts what is left behind
 	$(PYTEST) -q $(QUIET) -m soak --timeout 900

@@ -45,7 +45,7 @@ def test_methods_that_are_replaced_or_called(method: Callable[..., Any], paramet
 async def test_what_a_connection_of_uvicorn_holds() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
-    protocol = H11Protocol(Config(app), ServerState(), {}, asyncio.get_running_loop())
+    protocol = H11Protocol(Config(app, log_config=None), ServerState(), {}, asyncio.get_running_loop())
     assert isinstance(protocol.conn, h11.Connection)
     assert protocol.connections == set()
     for name in ("loop", "transport", "flow", "scope", "cycle"):

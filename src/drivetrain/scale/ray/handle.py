@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, NotReady, Unsupported
+from drivetrain.core.kinds import String
 from drivetrain.core.messages import Message
 from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
@@ -254,7 +255,13 @@ class HandleWorker(Face):
         request_id: str,
     ) -> Awaitable[list[int]]:
         limit = self._serving(request_id).terms.timeout_s
-        return self._ask(list[int], "tokenize", (text, messages, add_special_tokens, request_id), limit)
+        return self._ids(text, (text, messages, add_special_tokens, request_id), limit)
+
+    async def _ids(self, text: str | None, asked: tuple[Any, ...], limit_s: float) -> list[int]:
+        """Judged here: what is no text would be one once it has crossed as JSON."""
+        if text is not None:
+            String().judge("text", text)
+        return await self._ask(list[int], "tokenize", asked, limit_s)
 
     def _detokenize(self, ids: Sequence[int], *, request_id: str) -> Awaitable[str]:
         return self._ask(str, "detokenize", (ids, request_id), self._serving(request_id).terms.timeout_s)

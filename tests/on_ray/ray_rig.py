@@ -152,7 +152,8 @@ class RayRig:
         self.exact = engine.startswith("fake")
         self.name = "fake" if self.exact else f"remote-{engine}"
         self._public = "fake" if self.exact else "smollm2"
-        self._host = "" if engine.endswith("by-calls") else "127.0.0.1"
+        self.by_calls = engine.endswith("by-calls")
+        self._host = "" if self.by_calls else "127.0.0.1"
         options = {"num_cpus": 0, "runtime_env": {"env_vars": RUNTIME}}
         deployment = serve.deployment(Bench, name="bench", max_ongoing_requests=300, ray_actor_options=options)
         self._handle = serve.run(deployment.bind(engine), name=engine, route_prefix=None)

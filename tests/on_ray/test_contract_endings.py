@@ -17,7 +17,7 @@ async def test_aclose_returns_when_the_slot_is_free(rig: RayRig, worker: RigWork
     async with asyncio.timeout(10):
         await stream.aclose()
     assert worker.status.running == 0
-    if "by-calls" in rig.name:  # where Ray says that a call is cancelled before its replica has heard of it
+    if rig.by_calls:  # where Ray says that a call is cancelled before its replica has heard of it
         async with asyncio.timeout(10):
             while not rig.idle(worker):
                 await asyncio.sleep(0.01)

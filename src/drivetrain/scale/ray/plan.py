@@ -142,7 +142,7 @@ def settings_of(server: Mapping[str, Any]) -> ServerSettings:
 def arguments_of(
     models: Sequence[ModelPlan], ingress: IngressPlan, told: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """For `application.build`. `told` is of a `Telling`, and without it there are neither log nor traces."""
+    """For `application.build`. `told` is of an `Observability`, and without it there are neither log nor traces."""
     named = [{"model": m.model, "settings": {**m.settings, "name": m.name}, "options": m.options} for m in models]
     return {
         "models": named,

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Where a caller listens for the events of a request; see `link`."""
+    """Where a caller listens for the events of a request; see `event_link`."""
 
     host: str
     port: int

@@ -19,7 +19,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class BadManifest(Exception):
-    """There is no manifest, or not one of ours. The store turns it into its own words."""
+    """There is no manifest, or it is not one of ours. Its text completes the store's own message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +92,6 @@ def read(folder: Path) -> Manifest:
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
         raise BadManifest("the manifest is missing or unreadable") from exc
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _record(item: Any) -> FileRecord:

@@ -62,10 +62,10 @@ class DownloadUrl:
         return urlsplit(self.text)[:2]
 
     @staticmethod
-    def parse(text: str, what: str) -> DownloadUrl:
+    def parse(text: str, what: str, base: str = "") -> DownloadUrl:
         """Raises `LoadFailed` unless it is https, or http on this machine."""
         try:
-            parts = urlsplit(text.strip())
+            parts = urlsplit(urljoin(base, text.strip()))
             host, _ = parts.hostname or "", parts.port
         except ValueError as exc:
             raise _malformed(what) from exc
@@ -81,7 +81,7 @@ class DownloadUrl:
 
     def join(self, link: str, what: str) -> DownloadUrl:
         """Where a link or a redirect leads. Only the same origin is given the credentials, and https stays https."""
-        target = DownloadUrl.parse(urljoin(self.text, link), what)
+        target = DownloadUrl.parse(link, what, self.text)
         if self.text.startswith("https:") and not target.text.startswith("https:"):
             raise LoadFailed(f"cannot download {what}: {self.host} leads from https to http")
         if target.authorization is None and target.origin == self.origin:

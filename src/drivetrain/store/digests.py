@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from drivetrain.store.formats import Found
+from drivetrain.store.formats import ModelFiles
 
 SAMPLE_BYTES = 1024 * 1024
 PREFIX = "quick-"
@@ -17,7 +17,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def quick_digest(found: Found) -> str:
+def quick_digest(found: ModelFiles) -> str:
     """`quick-` and the sha256 over size, modification time, first and last MiB of each weight file (and the config).
 
     It changes when a file is written or replaced, even with the same contents. Moving or loading the model does not

@@ -20,7 +20,7 @@ from drivetrain.core.errors import DrivetrainError, LoadFailed, MissingExtra, Mo
 from drivetrain.store.digests import sha256_of
 from drivetrain.store.display import OFFLINE_REMEDY, one_line
 from drivetrain.store.display import size as size_text
-from drivetrain.store.formats import Found, detect
+from drivetrain.store.formats import ModelFiles, detect
 from drivetrain.store.hub_files import SAFE_PATTERNS, RemoteFile, choose
 from drivetrain.store.layout import folder_size, free_bytes, require_space
 from drivetrain.store.manifest import FileRecord
@@ -38,7 +38,7 @@ class Hub:
     timeout_s: float = 15.0
     free_bytes: Callable[[Path], int] = free_bytes
 
-    def find_cached(self, hub_id: HubId) -> Found | None:
+    def find_cached(self, hub_id: HubId) -> ModelFiles | None:
         """A complete snapshot in the user's Hugging Face cache. Does not use the network. Raises `MissingExtra`."""
         if hub_id.variant is not None:  # a cached folder does not say which GGUF file was asked for
             return None

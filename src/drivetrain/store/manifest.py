@@ -1,4 +1,4 @@
-"""`drivetrain.json`: what a pulled model is made of, written last, so that a folder with a good one is complete."""
+"""`drivetrain.json`: the files of a pulled model. It is written last, so a folder with a valid one is complete."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Manifest:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def damage(self, folder: Path) -> str | None:
-        """What is wrong with the files in the folder, by their sizes: None if nothing."""
+        """What is wrong with the files in the folder, judging by their sizes; None if nothing is."""
         for file in self.files:
             path = folder / file.name
             if not path.is_file():

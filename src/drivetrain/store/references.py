@@ -71,10 +71,10 @@ class RemoteUrl:
         return urlsplit(self.url).hostname or "remote"
 
 
-Reference = ShortName | LocalPath | HubId | RemoteUrl
+ModelReference = ShortName | LocalPath | HubId | RemoteUrl
 
 
-def parse(text: str, names: Collection[str] = CATALOGUE) -> Reference:
+def parse(text: str, names: Collection[str] = CATALOGUE) -> ModelReference:
     """What the text means, by its form and by what exists. Raises `ModelNotFound` for everything else."""
     _check_text(text)
     if _SCHEME.match(text):

@@ -18,22 +18,13 @@ from drivetrain.store import manifest as manifests
 from drivetrain.store.catalogue import CATALOGUE, Catalogue
 from drivetrain.store.digests import quick_digest
 from drivetrain.store.display import quoted
-from drivetrain.store.formats import Found, detect
+from drivetrain.store.formats import ModelFiles, detect
 from drivetrain.store.hub import Hub
 from drivetrain.store.layout import Layout, default_root, disk_errors, emptied, folder_size
 from drivetrain.store.locks import locked
 from drivetrain.store.manifest import BadManifest, FileRecord, Manifest
 from drivetrain.store.models import LocalModel, StoredModel
-from drivetrain.store.references import (
-    HubId,
-    LocalPath,
-    Reference,
-    RemoteUrl,
-    ShortName,
-    folder_name,
-    parse,
-    suggestion,
-)
+from drivetrain.store.references import HubId, LocalPath, RemoteUrl, ShortName, folder_name, parse, suggestion
 
 if TYPE_CHECKING:
     from drivetrain.store.download import Downloader
@@ -42,7 +33,7 @@ WORTH_RESUMING_BYTES = 64 * 1024
 
 
 def no_progress(message: str, share: float | None) -> None:
-    """For callers that do not watch."""
+    """For callers that show no progress."""
 
 
 class Store:
@@ -87,10 +78,6 @@ class Store:
                 model = self._found(reference)
         assert model is not None  # it was published a moment ago, under our lock
         return model
-
-    def ensure(self, reference_text: str, progress: Progress = no_progress) -> LocalModel:
-        """`resolve`, or else `pull`."""
-        return self.pull(reference_text, progress)
 
     def list(self) -> Sequence[StoredModel]:
         """The pulled models by name, damaged ones too, so that they can be removed."""
@@ -159,7 +146,7 @@ class Store:
         return target
 
     def _parse(self, text: str) -> ShortName | HubId | LocalPath:
-        reference: Reference = parse(text, self.catalogue)
+        reference = parse(text, self.catalogue)
         if isinstance(reference, RemoteUrl):
             raise ModelNotFound("a URL names a server, not weights; use it with the remote engine")
         return reference
@@ -221,7 +208,7 @@ class Store:
     def _fill(
         self, reference: ShortName | HubId, staging: Path, content: Path, progress: Progress
     ) -> tuple[str, tuple[FileRecord, ...]]:
-        """Bring the files into `content`; returns where they come from, and their records."""
+        """Bring the files into `content`; returns where they came from, and their records."""
         if isinstance(reference, ShortName):
             from drivetrain.store import download, wheels  # urllib is slow to import, and few calls need it
 
@@ -235,13 +222,13 @@ class Store:
     @contextmanager
     def _locked(self, label: str, name: str, progress: Progress) -> Iterator[None]:
         def waiting(waited_s: float) -> None:
-            progress(f"waiting for another process that works on {name} ({waited_s:.0f} s)", None)
+            progress(f"waiting for another process to finish with {name} ({waited_s:.0f} s)", None)
 
         with locked(self.layout.lock(label), waiting):
             yield
 
     def _folders(self) -> dict[str, Path]:
-        """Every model's folder by the name that `list` shows."""
+        """Each model's folder by the name that `list` shows."""
         return {self._describe(folder).name: folder for folder in self.layout.model_folders()}
 
     def _manifests(self) -> Iterator[Manifest]:
@@ -279,7 +266,7 @@ def _local(reference: LocalPath) -> LocalModel:
         return _in_place(found, reference.name, reference.text, "local")
 
 
-def _in_place(found: Found, name: str, reference: str, source: str) -> LocalModel:
+def _in_place(found: ModelFiles, name: str, reference: str, source: str) -> LocalModel:
     """Weights outside the store, used where they are."""
     return LocalModel(
         name=name,

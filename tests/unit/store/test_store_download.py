@@ -234,7 +234,10 @@ def test_redirects_are_followed_to_allowed_places_only(
     with pytest.raises(LoadFailed, match="only https"):
         fetch(downloader, loopback, tmp_path / "other")
     loopback.resources["/f"].headers["Location"] = "file:///etc/passwd"
-    with pytest.raises(LoadFailed):
+    with pytest.raises(LoadFailed, match="only https"):
+        fetch(downloader, loopback, tmp_path / "other")
+    loopback.resources["/f"].headers["Location"] = "https://[x/"
+    with pytest.raises(LoadFailed, match="malformed"):
         fetch(downloader, loopback, tmp_path / "other")
 
 

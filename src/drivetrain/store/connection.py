@@ -93,7 +93,7 @@ class DownloadUrl:
 def opened(
     url: DownloadUrl, what: str, *, headers: Mapping[str, str], timeout_s: float
 ) -> Iterator[http.client.HTTPResponse]:
-    """What answers in the end: 2xx, or 416 for the caller to judge.
+    """The response after redirects: 2xx, or 416, which the caller must judge.
 
     Raises `LoadFailed`, `ModelNotFound` or `Interrupted`.
     """

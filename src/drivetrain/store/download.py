@@ -92,7 +92,7 @@ class Downloader:
         return self._retried(what, attempt)
 
     def _retried(self, what: str, attempt: Callable[[], _T], part: Path | None = None) -> _T:
-        """What `attempt` returns, once it is not `Interrupted`. It may bring `part` forward."""
+        """Repeat `attempt` until it succeeds or too many have failed. When `part` grows, the count starts again."""
         failures = 0
         ever_reached = False
         while True:
@@ -109,7 +109,7 @@ class Downloader:
     def _receive(
         self, url: DownloadUrl, part: Path, what: str, reserve_bytes: int, progress: BytesProgress | None
     ) -> bool:
-        """Go on where `part` ends. Raises `Interrupted`; returns whether all of it came now."""
+        """Continue where `part` ends. Raises `Interrupted`. Returns whether the file came in one piece."""
         start = _size(part)
         headers = {"Range": f"bytes={start}-"} if start else {}
         with opened(url, what, headers=headers, timeout_s=self.timeout_s) as response:

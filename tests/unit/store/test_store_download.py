@@ -1,4 +1,4 @@
-"""One file over HTTP: broken off anywhere, resumed, checked; and every failure is one clear line."""
+"""One file over HTTP: interrupted anywhere, resumed, checked; and every failure is one clear line."""
 
 from __future__ import annotations
 

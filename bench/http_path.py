@@ -38,7 +38,7 @@ PROMPT_TOKENS = 51
 
 @contextlib.contextmanager
 def as_it_comes() -> Iterator[Remote]:
-    gguf = Store().ensure(MODEL, lambda what, share: None).path
+    gguf = Store().pull(MODEL).path
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -54,7 +54,7 @@ def as_it_comes() -> Iterator[Remote]:
 
 @contextlib.contextmanager
 def theirs(slots: int) -> Iterator[Remote]:
-    found = Store().ensure(MODEL, lambda what, share: None)
+    found = Store().pull(MODEL)
     options = {"slots": slots, "context_length": CONTEXT}
     spec = ModelSpec(name=MODEL, path=found.path, format=found.format, options=options)
     process = ServerProcess(open_model(spec).launch)

@@ -64,7 +64,7 @@ server.serve_forever()
 
 
 def make_worker(tracer: Tracer | None = None) -> EngineWorker:
-    found = Store().ensure("smollm2-135m", lambda what, share: None)
+    found = Store().pull("smollm2-135m")
     spec = ModelSpec(name="smollm2-135m", path=found.path, format=found.format)
     tokenizer = of_files(spec, lambda what, share: None).tokenizer  # in this process, as with all engines but llama.cpp
     ids = tuple(tokenizer.encode(Prompt.raw(TEXT * 5)))

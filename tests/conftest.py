@@ -33,5 +33,5 @@ def smollm2() -> str:
     from drivetrain.store.store import Store
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    Store().ensure("smollm2-135m", lambda what, share: None)
+    Store().pull("smollm2-135m")
     return "smollm2-135m"

@@ -18,13 +18,13 @@ CONTEXT = 1024
 
 
 def gguf() -> Path:
-    return Store().ensure(MODEL).path
+    return Store().pull(MODEL).path
 
 
 def folder() -> Path:
     """What the native engine makes of the GGUF file and loads itself."""
     store = Store()
-    model = store.ensure(MODEL)
+    model = store.pull(MODEL)
     return store.derive(model, "safetensors", lambda target: convert(model.path, target, no_progress))
 
 

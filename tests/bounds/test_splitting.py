@@ -279,7 +279,7 @@ def test_the_real_server_of_llamacpp_takes_a_time_that_grows_with_the_length(smo
     from drivetrain.engines.llamacpp.describe import of_file
     from drivetrain.store.store import Store
 
-    path = Store().ensure(smollm2, lambda what, share: None).path
+    path = Store().pull(smollm2).path
     spec = ModelSpec(name="smollm2", path=path, format=WeightsFormat.GGUF)
     tokenizer = of_file(spec, lambda what, share: None).tokenizer
     tokenizer.encode(said("<|im_end|>"))

@@ -98,7 +98,7 @@ class RemoteLlamaCppRig(RemoteRig):
         await asyncio.to_thread(server.settle)
 
     def _start(self) -> LlamaCppServer:
-        path = Store().ensure("smollm2-135m", lambda what, share: None).path
+        path = Store().pull("smollm2-135m").path
         return self._stack.enter_context(running(path))
 
     def close(self) -> None:

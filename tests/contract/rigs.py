@@ -167,7 +167,7 @@ class LlamaCppRig:
 
         unsupported = settings.pop("unsupported", frozenset())
         engine = narrowed(LlamaCppEngine, unsupported) if unsupported else LlamaCppEngine()
-        path = Store().ensure("smollm2-135m", lambda what, share: None).path
+        path = Store().pull("smollm2-135m").path
         spec = ModelSpec(
             name="smollm2", path=path, format=WeightsFormat.GGUF, options={"context_length": 2048, "slots": 4}
         )

@@ -206,7 +206,7 @@ async def test_bad_settings_are_named(smollm2: str, name: str, value: Any) -> No
 def weights(name: str) -> Path:
     from drivetrain.store.store import Store
 
-    return Store().ensure(name, lambda what, share: None).path
+    return Store().pull(name).path
 
 
 async def load(path: Path, form: WeightsFormat = WeightsFormat.GGUF, **options: Any) -> None:

@@ -118,7 +118,7 @@ def alone(smollm2: str) -> Path:
     """The model without a vision part."""
     from drivetrain.store.store import Store
 
-    return Store().ensure(smollm2, lambda what, share: None).path
+    return Store().pull(smollm2).path
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ TEXTS = [
 def path_of(name: str) -> Path:
     from drivetrain.store.store import Store
 
-    return Store().ensure(name, lambda what, share: None).path
+    return Store().pull(name).path
 
 
 def worker_on(path: Path, settings: dict[str, Any] | None = None, **options: Any) -> EngineWorker:

@@ -108,7 +108,7 @@ async def test_a_cancelled_call_frees_the_slot_of_the_upstream(native_server: Se
 
 @pytest.fixture(scope="module")
 def gguf(smollm2: str) -> Path:
-    return Store().ensure(smollm2, lambda what, share: None).path
+    return Store().pull(smollm2).path
 
 
 @pytest.fixture(scope="module")

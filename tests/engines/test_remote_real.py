@@ -149,7 +149,7 @@ async def test_a_text_tier_in_front_of_a_text_tier() -> None:
 
 @pytest.fixture(scope="module")
 def llamacpp(smollm2: str) -> Iterator[LlamaCppServer]:
-    with running(Store().ensure(smollm2, lambda what, share: None).path) as server:
+    with running(Store().pull(smollm2).path) as server:
         yield server
 
 

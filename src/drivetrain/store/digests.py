@@ -1,22 +1,27 @@
-"""A cheap, stable key for weights that lie outside the store: enough to notice a change, not to prove contents."""
+"""The sha256 of a file, and a cheap key for weights outside the store that notices a change but proves nothing."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
-from drivetrain.store.formats import Found
+from drivetrain.store.formats import ModelFiles
 
 SAMPLE_BYTES = 1024 * 1024
 PREFIX = "quick-"
-"""Marks a key that is not the sha256 of the contents; that would mean reading all of a large file at each start."""
+"""Marks a key that is not the sha256 of the contents, which would mean reading a large file at each start."""
 
 
-def quick_digest(found: Found) -> str:
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def quick_digest(found: ModelFiles) -> str:
     """`quick-` and the sha256 over size, modification time, first and last MiB of each weight file (and the config).
 
-    It changes when a file is written or replaced, even by one with the same contents, and stays when the model is
-    only moved or loaded again.
+    It changes when a file is written or replaced, even with the same contents. Moving or loading the model does not
+    change it.
     """
     folder = found.path if found.path.is_dir() else found.path.parent
     extra = [name for name in ("config.json",) if found.path.is_dir() and (folder / name).is_file()]

@@ -1,8 +1,13 @@
-"""How the store words names and sizes in messages: what the user typed, cut and made printable; no paths of ours."""
+"""The words of the store's messages: names and sizes, made printable and short. No path of ours is in them."""
 
 from __future__ import annotations
 
 MAX_QUOTED_CHARS = 80
+
+OFFLINE_REMEDY = (
+    "check the network and the proxy settings; without a network, pull on a machine that has one "
+    "and give the path of the copied model"
+)
 
 
 def quoted(text: str) -> str:
@@ -23,6 +28,6 @@ def size(num_bytes: int) -> str:
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Somebody else's error text, fit for the middle of our one line."""
+    """Someone else's error text, fit for the middle of a line of ours."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,6 +1,6 @@
-"""What a folder or file of weights is, and whether it is whole; safetensors and GGUF only, since those hold no code.
+"""What a folder or file of weights is, and whether it is complete. Only safetensors and GGUF: they contain no code.
 
-Only headers and small JSON files are read. Messages name files relative to the model, never where it lies.
+Only headers and small JSON files are read. Messages name files relative to the model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHARD = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ModelFiles:
     """`path` is what an engine loads: the folder for safetensors, the file for GGUF. `files` are the weights."""
 
     format: WeightsFormat
@@ -37,8 +37,8 @@ class Found:
     files: tuple[str, ...]
 
 
-def detect(path: Path) -> Found:
-    """What lies at the path. Raises `LoadFailed` unless it is complete, as far as headers and sizes can tell."""
+def detect(path: Path) -> ModelFiles:
+    """What is at the path. Raises `LoadFailed` unless it is complete, as far as headers and sizes can tell."""
     try:
         if path.is_dir():
             return _detect_folder(path)
@@ -68,7 +68,7 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
 
 
 def config_requests_remote_code(config: Mapping[str, Any]) -> list[str]:
-    """Every class that the config wants to import from the model's own Python files (`auto_map`), nested parts too."""
+    """Every class that the config, or one nested in it, would import from the model's own Python files (`auto_map`)."""
     wanted: list[str] = []
     parts: list[Mapping[str, Any]] = [config]
     while parts:
@@ -88,7 +88,7 @@ def _names(target: Any) -> str:
     return str(target)
 
 
-def _detect_file(path: Path) -> Found:
+def _detect_file(path: Path) -> ModelFiles:
     if path.suffix == ".safetensors":
         raise LoadFailed(f"{path.name} is one file of a model; give the folder that also holds its {CONFIG}")
     if path.suffix in _PICKLES:
@@ -96,10 +96,10 @@ def _detect_file(path: Path) -> Found:
     if path.suffix.lower() != ".gguf" and not gguf_header.is_gguf(path):
         raise LoadFailed(f"{path.name} is not a model; give a folder with safetensors weights, or a .gguf file")
     _check_gguf(path)
-    return Found(WeightsFormat.GGUF, path, (path.name,))
+    return ModelFiles(WeightsFormat.GGUF, path, (path.name,))
 
 
-def _detect_folder(folder: Path) -> Found:
+def _detect_folder(folder: Path) -> ModelFiles:
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     ggufs = [name for name in names if name.lower().endswith(".gguf")]
     if INDEX in names or any(name.endswith(".safetensors") for name in names):
@@ -114,7 +114,7 @@ def _detect_folder(folder: Path) -> Found:
     raise LoadFailed("the model folder holds no weights; give one with safetensors weights, or a .gguf file")
 
 
-def _detect_safetensors(folder: Path, names: list[str]) -> Found:
+def _detect_safetensors(folder: Path, names: list[str]) -> ModelFiles:
     if CONFIG not in names:
         if "adapter_config.json" in names:
             raise LoadFailed("the model folder holds only an adapter; merge it into its base model and give that")
@@ -124,7 +124,7 @@ def _detect_safetensors(folder: Path, names: list[str]) -> Found:
     for name in weights:
         if problem := safetensors_header.problem(folder / name):
             raise LoadFailed(f"{name} {problem}; {PULL_AGAIN}")
-    return Found(WeightsFormat.SAFETENSORS, folder, tuple(weights))
+    return ModelFiles(WeightsFormat.SAFETENSORS, folder, tuple(weights))
 
 
 def _weight_files(folder: Path, names: list[str]) -> list[str]:
@@ -151,12 +151,12 @@ def _shards(index: Mapping[str, Any]) -> list[str]:
     return sorted(unique)
 
 
-def _detect_gguf(folder: Path, ggufs: list[str]) -> Found:
+def _detect_gguf(folder: Path, ggufs: list[str]) -> ModelFiles:
     models = [name for name in ggufs if "mmproj" not in name.lower()] or ggufs
     if len(models) > 1:
         raise LoadFailed(f"the model folder holds {len(models)} GGUF files; give one of them, such as {models[0]}")
     _check_gguf(folder / models[0])
-    return Found(WeightsFormat.GGUF, folder / models[0], (models[0],))
+    return ModelFiles(WeightsFormat.GGUF, folder / models[0], (models[0],))
 
 
 def _check_gguf(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether a GGUF file is whole, from its header and its size alone: no gguf package, no tensor is read."""
+"""Whether a GGUF file is complete, judging by its header and size. Needs no gguf package and reads no tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def problem(path: Path) -> str | None:
-    """What is wrong with the file, to be put after its name: None if nothing."""
+    """What is wrong with the file, worded to follow its name; None if nothing is."""
     file_bytes = path.stat().st_size
     if file_bytes == 0:
         return "is empty"
@@ -44,14 +44,14 @@ def problem(path: Path) -> str | None:
 
 
 def num_parameters(path: Path) -> int:
-    """The weights of all tensors together, in a file that has no `problem`."""
+    """The number of weights in all tensors of a file that has no `problem`."""
     with gguf.opened(path) as header:
         header.metadata(lambda key: False)
         return sum(tensor.num_weights for tensor in header.tensors())
 
 
 def _needed_bytes(path: Path) -> int:
-    """The size that the file must have at least. A tensor of a type that is not known here counts as empty."""
+    """The least size that the file can have. A tensor of an unknown type counts as empty."""
     with gguf.opened(path) as header:
         alignment = header.metadata(lambda key: False).get(_ALIGNMENT, 32)
         if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:

@@ -1,6 +1,6 @@
-"""Hugging Face ids, by `huggingface_hub`, which is imported only here and only when one is asked for.
+"""Models of the Hugging Face hub, through `huggingface_hub`, which is imported only here and only when needed.
 
-What the user's own Hugging Face cache already holds is used where it lies; what has to be fetched goes to the store.
+A model in the user's own Hugging Face cache is used in place; anything else is downloaded into the store.
 """
 
 from __future__ import annotations
@@ -10,44 +10,37 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import DrivetrainError, LoadFailed, MissingExtra, ModelNotFound
-from drivetrain.store.connection import OFFLINE_REMEDY
-from drivetrain.store.display import one_line
+from drivetrain.store.digests import sha256_of
+from drivetrain.store.display import OFFLINE_REMEDY, one_line
 from drivetrain.store.display import size as size_text
-from drivetrain.store.download import free_bytes
-from drivetrain.store.formats import detect
+from drivetrain.store.formats import ModelFiles, detect
 from drivetrain.store.hub_files import SAFE_PATTERNS, RemoteFile, choose
-from drivetrain.store.layout import folder_size
-from drivetrain.store.manifest import FileRecord, sha256_of
+from drivetrain.store.layout import folder_size, free_bytes, require_space
+from drivetrain.store.manifest import FileRecord
 from drivetrain.store.references import HubId
 
 POLL_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    files: tuple[FileRecord, ...]
-    commit: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hub:
-    """The hub, and the doors to the world that tests replace. None: as `huggingface_hub` is set up."""
+    """The hub, and what tests replace. None: as `huggingface_hub` is configured."""
 
     endpoint: str | None = None
     cache_dir: Path | None = None
     timeout_s: float = 15.0
     free_bytes: Callable[[Path], int] = free_bytes
 
-    def find_cached(self, hub_id: HubId) -> Path | None:
-        """A complete snapshot in the user's Hugging Face cache; the network is not used. Raises `MissingExtra`."""
-        if hub_id.variant is not None:  # a cached folder does not tell which GGUF was meant
+    def find_cached(self, hub_id: HubId) -> ModelFiles | None:
+        """A complete snapshot in the user's Hugging Face cache. Does not use the network. Raises `MissingExtra`."""
+        if hub_id.variant is not None:  # a cached folder does not say which GGUF file was asked for
             return None
         library = _library()
         with _translated(hub_id):
@@ -61,24 +54,23 @@ class Hub:
                 )
             except library.errors.LocalEntryNotFoundError:  # nothing, or not all of it
                 return None
-        folder = Path(snapshot)
-        try:
-            detect(folder)
-        except LoadFailed:  # somebody fetched a few of its files only
-            return None
-        return folder
+        with suppress(LoadFailed):  # only a few of its files were ever fetched
+            return detect(Path(snapshot))
+        return None
 
-    def fetch(self, hub_id: HubId, content: Path, progress: Progress) -> Fetched:
-        """Fill `content` with the model's files, going on where an earlier call broke off.
+    def fetch(self, hub_id: HubId, content: Path, progress: Progress) -> tuple[str, tuple[FileRecord, ...]]:
+        """Fill `content` with the model's files, continuing what an earlier call left incomplete.
 
-        Raises `LoadFailed`, `ModelNotFound` or `MissingExtra`; `content` then may hold a part.
+        Returns the commit and the files. Raises `LoadFailed`, `ModelNotFound` or `MissingExtra`; then `content` may
+        be incomplete.
         """
         library = _library()
         progress(f"looking for {hub_id.name}", None)
         with _translated(hub_id):
             commit, files = self._list_files(library, hub_id)
         wanted = choose(files, hub_id)
-        self._check_space(hub_id, wanted, content)
+        missing_bytes = sum(file.size_bytes or 0 for file in wanted) - folder_size(content)
+        require_space(hub_id.name, missing_bytes, self.free_bytes(content))
         with _translated(hub_id), _reported(hub_id, wanted, content, progress):
             library.snapshot_download(
                 hub_id.repo,
@@ -89,10 +81,10 @@ class Hub:
                 tqdm_class=_quiet(library.utils.tqdm),
             )
         _keep_only(content, {file.name for file in wanted})
-        return Fetched(_check_files(hub_id, wanted, content, progress), commit)
+        return commit, _check_files(hub_id, wanted, content, progress)
 
     def _list_files(self, library: Any, hub_id: HubId) -> tuple[str, list[RemoteFile]]:
-        """Asked for by ourselves: with a partly filled folder and no network, the library would call it complete."""
+        """Not left to `snapshot_download`: without a network it takes a partly filled folder for complete."""
         info = library.HfApi(endpoint=self.endpoint).model_info(
             hub_id.repo, revision=hub_id.revision, files_metadata=True, timeout=self.timeout_s
         )
@@ -101,15 +93,6 @@ class Hub:
             for item in info.siblings or ()
         ]
         return str(info.sha), files
-
-    def _check_space(self, hub_id: HubId, wanted: list[RemoteFile], content: Path) -> None:
-        needed = sum(file.size_bytes or 0 for file in wanted) - folder_size(content)
-        free = self.free_bytes(content)
-        if free < needed:
-            raise LoadFailed(
-                f"not enough disk space for {hub_id.name}: {size_text(needed)} are needed, {size_text(free)} are free; "
-                "free some space, or set DRIVETRAIN_HOME to a folder on a larger disk"
-            )
 
 
 def _library() -> Any:
@@ -124,7 +107,7 @@ def _library() -> Any:
 
 @contextmanager
 def _translated(hub_id: HubId) -> Iterator[None]:
-    """The one place where the library's exceptions become ours."""
+    """Turns the library's exceptions into ours."""
     try:
         yield
     except DrivetrainError:
@@ -134,9 +117,9 @@ def _translated(hub_id: HubId) -> Iterator[None]:
 
 
 def foreign_errors() -> tuple[type[BaseException], ...]:
-    """All that `huggingface_hub` raises from a download; some exist only in some of its versions.
+    """Everything that a download by `huggingface_hub` raises. Some names exist only in some of its versions.
 
-    `HTTPError` is that of the HTTP library which the version at hand uses.
+    `HTTPError` belongs to the HTTP library of that version.
     """
     from huggingface_hub import errors
 
@@ -154,12 +137,12 @@ def foreign_errors() -> tuple[type[BaseException], ...]:
 
 
 def translate(exc: BaseException, hub_id: HubId) -> DrivetrainError:
-    """One line with a remedy, for anything that `huggingface_hub` raises."""
+    """One line with a remedy for anything that `huggingface_hub` raises."""
     from huggingface_hub import errors
 
     repo = hub_id.repo
     if isinstance(exc, errors.LocalEntryNotFoundError) and exc.__cause__ is not None:
-        return translate(exc.__cause__, hub_id)  # "not here", because of what happened there
+        return translate(exc.__cause__, hub_id)  # not in the cache, and this is why not from the hub
     if isinstance(exc, errors.GatedRepoError):
         return LoadFailed(
             f"{repo} is gated: accept its terms on its page at the hub, then run `hf auth login` or set HF_TOKEN"
@@ -190,7 +173,7 @@ def translate(exc: BaseException, hub_id: HubId) -> DrivetrainError:
 
 
 def _quiet(bar: type[Any]) -> type[Any]:
-    """The library's own progress bar, switched off for this call only: the caller draws."""
+    """The library's own progress bar, switched off for this call: the caller draws one."""
 
     def start(self: Any, *args: Any, **options: Any) -> None:
         options["disable"] = True
@@ -201,7 +184,7 @@ def _quiet(bar: type[Any]) -> type[Any]:
 
 @contextmanager
 def _reported(hub_id: HubId, wanted: list[RemoteFile], content: Path, progress: Progress) -> Iterator[None]:
-    """Report how much lies on the disk, from a thread that ends with the block: the library has no plain callback."""
+    """Reports from a thread how many bytes are on the disk: the library has no callback for them."""
     total = sum(file.size_bytes or 0 for file in wanted)
     stopped = threading.Event()
 
@@ -222,7 +205,7 @@ def _reported(hub_id: HubId, wanted: list[RemoteFile], content: Path, progress: 
 
 
 def _keep_only(content: Path, names: set[str]) -> None:
-    """Drop the library's notes and what an earlier revision left."""
+    """Delete the library's own files and those of an earlier revision."""
     for folder, _, files in os.walk(content, topdown=False):
         for file in files:
             path = Path(folder, file)
@@ -233,7 +216,7 @@ def _keep_only(content: Path, names: set[str]) -> None:
 
 
 def _check_files(hub_id: HubId, wanted: list[RemoteFile], content: Path, progress: Progress) -> tuple[FileRecord, ...]:
-    """Every file is there, with the size and the sha256 that the hub gives for it."""
+    """Raises `LoadFailed` unless every file has the size and the sha256 that the hub gives for it."""
     records = []
     for number, file in enumerate(wanted):
         progress(f"checking {hub_id.name}", number / len(wanted))

@@ -10,7 +10,7 @@ from drivetrain.core.errors import LoadFailed, ModelNotFound
 from drivetrain.store.references import HubId
 
 SAFE_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
-"""For a look into the Hugging Face cache, where GGUF files were chosen by somebody else."""
+"""For snapshots in the Hugging Face cache. Their GGUF files were chosen by whoever fetched them."""
 
 _DESCRIPTIONS = re.compile(r"(?:additional_chat_templates/)?[\w.-]+\.(?:json|jinja|txt|model|tiktoken)")
 _SAFETENSORS = re.compile(r"[\w.-]+\.safetensors")
@@ -21,7 +21,7 @@ _PREFERRED = ("Q4_K_M", "Q8_0", "Q4_0", "Q4_1", "Q5_K_M", "Q6_K", "BF16", "F16")
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of a repository. Large ones have a sha256 there."""
+    """A file of a repository. The hub gives the sha256 of large ones only."""
 
     name: str
     size_bytes: int | None
@@ -29,7 +29,7 @@ class RemoteFile:
 
 
 def choose(files: Iterable[RemoteFile], hub_id: HubId) -> list[RemoteFile]:
-    """What to fetch. Raises `LoadFailed` if there are no weights that we read, `ModelNotFound` for a wrong variant."""
+    """What to fetch. Raises `LoadFailed` if it has no weights that we read, `ModelNotFound` for a wrong variant."""
     by_name = {file.name: file for file in files}
     descriptions = [name for name in by_name if _DESCRIPTIONS.fullmatch(name)]
     safetensors = [name for name in by_name if _SAFETENSORS.fullmatch(name)]

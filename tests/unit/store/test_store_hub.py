@@ -15,10 +15,11 @@ from store_samples import gguf_bytes, safetensors_bytes
 
 from drivetrain.core.engine import WeightsFormat
 from drivetrain.core.errors import DrivetrainError, LoadFailed, MissingExtra, ModelNotFound
-from drivetrain.store import Store, hub
+from drivetrain.store import hub
 from drivetrain.store.hub import Hub
 from drivetrain.store.hub_files import RemoteFile, choose
 from drivetrain.store.references import HubId
+from drivetrain.store.store import Store
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {

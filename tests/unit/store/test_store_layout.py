@@ -16,7 +16,6 @@ from drivetrain.store import manifest
 from drivetrain.store.layout import STALE_AFTER_S, Layout, default_root, disk_errors, is_stale
 from drivetrain.store.locks import locked, locked_if_free
 from drivetrain.store.manifest import BadManifest, FileRecord, Manifest
-from drivetrain.store.upkeep import clear_partials
 
 
 def test_root_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +115,10 @@ def test_stale_partials_go_and_held_ones_stay(tmp_path: Path) -> None:
     for path in (layout.partial("old"), layout.partial("old") / "x.part"):
         os.utime(path, (0, 0))
     assert is_stale(layout.partial("old"), STALE_AFTER_S + 1)
-    assert clear_partials(layout, stale_only=True) == 5
+    assert layout.clear_partials(stale_only=True) == 5
     assert [path.name for path in layout.partial_folders()] == ["held", "new"]
     with locked(layout.lock("held")):
-        assert clear_partials(layout) == 5
+        assert layout.clear_partials() == 5
     assert [path.name for path in layout.partial_folders()] == ["held"]
 
 

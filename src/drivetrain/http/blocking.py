@@ -1,4 +1,4 @@
-"""The same for a thread that may wait: one question and its whole answer, by a deadline."""
+"""The client for a thread that may block: one request and its whole answer, by a deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READ_BYTES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
-    """`headers` have names in small letters."""
+    """Names in `headers` are lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -34,10 +34,10 @@ def ask(
     timeout_s: float,
     limit: int,
 ) -> WholeAnswer:
-    """`path` is from the root of the host; `timeout_s` is for the connection, and again for all else.
+    """`path` is from the root of the host; `timeout_s` applies to the connection, and again to everything after it.
 
-    Raises `OSError` where there is no connection, `Broken` for an answer that is none, `TimeoutError` for one that does
-    not come in time.
+    Raises `OSError` if there is no connection, `Broken` if the answer is not valid or not whole, `TimeoutError` if it
+    does not come in time.
     """
     with _connected(address, timeout_s) as connection:
         request = spelled(address, method, path, headers, body)
@@ -54,7 +54,7 @@ def exchange(
     look_s: float | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> WholeAnswer:
-    """Over a connection that is open. Calls `look` every `look_s` seconds; what it raises ends the wait."""
+    """Over an open connection. Calls `look` every `look_s` seconds; an exception from it ends the wait."""
     give_up, parser, found = time.monotonic() + timeout_s, AnswerParser(method), bytearray()
     with broken_transfer():
         connection.settimeout(timeout_s)

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`. `dimensions` must be the model's own: few models are trained for less, so nothing is cut."""
+"""`/v1/embeddings`. `dimensions` must be the model's own: few models support fewer, so vectors are not shortened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: written by hand, the bodies taken from the tables that judge them."""
+"""The OpenAPI document: written by hand, with the bodies from the tables that validate them."""
 
 from __future__ import annotations
 

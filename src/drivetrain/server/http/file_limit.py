@@ -1,4 +1,4 @@
-"""How many files the process may have open: each connection is one, and out of them nobody gets in, or on."""
+"""How many files the process may have open: each connection is one, and without any left nothing works."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _log = logging.getLogger("drivetrain.server")
 
 
 def within_files(settings: ServerSettings) -> ServerSettings:
-    """Raise the limit as far as it may be; where that is too low, allow fewer connections.
+    """Raise the limit as far as allowed; if that is still too low, allow fewer connections.
 
-    A quarter of the files is for all else.
+    A quarter of the files is kept for everything else.
     """
-    if sys.platform == "win32":  # which has no such limit
+    if sys.platform == "win32":  # has no such limit
         return settings
     import resource
 

@@ -57,8 +57,10 @@ def check_answers(requests: Sequence[GenerateRequest], capabilities: Capabilitie
     for request in requests:
         context = min(request.context_length or capabilities.context_length, capabilities.context_length)
         prompt = min(_tokens_of(request), context)
-        most = max(0, min(context - prompt, tokens_held(request, limits, prompt)))
-        wanted += answer_bytes(request, most if request.max_tokens is None else request.max_tokens, prompt)
+        max_tokens = request.max_tokens
+        if max_tokens is None:
+            max_tokens = max(0, min(context - prompt, tokens_held(request, limits, prompt)))
+        wanted += answer_bytes(request, max_tokens, prompt)
     if wanted > limits.max_answer_bytes:
         first = requests[0]
         factors = [("prompt", f"{len(requests)} prompts"), *_factors(first, first.max_tokens, 0)]

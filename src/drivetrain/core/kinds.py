@@ -277,7 +277,7 @@ def check_text(name: str, text: str) -> None:
 
 def is_one_of(value: Any, known: Iterable[Any]) -> bool:
     """By JSON's equality: true is not 1."""
-    return any(value == one and type(value) is type(one) for one in known)
+    return any(value == other and type(value) is type(other) for other in known)
 
 
 def shown(value: object) -> str:

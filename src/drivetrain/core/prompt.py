@@ -62,14 +62,14 @@ def find_specials(text: str, specials: frozenset[str]) -> list[tuple[int, int]]:
 
 def own_specials(prompt: Prompt, specials: frozenset[str]) -> list[tuple[int, int]]:
     """Those that are spelled entirely in our own text: the only ones that count."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     at = 0
     for literal, run in groupby(prompt.segments, key=lambda segment: segment.literal):
         text = "".join(segment.text for segment in run)
         if not literal:
-            found += [(at + start, at + end) for start, end in find_specials(text, specials)]
+            spans += [(at + start, at + end) for start, end in find_specials(text, specials)]
         at += len(text)
-    return found
+    return spans
 
 
 def apart(prompt: Prompt, specials: frozenset[str]) -> list[tuple[str, bool]]:
@@ -88,8 +88,8 @@ def forged(prompt: Prompt, specials: frozenset[str]) -> str | None:
     if pattern is None:
         return None
     literal = "".join(("1" if segment.literal else "0") * len(segment.text) for segment in prompt.segments)
-    found = (match.span(1) for match in pattern.finditer(prompt.text))
-    return next((prompt.text[start:end] for start, end in found if "1" in literal[start:end]), None)
+    spans = (match.span(1) for match in pattern.finditer(prompt.text))
+    return next((prompt.text[start:end] for start, end in spans if "1" in literal[start:end]), None)
 
 
 @lru_cache(maxsize=64)

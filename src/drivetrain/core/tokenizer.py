@@ -40,7 +40,7 @@ class Tokenizer(Protocol):
 
     @property
     def longest_piece(self) -> int:
-        """The most characters that one id stands for, so that a text that is far too long is known without `encode`."""
+        """The most characters that one id stands for; tells without `encode` that a text is far too long."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class Tokenizer(Protocol):
 
 
 class Wanted:
-    """The waiting side enters it for as long as it waits. The thread runs its work in `here`, before or after that."""
+    """The waiting side enters it for as long as it waits; the thread does its work inside `here`, in any order."""
 
     def __init__(self) -> None:
         self.over = False

@@ -16,7 +16,7 @@ class LabelledTurns(Family):
     """A script: the system text on top, then turns that begin with the speaker's label.
 
     A turn is the role's name, `label_end`, the content, and `separator`, or `answer_end` after the assistant's.
-    The system text has a label only where `roles.system` is not empty.
+    The system text has a label only if `roles.system` is not empty.
     """
 
     label_end: str = ": "

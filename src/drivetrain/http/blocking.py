@@ -55,12 +55,12 @@ def exchange(
     look: Callable[[], None] = lambda: None,
 ) -> WholeAnswer:
     """Over an open connection. Calls `look` every `look_s` seconds; an exception from it ends the wait."""
-    give_up, parser, found = time.monotonic() + timeout_s, AnswerParser(method), bytearray()
+    deadline, parser, body = time.monotonic() + timeout_s, AnswerParser(method), bytearray()
     with broken_transfer():
         connection.settimeout(timeout_s)
         connection.sendall(request)
         while not parser.over:
-            left_s = give_up - time.monotonic()
+            left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
             connection.settimeout(left_s if look_s is None else min(look_s, left_s))
@@ -72,10 +72,10 @@ def exchange(
             if not data:
                 parser.end()
             for part in parser.feed(data):
-                found += part
-            if len(found) > limit:
+                body += part
+            if len(body) > limit:
                 raise TooLong("an answer is far too long")
-    return WholeAnswer(parser.status, parser.headers, bytes(found))
+    return WholeAnswer(parser.status, parser.headers, bytes(body))
 
 
 @contextlib.contextmanager

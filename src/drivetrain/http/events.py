@@ -12,11 +12,11 @@ DONE = b"[DONE]"
 class EventParser:
     """Gives the name and the data of each line that begins with `data:` or `error:`; other lines are ignored.
 
-    `most` bounds the bytes of an unfinished line.
+    `max_bytes` bounds an unfinished line.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._half = bytearray()
 
     def feed(self, part: bytes) -> Iterable[tuple[bytes, bytes]]:
@@ -39,7 +39,7 @@ class EventParser:
             if (event := _event(line)) is not None:
                 yield event
         self._half += rest
-        if len(self._half) > self._most:
+        if len(self._half) > self._max_bytes:
             raise TooLong("an event does not end")
 
 

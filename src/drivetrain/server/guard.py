@@ -50,7 +50,7 @@ _log = logging.getLogger("drivetrain.server")
 
 
 class Guard:
-    """Keys are kept as hashes, and each request is compared with all of them, so that timing reveals nothing."""
+    """Keys are kept as hashes, and a request's key is compared with all of them, so that timing reveals nothing."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, counts: Counts) -> None:
         self._app = app
@@ -85,7 +85,7 @@ class Guard:
         refused = self._refuse(scope, headers)
         try:
             if refused is None:
-                refused, receive = await self._intake.take(scope, receive, self._most_body_bytes(scope))
+                refused, receive = await self._intake.take(scope, receive, self._max_body_bytes(scope))
             if refused is None:
                 answer = self._origins.preflight(scope["method"], headers, scope["path"]) or self._app
                 return await answer(scope, receive, stamped)
@@ -105,8 +105,8 @@ class Guard:
         settings = self._settings
         size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) for k, v in scope["headers"])
         if size > settings.max_header_bytes or len(scope["headers"]) > settings.max_headers:
-            most = f"{settings.max_header_bytes} bytes in {settings.max_headers} lines"
-            message = f"the headers are too large; the limit is {most}"
+            limit = f"{settings.max_header_bytes} bytes in {settings.max_headers} lines"
+            message = f"the headers are too large; the limit is {limit}"
             return refusal(431, message, kind="invalid_request_error", code="headers_too_large")
         if (refused := self._refuse_place(headers, scope["path"])) is not None:
             return refused
@@ -129,9 +129,9 @@ class Guard:
             scope[SCOPE_KEY] = self._tenants.of(key_hash)
         return self._refuse_admin() if is_admin else None
 
-    def _most_body_bytes(self, scope: Scope) -> int:
-        most = self._settings.max_body_bytes
-        return min(most, KEYLESS_BODY_BYTES) if self._keys and SCOPE_KEY not in scope else most
+    def _max_body_bytes(self, scope: Scope) -> int:
+        limit = self._settings.max_body_bytes
+        return min(limit, KEYLESS_BODY_BYTES) if self._keys and SCOPE_KEY not in scope else limit
 
     def _refuse_admin(self) -> Response | None:
         """Without admin keys, it is open to the only API key, or, if there is none, to this machine."""

@@ -213,7 +213,7 @@ class ChoiceText:
                 token.logprobs = None
 
     def _certain(self) -> int:
-        """The offset before which no stop, as text or as ids, can begin any more."""
+        """The offset before which the text is certain: no stop, as text or as ids, can still begin there."""
         certain = self._length
         if self._text_state:
             assert self._rules.texts is not None

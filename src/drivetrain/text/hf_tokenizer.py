@@ -95,7 +95,7 @@ class HfTokenizer:
         text, own = prompt.text, own_specials(prompt, self.special_strings)
         if own == find_specials(text, self.special_strings):
             ids, specials = self._encode(text, add_bos=prompt.add_bos)
-            if specials is None or specials == self._known([self._vocabulary[text[a:b]] for a, b in own]):
+            if specials is None or specials == self._specials([self._vocabulary[text[a:b]] for a, b in own]):
                 return self._without_second_bos(ids, prompt)
         ids = self._encode_in_parts(prompt) if self._backend is None else self._encode_apart(prompt)
         return self._without_second_bos(ids, prompt)
@@ -119,8 +119,8 @@ class HfTokenizer:
 
     def id_of(self, token: str) -> int | None:
         if self._backend is not None:
-            found: int | None = self._backend.token_to_id(token)
-            return found
+            token_id: int | None = self._backend.token_to_id(token)
+            return token_id
         return self._vocabulary.get(token)
 
     def is_special(self, token_id: int) -> bool:
@@ -137,10 +137,10 @@ class HfTokenizer:
         """Empty for special tokens and for ids past the vocabulary (padded output heads sample those)."""
         if not 0 <= token_id < len(self._table):
             return b""
-        known = self._table[token_id]
-        if known is None:
-            known = self._table[token_id] = self._spell(token_id)
-        return known
+        data = self._table[token_id]
+        if data is None:
+            data = self._table[token_id] = self._spell(token_id)
+        return data
 
     def _spell(self, token_id: int) -> bytes:
         if token_id in self._special_ids:
@@ -159,9 +159,10 @@ class HfTokenizer:
         ids: list[int] = encoding.ids
         if self._spelled_ids.isdisjoint(ids):
             return ids, []
-        return ids, self._known(i for i, framing in zip(ids, encoding.special_tokens_mask, strict=True) if not framing)
+        spelled = (i for i, framing in zip(ids, encoding.special_tokens_mask, strict=True) if not framing)
+        return ids, self._specials(spelled)
 
-    def _known(self, ids: Iterable[int]) -> list[int]:
+    def _specials(self, ids: Iterable[int]) -> list[int]:
         return [i for i in ids if i in self._spelled_ids]
 
     def _without_second_bos(self, ids: list[int], prompt: Prompt) -> list[int]:
@@ -181,7 +182,7 @@ class HfTokenizer:
         for token_id, framing in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
             if token_id in placeholders:
                 ids.append(next(own))
-            elif framing or not self._known((token_id,)):
+            elif framing or not self._specials((token_id,)):
                 ids.append(token_id)
             else:
                 ids += self._in_pieces(token_id)
@@ -199,8 +200,8 @@ class HfTokenizer:
     def _encode_halves(self, text: str) -> list[int]:
         ids: list[int] = []
         for half in (text[: len(text) // 2], text[len(text) // 2 :]):
-            found: list[int] = self._plain_text_encoder[0].encode(half, add_special_tokens=False).ids
-            ids += self._encode_halves(half) if self._known(found) and len(half) > 1 else found
+            half_ids: list[int] = self._plain_text_encoder[0].encode(half, add_special_tokens=False).ids
+            ids += self._encode_halves(half) if self._specials(half_ids) and len(half) > 1 else half_ids
         return ids
 
     def _encode_in_parts(self, prompt: Prompt) -> list[int]:

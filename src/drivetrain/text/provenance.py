@@ -49,8 +49,8 @@ class Traced(str):
     def __iter__(self) -> Iterator[str]:
         if OURS not in self.ours:
             return super().__iter__()
-        known = Written()  # so that a million equal characters are one object
-        return (known[char] if ours else char for char, ours in zip(super().__iter__(), self.ours, strict=True))
+        shared = Written()  # so that a million equal characters are one object
+        return (shared[char] if ours else char for char, ours in zip(super().__iter__(), self.ours, strict=True))
 
     def join(self, texts: Iterable[str], /) -> str:
         texts = list(texts)

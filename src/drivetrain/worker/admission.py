@@ -1,4 +1,4 @@
-"""The gate: a fixed number of requests run and wait, in order; more are refused before any work is done for them."""
+"""The gate: a limited number of requests run, a limited number wait in order; the rest are refused without any work."""
 
 from __future__ import annotations
 

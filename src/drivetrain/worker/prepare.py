@@ -197,11 +197,11 @@ class Preparer:
     def _check_spelled(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Stops given as ids are also matched as the text that they spell, which is many times as long."""
         limits = self._capabilities.limits
-        most = limits.max_stops * limits.max_stop_chars
+        limit = limits.max_stops * limits.max_stop_chars
         chars = sum(len(self._tokenizer.token_text(i)) for ids in sequences for i in ids)
-        if chars > most:
+        if chars > limit:
             raise InvalidRequest(
-                f"stop_sequences spells {chars:,} characters; the limit is {most:,}", param="stop_sequences"
+                f"stop_sequences spells {chars:,} characters; the limit is {limit:,}", param="stop_sequences"
             )
 
     def _check_ids(self, request: GenerateRequest) -> None:

@@ -101,7 +101,7 @@ class Run(Lifecycle):
         self._trace = trace
         self._interval = stream_interval
         self._output: Output | None = None
-        self._start_told = False
+        self._start_given = False
         self._attempts = 1
         self._prepared: Prepared | None = None
         self._slot: Slot | None = None
@@ -115,7 +115,7 @@ class Run(Lifecycle):
     def start(self) -> None:
         """Begin the work, once. Does nothing if the run has already ended."""
         if not self._began and not self.ended:
-            self._set_out(self._host.admission.enter)
+            self._launch(self._host.admission.enter)
 
     async def released(self) -> None:
         """Wait until the engine and the slot no longer hold this request."""
@@ -148,7 +148,7 @@ class Run(Lifecycle):
 
     # The way to the engine
 
-    def _set_out(self, enter: Callable[[], Ticket]) -> None:
+    def _launch(self, enter: Callable[[], Ticket]) -> None:
         self._began = True
         self._starting = asyncio.create_task(self._start(enter), name=f"drivetrain-start-{self.request_id}")
         self._starting.add_done_callback(self._started)
@@ -198,7 +198,7 @@ class Run(Lifecycle):
         if self._prepared is not None:
             self._prepared.let_go()
         self._handle = self._slot = self._prepared = self._output = self.times.admitted = self.times.prepared = None
-        self._set_out(admission.enter_again)
+        self._launch(admission.enter_again)
         return True
 
     def _hand_over(self, prepared: Prepared) -> None:
@@ -206,7 +206,7 @@ class Run(Lifecycle):
         request = prepared.request
         if request.media is None:
             self._begin(request.prompt_ids)
-            self._hand_on()
+            self._give_events()
         if self.ended:
             self._let_go()
         elif request.max_tokens == 0 and request.prompt_logprobs is None:
@@ -241,7 +241,7 @@ class Run(Lifecycle):
         except Exception as exc:  # noqa: BLE001 - translated by `_end_by`
             self._end_by(exc)
         else:
-            self._hand_on()
+            self._give_events()
 
     def close(self, error: DrivetrainError | None) -> None:
         """As in `StepSink`."""
@@ -266,8 +266,8 @@ class Run(Lifecycle):
         self.prompt_tokens = len(prompt_ids)
         self.prompt_token_ids = prompt_ids
         output = self._output = Output(self._prepared, prompt_ids, self._info, interval=self._interval)
-        if not self._start_told:
-            self._start_told = True
+        if not self._start_given:
+            self._start_given = True
             started = Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
             output.events.insert(0, started)
 
@@ -311,13 +311,13 @@ class Run(Lifecycle):
         """As in `Echoing`."""
         assert self._output is not None
         self._output.take_echo(entries, end)
-        self._hand_on()
+        self._give_events()
 
     def fail(self, exc: Exception) -> None:
         """As in `Echoing`."""
         self._end_by(exc)
 
-    def _hand_on(self) -> None:
+    def _give_events(self) -> None:
         self._give(self._rest())
 
     def _rest(self) -> list[Event]:

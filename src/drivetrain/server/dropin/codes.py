@@ -39,5 +39,5 @@ _CODES: tuple[tuple[type[DrivetrainError], ErrorCode], ...] = (
 
 
 def code_of(error: DrivetrainError) -> int:
-    found = (code for kind, code in _CODES if isinstance(error, kind))
-    return int(next(found, ErrorCode.INTERNAL_ERROR))
+    matches = (code for kind, code in _CODES if isinstance(error, kind))
+    return int(next(matches, ErrorCode.INTERNAL_ERROR))

@@ -53,8 +53,8 @@ class FastChatController:
             self._known = isinstance(answer, dict) and bool(answer.get("exist"))
         if not self._known:
             status = status_of(self.models)
-            about = {"worker_name": self.worker, "check_heart_beat": True, "worker_status": status, "multimodal": False}
-            await ask(self.address, "POST", "/register_worker", about)
+            body = {"worker_name": self.worker, "check_heart_beat": True, "worker_status": status, "multimodal": False}
+            await ask(self.address, "POST", "/register_worker", body)
             self._known = True
 
     async def gone(self) -> None:

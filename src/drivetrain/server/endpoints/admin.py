@@ -46,5 +46,5 @@ async def _change(exchange: Exchange, context: Context, act: Callable[[str], Mod
         name = act(values["model"]).name
     except InvalidRequest as exc:
         return refusal(409, exc.message, kind="invalid_request_error", code="conflict")
-    found = next(report for report in context.models.report() if report["id"] == name)
-    return json_response(found, status, NO_STORE)
+    model = next(report for report in context.models.report() if report["id"] == name)
+    return json_response(model, status, NO_STORE)

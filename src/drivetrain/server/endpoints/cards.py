@@ -74,17 +74,17 @@ def parameters_json(capabilities: Capabilities, metadata: Metadata) -> dict[str,
 
     If two endpoints accept a field differently, the second one's version is under that endpoint's name.
     """
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for endpoint, body in (("chat", CHAT), ("completions", COMPLETION)):
         for name, field in body.fields.items():
             if not _honoured(name, endpoint, capabilities):
                 continue
             described = _described(name, field, capabilities, metadata)
-            entry = found.setdefault(name, {"endpoints": [], **described})
+            entry = parameters.setdefault(name, {"endpoints": [], **described})
             if entry.get("type") != described.get("type"):
                 entry[endpoint] = described
             entry["endpoints"].append(endpoint)
-    return found
+    return parameters
 
 
 def _honoured(name: str, endpoint: str, capabilities: Capabilities) -> bool:

@@ -108,11 +108,11 @@ def _with_ids(entry: TokenLogprob) -> dict[str, Any]:
 def _alternatives(entry: TokenLogprob) -> dict[str, float] | None:
     if entry.logprob is None:
         return None
-    found: dict[str, float] = {}
+    logprobs: dict[str, float] = {}
     for top in entry.top:
-        found.setdefault(_name(top.token, top.bytes), finite(top.logprob))
-    found.setdefault(_name(entry.token, entry.bytes), finite(entry.logprob))
-    return found
+        logprobs.setdefault(_name(top.token, top.bytes), finite(top.logprob))
+    logprobs.setdefault(_name(entry.token, entry.bytes), finite(entry.logprob))
+    return logprobs
 
 
 def _name(token: str, data: bytes) -> str:

@@ -1,6 +1,6 @@
 """One HTTP connection: uvicorn's, with bounds on what a client may hold open without doing anything.
 
-- A request's line and headers must arrive within `receipt_timeout_s`, counted from the start.
+- A request's line and headers must arrive within `receipt_timeout_s` altogether, however they are split.
 - A client that takes no byte for `write_timeout_s` while some are waiting is cut off (`transport`).
 - Ambiguous requests are refused (`heads`), and the refusal reaches even a client that is still sending (`transport`).
 - Reading never stops while an answer runs: that is how we notice that the client has left.

@@ -31,13 +31,13 @@ def within_files(settings: ServerSettings) -> ServerSettings:
         with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says
             resource.setrlimit(resource.RLIMIT_NOFILE, (best, hard))
             soft = best
-    most = soft - soft // 4
-    if settings.max_connections <= most:
+    max_connections = soft - soft // 4
+    if settings.max_connections <= max_connections:
         return settings
     _log.warning(
         "this process may open only %d files, so it accepts %d connections, not %d; raise the limit (ulimit -n)",
         soft,
-        most,
+        max_connections,
         settings.max_connections,
     )
-    return replace(settings, max_connections=most)
+    return replace(settings, max_connections=max_connections)

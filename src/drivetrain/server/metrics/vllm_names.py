@@ -69,9 +69,9 @@ def series(statuses: Mapping[str, Status], stats: Mapping[str, Stats]) -> Iterat
 
 
 def _reasons(stats: Stats) -> Counter[str]:
-    found: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0, "error": 0})
-    found.update(stats.answers)
+    reasons: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0, "error": 0})
+    reasons.update(stats.answers)
     for ending, number in stats.endings.items():
         if ending in _REASONS:
-            found[_REASONS[ending]] += number
-    return found
+            reasons[_REASONS[ending]] += number
+    return reasons

@@ -34,7 +34,7 @@ def test_choosing_a_model_that_is_not_loaded(served: ServedFleet, page: Page) ->
     page.get_by_role("textbox", name="Temperature", exact=True).fill("0")
 
     chooser.select_option("second")
-    until(page, "document.querySelector('.welcome').innerText.includes('second is loaded by your first message')")
+    until(page, "document.querySelector('.welcome').innerText.includes('second will be loaded by your first message')")
     assert served.states()["second"] == "unloaded", "nobody loads a model for a look at it"
     assert page.get_by_role("textbox", name="Temperature", exact=True).count() == 0
 

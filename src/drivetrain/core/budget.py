@@ -1,7 +1,7 @@
-"""What an answer keeps in memory: the product of what a request asks for, judged before any of it is computed.
+"""How much memory an answer may take: the product of what a request asks for, checked before any of it is computed.
 
-Each factor has a limit of its own, but the largest of each together would be gigabytes. The figures are upper bounds of
-what was measured (`tests/bounds/test_products.py`), of values in memory and of their JSON beside them.
+Each factor has a limit of its own, but all of them at their limits would make gigabytes. The figures are upper bounds
+on what was measured (`tests/bounds/test_products.py`): the values in memory together with their JSON.
 """
 
 from __future__ import annotations
@@ -13,67 +13,69 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.request import GenerateRequest
 
 TOKEN_BYTES = 200
-"""Of one sampled token: its id and its text, in the deltas and in the result."""
+"""For one sampled token: its id and its text, in the deltas and in the result."""
 
 ENTRY_BYTES = 400
-"""Of a token's logprob, and of the text and the bytes beside it."""
+"""For a token's logprob, with its text and its bytes."""
 
 ALTERNATIVE_BYTES = 250
-"""Of each alternative to a token."""
+"""For each alternative to a token."""
 
 NUMBER_BYTES = 32
-"""Of one number of an embedding: these are few objects, and most clients ask for base64."""
+"""For one number of an embedding: a vector is few objects, and most clients ask for base64."""
 
 CHARS_A_TOKEN = 4
-"""Of a text that was not tokenized yet: what texts mostly have."""
+"""A typical ratio, for text that has not been tokenized yet."""
 
 _MB = 1_000_000
 
 
 def tokens_held(request: GenerateRequest, limits: Limits, prompt_tokens: int) -> int:
-    """How many tokens each choice may have. Below zero, the echo of the prompt alone is more than an answer may be."""
+    """How many tokens each choice may have. Negative if the echoed prompt alone exceeds the limit."""
     left = limits.max_answer_bytes // (request.n or 1) - _echo_bytes(request, prompt_tokens)
     return left // _token_bytes(request.logprobs)
 
 
 def check_answer(request: GenerateRequest, capabilities: Capabilities, prompt_tokens: int) -> None:
-    """Raise `InvalidRequest` where the answer that is asked for is more than may be kept.
+    """Raise `InvalidRequest` if the answer could exceed `max_answer_bytes`.
 
-    An omitted `max_tokens` asks for nothing: such an answer ends, as at the end of the context, when it is full.
-    What is more than the context is refused as that, where the prompt is known.
+    An omitted `max_tokens` counts as 0: such an answer simply ends when it reaches the limit, as it would at the end
+    of the context. Tokens beyond the context are not counted; they are refused later, once the prompt is known.
     """
     limits = capabilities.limits
-    asked = min(max(request.max_tokens or 0, request.min_tokens or 0), capabilities.context_length)
-    wanted = answer_bytes(request, asked, prompt_tokens)
+    num_tokens = min(max(request.max_tokens or 0, request.min_tokens or 0), capabilities.context_length)
+    wanted = answer_bytes(request, num_tokens, prompt_tokens)
     if wanted > limits.max_answer_bytes:
-        raise _too_large(_factors(request, asked, prompt_tokens), wanted, limits)
+        raise _too_large(_factors(request, num_tokens, prompt_tokens), wanted, limits)
 
 
 def check_answers(requests: Sequence[GenerateRequest], capabilities: Capabilities) -> None:
-    """The same for all prompts of one call together. Here an omitted `max_tokens` counts as all that it may become."""
+    """The same for all prompts of one call together. Here an omitted `max_tokens` counts as the most it can become."""
     if len(requests) < 2:
         return
     limits, wanted = capabilities.limits, 0
     for request in requests:
         context = min(request.context_length or capabilities.context_length, capabilities.context_length)
         prompt = min(_tokens_of(request), context)
-        most = max(0, min(context - prompt, tokens_held(request, limits, prompt)))
-        wanted += answer_bytes(request, most if request.max_tokens is None else request.max_tokens, prompt)
+        max_tokens = request.max_tokens
+        if max_tokens is None:
+            max_tokens = max(0, min(context - prompt, tokens_held(request, limits, prompt)))
+        wanted += answer_bytes(request, max_tokens, prompt)
     if wanted > limits.max_answer_bytes:
         first = requests[0]
-        named = [("prompt", f"{len(requests)} prompts"), *_factors(first, first.max_tokens, 0)]
-        raise _too_large(named, wanted, limits)
+        factors = [("prompt", f"{len(requests)} prompts"), *_factors(first, first.max_tokens, 0)]
+        raise _too_large(factors, wanted, limits)
 
 
 def check_vectors(num_inputs: int, size: int | None, limits: Limits) -> None:
-    """`size` is how many numbers a vector has; None where nobody knows."""
+    """`size` is how many numbers a vector has, or None if unknown."""
     wanted = num_inputs * (size or 0) * NUMBER_BYTES
     if wanted > limits.max_answer_bytes:
         raise _too_large([("input", f"{num_inputs:,} vectors of {size:,} numbers")], wanted, limits)
 
 
 def answer_bytes(request: GenerateRequest, num_tokens: int, prompt_tokens: int) -> int:
-    """Of an answer with so many tokens in each choice."""
+    """For an answer with `num_tokens` in each choice."""
     choice = num_tokens * _token_bytes(request.logprobs) + _echo_bytes(request, prompt_tokens)
     return (request.n or 1) * choice
 
@@ -93,24 +95,24 @@ def _tokens_of(request: GenerateRequest) -> int:
 
 
 def _factors(request: GenerateRequest, num_tokens: int | None, prompt_tokens: int) -> list[tuple[str, str]]:
-    """What is multiplied, by field, with what can be lowered in front."""
+    """What is multiplied, as (field, text), the field that is easiest to lower first."""
     shown = "the rest of the context" if num_tokens is None else f"{num_tokens:,}"
-    named = [("max_tokens", shown)] if num_tokens != 0 else []
+    factors = [("max_tokens", shown)] if num_tokens != 0 else []
     if (request.min_tokens or 0) > (request.max_tokens or 0):
-        named = [("min_tokens", shown)]
+        factors = [("min_tokens", shown)]
     if request.echo and prompt_tokens:
-        named.append(("echo", f"of {prompt_tokens:,} tokens"))
-    stated = {"prompt_logprobs": request.prompt_logprobs, "logprobs": request.logprobs, "n": request.n}
-    return named + [(name, str(value)) for name, value in stated.items() if value is not None]
+        factors.append(("echo", f"of {prompt_tokens:,} tokens"))
+    counts = {"prompt_logprobs": request.prompt_logprobs, "logprobs": request.logprobs, "n": request.n}
+    return factors + [(name, str(value)) for name, value in counts.items() if value is not None]
 
 
-def _too_large(named: Sequence[tuple[str, str]], wanted: int, limits: Limits) -> InvalidRequest:
-    product = ", ".join(text if name in {"prompt", "input"} else f"{name} {text}" for name, text in named)
-    lower = named[0][0] if len(named) == 1 else "one of them"
+def _too_large(factors: Sequence[tuple[str, str]], wanted: int, limits: Limits) -> InvalidRequest:
+    product = ", ".join(text if name in {"prompt", "input"} else f"{name} {text}" for name, text in factors)
+    lower = factors[0][0] if len(factors) == 1 else "one of them"
     return InvalidRequest(
         f"{product}: this answer could take up to {_shown(wanted)}; "
         f"the limit is {_shown(limits.max_answer_bytes)}, so lower {lower}",
-        param=named[0][0],
+        param=factors[0][0],
     )
 
 

@@ -1,4 +1,4 @@
-"""What one loaded model can do, published before anybody asks for it."""
+"""What one loaded model can do, and the limits on what a request may ask of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Limits:
 class Capabilities:
     """`parameters` are the request fields that this model honours; any other field is refused by name.
 
-    `tokens` is False for an engine that can only give text; the contract suite then holds it to less.
+    `tokens` is False for an engine that gives text only; the contract suite then requires less of it.
     """
 
     parameters: frozenset[str]

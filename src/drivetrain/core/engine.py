@@ -1,4 +1,4 @@
-"""The engine contract: load, describe, generate, close. Engines speak token ids and know no text pipeline."""
+"""The engine contract: load, describe, generate, close. Engines deal in token ids; the text pipeline is above them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drivetrain.core.sampling import Sampling
 from drivetrain.core.tokenizer import Tokenizer
 
 Progress = Callable[[str, float | None], None]
-"""Called with what is being done and the share that is done (None: unknown)."""
+"""Called with what is being done and the fraction completed (None: unknown)."""
 
 
 class WeightsFormat(StrEnum):
@@ -26,14 +26,14 @@ class WeightsFormat(StrEnum):
 
 
 class Derived(Protocol):
-    """Folders with what engines make of weights, kept with the weights."""
+    """Folders of what engines derive from the weights, kept beside them."""
 
     def find(self, kind: str) -> Path | None:
-        """The folder, if it was made."""
+        """The folder, if there is one."""
         ...
 
     def make(self, kind: str, build: Callable[[Path], None]) -> Path:
-        """The folder, filled by `build` if it was not there: once, atomically, also with other processes at it."""
+        """The folder, filled by `build` if it does not exist: once and atomically, even across processes."""
         ...
 
 
@@ -41,7 +41,7 @@ class Derived(Protocol):
 class ModelSpec:
     """What to load. `path` is a folder or a file; `options` are the settings that this engine declares.
 
-    `catalogue_sampling` is what the catalogue recommends where the weights come without sampling; engines pass over it.
+    `catalogue_sampling` is what the catalogue recommends for weights that come without sampling; engines ignore it.
     """
 
     name: str
@@ -61,7 +61,7 @@ class EngineInfo:
     tokenizer: Tokenizer
     eos_ids: frozenset[int]
     vocab_size: int
-    """Ids from 0 up to here (exclusive) are taken in prompts and biases."""
+    """Prompts and biases may use ids from 0 up to here (exclusive)."""
     architecture: str
     device: str
     dtype: str
@@ -70,18 +70,18 @@ class EngineInfo:
     embedding_size: int = 0
     pooling: str | None = None
     stop: tuple[str, ...] = ()
-    """Stop strings that come with the model, where the prompt form names none."""
+    """Stop strings that come with the model, used if the prompt form names none."""
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What a user of this model should know, in words: what its files ask for and is not honoured."""
+    """What a user of this model should know, in words: what its files ask for that is not honoured."""
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What an engine can tell of a model before it loads any weight; None: not known then.
+    """What an engine can tell about a model before loading any weights; None: not known yet.
 
-    `missing` says in words what could not be told, and what to do about it.
+    `missing` says in words what is not known, and what to do about it.
     """
 
     tokenizer: Tokenizer
@@ -97,8 +97,8 @@ class Description:
 class Media:
     """A prompt with images, for the model's own processor. The images are decoded and within the limits.
 
-    They are let go once the engine has told the prompt's ids: it must not come back to them after that. An engine
-    without token ids gets every prompt so, and no images.
+    They are released once the engine has reported the prompt's ids: it must not use them after that. An engine without
+    token ids gets every prompt this way, without images.
     """
 
     prompt: Prompt
@@ -107,12 +107,12 @@ class Media:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:
-    """Everything settled: the engine fills in no default of its own.
+    """Everything is settled: the engine fills in no defaults of its own.
 
-    With `media`, `prompt_ids` is empty and the engine's first item reports the expanded prompt.
-    `max_tokens` None means the rest of the context, which then only the engine can know; one that is a
-    default was not named by the caller, and behind a prompt with media it gives way to the room that is left.
-    `stop_ids` end a choice; they are suppressed until `min_tokens` ids were sampled.
+    With `media`, `prompt_ids` is empty and the engine's first step reports the expanded prompt.
+    `max_tokens` None means the rest of the context, which only the engine can know then. If it is a default rather than
+    the caller's, it shrinks to the room that a prompt with media leaves.
+    `stop_ids` end a choice; they are suppressed until `min_tokens` ids have been sampled.
     """
 
     request_id: str
@@ -125,20 +125,20 @@ class EngineRequest:
     stop_ids: frozenset[int] = frozenset()
     sampling: Sampling = field(default_factory=Sampling)
     seeds: tuple[int, ...]
-    """One a choice: its length is `n`."""
+    """One per choice: its length is `n`."""
     seeded: bool = False
-    """Whether the caller named the seed, and so wants the same answer again: no cache may change the rounding."""
+    """Whether the caller chose the seed and so expects the same answer every time: no cache may change the rounding."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     cache_salt: str | None = None
-    """What is kept of this request serves only requests with an equal one, and the other way round."""
+    """Cached prompt beginnings are shared only between requests with the same salt."""
     trace_context: Mapping[str, str] | None = None
-    """Valid trace headers, for an engine that asks another server: what that one traces is a part of this request."""
+    """Valid trace headers, for an engine that calls another server: its spans become part of this request's trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdLogprobs:
-    """One position: the logprob of the id that stands there (None: nothing predicts it) and the likeliest ids."""
+    """One position: the logprob of the id there (None: nothing predicts it) and the likeliest ids."""
 
     logprob: float | None
     top: tuple[tuple[int, float], ...] = ()
@@ -146,11 +146,11 @@ class IdLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class PromptStep:
-    """At most one, and before any `TokenStep`: what the engine knows of the prompt.
+    """What the engine knows of the prompt. At most one, before any `TokenStep`.
 
-    `token_ids` is set for a prompt with media; `logprobs` where they were asked for, one a prompt id. An engine
-    without token ids gives empty ones first, and a second `PromptStep` with `num_tokens` before its last `TokenStep`
-    where it is told the usage: all tokens of the prompt, and from then on those of the answer are the ids given.
+    `token_ids` is set for a prompt with media; `logprobs`, one per prompt id, if they were requested. An engine without
+    token ids first gives empty ones. If it learns the usage, a second `PromptStep` comes before its last `TokenStep`:
+    `num_tokens` counts the prompt's tokens, and from then on the ids given count those of the answer.
     """
 
     token_ids: tuple[int, ...] | None = None
@@ -162,11 +162,11 @@ class PromptStep:
 class TokenStep(NamedTuple):
     """New ids of one choice. `reason` is set with the choice's last step: `STOP` if its last id is a stop id.
 
-    `pieces` is what each id adds to the text, from an engine that is told that and has no vocabulary to look it up
-    in. Without token ids, every piece has the id 0.
+    `pieces` is what each id adds to the text, from an engine that is told the text and has no vocabulary of its own.
+    Without token ids, every piece has the id 0.
     """
 
-    index: int  # type: ignore[assignment] # a tuple has a method of this name
+    index: int  # type: ignore[assignment] # tuple has a method of this name
     token_ids: tuple[int, ...]
     logprobs: tuple[IdLogprobs, ...] | None = None
     reason: FinishReason | None = None
@@ -177,33 +177,33 @@ Step = PromptStep | TokenStep
 
 
 class StepSink(Protocol):
-    """Where an engine puts what one request comes to: steps as they arise, then the end, once.
+    """Where an engine puts the output of one request: steps as they arise, then the end, once.
 
-    Both are called on the event loop, in the engine's own call; they neither block nor raise.
+    Both methods are called on the event loop, by the engine itself; they neither block nor raise.
     """
 
     def take(self, step: Step) -> None: ...
 
     def close(self, error: DrivetrainError | None) -> None:
-        """The last call: the engine holds nothing of the request any more. `error`: what kept it from finishing."""
+        """The last call: the engine no longer holds anything for the request. `error`: what kept it from finishing."""
         ...
 
 
 class RequestHandle(Protocol):
-    """What may be said to an engine about a request that it was given. Nothing here waits, and all is idempotent."""
+    """Controls a request that an engine was given. Nothing here waits, and every call is idempotent."""
 
     def finish(self, index: int) -> None:
-        """End one choice from outside; the others run on. Steps of it that are under way may still arrive."""
+        """End one choice; the others continue. Steps already on their way may still arrive."""
         ...
 
     def abort(self) -> None:
-        """End all of it. No step follows; `close` does, after at most one more step of the engine."""
+        """End the whole request. No step follows; `close` does, after at most one more step of the engine."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedItem:
-    """`trace_context` is as in `EngineRequest`, and the same for all items of a call."""
+    """`trace_context` is as in `EngineRequest`, the same for all items of a call."""
 
     token_ids: tuple[int, ...]
     trace_context: Mapping[str, str] | None = None
@@ -211,43 +211,43 @@ class EmbedItem:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`alive` is False when nothing can be generated any more; `last_progress` is a `time.monotonic()` value."""
+    """`alive` is False once nothing can be generated any more; `last_progress` is a `time.monotonic()` value."""
 
     alive: bool
     active: int
     last_progress: float
     detail: str = ""
     kv_used: float | None = None
-    """The share of the memory for keys and values that requests hold; None: the engine does not know."""
+    """The share of the KV cache that requests hold; None: the engine does not know."""
     preemptions: int = 0
-    """How often a running request gave its memory back and was computed again."""
+    """How often a running request gave up its memory and was recomputed."""
     mends_itself: bool = False
-    """Whether an engine that is not alive comes back without anybody's doing."""
+    """Whether an engine that is not alive recovers by itself."""
     upstreams: tuple[bool, ...] = ()
-    """Of an engine that asks other servers: whether each may be asked."""
+    """For an engine that calls other servers: whether each of them is in use."""
 
 
 class Engine(Protocol):
     """One loaded model. All methods are called from one event loop; a blocking library lives on its own thread."""
 
     async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
-        """Load once. Raises `LoadFailed` (or `MissingExtra`, `InvalidSetting`); nothing is left behind then."""
+        """Load once. Raises `LoadFailed` (or `MissingExtra`, `InvalidSetting`) and then leaves nothing behind."""
         ...
 
     def generate(self, request: EngineRequest, sink: StepSink) -> RequestHandle:
-        """Start at once; the worker has already waited for a slot. What cannot start is closed in this very call."""
+        """Start at once; the worker has already waited for a slot. If it cannot start, `close` is called right here."""
         ...
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
-        """One unit vector an item. Only called where `capabilities.embeddings`."""
+        """One unit vector per item. Only called if `capabilities.embeddings`."""
         ...
 
     def memory(self) -> tuple[DeviceMemory, ...]:
-        """Now, on each device that is not the host's own memory."""
+        """Current use on each device other than the host."""
         ...
 
     def health(self) -> Health: ...
 
     async def close(self) -> None:
-        """Abort everything, free everything, end the thread. Idempotent."""
+        """Abort everything, free everything, stop the thread. Idempotent."""
         ...

@@ -1,26 +1,26 @@
 """Every way a request, a load or a setting can fail: one tree, free of HTTP and of any engine.
 
     DrivetrainError
-    ├── InvalidRequest            the caller can mend it; `param` names the field
+    ├── InvalidRequest            the caller can fix it; `param` names the field
     │   ├── Unsupported           this model or engine cannot do what the field asks
     │   └── ContextOverflow       prompt plus answer do not fit; says both and the limit
     ├── InvalidSetting            a flag, environment variable, TOML key or file is unusable
     ├── Overloaded                the queue is full; `retry_after_s` says when to come back
     │   └── NotReady              loading, draining or stopped
-    │       └── NotLoaded         its load failed, or there is no room for it; it is tried again
+    │       └── NotLoaded         the model failed to load, or there is no room for it; it will be tried again
     ├── DeadlineExceeded          `timeout_s` passed
     ├── Cancelled                 the caller went away, stopped reading, or the worker was closed
-    ├── EngineFailed              the engine broke; this request is lost, the next may work
+    ├── EngineFailed              the engine broke; this request is lost, the next one may work
     │   ├── OutOfMemory           it ran out of memory; the request's share is freed
-    │   └── DeviceLost            the device fails whatever this process asks of it; only a new process helps
+    │   └── DeviceLost            the device is unusable from this process; only a new process helps
     ├── ModelNotFound             no such name, path or id
     └── LoadFailed                the model is there, but cannot be loaded
         ├── MissingExtra          a package is not installed; `extra` names what to install
         └── UnfitEngine           nothing is wrong with the model, but this engine cannot run it; another one may
 
-An error that ends a request carries what was done until then in `partial`: the choices, finished or not,
-and the usage so far. `request_id` is set once a worker has taken note of the request. Messages say what was wrong and
-what to do about it, never paths of the server, addresses or prompts of other requests.
+An error that ends a request carries in `partial` what was done before it: the choices, finished or not, and the usage
+so far. `request_id` is set once a worker has registered the request. Messages say what was wrong and what to do about
+it; they never contain the server's paths, addresses or the prompts of other requests.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class DrivetrainError(Exception):
         self.request_id: str | None = None
 
     def again(self) -> Self:
-        """The same, never raised: one that was raised keeps alive all that the frames on its way knew."""
-        made = type(self).__new__(type(self), *self.args)
-        made.__dict__.update(self.__dict__)
-        return made
+        """A copy that was never raised: a raised error keeps alive everything in the frames of its traceback."""
+        copy = type(self).__new__(type(self), *self.args)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
 
 class InvalidRequest(DrivetrainError):
@@ -124,7 +124,7 @@ class MissingExtra(LoadFailed):
 
 
 class UnfitEngine(LoadFailed):
-    """`why` is the reason alone, for a sentence of somebody who has another engine to try."""
+    """`why` is the reason alone, for a caller that has another engine to try and words its own sentence."""
 
     code = "unfit_engine"
 
@@ -134,14 +134,14 @@ class UnfitEngine(LoadFailed):
 
 
 def bug(exc: BaseException) -> EngineFailed:
-    """What nobody expected, ours or a library's, as the one typed ending of a request."""
+    """An unexpected exception, ours or a library's, as the typed error that ends a request."""
     error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
     error.__cause__ = exc
     return error
 
 
 def drop_frames(error: BaseException) -> None:
-    """Of an error whose way ends here: whatever refers to it would keep them, and they the request and its prompt."""
+    """For an error that is raised no further: its frames would keep the request and its prompt alive."""
     link: BaseException | None = error
     dropped: list[BaseException] = []
     while link is not None and link not in dropped:

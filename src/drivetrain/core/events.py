@@ -25,10 +25,10 @@ class Started:
 class Delta(NamedTuple):
     """New text of one choice, never taken back. Only a choice's last delta may have empty text.
 
-    A tuple, as the steps of engines are: there is one for each token, and a frozen dataclass takes three times as long.
+    A tuple, like the steps of engines: there is one per token, and a frozen dataclass takes three times as long.
     """
 
-    index: int  # type: ignore[assignment] # a tuple has a method of this name
+    index: int  # type: ignore[assignment] # tuple has a method of this name
     text: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None

@@ -1,7 +1,7 @@
-"""Kinds of values: what a field takes, judged in our own words, and the same told as a JSON schema.
+"""Kinds of values: each validates a field, with our own error messages, and describes itself as a JSON schema.
 
-A kind gives back the value in the shape of the contract (lists as tuples) or raises `InvalidRequest` at the first
-fault. What an error quotes is bounded, whatever the value is.
+A kind returns the value in the shape of the contract (lists as tuples) or raises `InvalidRequest` at the first fault.
+Errors quote a bounded part of the value, however large it is.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ class Kind(ABC):
     @property
     @abstractmethod
     def takes(self) -> str:
-        """What it takes, as a phrase that follows «must be»."""
+        """What it accepts, as a phrase that follows "must be"."""
 
     @abstractmethod
     def judge(self, name: str, value: Any) -> Any:
-        """The value in our shape. Raises `InvalidRequest`, naming `name` or the place in it."""
+        """The value in our shape. Raises `InvalidRequest` with `name`, or the place inside it, as its `param`."""
 
     def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> Any:
-        """The same without what is not honoured: `leave_out` is told the place of each such thing in place of an
-        `Unsupported`."""
+        """The same, but what is not supported is left out: `leave_out` gets its place; no `Unsupported` is raised."""
         try:
             return self.judge(name, value)
         except Unsupported as exc:
@@ -167,7 +166,7 @@ class ListOf(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Ids(Kind):
-    """Token ids; a list of hundreds of thousands of good ones is judged in milliseconds."""
+    """Token ids. Hundreds of thousands of valid ones take milliseconds."""
 
     non_empty: bool = False
 
@@ -176,8 +175,8 @@ class Ids(Kind):
     def judge(self, name: str, value: Any) -> tuple[int, ...]:
         ints = isinstance(value, (tuple, list)) and set(map(type, value)) == {int}
         if not ints or min(value) < 0 or max(value) > MAX_INT:
-            made: tuple[int, ...] = ListOf(TOKEN_ID, non_empty=self.non_empty).judge(name, value)
-            return made
+            ids: tuple[int, ...] = ListOf(TOKEN_ID, non_empty=self.non_empty).judge(name, value)
+            return ids
         return tuple(value)
 
     def schema(self) -> Schema:
@@ -186,7 +185,7 @@ class Ids(Kind):
 
 @dataclass(frozen=True, slots=True)
 class TokenMap(Kind):
-    """Token ids to numbers. JSON has only strings for keys, so an id may be spelled as one."""
+    """Token ids to numbers. Keys in JSON are strings, so an id may be given as one."""
 
     bias: Number
 
@@ -238,7 +237,7 @@ class StringMap(Kind):
 
 @dataclass(frozen=True, slots=True)
 class CountOrBoolean(Kind):
-    """True is 0, «the chosen tokens only»; False is none."""
+    """True means 0 (the chosen tokens only), False means None."""
 
     count: Integer = Integer()
 
@@ -277,12 +276,12 @@ def check_text(name: str, text: str) -> None:
 
 
 def is_one_of(value: Any, known: Iterable[Any]) -> bool:
-    """As JSON has it: true is not 1."""
-    return any(value == one and type(value) is type(one) for one in known)
+    """By JSON's equality: true is not 1."""
+    return any(value == other and type(value) is type(other) for other in known)
 
 
 def shown(value: object) -> str:
-    """For an error. Nothing is spelled whole only to be cut: what a client sent may have millions of items."""
+    """For an error. Never builds the whole text only to cut it: a client may have sent millions of items."""
     if isinstance(value, (list, tuple)) and value:
         return f"a list of {len(value):,}"
     if isinstance(value, Mapping) and value:

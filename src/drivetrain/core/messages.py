@@ -20,7 +20,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """An image by exactly one of: a data URI or URL, a path on this machine (Python callers only), raw bytes."""
+    """An image, given by exactly one of: a data URI or URL, a path on this machine (Python callers only), raw bytes."""
 
     url: str | None = None
     path: str | None = None
@@ -49,10 +49,10 @@ class Message:
 
 
 def parse_messages(raw: object, leave_out: Callable[[str], None] | None = None) -> tuple[Message, ...]:
-    """Read the OpenAI shape (or `Message` objects) into messages; anything else is refused by its place.
+    """Read the OpenAI shape (or `Message` objects) into messages; errors name the place of anything else.
 
-    `leave_out` is told the places of what a message asks for and nobody does. Without it, what would change the prompt
-    is refused, and other keys are passed over.
+    `leave_out` gets the place of each key that is set but not supported. Without it, keys that would change the prompt
+    are refused, and other keys are ignored.
     """
     if isinstance(raw, (str, bytes, Mapping)) or not isinstance(raw, Sequence):
         raise InvalidRequest("messages must be a list of objects with role and content", param="messages")
@@ -85,14 +85,14 @@ def _message(raw: object, where: str, refused: Sequence[str]) -> Message:
 
 
 def _answer(raw: Mapping[str, Any], where: str) -> tuple[Part, ...]:
-    """As clients send an answer back: it may have no content, and a refusal is what the assistant said."""
+    """As clients send an answer back: it may have no content, and a refusal counts as the assistant's text."""
     content, refusal = raw.get("content"), raw.get("refusal")
-    said: tuple[Part, ...] = ()
+    parts: tuple[Part, ...] = ()
     if content not in (None, [], ()):
-        said = _content(raw, where, ("text", "refusal", "image_url"))
+        parts = _content(raw, where, ("text", "refusal", "image_url"))
     if refusal not in (None, ""):
-        said += (_text(refusal, f"{where}.refusal"),)
-    return said or (TextPart(""),)
+        parts += (_text(refusal, f"{where}.refusal"),)
+    return parts or (TextPart(""),)
 
 
 def _content(message: Mapping[str, Any], where: str, kinds: Sequence[str]) -> tuple[Part, ...]:
@@ -134,19 +134,19 @@ def _image_url(raw: Any, where: str) -> str:
 
 
 def _unhonoured(raw: Any, where: str) -> Iterator[str]:
-    """Of a message that is good: keys that ask for something, and are not looked at."""
+    """The places of keys in a valid message that are set but not supported."""
     if isinstance(raw, Message):
         return
-    yield from _beside({"role", "content", *(["refusal"] if raw["role"] == "assistant" else [])}, raw, where)
+    yield from _other_keys({"role", "content", *(["refusal"] if raw["role"] == "assistant" else [])}, raw, where)
     content = raw.get("content")
     for i, part in enumerate(() if isinstance(content, str) else content or ()):
         if isinstance(part, Mapping):
             place, kind = f"{where}.content[{i}]", part["type"]
-            yield from _beside({"type", kind}, part, place)
-            yield from _beside({"url"}, part[kind], f"{place}.{kind}") if kind == "image_url" else ()
+            yield from _other_keys({"type", kind}, part, place)
+            yield from _other_keys({"url"}, part[kind], f"{place}.{kind}") if kind == "image_url" else ()
 
 
-def _beside(known: Set[str], raw: Mapping[str, Any], where: str) -> Iterator[str]:
+def _other_keys(known: Set[str], raw: Mapping[str, Any], where: str) -> Iterator[str]:
     return (f"{where}.{key}" for key, value in raw.items() if value and key not in known)
 
 
@@ -162,7 +162,7 @@ _REFUSAL_PART = _object(["type", "refusal"], type={"const": "refusal"}, refusal=
 _IMAGE_URL = _object(["url"], url={"type": "string", "minLength": 1})
 _IMAGE_PART = _object(["type", "image_url"], type={"const": "image_url"}, image_url=_IMAGE_URL)
 _PARTS: Schema = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT_PART, _IMAGE_PART]}}
-_SAID: Schema = {"type": "array", "items": {"anyOf": [_TEXT_PART, _REFUSAL_PART, _IMAGE_PART]}}
+_ANSWER_PARTS: Schema = {"type": "array", "items": {"anyOf": [_TEXT_PART, _REFUSAL_PART, _IMAGE_PART]}}
 
 _MESSAGE = _object(
     ["role", "content"],
@@ -173,11 +173,11 @@ _MESSAGE = _object(
 _ANSWER = _object(
     ["role"],
     role={"const": "assistant"},
-    content={"anyOf": [_STRING, _SAID, _NULL]},
+    content={"anyOf": [_STRING, _ANSWER_PARTS, _NULL]},
     refusal={"anyOf": [_STRING, _NULL]},
     **dict.fromkeys(_NOT_YET, _NOTHING),
 )
-"""Keys beside these are ignored."""
+"""Other keys are ignored."""
 
 
 class Messages(Kind):
@@ -206,7 +206,6 @@ class Images(Kind):
 
 
 def _image(name: str, value: Any) -> ImagePart:
-    """As a path, a URL, a data URI or bytes."""
     if isinstance(value, ImagePart):
         return value
     if isinstance(value, bytes):

@@ -1,7 +1,7 @@
-"""What a loaded model honours of a request. A field is honoured or refused here, by name.
+"""Which fields of a request a loaded model honours. Every other field is refused here, by name.
 
-`check` needs nothing but the request, whose values were judged where it was made, and the capabilities; so a request
-that cannot be honoured never reaches a template, a tokenizer or an engine.
+`check` needs only the request, whose values were validated when it was made, and the capabilities. So a request that
+cannot be honoured never reaches a template, a tokenizer or an engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INSTEAD = "see its capabilities, or try another engine"
 
 
 def check(request: GenerateRequest, capabilities: Capabilities) -> None:
-    """Raise `InvalidRequest` or `Unsupported`, naming the field, unless all of the request can be honoured."""
+    """Raise `InvalidRequest` or `Unsupported`, naming the field, unless the whole request can be honoured."""
     given = request.given()
     _check_sizes(given, capabilities.limits)
     for name in unsupported(given, capabilities):
@@ -39,7 +39,7 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
 
 
 def unsupported(given: Mapping[str, Any], capabilities: Capabilities) -> list[str]:
-    """The fields that ask for something that this model and engine do not do."""
+    """The fields that ask for something that this model and engine do not support."""
     return [
         name
         for name, value in given.items()
@@ -131,12 +131,12 @@ def at_most(name: str, value: float, limit: float, unit: str = "") -> None:
 
 
 _MAX_NAME_CHARS = 64
-"""Longer than any name; what is behind it is not compared."""
+"""Longer than any name; the rest is not compared."""
 
 _NEAR = 0.81
-"""Of two names: a letter more, less or another one in a name that is not short. `top_a` is not as near to `top_p`."""
+"""How similar two names must be: one letter added, missing or wrong, unless the name is short (`top_a`, `top_p`)."""
 
-_ELSEWHERE = {
+_FOREIGN_NAMES = {
     "max_completion_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
@@ -145,11 +145,11 @@ _ELSEWHERE = {
     "repeat_penalty": "repetition_penalty",
     "stop_strings": "stop",
 }
-"""What others call it."""
+"""What other APIs call our parameters."""
 
 
 def build_request(raw: Mapping[str, Any]) -> GenerateRequest:
-    """None is omitted. An unknown name is refused; the request judges the values."""
+    """None means omitted. Unknown names are refused here; the request validates the values."""
     values = {name: value for name, value in raw.items() if value is not None}
     for name in values:
         if name not in PARAMETERS:
@@ -158,7 +158,7 @@ def build_request(raw: Mapping[str, Any]) -> GenerateRequest:
 
 
 def did_you_mean(name: str, honoured: Collection[str]) -> str:
-    """The name that was meant as the end of a sentence. Nothing where none is near: a wrong one is worse than that."""
-    meant = {other: ours for other, ours in _ELSEWHERE.items() if ours in honoured} | {ours: ours for ours in honoured}
-    near = difflib.get_close_matches(name[:_MAX_NAME_CHARS].lower(), meant, 1, _NEAR)
-    return f"; did you mean {meant[near[0]]}?" if near else ""
+    """The end of a sentence that suggests the closest name, or nothing: a wrong suggestion is worse than none."""
+    ours = {foreign: own for foreign, own in _FOREIGN_NAMES.items() if own in honoured} | {own: own for own in honoured}
+    near = difflib.get_close_matches(name[:_MAX_NAME_CHARS].lower(), ours, 1, _NEAR)
+    return f"; did you mean {ours[near[0]]}?" if near else ""

@@ -1,4 +1,4 @@
-"""A rendered prompt: text whose every span is known to be ours or the caller's, and where it spells special tokens."""
+"""A rendered prompt: each span of its text is known to be ours or the caller's, and only ours holds special tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drivetrain.core.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A span of prompt text. In a `literal` one, text that spells a special token stays text."""
+    """A span of prompt text. In a `literal` one, a special token's spelling is plain text."""
 
     text: str
     literal: bool = False
@@ -22,9 +22,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The whole prompt in order, and whether the tokenizer should add its own BOS in front.
+    """The whole prompt in order, and whether the tokenizer should put its own BOS in front.
 
-    `messages` are what it was rendered from: a server that renders chats itself is sent those.
+    `messages` are what it was rendered from, for a server that renders chats itself.
     """
 
     segments: tuple[Segment, ...]
@@ -37,12 +37,12 @@ class Prompt:
 
     @staticmethod
     def raw(text: str, *, add_bos: bool = True) -> Prompt:
-        """A prompt that the application wrote whole: its special tokens count."""
+        """A prompt that the application wrote itself: its special tokens count."""
         return Prompt((Segment(text),), add_bos)
 
     @staticmethod
     def join(segments: Iterable[Segment], *, add_bos: bool) -> Prompt:
-        """Drop the empty segments and merge neighbours of a kind."""
+        """Drop empty segments and merge neighbours of the same kind."""
         merged: list[Segment] = []
         for segment in segments:
             if not segment.text:
@@ -55,25 +55,25 @@ class Prompt:
 
 
 def find_specials(text: str, specials: frozenset[str]) -> list[tuple[int, int]]:
-    """The (start, end) of each spelling in order, none overlapping; of two at one place, the longer."""
+    """The (start, end) of each special token spelled in `text`, in order and not overlapping; the longest one wins."""
     pattern = _pattern(specials - {""})
     return [match.span() for match in pattern.finditer(text)] if pattern else []
 
 
 def own_specials(prompt: Prompt, specials: frozenset[str]) -> list[tuple[int, int]]:
-    """Those that are spelled wholly in our own words: the only ones that count."""
-    found: list[tuple[int, int]] = []
+    """Those that are spelled entirely in our own text: the only ones that count."""
+    spans: list[tuple[int, int]] = []
     at = 0
     for literal, run in groupby(prompt.segments, key=lambda segment: segment.literal):
         text = "".join(segment.text for segment in run)
         if not literal:
-            found += [(at + start, at + end) for start, end in find_specials(text, specials)]
+            spans += [(at + start, at + end) for start, end in find_specials(text, specials)]
         at += len(text)
-    return found
+    return spans
 
 
 def apart(prompt: Prompt, specials: frozenset[str]) -> list[tuple[str, bool]]:
-    """The text in order, cut at the special tokens that are our own, which are marked. Nothing else in it is one."""
+    """The text in order, split at our own special tokens, which are marked True. All else is plain text."""
     text, parts, at = prompt.text, list[tuple[str, bool]](), 0
     for start, end in own_specials(prompt, specials):
         parts += [(text[at:start], False), (text[start:end], True)]
@@ -82,14 +82,14 @@ def apart(prompt: Prompt, specials: frozenset[str]) -> list[tuple[str, bool]]:
 
 
 def forged(prompt: Prompt, specials: frozenset[str]) -> str | None:
-    """The first spelling that is the caller's, if only in part and wherever it begins: for a text that somebody else
-    will split as a whole, by rules that are not known here."""
+    """The first special token that is spelled, if only in part, by the caller. Overlapping spellings are looked at too:
+    this is for a text that another server will split as a whole, by rules that are not known here."""
     pattern = _overlapping(specials - {""}) if any(segment.literal for segment in prompt.segments) else None
     if pattern is None:
         return None
     literal = "".join(("1" if segment.literal else "0") * len(segment.text) for segment in prompt.segments)
-    found = (match.span(1) for match in pattern.finditer(prompt.text))
-    return next((prompt.text[start:end] for start, end in found if "1" in literal[start:end]), None)
+    spans = (match.span(1) for match in pattern.finditer(prompt.text))
+    return next((prompt.text[start:end] for start, end in spans if "1" in literal[start:end]), None)
 
 
 @lru_cache(maxsize=64)
@@ -100,7 +100,7 @@ def _overlapping(specials: frozenset[str]) -> re.Pattern[str] | None:
 
 @lru_cache(maxsize=64)
 def _pattern(specials: frozenset[str]) -> re.Pattern[str] | None:
-    """Shaped as a trie, so that the work on a text does not grow with the number of spellings."""
+    """Built as a trie, so that the work on a text does not grow with the number of special tokens."""
     if not specials:
         return None
     root: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def _pattern(specials: frozenset[str]) -> re.Pattern[str] | None:
 
 
 def _branch(node: dict[str, Any]) -> str:
-    """What may follow; where a spelling ends here, the rest is optional and taken if it is there."""
+    """What may follow here; if a spelling ends here, the rest is optional, and greedy."""
     parts = [re.escape(char) + _branch(after) for char, after in sorted(node.items()) if char]
     if not parts:
         return ""

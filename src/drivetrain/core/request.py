@@ -1,7 +1,7 @@
 """A request for text, as the application states it: each field with its meaning, its values and who honours it.
 
-This is the one table of request parameters. The range of a value, the JSON schemas and the OpenAPI document, the flags
-of the command line, the cards of models and the guide are made from it.
+This is the one table of request parameters. Validation, the JSON schemas and the OpenAPI document, the command-line
+flags, the model cards and the guide are made from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_SALT_CHARS = 256
 
 
 class Overflow(StrEnum):
-    """What to do when prompt and answer do not fit in the context together."""
+    """What to do if the prompt and the answer do not fit into the context together."""
 
     ERROR = "error"
     TRUNCATE_LEFT = "truncate_left"
@@ -41,7 +41,7 @@ class Overflow(StrEnum):
 
 
 class HonouredBy(StrEnum):
-    """Who does the work. The worker's fields hold on every engine, `TOKENS` ones where it gives token ids."""
+    """Who does the work. `WORKER` fields work on every engine, `TOKENS` ones on any engine that gives token ids."""
 
     WORKER = "worker"
     TOKENS = "tokens"
@@ -65,7 +65,7 @@ def parameter(by: HonouredBy, kind: Kind, meaning: str, *, neutral: Any = None) 
 _WORKER, _TOKENS, _ENGINE = HonouredBy.WORKER, HonouredBy.TOKENS, HonouredBy.ENGINE
 _SHARE = Number(0, 1, above=True)
 _PENALTY = Number(0.01, 10)
-"""Logits are divided by it: nearer to 0 they are infinite, and then no numbers."""
+"""Logits are divided by it: closer to 0 they would overflow."""
 _ID_LISTS = ListOf(Ids(non_empty=True))
 _BIAS = Number(-100, 100)
 
@@ -74,9 +74,9 @@ _BIAS = Number(-100, 100)
 class GenerateRequest:
     """Exactly one of `messages`, `prompt` and `prompt_token_ids`; every other field may be left out (None).
 
-    It is judged where it is made: a wrong value raises `InvalidRequest` here, whoever gives it, and lists become
-    tuples. What depends on the model is left to `core/parameters.check`. `dataclasses.replace` judges everything once
-    more; `having` only what it changes.
+    Values are validated on construction: a wrong one raises `InvalidRequest`, and lists become tuples. What depends on
+    the model is left to `core/parameters.check`. `dataclasses.replace` validates everything again, `having` only what
+    it changes.
     """
 
     messages: tuple[Message, ...] | None = parameter(_WORKER, Messages(), "the chat so far")
@@ -186,14 +186,14 @@ class GenerateRequest:
 
     @classmethod
     def of_judged(cls, values: Mapping[str, Any]) -> GenerateRequest:
-        """From values that their kinds have judged, so that nothing is judged twice."""
-        made = object.__new__(cls)
+        """From values that their kinds have already judged, so that nothing is judged twice."""
+        request = object.__new__(cls)
         for name in _NAMES:
-            object.__setattr__(made, name, values.get(name))
-        return made
+            object.__setattr__(request, name, values.get(name))
+        return request
 
     def having(self, **changes: Any) -> GenerateRequest:
-        """The same with these fields; None takes one away. Only they are judged."""
+        """A copy with these fields changed; None clears one. Only they are judged."""
         judged = {name: None if value is None else _KINDS[name].judge(name, value) for name, value in changes.items()}
         return self.of_judged({**self.given(), **judged})
 

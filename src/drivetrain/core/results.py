@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class FinishReason(StrEnum):
-    """Why a choice ended. A choice that an error cut short has no reason: the error is the ending."""
+    """Why a choice ended. A choice cut short by an error has no reason: the error is its ending."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -20,8 +20,8 @@ MatchedStop = str | int | tuple[int, ...]
 class Usage:
     """`completion_tokens` counts sampled tokens up to and including the one that ended each choice.
 
-    `told` says that another server gave these figures. Where it gives none, and no token ids either, the pieces of
-    text that came are counted, and the prompt's tokens are not known: 0.
+    `told` means that another server gave these figures. If it gives neither figures nor token ids, the pieces of text
+    that came are counted, and the prompt's tokens are unknown: 0.
     """
 
     prompt_tokens: int = 0
@@ -60,7 +60,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes on one device: used by tensors (on a CPU: by this process), kept in the allocator, in all, and free."""
+    """Bytes on one device: used by tensors (on a CPU: by this process), cached by the allocator, in total, and free."""
 
     device: str
     allocated_bytes: int
@@ -71,10 +71,10 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The times of one request in seconds, and the memory of the worker at its end.
+    """The times of one request in seconds, and the worker's memory at its end.
 
-    `tokens_per_s` is completion tokens over the time from the first token to the end; None when fewer than two
-    tokens came or no time passed.
+    `tokens_per_s` covers the time from the first token to the last; None if fewer than two tokens came or no time
+    passed.
     """
 
     queue_s: float = 0.0
@@ -101,7 +101,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """What a failed request had done: every choice it had begun, and the usage so far."""
+    """What a failed request got done: every choice it had begun, and the usage so far."""
 
     choices: tuple[Choice, ...]
     usage: Usage

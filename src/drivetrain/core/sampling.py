@@ -1,4 +1,4 @@
-"""How the next token is chosen, with every value settled. What a request leaves out is filled in before."""
+"""How the next token is chosen, with every value settled: what a request leaves out has been filled in."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 MIN_TEMPERATURE = 1e-5
-"""Below this, dividing by it overflows and only the likeliest id is left anyway: greedy."""
+"""Below this, dividing by it overflows and only the likeliest id would be left: such requests are greedy."""
 
 _NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Each default is the neutral value: it changes nothing. `temperature` 0 is greedy.
+    """Each default is neutral: it changes nothing. `temperature` 0 is greedy.
 
-    The order of work, on every engine: raw logits (logprobs are taken here), penalties and bias, bans,
-    temperature, then the cut-offs (top-k, top-p, min-p, …), then the draw.
+    The order on every engine: raw logits (logprobs are taken here), penalties and bias, bans, temperature, then the
+    cut-offs (top-k, top-p, min-p, …), then the draw.
     """
 
     temperature: float = 1.0

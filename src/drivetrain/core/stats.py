@@ -1,6 +1,6 @@
-"""What was counted of a model's requests, and the times of each: the same on every engine, cheap enough for each token.
+"""Counts over a model's requests, and the times of each: the same on every engine, cheap enough to update per token.
 
-Plain values that one event loop writes; whoever shows them (`/metrics`) reads them there.
+Plain values, written and read (by `/metrics`) on one event loop.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ ENDINGS = (
         )
     ),
 )  # fmt: skip
-"""All ways a request can end, as `Stats.endings` names them."""
+"""Every way a request can end, as `Stats.endings` names them."""
 
-# Bounds in seconds, fine enough for a rate of 1.5 between two of them where it matters.
+# Bounds in seconds; where it matters, neighbours are about a factor of 1.5 apart.
 STEP_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
 WAIT_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, *(10.0 * 2**i for i in range(8)))
 WHOLE_S = (0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0)
@@ -52,7 +52,7 @@ LENGTH = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 
 
 @dataclass(slots=True)
 class Histogram:
-    """`counts` has one number a bound, of what was at most that and above the bound before, and a last one."""
+    """`counts` has one number per bound, for values up to it and above the previous one, and one for all above."""
 
     bounds: Sequence[float]
     counts: list[int] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Times:
-    """When things happened to one request, by `time.monotonic()`; `wall` is the time of day at the start."""
+    """When things happened to one request, by `time.monotonic()`; `wall` is the wall-clock time at the start."""
 
     entered: float = field(default_factory=time.monotonic)
     wall: float = field(default_factory=time.time)
@@ -87,7 +87,7 @@ class Times:
     def metrics(
         self, usage: Usage, memory: tuple[DeviceMemory, ...] = (), average: tuple[DeviceMemory, ...] = ()
     ) -> Metrics:
-        """Once it has ended."""
+        """Only for a request that has ended."""
         assert self.ended is not None
         admitted = self.admitted if self.admitted is not None else self.ended
         prepared = self.prepared if self.prepared is not None else self.ended
@@ -106,7 +106,7 @@ class Times:
 
 
 class EndedRequest(Protocol):
-    """What came of a request that was taken."""
+    """The outcome of a request."""
 
     @property
     def request_id(self) -> str: ...
@@ -123,10 +123,10 @@ class EndedRequest(Protocol):
 
 @dataclass(slots=True)
 class Stats:
-    """A request counts in `endings` once, by how it ended: finished, or the error's code, refusals included.
+    """Each request, refused ones included, counts once in `endings`, by how it ended: finished, or the error's code.
 
-    `answers` counts choices by their finish reason. `completion_tokens` grows as tokens come, the other two when
-    their request ends; in the end all are the sums of what the requests' usage said.
+    `answers` counts choices by finish reason. `completion_tokens` grows as tokens come, the other two when a request
+    ends; in the end each is the sum over the requests' usage.
     """
 
     endings: Counter[str] = field(default_factory=Counter)
@@ -135,30 +135,30 @@ class Stats:
     cached_tokens: int = 0
     completion_tokens: int = 0
     restarts: int = 0
-    """How often the engine had failed and was loaded again."""
+    """How often the engine failed and was reloaded."""
     preemptions: int = 0
-    """Of all engines that there were, as of the last look at the worker's status."""
+    """Over all engines so far, as of the last look at the worker's status."""
     load_wait_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
-    """Until its model was loaded, of each request that had to wait for that and got it. In none of the other times."""
+    """How long requests waited for their model to load, if it did. Not part of the other times."""
     queue_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
-    """From the request to its slot, of all that got one."""
+    """From a request's arrival to its slot, if it got one."""
     first_token_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
-    """From the request to its first token."""
+    """From a request's arrival to its first token."""
     between_tokens_s: Histogram = field(default_factory=lambda: Histogram(STEP_S))
-    """Between two tokens of a choice; of tokens that came together, each its share."""
+    """Between two tokens of a choice; tokens that came together share the time equally."""
     prefill_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
     """From the slot to the first token."""
     decode_s: Histogram = field(default_factory=lambda: Histogram(WHOLE_S))
-    """From the first token to the last one, of those that finished with more than one."""
+    """From the first token to the last, for requests that finished with more than one."""
     request_s: Histogram = field(default_factory=lambda: Histogram(WHOLE_S))
-    """From the request to its ending, of all that got a slot."""
+    """From a request's arrival to its end, if it got a slot."""
     prompt_length: Histogram = field(default_factory=lambda: Histogram(LENGTH))
     answer_length: Histogram = field(default_factory=lambda: Histogram(LENGTH))
-    """Tokens of all choices of a request, of those that finished."""
+    """Tokens in all choices of a request, for requests that finished."""
     recent_first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def count_tokens(self, times: Times, index: int, number: int) -> None:
-        """Tokens of a choice, which have come together and just now."""
+        """Tokens of one choice that have just come, together."""
         now = time.monotonic()
         before, times.last_token, times.last_tokens[index] = times.last_tokens.get(index), now, now
         self.completion_tokens += number
@@ -171,7 +171,7 @@ class Stats:
             self.recent_first_token_s.append(now - times.entered)
 
     def count(self, times: Times, answer: EndedRequest, error: DrivetrainError | None) -> None:
-        """A request that has ended: what was not counted while it ran."""
+        """Count what was not counted while the request ran. Called once it has ended."""
         usage = answer.usage
         assert times.ended is not None
         self.endings[ending(error)] += 1
@@ -188,7 +188,7 @@ class Stats:
 
 
 def ending(error: BaseException | None) -> str:
-    """Which of `ENDINGS` it is."""
+    """One of `ENDINGS`."""
     if error is None:
         return FINISHED
     return error.code if isinstance(error, DrivetrainError) else Cancelled.code

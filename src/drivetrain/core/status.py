@@ -1,4 +1,4 @@
-"""What a worker says about itself: the loaded model, its prompt form, and how things stand."""
+"""What a worker says about itself: the loaded model, its prompt form, and its current state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drivetrain.core.results import DeviceMemory
 
 
 class State(StrEnum):
-    """`RESTARTING`: the engine has failed and is loaded again. `FAILED`: it cannot be, from within this process."""
+    """`RESTARTING`: the engine failed and is being reloaded. `FAILED`: this process cannot reload it."""
 
     LOADING = "loading"
     READY = "ready"
@@ -23,7 +23,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """Fixed once the model is loaded. `sampling` names each default and where it comes from."""
+    """Fixed once the model is loaded. `sampling` gives each default and where it comes from."""
 
     name: str
     engine: str
@@ -47,7 +47,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How things stand now. `endings` counts ended requests by outcome: finished, or the error's code."""
+    """The current state. `endings` counts ended requests by outcome: finished, or the error's code."""
 
     state: State
     running: int
@@ -59,10 +59,10 @@ class Status:
     engine_alive: bool
     last_progress_s: float
     kv_used: float = 0.0
-    """The share that is held of what requests may hold in keys and values, from 0 to 1."""
+    """The share of the KV cache that requests hold, from 0 to 1."""
     preemptions: int = 0
     upstreams: tuple[bool, ...] = ()
     lost: bool = False
-    """Whether only a new process helps: the device fails whatever this one asks of it."""
+    """Whether the device is unusable from this process, so that only a new one helps."""
     memory: tuple[DeviceMemory, ...] = ()
-    """Of the host, and of each device that the engine computes on."""
+    """Of the host and of each device that the engine uses."""

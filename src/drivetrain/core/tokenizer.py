@@ -1,6 +1,6 @@
-"""The tokenizer port: text to ids and ids to bytes, whatever library knows the vocabulary; and for how long.
+"""The tokenizer port: text to ids and ids to bytes, whichever library knows the vocabulary.
 
-A thread that works on a text cannot be stopped from outside: it has to look whether anybody still waits for it.
+A thread that works on a text cannot be stopped from outside: it has to check whether anyone is still waiting.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from drivetrain.core.errors import Cancelled
 from drivetrain.core.prompt import Prompt
 
 LONGEST_PIECE = 1024
-"""Of a vocabulary that does not tell its own. None has longer pieces."""
+"""For a vocabulary that does not say. No known one has longer pieces."""
 
 
 class Detokenizer(Protocol):
-    """Turns the ids of one choice into bytes, one id at a time. Holds the context that the next id needs."""
+    """Turns the ids of one choice into bytes, one at a time. Keeps the context that the next id needs."""
 
     def push(self, token_id: int) -> bytes:
         """The bytes that this id adds to the text; empty for a special token."""
@@ -30,17 +30,17 @@ class Tokenizer(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether `encode` waits for somebody: another process, or another thread's turn with the same library."""
+        """Whether `encode` may wait: for another process, or for another thread that uses the same library."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below this, added tokens included."""
+        """All ids are below this, added tokens included."""
         ...
 
     @property
     def longest_piece(self) -> int:
-        """No id stands for more characters of a text: what is too long by far is known without `encode`."""
+        """The most characters that one id stands for; tells without `encode` that a text is far too long."""
         ...
 
     @property
@@ -56,12 +56,12 @@ class Tokenizer(Protocol):
 
     @property
     def special_strings(self) -> frozenset[str]:
-        """Texts that encode to a special token unless they stand in a literal segment."""
+        """Texts that encode to a special token, except in a literal segment."""
         ...
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The prompt as ids, in a time that grows with its length whatever it says: encoded whole, but a special token
-        that is spelled in a literal segment, if only in part, is plain text.
+        """The prompt as ids. It is encoded as a whole, in time that depends on its length only; a special token whose
+        spelling touches a literal segment is plain text.
 
         Raises `Cancelled` soon after nobody waits for it any more (see `check_wanted`).
         """
@@ -72,11 +72,11 @@ class Tokenizer(Protocol):
         ...
 
     def token_text(self, token_id: int) -> str:
-        """How to show one id to a person: its own text, a special token's name included."""
+        """How to show one id to a person: its text, or a special token's name."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one id in the middle of a text, a special token's name included."""
+        """The bytes of one id in the middle of a text; of a special token, its name."""
         ...
 
     def id_of(self, token: str) -> int | None:
@@ -86,7 +86,7 @@ class Tokenizer(Protocol):
     def is_special(self, token_id: int) -> bool: ...
 
     def detokenizer(self, prefix: Sequence[int] = ()) -> Detokenizer:
-        """A fresh one for the text that follows `prefix`, which is empty where no prompt stands before the text.
+        """A new one for the text that follows `prefix`, which is empty if no prompt comes before the text.
 
         Many vocabularies drop the space before the first word of a text, and only there.
         """
@@ -94,7 +94,7 @@ class Tokenizer(Protocol):
 
 
 class Wanted:
-    """Entered by who waits, for as long as that is. `here` is for the thread, and may come before or after."""
+    """The waiting side enters it for as long as it waits; the thread does its work inside `here`, in any order."""
 
     def __init__(self) -> None:
         self.over = False
@@ -107,7 +107,7 @@ class Wanted:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """What is done meanwhile is for who waits."""
+        """Work done inside is for the waiting side: `check_wanted` raises in it once nobody waits."""
         before = _current.set(self)
         try:
             yield
@@ -120,6 +120,6 @@ _ALWAYS = Wanted()
 
 
 def check_wanted() -> None:
-    """Raises `Cancelled` on a thread that nobody waits for any more. For long work, between its steps."""
+    """Raises `Cancelled` once nobody waits for this thread's work any more. Call it between the steps of long work."""
     if _current.get(_ALWAYS).over:
         raise Cancelled("no one is waiting for this any more")

@@ -1,4 +1,4 @@
-"""The worker port: what a server, a command or a replica handle may ask of a worker, wherever it runs."""
+"""The worker port: what a server or a command may ask of a worker, wherever it runs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from drivetrain.core.status import Metadata, State, Status
 
 
 class EventSink(Protocol):
-    """Where a worker puts the events of one answer, in the call that brought them from the engine.
+    """Where a worker puts the events of one answer, in the same call in which the engine delivered them.
 
-    Called on the event loop. What it does must not block; what it raises ends the request.
+    Called on the event loop. It must not block; an exception ends the request.
     """
 
     @property
     def unread(self) -> int:
-        """Events that wait for somebody slower. A worker ends a request that leaves too many of them."""
+        """Events that a slow reader has not taken yet. A worker ends a request that leaves too many of them."""
         ...
 
     @property
     def last_read(self) -> float:
-        """When somebody last took one, by `time.monotonic()`. Whoever leaves some for too long is given up."""
+        """When the reader last took one, by `time.monotonic()`. A reader that stalls for too long is dropped."""
         ...
 
     def take(self, events: Sequence[Event]) -> None:
-        """Events that came together. The last one of a good answer is `Finished`."""
+        """Events that came together. The last one of a successful answer is `Finished`."""
         ...
 
     def fail(self, error: DrivetrainError) -> None:
@@ -40,7 +40,7 @@ class EventSink(Protocol):
 
 
 class Submission(Protocol):
-    """A request that a worker has taken on."""
+    """A request that a worker has accepted."""
 
     @property
     def request_id(self) -> str: ...
@@ -49,15 +49,15 @@ class Submission(Protocol):
     def ended(self) -> bool: ...
 
     def cancel(self, why: str) -> None:
-        """End it at once, without waiting. Nothing happens if it has ended."""
+        """End it at once, without waiting. Does nothing if it has ended."""
         ...
 
     async def released(self) -> None:
-        """Return once it holds nothing any more. Only for one that has ended or was cancelled."""
+        """Return once it no longer holds anything. Only for a request that has ended or was cancelled."""
         ...
 
     def result(self) -> Result:
-        """Everything so far as one value; whole once it has ended."""
+        """Everything so far as one value; complete once it has ended."""
         ...
 
 
@@ -82,15 +82,15 @@ class WorkerPort(Protocol):
 
     @property
     def stats(self) -> Stats:
-        """What was counted until now. To be read, not kept: it goes on counting."""
+        """The live counters: read them, do not keep them."""
         ...
 
     def submit(self, request: GenerateRequest, sink: EventSink) -> Submission:
-        """Begin. Raises at once what can be told without work; all else goes to the sink."""
+        """Begin. Raises at once what can be told without work; all other errors go to the sink."""
         ...
 
     async def complete(self, request: GenerateRequest) -> Result:
-        """The whole answer. Cancelling the call ends the request."""
+        """The whole answer. Cancelling this call ends the request."""
         ...
 
     async def embed(
@@ -110,7 +110,7 @@ class WorkerPort(Protocol):
     ) -> list[int]:
         """The ids of a prompt, or of a chat once it is rendered.
 
-        `add_special_tokens` None: as in the prompt of an answer. Raises `Overloaded` where many wait for the same.
+        `add_special_tokens` None: as for a prompt to be answered. Raises `Overloaded` if too many calls wait.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What a family is: the prompt form that a line of models was trained on, its stops and its default sampling."""
+"""What a family is: the prompt form that its models were trained on, its stops and its default sampling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_SAMPLING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """How the form names who speaks (shown in the metadata). An empty name: the form has none for that role."""
+    """How the form names the speakers (shown in the metadata). Empty: the form has no name for that role."""
 
     system: str
     user: str
@@ -32,52 +32,52 @@ CHAT_ROLES = Roles(system="system", user="user", assistant="assistant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family(ABC):
-    """A family is data, a row of `table.py`. Its class, from `turns.py`, writes the turns and adds the fields for that.
+    """A family is data, a row of `table.py`. Its class, from `turns.py`, writes the turns and adds fields for that.
 
-    `stop` and `sampling` are defaults: a request, the settings, the model's own generation_config and the catalogue's
-    sampling come first.
+    `stop` and `sampling` are defaults: the request, the settings, the model's own generation_config and the catalogue's
+    sampling take precedence.
     `stop_tokens` are end-of-turn tokens; those that the vocabulary has join the EOS set.
-    The caller's text goes into the prompt as it is: nothing is trimmed, unlike in many chat templates.
+    The caller's text goes into the prompt unchanged: nothing is trimmed, unlike in many chat templates.
     An assistant message at the end is not continued: the prompt closes it and opens a new turn.
     """
 
     name: str
     roles: Roles
     separator: str = "\n"
-    """What stands after a turn (shown in the metadata)."""
+    """What follows a turn (shown in the metadata)."""
     default_system: str = ""
-    """The system text where the caller sends no system message. An empty system message turns it off."""
+    """The system text if the caller sends no system message. An empty system message turns it off."""
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[str, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=lambda: _NO_SAMPLING)
     max_tokens: int | None = None
-    """The default length of an answer; None is the rest of the context."""
+    """The default length of an answer; None means the rest of the context."""
     add_bos: bool = True
-    """Whether the tokenizer puts its own BOS in front (False where the form spells it, or has none)."""
+    """Whether the tokenizer puts its own BOS in front (False if the form spells it, or has none)."""
     architectures: tuple[str, ...] = ()
-    """`model_type` values of the config that mean this family."""
+    """`model_type` values in the config that mean this family."""
     architectures_if_named: tuple[str, ...] = ()
-    """`model_type` values that mean this family where the name matches too: its models are fine-tunes of another's."""
+    """`model_type` values that mean this family if the name matches too: its models are fine-tunes of another's."""
     name_patterns: tuple[str, ...] = ()
     """Regular expressions searched in the lower-cased model name."""
     image_token: str | None = None
     image_end: str = ""
-    """What the form writes between an image and what follows it."""
+    """What the form puts after an image."""
 
     @abstractmethod
     def segments(self, messages: Sequence[Message]) -> Iterator[Segment]:
-        """The prompt up to the place where the answer begins. What the caller wrote goes into literal segments."""
+        """The prompt up to where the answer begins. What the caller wrote goes into literal segments."""
 
     def render(self, messages: Sequence[Message]) -> Prompt:
         self.check(messages)
         return Prompt.join(self.segments(messages), add_bos=self.add_bos)
 
     def check(self, messages: Sequence[Message]) -> None:
-        """Refuse, by its place, what the form cannot say. `render` calls it first."""
+        """Raise `InvalidRequest` for messages that the form cannot express. `render` calls it first."""
         refuse_tool_role(messages, self.name)
 
     def content(self, message: Message) -> Iterator[Segment]:
-        """A message's parts in order: its text as literal segments, its images as the form's image token."""
+        """A message's parts in order: text as literal segments, images as the form's image token."""
         for part in message.content:
             if isinstance(part, ImagePart):
                 if self.image_token is None:
@@ -87,9 +87,9 @@ class Family(ABC):
                 yield Segment(part.text, literal=True)
 
     def system_text(self, messages: Sequence[Message]) -> tuple[Segment, ...]:
-        """For forms with one place for it: all system messages, blank lines between them, or the form's own default.
+        """For forms with one place for it: all system messages, separated by blank lines, or the form's own default.
 
-        Empty where there is nothing to say. Images are refused: moved to the front, they would change their order.
+        Empty if there is none. Images are refused: moved to the front, they would change their order.
         """
         given = [(i, message) for i, message in enumerate(messages) if message.role == "system"]
         if not given:

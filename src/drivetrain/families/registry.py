@@ -1,6 +1,6 @@
 """The families by name, and which one a loaded model gets.
 
-It is found by, in this order:
+What decides, in this order:
 
 1. the setting `family`;
 2. the chat template that came with the tokenizer;
@@ -31,7 +31,7 @@ _BY_NAME = MappingProxyType({family.name: family for family in FAMILIES})
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The family and, in words, why it and no other."""
+    """The family and, in words, why it was chosen."""
 
     family: Family
     why: str
@@ -40,7 +40,7 @@ class Chosen:
 
 
 def choose(*, explicit: str | None, tokenizer: Tokenizer, architecture: str, name: str) -> Chosen:
-    """Raises `InvalidSetting` for an unknown name and `LoadFailed` for a template that cannot be read."""
+    """Raises `InvalidSetting` for an unknown name and `LoadFailed` for a template that cannot be compiled."""
     if explicit is not None:
         family = get(explicit)
         return Chosen(family, "named by the setting", family.stop_tokens)
@@ -53,7 +53,7 @@ def choose(*, explicit: str | None, tokenizer: Tokenizer, architecture: str, nam
 
 
 def get(name: str) -> Family:
-    """The family of that name. Raises InvalidSetting, with the close ones and the whole list."""
+    """The family of that name. Raises `InvalidSetting`, which suggests close names and lists all."""
     family = _BY_NAME.get(name)
     if family is not None:
         return family
@@ -68,20 +68,20 @@ def names() -> tuple[str, ...]:
 
 def guess(*, architecture: str, name: str) -> tuple[Family, str]:
     """The family that fits best by steps 3 to 6, and why, in words for the logs and `inspect`."""
-    named = [(family, match.group()) for family in FAMILIES if (match := _match(family, name))]
-    for family, found in named:
+    matches = [(family, match.group()) for family in FAMILIES if (match := _match(family, name))]
+    for family, found in matches:
         if architecture in family.architectures_if_named:
             return family, f'model architecture {architecture}, and the name contains "{found}"'
     for family in FAMILIES:
         if architecture in family.architectures:
             return family, f"model architecture {architecture}"
-    for family, found in named:
+    for family, found in matches:
         return family, f'the name contains "{found}"'
     return PLAIN, "nothing known fits: plain text form"
 
 
 def _match(family: Family, name: str) -> re.Match[str] | None:
-    # The owner in an id says little about the form: not all of mistralai's models share one.
+    # The owner part of an id says little about the form: not all of mistralai's models share one.
     last = name.lower().rstrip("/").rpartition("/")[2]
     return next((match for pattern in family.name_patterns if (match := re.search(pattern, last))), None)
 

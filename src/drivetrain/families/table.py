@@ -1,4 +1,4 @@
-"""Every prompt form that is known by name, a row each. `base.py` and `turns.py` say what the fields mean."""
+"""Every prompt form that is known by name, one row each. `base.py` and `turns.py` say what the fields mean."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _CURIOUS_USER = (
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
 
-# The bars are U+FF5C and the blanks U+2581: that is how the vocabulary spells its special tokens.
+# The bars are U+FF5C and the spaces U+2581: that is how the vocabulary spells its special tokens.
 _END_OF_SENTENCE = "<｜end▁of▁sentence｜>"
 
 # Alpaca: instruction and response under headings (Stanford Alpaca's prompt without an input). The original has one
-# turn. More turns follow each other with a blank line, each response closed by the EOS that it had in training.
+# turn. Further turns are separated by a blank line, each response closed by the EOS that it had in training.
 _ALPACA = LabelledTurns(
     name="alpaca",
     roles=Roles(system="", user="### Instruction", assistant="### Response"),
@@ -27,7 +27,7 @@ _ALPACA = LabelledTurns(
     default_system=(
         "Below is an instruction that describes a task. Write a response that appropriately completes the request."
     ),
-    # Tunes on other vocabularies often miss their EOS and go on to write the next instruction themselves.
+    # Fine-tunes with other vocabularies often miss their EOS and go on to write the next instruction themselves.
     stop=("### Instruction:",),
     stop_tokens=("</s>",),
     name_patterns=(r"alpaca",),
@@ -44,14 +44,14 @@ _GUANACO = LabelledTurns(
         "The assistant gives helpful, detailed, and polite answers to the user's questions."
     ),
     stop=("###",),
-    stop_tokens=("</s>", "<unk>"),  # <unk> is LLaMA's id 0: no text holds it, so a model that emits it is lost
+    stop_tokens=("</s>", "<unk>"),  # <unk> is LLaMA's id 0: no text contains it, so a model that emits it is lost
     # Greedy by top_k; the high penalty keeps a greedy answer from repeating itself.
     sampling=MappingProxyType({"temperature": 1.0, "top_k": 1, "repetition_penalty": 1.7}),
     max_tokens=512,
     name_patterns=(r"guanaco",),
 )
 
-# For a model that nothing is known about, base models included: a dialogue as it stands on a web page.
+# For models that nothing is known about, base models included: a dialogue as it might appear on a web page.
 #
 #     {system text}
 #     User: {question}
@@ -59,7 +59,7 @@ _GUANACO = LabelledTurns(
 #     User: {question}
 #     Assistant:
 #
-# It uses no special token, so it fits every vocabulary. A base model goes on with the user's next line: that is the
+# It uses no special tokens, so it fits every vocabulary. A base model goes on to write the user's next line: hence the
 # stop.
 PLAIN = LabelledTurns(
     name="plain",
@@ -69,9 +69,9 @@ PLAIN = LabelledTurns(
     stop=("\nUser:",),
 )
 
-# The first match wins: fine-tunes and the more specific names stand before the models that they were made from.
+# The first match wins: fine-tunes and more specific names come before the models that they were made from.
 FAMILIES: tuple[Family, ...] = (
-    # The Alpaca form that some of Guanaco's tunes use.
+    # The Alpaca form that some fine-tunes of Guanaco use.
     replace(
         _ALPACA,
         name="guanaco-alpaca",
@@ -84,8 +84,7 @@ FAMILIES: tuple[Family, ...] = (
     _GUANACO,
     # LLaMA tuned to write API calls. The form is `gorilla_v0` of its serving CLI (ShishirPatil/gorilla,
     # inference/serve/conv_template.py): Vicuna's text with line breaks. Its batch script gorilla_eval.py sends
-    # `###USER: …###ASSISTANT:` instead. Gorilla OpenFunctions and the Falcon and MPT tunes have forms of their own and
-    # are not meant here.
+    # `###USER: …###ASSISTANT:` instead. Gorilla OpenFunctions and the Falcon and MPT fine-tunes use other forms.
     LabelledTurns(
         name="gorilla",
         roles=Roles(system="", user="USER", assistant="ASSISTANT"),
@@ -96,7 +95,7 @@ FAMILIES: tuple[Family, ...] = (
         max_tokens=1024,
         name_patterns=(r"gorilla(?!-(openfunctions|falcon|mpt))",),
     ),
-    # Vicuna v1.1 and later: one line of USER and ASSISTANT (the lmsys/vicuna-*-v1.5 cards, FastChat's vicuna_v1.1).
+    # Vicuna v1.1 and later: USER and ASSISTANT on one line (the lmsys/vicuna-*-v1.5 cards, FastChat's vicuna_v1.1).
     # No stop strings: it was trained to end with EOS, and `USER:` would cut an answer that quotes a chat.
     LabelledTurns(
         name="vicuna",
@@ -132,7 +131,7 @@ FAMILIES: tuple[Family, ...] = (
             "You are able to understand the visual content that the user provides, "
             "and assist the user with a variety of tasks using natural language."
         ),
-        stop=("User:",),  # one of its own template's two stop words; the other is the EOS
+        stop=("User:",),  # one of the two stop strings of its own template; the other is the EOS
         stop_tokens=(_END_OF_SENTENCE,),
         sampling=MappingProxyType({"repetition_penalty": 1.1}),
         max_tokens=512,
@@ -188,8 +187,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _ALPACA,
     # Llama 2 chat: `<<SYS>>` inside the first `[INST]` (Meta's reference code). Every exchange begins with its own BOS,
-    # so the form spells them all, the first one too. The system text that Meta first published as a default was
-    # withdrawn; there is none here.
+    # so the form spells all of them, the first one too. Meta withdrew its first default system text, so there is none.
     InstTurns(
         name="llama2",
         roles=Roles(system="<<SYS>>", user="[INST]", assistant="[/INST]"),
@@ -202,7 +200,7 @@ FAMILIES: tuple[Family, ...] = (
         add_bos=False,
         name_patterns=(r"llama-?2.*chat",),
     ),
-    # Llama 3 to 3.3: a header names the speaker (Meta's model cards). No system text unless the caller has one.
+    # Llama 3 to 3.3: a header names the speaker (Meta's model cards). No default system text.
     MarkedTurns(
         name="llama3",
         roles=CHAT_ROLES,
@@ -212,7 +210,7 @@ FAMILIES: tuple[Family, ...] = (
         stop_tokens=("<|eot_id|>", "<|end_of_text|>"),
         name_patterns=(r"llama-?3.*(instruct|chat)",),
     ),
-    # Falcon 180B chat: the form of its card.
+    # Falcon 180B chat: the form on its card.
     LabelledTurns(
         name="falcon-chat",
         roles=Roles(system="System", user="User", assistant="Falcon"),
@@ -224,21 +222,21 @@ FAMILIES: tuple[Family, ...] = (
         architectures_if_named=("falcon",),
         name_patterns=(r"falcon-180b",),
     ),
-    # Falcon 7B and 40B instruct: their cards name no form; this one is FastChat's and that of the public demos.
+    # Falcon 7B and 40B instruct: their cards give no form; this one is used by FastChat and the public demos.
     LabelledTurns(
         name="falcon",
         roles=Roles(system="", user="User", assistant="Assistant"),
         separator="\n\n",
         answer_end="\n\n",
-        # These models often write the user's next turn instead of EOS. At a line's start, the label is no quotation.
+        # These models often write the user's next turn instead of EOS. At the start of a line, the label is no quote.
         stop=("\nUser:",),
         stop_tokens=("<|endoftext|>",),
         add_bos=False,  # the vocabulary has none
         architectures=("falcon", "RefinedWeb", "RefinedWebModel"),
         name_patterns=(r"falcon-(7|11|40)b", r"falcon-rw"),
     ),
-    # Qwen 1 to 3, text and vision: ChatML with a system text of its own, that of Qwen2 and all the VL models. Qwen2.5
-    # text models name their maker in it, and Qwen3 has none: their own chat templates say so, and come first.
+    # Qwen 1 to 3, text and vision: ChatML with the system text of Qwen2 and all the VL models. Qwen2.5 text models name
+    # their maker in it, and Qwen3 has none: their own chat templates say so and take precedence.
     MarkedTurns(
         name="qwen",
         roles=CHAT_ROLES,
@@ -263,7 +261,7 @@ FAMILIES: tuple[Family, ...] = (
         name_patterns=(r"qwen", r"qwq"),
         image_token="<|vision_start|><|image_pad|><|vision_end|>",
     ),
-    # Gemma 1 to 3: `user` and `model` turns, no system role (Google's model cards). The system text stands before the
+    # Gemma 1 to 3: `user` and `model` turns, no system role (Google's model cards). The system text comes before the
     # first user message, as in Gemma 3's own template.
     MarkedTurnsWithoutSystem(
         name="gemma",
@@ -289,13 +287,12 @@ FAMILIES: tuple[Family, ...] = (
         name_patterns=(r"phi-?3",),
     ),
     # Mistral and Mixtral instruct, v0.1 and v0.2: EOS after each answer (Mistral's model cards). There is no system
-    # role. The later Tekken models (Nemo, Small) write the same without some of the blanks; their own chat templates
-    # come first.
+    # role. The later Tekken models (Nemo, Small) leave out some of the spaces; their own templates take precedence.
     InstTurns(
         name="mistral",
         roles=Roles(system="", user="[INST]", assistant="[/INST]"),
         separator=" ",
-        # At the start no blank, unlike the newer template: after its own BOS the tokenizer adds that one itself.
+        # No space at the start, unlike the newer template: the tokenizer adds that one itself, after its own BOS.
         before_user="[INST] ",
         after_system="\n\n",
         answer_end="</s> ",

@@ -1,4 +1,4 @@
-"""The ways to write a chat's turns. A family that writes them as another does is one more row of `table.py`."""
+"""The ways to write a chat's turns. A family that uses one of them is just another row of `table.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LabelledTurns(Family):
     """A script: the system text on top, then turns that begin with the speaker's label.
 
     A turn is the role's name, `label_end`, the content, and `separator`, or `answer_end` after the assistant's.
-    The system text has a label only where `roles.system` is not empty.
+    The system text has a label only if `roles.system` is not empty.
     """
 
     label_end: str = ": "
@@ -33,7 +33,7 @@ class LabelledTurns(Family):
             yield self.label(message.role)
             yield from self.content(message)
             yield Segment(self.answer_end if message.role == "assistant" else self.separator)
-        # No space or newline at the end: the first token of an answer brings its own.
+        # No trailing space or newline: the first token of an answer brings its own.
         yield Segment(self.label("assistant").text.rstrip())
 
     def label(self, role: str) -> Segment:
@@ -42,9 +42,9 @@ class LabelledTurns(Family):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedTurns(Family):
-    """Every message stands between tokens: `before_role`, its role's name, `after_role`, the content, `separator`.
+    """Every message is wrapped in tokens: `before_role`, its role's name, `after_role`, the content, `separator`.
 
-    System messages stay in their places.
+    System messages stay where they are.
     """
 
     before_role: str
@@ -55,20 +55,20 @@ class MarkedTurns(Family):
             yield from self.turn("system", [Segment(self.default_system)])
         for message in messages:
             yield from self.turn(message.role, self.content(message))
-        yield self.opening("assistant")
+        yield self.header("assistant")
 
     def turn(self, role: str, content: Iterable[Segment]) -> Iterator[Segment]:
-        yield self.opening(role)
+        yield self.header(role)
         yield from content
         yield Segment(self.separator)
 
-    def opening(self, role: str) -> Segment:
+    def header(self, role: str) -> Segment:
         return Segment(self.before_role + self.roles.name_of(role) + self.after_role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedTurnsWithoutSystem(MarkedTurns):
-    """The system text stands before the first user message, with a blank line after it."""
+    """The system text comes before the first user message, followed by a blank line."""
 
     def check(self, messages: Sequence[Message]) -> None:
         refuse_tool_role(messages, self.name)
@@ -81,7 +81,7 @@ class MarkedTurnsWithoutSystem(MarkedTurns):
         yield from self.turn("user", (*prefix, *self.content(first)))
         for message in later:
             yield from self.turn(message.role, self.content(message))
-        yield self.opening("assistant")
+        yield self.header("assistant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class InstTurns(Family):
 
 
 def require_alternation(messages: Sequence[Message], family: str) -> None:
-    """Beside system messages: user and assistant in turn, the user first."""
+    """Apart from system messages: user and assistant in turn, the user first."""
     expected = "user"
     for i, message in enumerate(messages):
         if message.role == "system":
@@ -130,7 +130,7 @@ def require_alternation(messages: Sequence[Message], family: str) -> None:
 
 
 def require_user_last(messages: Sequence[Message], family: str) -> None:
-    """For forms where only a user's turn can open an answer."""
+    """For forms in which only a user's turn can be answered."""
     last = max((i for i, message in enumerate(messages) if message.role != "system"), default=None)
     if last is not None and messages[last].role != "user":
         what = f"the prompt form {family} can answer only a user message, and the last one is {messages[last].role}"

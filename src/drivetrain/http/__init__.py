@@ -1,1 +1,1 @@
-"""HTTP/1.1 as a client: one request a connection, for everything here that asks another server."""
+"""HTTP/1.1 as a client: one request per connection, for everything here that calls another server."""

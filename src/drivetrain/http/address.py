@@ -1,4 +1,4 @@
-"""Where a server of OpenAI's API is: `http://a/v1` taken apart, for all who ask one."""
+"""Where a server of the OpenAI API is: `http://a/v1`, parsed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`path` stands before `/chat/completions`, `root` before what is no part of OpenAI's API; no slash at the end."""
+    """`path` comes before `/chat/completions`, `root` before endpoints outside the OpenAI API. No slash at the end."""
 
     secure: bool
     host: str
@@ -27,7 +27,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, *, param: str | None = None, key_goes: str = "by the environment") -> Address:
-        """Raises `InvalidSetting` of `param`. A URL without a path gets `/v1`. `key_goes`: how a key is given."""
+        """Raises `InvalidSetting` for `param`. A URL without a path gets `/v1`. `key_goes` says how to pass a key."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -58,7 +58,7 @@ class Address:
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """With the certificates that this machine trusts, for `https`."""
+        """Trusts the certificates that this machine trusts. None for `http`."""
         return _trusted() if self.secure else None
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine is reached by it: `localhost`, or an address in any spelling."""
+    """Whether it can only reach this machine: `localhost`, or a loopback address in any spelling."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
@@ -74,11 +74,11 @@ def is_loopback(host: str) -> bool:
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    import ssl  # which takes long, and few ask
+    import ssl  # slow to import, and rarely needed
 
     return ssl.create_default_context()
 
 
 def _shown(url: str) -> str:
-    """The URL for a message, without what may be secret in it."""
+    """The URL for a message, without credentials."""
     return repr(re.sub(r"//[^/@]*@", "//…@", url)[:200])

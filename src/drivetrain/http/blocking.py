@@ -1,4 +1,4 @@
-"""The same for a thread that may wait: one question and its whole answer, by a deadline."""
+"""The client for a thread that may block: one request and its whole answer, by a deadline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READ_BYTES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
-    """`headers` have names in small letters."""
+    """Names in `headers` are lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -34,10 +34,10 @@ def ask(
     timeout_s: float,
     limit: int,
 ) -> WholeAnswer:
-    """`path` is from the root of the host; `timeout_s` is for the connection, and again for all else.
+    """`path` is from the root of the host; `timeout_s` applies to the connection, and again to everything after it.
 
-    Raises `OSError` where there is no connection, `Broken` for an answer that is none, `TimeoutError` for one that does
-    not come in time.
+    Raises `OSError` if there is no connection, `Broken` if the answer is not valid or not whole, `TimeoutError` if it
+    does not come in time.
     """
     with _connected(address, timeout_s) as connection:
         request = spelled(address, method, path, headers, body)
@@ -54,13 +54,13 @@ def exchange(
     look_s: float | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> WholeAnswer:
-    """Over a connection that is open. Calls `look` every `look_s` seconds; what it raises ends the wait."""
-    give_up, parser, found = time.monotonic() + timeout_s, AnswerParser(method), bytearray()
+    """Over an open connection. Calls `look` every `look_s` seconds; an exception from it ends the wait."""
+    deadline, parser, body = time.monotonic() + timeout_s, AnswerParser(method), bytearray()
     with broken_transfer():
         connection.settimeout(timeout_s)
         connection.sendall(request)
         while not parser.over:
-            left_s = give_up - time.monotonic()
+            left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
             connection.settimeout(left_s if look_s is None else min(look_s, left_s))
@@ -72,10 +72,10 @@ def exchange(
             if not data:
                 parser.end()
             for part in parser.feed(data):
-                found += part
-            if len(found) > limit:
+                body += part
+            if len(body) > limit:
                 raise TooLong("an answer is far too long")
-    return WholeAnswer(parser.status, parser.headers, bytes(found))
+    return WholeAnswer(parser.status, parser.headers, bytes(body))
 
 
 @contextlib.contextmanager

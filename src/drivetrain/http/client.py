@@ -1,12 +1,12 @@
-"""Asks another server on the event loop: a connection a request, closed at once by whoever leaves the answer early.
+"""Asks another server on the event loop: one connection per request, closed at once if the answer is left early.
 
     async with connected(address, timeout_s=10.0) as connection:
         answer = await connection.ask("GET", "/v1/models", {})
         async for part in answer.parts():
             ...
 
-Until `connected` has a connection it raises `OSError`, `TimeoutError` included: nothing has been sent then. What comes
-afterwards raises `Broken`. Nothing here bounds the time of an answer; that is what `asyncio.timeout` is for.
+`connected` raises `OSError`, `TimeoutError` included, if it gets no connection: nothing has been sent then. Failures
+after that raise `Broken`. Nothing here bounds how long an answer may take; use `asyncio.timeout`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_BYTES = 2**16
 
 
 class HttpAnswer:
-    """The head has come, the body follows. `headers` have names in small letters, `asked_at` is the loop's time."""
+    """The head has come, the body follows. Names in `headers` are lower case; `asked_at` is the loop's time."""
 
     def __init__(self, parser: AnswerParser, begun: bytes, reader: asyncio.StreamReader, asked_at: float) -> None:
         self.status = parser.status
@@ -37,7 +37,7 @@ class HttpAnswer:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes, once. Raises `Broken` where it ends early."""
+        """The body as it comes, once. Raises `Broken` if it ends early."""
         parser, data = self._parser, self._begun
         while True:
             for part in parser.feed(data):
@@ -59,7 +59,7 @@ class HttpAnswer:
 
 
 class HttpConnection:
-    """Open, for one request."""
+    """An open connection, for one request."""
 
     def __init__(self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._address = address
@@ -68,18 +68,18 @@ class HttpConnection:
         self._opened_at = asyncio.get_running_loop().time()
 
     async def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> HttpAnswer:
-        """`path` is from the root of the host. Returns with the head of the answer. Raises `Broken`."""
+        """`path` is from the root of the host. Returns once the head of the answer has come. Raises `Broken`."""
         await self.send(spelled(self._address, method, path, headers, body))
         return await self.answer(method)
 
     async def send(self, request: bytes) -> None:
-        """Any bytes, as they are. Returns once nearly all have been taken. Raises `Broken`."""
+        """Send any bytes unchanged. Returns once nearly all have been sent. Raises `Broken`."""
         self._writer.write(request)
         with broken_transfer():
             await self._writer.drain()
 
     async def answer(self, method: str) -> HttpAnswer:
-        """To what was sent, which was of this method. Raises `Broken`."""
+        """The answer to a request of this method, which has been sent. Raises `Broken`."""
         parser = AnswerParser(method)
         begun: bytes | None = None
         while begun is None:
@@ -92,7 +92,7 @@ class HttpConnection:
 
 @contextlib.asynccontextmanager
 async def connected(address: Address, *, timeout_s: float) -> AsyncIterator[HttpConnection]:
-    """Leaving closes the connection, whatever ends it. Raises `OSError` where there is none."""
+    """Leaving the block closes the connection. Raises `OSError` if it cannot be made."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(
@@ -103,14 +103,14 @@ async def connected(address: Address, *, timeout_s: float) -> AsyncIterator[Http
     try:
         yield HttpConnection(address, reader, writer)
     finally:
-        writer.transport.abort()  # the other side feels it at once; with TLS it may never say goodbye
+        writer.transport.abort()  # the other side notices at once; with TLS, a clean close may never be answered
         with contextlib.suppress(OSError):
             await writer.wait_closed()
 
 
 @contextlib.contextmanager
 def broken_transfer() -> Iterator[None]:
-    """A connection that breaks once it is open is `CutOff`, and no `OSError`; a time that is up stays what it is."""
+    """Turns the `OSError` of an open connection that breaks into `CutOff`. A `TimeoutError` passes through."""
     try:
         yield
     except TimeoutError:

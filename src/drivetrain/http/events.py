@@ -1,4 +1,4 @@
-"""Server-sent events out of the parts of a body, as servers of OpenAI's API write them: one line an event."""
+"""Server-sent events from the parts of a body, as servers of the OpenAI API write them: one line per event."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ DONE = b"[DONE]"
 
 
 class EventParser:
-    """Gives the name and the data of each line that begins with `data:` or `error:`. Comments are passed over.
+    """Gives the name and the data of each line that begins with `data:` or `error:`; other lines are ignored.
 
-    `most` bounds a line that has not ended.
+    `max_bytes` bounds an unfinished line.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._half = bytearray()
 
     def feed(self, part: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """Raises `TooLong`, after the events that are whole: take them all before the next call."""
-        if part.startswith(b"data: {") and not self._half and part[part.find(b"\n") :] == b"\n\n":  # as nearly always
+        """Whole events, then perhaps `TooLong`: take them all before the next call."""
+        if part.startswith(b"data: {") and not self._half and part[part.find(b"\n") :] == b"\n\n":  # the usual case
             return ((b"data", part[6:-2]),)
         return self._lines(part)
 
     def end(self) -> Iterable[tuple[bytes, bytes]]:
-        """The event whose line ends with the body."""
+        """The event whose line was ended by the end of the body."""
         event = _event(bytes(self._half))
         return () if event is None else (event,)
 
@@ -39,7 +39,7 @@ class EventParser:
             if (event := _event(line)) is not None:
                 yield event
         self._half += rest
-        if len(self._half) > self._most:
+        if len(self._half) > self._max_bytes:
             raise TooLong("an event does not end")
 
 

@@ -1,4 +1,4 @@
-"""The bytes of HTTP/1.1 as a client writes and reads them; no input or output of its own."""
+"""HTTP/1.1 as a client writes and reads it: bytes in, bytes out, no I/O."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from drivetrain.http.address import Address
 
 MAX_HEAD_BYTES = 2**16
-"""Of all headers together, and of the line with a chunk's size."""
+"""For all headers together, and for the line with a chunk's size."""
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 _BODILESS = frozenset({204, 304})
 _LINE_END = -1
-"""In place of what is left of a chunk: the line end behind it is next."""
+"""In place of what is left of a chunk: the line end after it comes next."""
 
 
 class Broken(Exception):
-    """A server was reached and gave no whole answer. The message is our own and names no address."""
+    """A server was reached, but gave no whole answer. The message is ours and names no address."""
 
 
 class CutOff(Broken, EOFError):
@@ -29,22 +29,21 @@ class NotHttp(Broken):
 
 
 class TooLong(Broken):
-    """More came than whoever asked has room for."""
+    """The answer is longer than the caller accepts."""
 
 
 def spelled(address: Address, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
-    """A whole request. `path` is from the root of the host; `headers`, in small letters, win over those of every
-    request."""
+    """A whole request. `path` is from the root of the host; `headers`, in lower case, override the ones set here."""
     fields = {"host": address.authority, "connection": "close", "content-length": str(len(body)), **headers}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
 
 
 class AnswerParser:
-    """Takes an answer apart as it arrives.
+    """Parses an answer as it arrives.
 
-    `status` is 0 until the head is whole; `headers` have names in small letters. `over` becomes true with the last byte
-    of the body, or by `end`. Answers with a status below 200 announce the one that counts, and are passed over.
+    `status` is 0 until the head is whole; names in `headers` are lower case. `over` becomes true with the last byte of
+    the body, or by `end`. Interim answers, with a status below 200, are skipped.
     """
 
     def __init__(self, method: str = "GET") -> None:
@@ -53,11 +52,11 @@ class AnswerParser:
         self.over = False
         self._bodiless = method == "HEAD"
         self._chunked = False
-        self._left: int | None = None  # of the body, or of one chunk; None: all until the connection is closed
-        self._half = b""  # a head or a line that is not whole yet
+        self._left: int | None = None  # of the body, or of one chunk; None: everything until the connection closes
+        self._half = b""  # an incomplete head or line
 
     def head(self, data: bytes) -> bytes | None:
-        """What of the body came with the head; None while the head is not whole. Raises `NotHttp`."""
+        """The part of the body that came with the head, or None until the head is whole. Raises `NotHttp`."""
         data = self._half + data
         while (found := _head_end(data)) is not None:
             status, headers = _parsed_head(data[: found[0]])
@@ -72,11 +71,11 @@ class AnswerParser:
         return None
 
     def feed(self, data: bytes) -> Iterable[bytes]:
-        """The parts of the body that are in it, each as soon as it is there, whatever the size of its chunk.
+        """The parts of the body in `data`, without waiting for a chunk to be whole.
 
-        What is good is given before `NotHttp` is raised for what follows it, so take them all before the next call.
+        Valid parts come before `NotHttp` is raised for what follows them, so take them all before the next call.
         """
-        if self._left == 0 and self._chunked and not self._half:  # nearly always data is one chunk, and a whole one
+        if self._left == 0 and self._chunked and not self._half:  # the usual case: data is exactly one chunk
             line_end = data.find(b"\r\n")
             if 0 < line_end < 8:
                 size = _number(data[:line_end].partition(b";")[0], 16)
@@ -145,7 +144,7 @@ class AnswerParser:
 
 
 def _head_end(data: bytes) -> tuple[int, int] | None:
-    """Where the head ends and where the body begins. Line feeds alone are taken for line ends too."""
+    """Where the head ends and where the body begins. A bare line feed ends a line too."""
     ends = [(at + 1, at + len(mark)) for mark in (b"\n\r\n", b"\n\n") if (at := data.find(mark)) >= 0]
     return min(ends, default=None)
 

@@ -1,5 +1,5 @@
-"""Asks a server on this machine, and hands its answer on where it arrives, without waking a task for it: beside a model
-that computes on every core, each switch costs more than the work."""
+"""Asks a server on this machine and handles its answer right where it arrives, without waking a task: next to a model
+that computes on every core, each switch costs more than the work itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from drivetrain.http.parser import AnswerParser, spelled
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 Take = Callable[[AnswerParser, bytes], bool]
-"""Takes a part of the body, on the event loop, and the parser for its status; True if that is enough."""
+"""Called on the event loop with the parser, for the status, and a part of the body. Returns True if that is enough."""
 
 
 async def pushed(
     address: Address, method: str, path: str, headers: dict[str, str], body: bytes, take: Take
 ) -> AnswerParser:
-    """Returns when the answer is over or `take` has enough. `address` has the number of a host, not its name.
+    """Returns when the answer is over or `take` has enough. The host in `address` must be an IP address.
 
-    Leaving resets the connection, which the server notices with the next thing that it writes. Raises `OSError` where
-    there is no connection or it breaks, `Broken` for an answer that is none, and what `take` raises.
+    Leaving resets the connection, which the server notices when it next writes. Raises `OSError` if there is no
+    connection or it breaks, `Broken` if the answer is not valid or not whole, and whatever `take` raises.
     """
     loop = asyncio.get_running_loop()
     request, parser = spelled(address, method, path, headers, body), AnswerParser(method)
@@ -43,7 +43,7 @@ async def pushed(
 
 
 def _connecting(address: Address) -> socket.socket:
-    """On the way to a server on this machine there is nothing to look up, and nothing to wait for."""
+    """To a server on this machine there is nothing to look up and nothing to wait for."""
     sock = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     sock.setblocking(False)
     failed = sock.connect_ex((address.host, address.port))
@@ -65,7 +65,7 @@ class _Exchange(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as of any TCP connection
         raw: socket.socket = transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        if not self.done.done():  # who asks may have left meanwhile
+        if not self.done.done():  # the caller may have been cancelled meanwhile
             transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -78,7 +78,7 @@ class _Exchange(asyncio.Protocol):
                     return
             if self._parser.over:
                 self._settle()
-        except Exception as exc:  # noqa: BLE001 - it is raised where the answer is waited for
+        except Exception as exc:  # noqa: BLE001 - `pushed` raises it
             self._settle(exc)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -90,7 +90,7 @@ class _Exchange(asyncio.Protocol):
         self._settle(exc)
 
     def _settle(self, error: Exception | None = None) -> None:
-        """Whoever waits may have been cancelled by what was handed on."""
+        """The waiting caller may have been cancelled by something that `take` did."""
         if self.done.done():
             return
         if error is None:

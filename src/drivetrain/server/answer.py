@@ -1,7 +1,7 @@
-"""One answer, from the model's lease to the last byte: events of the worker in, bytes of a formatter out.
+"""One answer, from the model's lease to the last byte: the worker's events in, a formatter's bytes out.
 
-The events of a stream are written in the very call that brought them from the engine, as long as the connection takes
-them. Where it does not, they wait here, and the worker ends a request that leaves too many.
+A stream's events are written in the same call in which the engine delivered them, as long as the connection takes them.
+Otherwise they wait here, and the worker ends a request that leaves too many.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from drivetrain.server.tenants import apart, tells_cached
 TRUNCATED_HEADER = "x-drivetrain-truncated-tokens"
 
 AT_ONCE = 256
-"""Steps of a backlog that are formatted in one go; a slow client may have left thousands."""
+"""Steps of a backlog to format in one go; a slow client may have left thousands."""
 
 LOGPROBS_A_STEP = 8
-"""So many of them are as much work as a step without any; a step of an echoed prompt has thousands."""
+"""Formatting this many is as much work as a step without any; one step of an echoed prompt has thousands."""
 
 _STREAMED = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _log = logging.getLogger("drivetrain.server")
 
 
 class Formatter(Protocol):
-    """How one API spells an answer: events in, bytes out. It knows no clock, no connection and no worker.
+    """How one API writes an answer: events in, bytes out. It knows no clock, no connection and no worker.
 
-    One is made for each answer, and may remember what it has said.
+    There is one for each answer, so it may keep state.
     """
 
     content_type: str
-    """Of a stream."""
+    """For a stream."""
 
     head_first: bool
-    """The head of a stream goes out before anything is known: whatever goes wrong is then part of the answer."""
+    """Whether a stream's head goes out before anything is known, so that even early errors are part of the answer."""
 
     def format(self, prompt: int, events: Sequence[Event]) -> bytes:
-        """What goes out for events of that prompt that came together; nothing, if they say nothing to this client."""
+        """The bytes for events of one prompt that came together; empty if they mean nothing to the client."""
         ...
 
     def end(self, usage: Usage) -> bytes:
@@ -74,27 +74,27 @@ async def answer(
     exchange: Exchange,
     context: Context,
     model: str | None,
-    asked: ParsedRequest,
+    parsed: ParsedRequest,
     make_formatter: Callable[[ParsedRequest], Formatter],
 ) -> None:
-    """Hold the model, submit each prompt, send what comes. What goes wrong before the head is sent is raised."""
+    """Lease the model, submit each prompt, send what comes. Errors before the head is sent are raised."""
     began_ns = time.time_ns()
-    formatter = make_formatter(replace(asked, requests=()))  # it has no use for the prompts, and outlives them
-    outlet = (Stream if asked.stream else Whole)(exchange, formatter, asked.headers)
+    formatter = make_formatter(replace(parsed, requests=()))  # it does not need the prompts, and would keep them alive
+    outlet = (Stream if parsed.stream else Whole)(exchange, formatter, parsed.headers)
     try:
-        if asked.stream and formatter.head_first:
+        if parsed.stream and formatter.head_first:
             await exchange.start(200, outlet.head())
-        lease = context.models.lease(model, asked.requests[0].timeout_s)
+        lease = context.models.lease(model, parsed.requests[0].timeout_s)
         async with lease as worker:
             outlet.tells_cached = tells_cached(exchange.scope, worker.capabilities)
-            mine = honoured(asked, worker.capabilities)
-            if mine is not asked:
-                outlet.narrow(make_formatter(replace(mine, requests=())), mine.headers)
-            await _deliver(worker, apart(_within(mine, lease.left_s), exchange.scope, worker.capabilities), outlet)
+            possible = honoured(parsed, worker.capabilities)
+            if possible is not parsed:
+                outlet.narrow(make_formatter(replace(possible, requests=())), possible.headers)
+            await _deliver(worker, apart(_within(possible, lease.left_s), exchange.scope, worker.capabilities), outlet)
     except DrivetrainError as exc:
-        error = renamed(exc, asked.names) if isinstance(exc, InvalidRequest) else exc
+        error = renamed(exc, parsed.names) if isinstance(exc, InvalidRequest) else exc
         if not exchange.started:
-            raise error  # noqa: B904 - it is the same in the words of the endpoint
+            raise error  # noqa: B904 - the same error, with the endpoint's field names
         context.counts.refused(error)
         tell_refusal(context.tracer, exchange.scope, error, began_ns)
         drop_frames(exc)
@@ -106,33 +106,33 @@ async def answer(
         await exchange.write(formatter.failure(EngineFailed("the server failed on this stream")), last=True)
 
 
-async def _deliver(worker: WorkerPort, asked: ParsedRequest, outlet: Outlet) -> None:
-    """All prompts at once. The first error ends them all, and so does a client that leaves."""
-    if asked.token_ids and not worker.capabilities.tokens:
+async def _deliver(worker: WorkerPort, parsed: ParsedRequest, outlet: Outlet) -> None:
+    """Run all prompts at once. The first error ends them all, and so does a client that leaves."""
+    if parsed.token_ids and not worker.capabilities.tokens:
         raise Unsupported("this model's engine returns text, not token ids", param="return_token_ids")
-    check_answers(asked.requests, worker.capabilities)
+    check_answers(parsed.requests, worker.capabilities)
     submissions: list[Submission] = []
     try:
-        for request in asked.requests:  # one after the other: those before one that is refused are in the list
+        for request in parsed.requests:  # one by one, so that those before a refused one are in the list
             submissions += (worker.submit(request, outlet.prompt()),)
         await outlet.send(submissions)
     finally:
         left = [submission for submission in submissions if not submission.ended]
-        for submission in left:  # all of them before the first await: it may be cancelled
+        for submission in left:  # all of them before the first await, which may be cancelled
             submission.cancel("the reader closed the request")
         for submission in left:
             await submission.released()
 
 
-def _within(asked: ParsedRequest, left_s: float | None) -> ParsedRequest:
-    """The same with what waiting for the model left of its time."""
+def _within(parsed: ParsedRequest, left_s: float | None) -> ParsedRequest:
+    """The same, with the time that is left after waiting for the model."""
     if left_s is None:
-        return asked
-    return replace(asked, requests=tuple(request.having(timeout_s=left_s) for request in asked.requests))
+        return parsed
+    return replace(parsed, requests=tuple(request.having(timeout_s=left_s) for request in parsed.requests))
 
 
 class Outlet:
-    """Where the events of all prompts come together."""
+    """Collects the events of all prompts."""
 
     def __init__(self, exchange: Exchange, formatter: Formatter, headers: Mapping[str, str]) -> None:
         self._exchange = exchange
@@ -145,7 +145,7 @@ class Outlet:
         self._news = asyncio.Event()
 
     def narrow(self, formatter: Formatter, headers: Mapping[str, str]) -> None:
-        """What was asked for is less than it seemed. Nothing has been formatted yet."""
+        """The model cannot do all that was asked. To be called before anything is formatted."""
         self._formatter, self._headers = formatter, dict(headers)
 
     def prompt(self) -> PromptSink:
@@ -157,7 +157,7 @@ class Outlet:
         return {"content-type": self._formatter.content_type, **_STREAMED, **self._headers}
 
     async def send(self, submissions: Sequence[Submission]) -> None:
-        """Return when all has been sent. Raises the error that ended a prompt."""
+        """Return when everything has been sent. Raises the error that ended a prompt."""
         raise NotImplementedError
 
     @property
@@ -176,7 +176,7 @@ class Outlet:
         return self._error is None and len(self._finished) < self._prompts
 
     def _usage(self) -> Usage:
-        """Of all prompts together."""
+        """For all prompts together."""
         return Usage(
             sum(u.prompt_tokens for u in self._finished),
             sum(u.completion_tokens for u in self._finished),
@@ -200,13 +200,13 @@ class PromptSink:
 
     @property
     def last_read(self) -> float:
-        """A client that takes nothing at all is the connection's business."""
+        """Always now: the connection itself cuts off a client that takes nothing."""
         return time.monotonic()
 
     def take(self, events: Sequence[Event]) -> None:
         try:
             self._outlet.take(self._number, events)
-        except Exception:  # noqa: BLE001 - our own bug must still be one typed ending
+        except Exception:  # noqa: BLE001 - even a bug of ours must end the answer with a typed error
             _log.exception("failed to write an answer")
             self._outlet.fail(EngineFailed("the server failed on this stream"))
 
@@ -236,22 +236,22 @@ class Whole(Outlet):
 
 
 class Stream(Outlet):
-    """Parts, each as soon as it is there. The last events go with the end, so that a client wakes once for them."""
+    """Parts, each as soon as it comes. The last events go out with the end, so that a client wakes up once for both."""
 
     def __init__(self, exchange: Exchange, formatter: Formatter, headers: Mapping[str, str]) -> None:
         super().__init__(exchange, formatter, headers)
         self._waiting: deque[tuple[int, Sequence[Event], int]] = deque()
-        """Prompt, events, and how many steps their formatting is."""
+        """Prompt, events, and how many steps it takes to format them."""
         self._steps = 0
-        """Of all that waits."""
+        """The sum over all that wait."""
         self._unsent = b""
-        self._begun, self._spoke = 0, False
+        self._begun, self._has_output = 0, False
         self._open = False
-        """The connection has taken all there was: what comes next is written at once."""
+        """The connection has taken everything so far: the next events are written at once."""
 
     @property
     def unread(self) -> int:
-        """Before the head is sent there is nothing that a client could read."""
+        """0 before the head is sent: until then the client has nothing to read."""
         return sum(len(events) for _, events, _ in self._waiting) if self._exchange.started else 0
 
     def take(self, prompt: int, events: Sequence[Event]) -> None:
@@ -268,12 +268,12 @@ class Stream(Outlet):
             self._steps += steps
             if not self._exchange.started:
                 starts = sum(type(event) is Started for event in events)
-                self._begun, self._spoke = self._begun + starts, self._spoke or len(events) > starts
+                self._begun, self._has_output = self._begun + starts, self._has_output or len(events) > starts
         self._open = False
         self._news.set()
 
     async def send(self, submissions: Sequence[Submission]) -> None:
-        await self._until_something_to_say()
+        await self._until_first_output()
         if not self._exchange.started:
             await self._exchange.start(200, self.head())
         while self._running or self._steps > AT_ONCE:
@@ -281,7 +281,7 @@ class Stream(Outlet):
             if data := self._formatted():
                 await self._exchange.write(data)
                 if self._waiting:
-                    await asyncio.sleep(0)  # a client that takes all at once does not keep others waiting
+                    await asyncio.sleep(0)  # so that a client that takes everything at once does not hold up others
             elif not self._waiting:
                 self._open = True
                 await self._news.wait()
@@ -292,12 +292,12 @@ class Stream(Outlet):
             raise self._error
         await self._exchange.write(last + self._formatter.end(self._usage()), last=True)
 
-    async def _until_something_to_say(self) -> None:
-        """Every prompt was found good, and a first token came: now there is no way back to an error status.
+    async def _until_first_output(self) -> None:
+        """Wait until every prompt has started and a first token came: after that no error status can be sent.
 
-        A list of prompts is held back until the last of them is admitted; the worker's limits bound what that takes.
+        A list of prompts is held back until the last one is admitted; the worker's limits bound its memory.
         """
-        while not self._formatter.head_first and self._running and not self._spoken():
+        while not self._formatter.head_first and self._running and not self._ready():
             self._news.clear()
             await self._news.wait()
         if self._error is not None:
@@ -305,14 +305,14 @@ class Stream(Outlet):
         if truncated := sum(event.truncated_tokens for event in self._starts()):
             self._headers[TRUNCATED_HEADER] = str(truncated)
 
-    def _spoken(self) -> bool:
-        return self._begun == self._prompts and self._spoke
+    def _ready(self) -> bool:
+        return self._begun == self._prompts and self._has_output
 
     def _starts(self) -> list[Started]:
         return [event for _, events, _ in self._waiting for event in events if isinstance(event, Started)]
 
     def _formatted(self) -> bytes:
-        """What waits, or as much of it as others can wait for. Events of one prompt that stand together go together."""
+        """The backlog, or as much as may be done in one go. Adjacent events of one prompt are formatted together."""
         parts, self._unsent = [self._unsent], b""
         for prompt, batches in groupby(self._backlog(), key=itemgetter(0)):
             parts.append(self._formatter.format(prompt, [event for _, events, _ in batches for event in events]))

@@ -1,6 +1,6 @@
 """The application: every route, the errors they may end in, and the guard in front.
 
-Plain ASGI: all that stands between a connection and an answer is passed again with each token of it.
+Plain ASGI: every layer between the connection and an answer costs time for each token.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from drivetrain.server.settings import ServerSettings
 from drivetrain.telemetry.tracing import NoTracer, Tracer
 
 Endpoint = Callable[[Exchange, Context], Awaitable[Response | None]]
-"""What it gives is sent; None where it has sent its answer itself."""
+"""Returns the response to send, or None if it has already sent its answer."""
 
 Route = tuple[str, str, Endpoint]
-"""Method, path, and who answers."""
+"""Method, path and endpoint."""
 
 ROUTES: tuple[Route, ...] = (
     ("GET", "/v1/models", cards.list_models),
@@ -55,7 +55,7 @@ ROUTES: tuple[Route, ...] = (
     ("GET", "/", static.page),
     ("GET", "/{name}", static.page),
 )
-"""A name at the end of a path is one part of it, or with `:path` all that is left."""
+"""A name at the end of a path matches one segment, or with `:path` all the rest."""
 
 _APIS = tuple(path for _, path, _ in ROUTES if path.startswith("/v1/") and "{" not in path)
 
@@ -72,7 +72,7 @@ def create_app(
 
 
 class App:
-    """Finds who answers a request, and says as a status and a body what goes wrong before the answer begins."""
+    """Finds the endpoint for a request, and turns errors before the answer begins into a status and a body."""
 
     def __init__(self, context: Context, routes: Sequence[Route]) -> None:
         self._context = context
@@ -92,7 +92,7 @@ class App:
                 response = error_response(exc)
                 drop_frames(exc)
             except HTTPException as exc:
-                response = _not_here(exc, scope["path"])
+                response = _error_page(exc, scope["path"])
             if response is not None:
                 await response(scope, receive, exchange.send)
 
@@ -105,7 +105,7 @@ class App:
         return await handler(exchange, self._context)
 
     def _find(self, exchange: Exchange) -> tuple[list[str], Endpoint]:
-        """The methods that the address takes, and who answers."""
+        """The methods that the path allows, and its endpoint."""
         path = exchange.scope["path"]
         if path in self._exact:
             exchange.scope[ROUTE_KEY] = path
@@ -115,7 +115,7 @@ class App:
             name = path.removeprefix(start)
             if path.startswith(start) and name and (kind == "name:path}" or "/" not in name):
                 if start == "/" and exchange.method not in _with(method):
-                    break  # files of the page are only read: nobody can mean one of them
+                    break  # the page's files can only be read, so this cannot mean one of them
                 exchange.scope["path_params"] = {"name": name}
                 exchange.scope[ROUTE_KEY] = f"{start}{{name}}"
                 return _with(method), handler
@@ -126,7 +126,7 @@ def _with(method: str) -> list[str]:
     return [method, "HEAD", "OPTIONS"] if method == "GET" else [method, "OPTIONS"]
 
 
-def _not_here(exc: HTTPException, path: str) -> Response:
+def _error_page(exc: HTTPException, path: str) -> Response:
     status = exc.status_code
     message, code = {
         404: (f"no such endpoint{_instead(path)}; see /openapi.json", "not_found"),
@@ -136,7 +136,7 @@ def _not_here(exc: HTTPException, path: str) -> Response:
 
 
 def _instead(path: str) -> str:
-    """For those who have the base URL wrong, or another API in mind."""
+    """A hint for clients with a wrong base URL, or with another API in mind."""
     if path.startswith("/v1/v1/"):
         return f"; did you mean {path[3:]}? Give a base URL with a single /v1" if path[3:] in _APIS else ""
     if f"/v1{path}" in _APIS:

@@ -1,4 +1,4 @@
-"""What every endpoint is handed: the models, the settings and what was measured. No globals."""
+"""What every endpoint gets: the models, the settings and the counters. No globals."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Context:
     settings: ServerSettings
     counts: Counts = field(default_factory=Counts)
     rate: Rate = field(default_factory=Rate)
-    """Of tokens, for whoever looks at `/status`."""
+    """Tokens per second, for `/status`."""
     parser: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="drivetrain-parse"))
-    """For large bodies. One thread, so that only one of them at a time is more than its bytes."""
+    """For large bodies. One thread, so that only one body at a time takes more memory than its bytes."""
     tracer: Tracer = field(default_factory=NoTracer)
-    """For what no worker hears of; each worker has it too."""
+    """For requests that never reach a worker; each worker has it too."""

@@ -1,4 +1,4 @@
-"""What the server itself counts: answers by address and status, and what was refused."""
+"""What the server itself counts: responses by path and status, and refused requests."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from drivetrain.core.errors import DrivetrainError, InvalidRequest, ModelNotFoun
 from drivetrain.server.parse.schema import NAMES
 
 ROUTE_KEY = "drivetrain.route"
-"""Where a request's scope says which address it found."""
+"""The route that a request matched, in its scope."""
 
 GONE_KEY = "drivetrain.gone"
-"""Is in a request's scope once its client has left."""
+"""Set in a request's scope once its client has left."""
 
 OTHER = "other"
-"""In the place of what a client made up, so that nobody can make series without end."""
+"""Replaces names that clients make up, so that nobody can create endless series."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 @dataclass(slots=True)
 class Counts:
-    """`refusals` are of requests that were answered with an error before anything was generated, for a reason that is
-    the caller's or the moment's: by its code and the field it names."""
+    """`refusals` counts requests refused before anything was generated, because of the request or the current load,
+    by error code and field."""
 
     responses: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """By method, path and status."""
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def answered(self, scope: Mapping[str, Any], status: int) -> None:
-        """Only what somebody was there to get."""
+        """Not counted if the client had left."""
         if GONE_KEY in scope:
             return
         method = scope["method"] if scope["method"] in _METHODS else OTHER
@@ -44,7 +44,7 @@ class Counts:
 
 
 def _field(param: str | None) -> str:
-    """`messages[0].role` is about `messages`."""
+    """The field that `messages[0].role` is about: `messages`."""
     if not param:
         return ""
     head = param.partition("[")[0].partition(".")[0]

@@ -1,7 +1,7 @@
-"""A document as JSON. A large one is spelled on a thread, in slices: no slice holds the interpreter for long.
+"""Encodes a document as JSON. Large ones are encoded on a thread, in slices, so that none holds the GIL for long.
 
-The encoder of the standard library does not let go of the interpreter until it has the whole of what it is given, so it
-is given no more than a slice at a time. What is long is a list, and `Each` is one that is made while it is spelled.
+The standard library's encoder holds the GIL until it is done, so it is given one slice at a time. Only lists get long,
+and `Each` is a list whose items are made while it is encoded.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from io import BytesIO
 from typing import Any
 
 SLICE = 2_000
-"""Values that are spelled in one go, about half a millisecond of work. A document of no more is spelled at once."""
+"""Values to encode in one go, about half a millisecond of work. Smaller documents are encoded at once."""
 
 VALUE_CHARS = 64
-"""Of a text, so many count as another value."""
+"""This many characters of a text count as another value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """A list in a document: what `spell` makes of each item, made only when its turn has come to be written."""
+    """A list in a document: `spell(item)` for each item, called only when it is the item's turn."""
 
     items: Sequence[Any]
     spell: Callable[[Any], Any]
@@ -36,7 +36,7 @@ ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 async def encoded(document: Any) -> bytes:
-    """While a large document is spelled, the event loop goes on with other work."""
+    """While a large document is encoded, the event loop goes on with other work."""
     if _size(document) <= SLICE:
         return ENCODER.encode(document).encode()
     return await asyncio.to_thread(_large, document)
@@ -46,7 +46,7 @@ def _large(document: Any) -> bytes:
     file = BytesIO()
     for piece in _pieces(document):
         file.write(piece.encode())
-        time.sleep(0)  # whoever waits for the interpreter has it now, not only after its switch interval
+        time.sleep(0)  # lets waiting threads have the GIL now, not only after the switch interval
     return file.getvalue()
 
 
@@ -65,27 +65,27 @@ def _pieces(value: Any) -> Iterator[str]:
 
 
 def _slices(items: Iterable[Any]) -> Iterator[str]:
-    """As many items at a time as make a slice; one that is more than a slice, by its parts."""
-    together: list[Any] = []
+    """As many items at a time as fit into a slice; an item larger than that, in parts."""
+    batch: list[Any] = []
     size, comma = 0, ""
     for item in items:
-        one = _size(item)
-        if together and size + one > SLICE:
-            yield comma + ENCODER.encode(together)[1:-1]
-            together, size, comma = [], 0, ","
-        if one > SLICE:
+        item_size = _size(item)
+        if batch and size + item_size > SLICE:
+            yield comma + ENCODER.encode(batch)[1:-1]
+            batch, size, comma = [], 0, ","
+        if item_size > SLICE:
             yield comma
             yield from _pieces(item)
             comma = ","
         else:
-            together.append(item)
-            size += one
-    if together:
-        yield comma + ENCODER.encode(together)[1:-1]
+            batch.append(item)
+            size += item_size
+    if batch:
+        yield comma + ENCODER.encode(batch)[1:-1]
 
 
 def _size(value: Any) -> int:
-    """How many values it has; more than `SLICE` is not counted to the end."""
+    """How many values it has, counted no further than `SLICE`."""
     size, open_ = 0, [value]
     while open_ and size <= SLICE:
         item = open_.pop()

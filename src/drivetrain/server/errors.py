@@ -36,7 +36,7 @@ _STATUS: list[tuple[type[DrivetrainError], int, str]] = [
     (DeadlineExceeded, 504, "timeout_error"),
     (Cancelled, 503, "unavailable_error"),
 ]
-"""The first one that fits; anything else is a 500. `Cancelled` reaches a client only where the worker shuts down."""
+"""The first match counts; anything else is a 500. `Cancelled` reaches a client only if the worker shuts down."""
 
 
 def status_of(error: DrivetrainError) -> tuple[int, str]:
@@ -48,7 +48,7 @@ def body_of(error: DrivetrainError) -> bytes:
 
 
 def error_body(message: str, *, kind: str, param: str | None = None, code: str | None = None) -> bytes:
-    """`{"error": ...}` under 4 kB, whatever the message holds."""
+    """`{"error": ...}`, under 4 kB whatever the message."""
     param = None if param is None else _printable(param[:MAX_PARAM_CHARS])
     message = _printable(message)
     limit = MAX_MESSAGE_CHARS
@@ -62,7 +62,7 @@ def error_body(message: str, *, kind: str, param: str | None = None, code: str |
 
 
 def _printable(text: str) -> str:
-    """Without lone surrogates and control characters, which would not be UTF-8 or grow in JSON."""
+    """Without lone surrogates, which are not UTF-8, and control characters, which grow in JSON."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
@@ -83,30 +83,30 @@ def json_response(body: bytes | Any, status: int = 200, headers: Mapping[str, st
     return Response(body, status, dict(headers or {}), "application/json")
 
 
-_SPOKEN = {"prompt_logprobs": "echo with logprobs"}
-"""What is not supported, where the name of the field alone says it of too much."""
+_UNSUPPORTED_NAMES = {"prompt_logprobs": "echo with logprobs"}
+"""What to call something unsupported, if the name of the field alone would say too much."""
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
-    """The same error in the words of the endpoint, where the field has another name than in our request."""
+    """The same error with the endpoint's name for the field, if that differs from the one in our request."""
     head, rest = _head(error.param or "")
     if head not in names:
         return error
     param, message = names[head] + rest, error.message
     if message.startswith(head):
-        said = _SPOKEN.get(head, names[head]) if isinstance(error, Unsupported) else names[head]
-        message = said + message[len(head) :]
+        name = _UNSUPPORTED_NAMES.get(head, names[head]) if isinstance(error, Unsupported) else names[head]
+        message = name + message[len(head) :]
     if isinstance(error, ContextOverflow):
-        made: InvalidRequest = ContextOverflow(
+        copy: InvalidRequest = ContextOverflow(
             message, prompt_tokens=error.prompt_tokens, limit=error.limit, param=param
         )
     else:
-        made = type(error)(message, param=param)
-    made.partial, made.request_id = error.partial, error.request_id
-    return made
+        copy = type(error)(message, param=param)
+    copy.partial, copy.request_id = error.partial, error.request_id
+    return copy
 
 
 def _head(param: str) -> tuple[str, str]:
-    """`messages[0].role` is `messages` and the rest."""
+    """Splits `messages[0].role` into `messages` and the rest."""
     cut = next((i for i, c in enumerate(param) if c in "[. "), len(param))
     return param[:cut], param[cut:]

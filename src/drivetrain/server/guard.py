@@ -1,6 +1,6 @@
-"""In front of every route: who may come in. How much of what they send is taken is the `intake`'s.
+"""Decides who may come in, in front of every route. (`http/intake.py` bounds how much they may send.)
 
-Pure ASGI. What is refused here never reaches a route, a JSON parser or the worker.
+Pure ASGI. A request refused here never reaches a route, a JSON parser or the worker.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from drivetrain.server.tenants import SCOPE_KEY, Tenants
 from drivetrain.telemetry.ids import HTTP_REQUEST_ID, new_id
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
-"""What a probe asks, which has no key. Whether a caller has one is `SCOPE_KEY` in the scope."""
+"""For probes, which have no key. `SCOPE_KEY` is in the scope of callers that have one."""
 
 KEYLESS_BODY_BYTES = 64 * 2**10
-"""Of a request that needs no key where others do: a probe, or a browser that asks about an origin."""
+"""The limit for requests that need no key on a server with keys: probes and CORS preflights."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CSP = (
@@ -50,7 +50,7 @@ _log = logging.getLogger("drivetrain.server")
 
 
 class Guard:
-    """Keys are kept as hashes, and every one is compared, so time tells nothing."""
+    """Keys are kept as hashes, and a request's key is compared with all of them, so that timing reveals nothing."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, counts: Counts) -> None:
         self._app = app
@@ -71,7 +71,7 @@ class Guard:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         HTTP_REQUEST_ID.set(request_id.decode())
-        told = [*_ALWAYS, *self._origins.told(headers, scope["path"]), (b"x-request-id", request_id)]
+        added = [*_ALWAYS, *self._origins.headers_for(headers, scope["path"]), (b"x-request-id", request_id)]
         started = False
 
         async def stamped(message: Message) -> None:
@@ -79,13 +79,13 @@ class Guard:
             if message["type"] == "http.response.start":
                 started = True
                 self._counts.answered(scope, message["status"])
-                message["headers"] = [*message["headers"], *told]
+                message["headers"] = [*message["headers"], *added]
             await send(message)
 
         refused = self._refuse(scope, headers)
         try:
             if refused is None:
-                refused, receive = await self._intake.take(scope, receive, self._most_body_bytes(scope))
+                refused, receive = await self._intake.take(scope, receive, self._max_body_bytes(scope))
             if refused is None:
                 answer = self._origins.preflight(scope["method"], headers, scope["path"]) or self._app
                 return await answer(scope, receive, stamped)
@@ -105,15 +105,15 @@ class Guard:
         settings = self._settings
         size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) for k, v in scope["headers"])
         if size > settings.max_header_bytes or len(scope["headers"]) > settings.max_headers:
-            most = f"{settings.max_header_bytes} bytes in {settings.max_headers} lines"
-            message = f"the headers are too large; the limit is {most}"
+            limit = f"{settings.max_header_bytes} bytes in {settings.max_headers} lines"
+            message = f"the headers are too large; the limit is {limit}"
             return refusal(431, message, kind="invalid_request_error", code="headers_too_large")
         if (refused := self._refuse_place(headers, scope["path"])) is not None:
             return refused
         if self._origins.preflight(scope["method"], headers, scope["path"]) is not None:
             return None
-        administrates = scope["path"].startswith("/admin/") or scope["path"] == "/admin"
-        keys = self._admin_keys if administrates and self._admin_keys else self._keys
+        is_admin = scope["path"].startswith("/admin/") or scope["path"] == "/admin"
+        keys = self._admin_keys if is_admin and self._admin_keys else self._keys
         if keys:
             key_hash = _known_key(headers.get("authorization", ""), keys)
             if key_hash is None and scope["path"] in OPEN_PATHS:
@@ -127,50 +127,51 @@ class Guard:
                     headers={"www-authenticate": _challenge(headers)},
                 )
             scope[SCOPE_KEY] = self._tenants.of(key_hash)
-        return self._refuse_admin() if administrates else None
+        return self._refuse_admin() if is_admin else None
 
-    def _most_body_bytes(self, scope: Scope) -> int:
-        most = self._settings.max_body_bytes
-        return min(most, KEYLESS_BODY_BYTES) if self._keys and SCOPE_KEY not in scope else most
+    def _max_body_bytes(self, scope: Scope) -> int:
+        limit = self._settings.max_body_bytes
+        return min(limit, KEYLESS_BODY_BYTES) if self._keys and SCOPE_KEY not in scope else limit
 
     def _refuse_admin(self) -> Response | None:
-        """Without a key of its own it is open to the one API key that there is, or without any to this machine."""
+        """Without admin keys, it is open to the only API key, or, if there is none, to this machine."""
         if self._admin_keys or len(self._keys) == 1 or (not self._keys and self._loopback):
             return None
         message = "no admin key is configured; see --admin-key-file"
         return refusal(403, message, kind="invalid_request_error", code="admin_not_allowed")
 
     def _refuse_place(self, headers: Headers, path: str) -> Response | None:
-        """Against a name that a stranger's DNS points at this machine, and against pages of other origins.
+        """Protects against DNS rebinding, and against pages of other origins.
 
-        A server that listens for other machines has many names; there the key is the guard, unless a browser
-        sends it of its own accord, as it does with Basic.
+        A server that other machines can reach has many names; there the key protects it, unless it is one that
+        browsers send by themselves (Basic).
         """
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._loopback and _name(host) not in self._hosts:
             message = "this host name is not allowed; see --allowed-hosts"
             return refusal(403, message, kind="invalid_request_error", code="host_not_allowed")
         strict = self._loopback or not headers.get("authorization", "").lower().startswith("bearer ")
-        elsewhere = origin is not None and origin.partition("://")[2].lower() != host.lower()
-        if elsewhere and strict and not self._origins.allow(headers, path):
+        cross_origin = origin is not None and origin.partition("://")[2].lower() != host.lower()
+        if cross_origin and strict and not self._origins.allow(headers, path):
             message = "this origin is not allowed; see --allowed-origins"
             return refusal(403, message, kind="invalid_request_error", code="origin_not_allowed")
         return None
 
 
 class Origins:
-    """Which pages of other origins may call this server, and what their browsers have to be told (CORS).
+    """Which pages of other origins may call this server, and the headers that their browsers need (CORS).
 
-    A browser lets a page read an answer only where the answer names the page's origin, and asks before it sends what a
-    form could not. Credentials that a browser adds by itself are never allowed: a page sends its own key.
+    A browser lets a page read an answer only if the answer names the page's origin, and sends a preflight before any
+    request that a form could not make. Credentials that browsers add by themselves are never allowed: a page sends its
+    own key.
     """
 
     def __init__(self, allowed: Sequence[str]) -> None:
         self._allowed = frozenset(origin.lower() for origin in allowed)
 
     def allow(self, headers: Headers, path: str) -> bool:
-        """Every page is not every user: one that anybody may have made gets neither what a browser has remembered of a
-        user's password, nor what an administrator can do."""
+        """`*` allows every page, but any of them may be malicious: they get neither the use of a password that the
+        browser has stored, nor the admin endpoints."""
         origin = headers.get("origin")
         if origin is None:
             return False
@@ -179,34 +180,34 @@ class Origins:
         from_memory = headers.get("authorization", "").lower().startswith("basic")
         return EVERY in self._allowed and not from_memory and not (path + "/").startswith("/admin/")
 
-    def told(self, headers: Headers, path: str) -> list[tuple[bytes, bytes]]:
-        """The headers of any answer to this request."""
+    def headers_for(self, headers: Headers, path: str) -> list[tuple[bytes, bytes]]:
+        """The headers to add to any answer to this request."""
         if not self._allowed:
             return []
         vary = [] if EVERY in self._allowed else [(b"vary", b"origin")]
         if not self.allow(headers, path):
             return vary
-        named = EVERY if EVERY in self._allowed else headers["origin"]
+        origin = EVERY if EVERY in self._allowed else headers["origin"]
         return [
             *vary,
-            (b"access-control-allow-origin", named.encode("latin-1")),
+            (b"access-control-allow-origin", origin.encode("latin-1")),
             (b"access-control-expose-headers", _EXPOSED.encode()),
         ]
 
     def preflight(self, method: str, headers: Headers, path: str) -> Response | None:
-        """The answer to a browser that asks whether it may send a request. It has no key at this point."""
-        asked_method = headers.get("access-control-request-method")
-        if method != "OPTIONS" or asked_method is None or not self.allow(headers, path):
+        """The answer to a browser that asks whether it may send a request. It sends no key at this point."""
+        requested_method = headers.get("access-control-request-method")
+        if method != "OPTIONS" or requested_method is None or not self.allow(headers, path):
             return None
-        named = headers.get("access-control-request-headers", "")
-        told = {"access-control-allow-methods": "GET, POST", "access-control-max-age": str(_MAX_AGE_S)}
-        if _NAMES.fullmatch(named):
-            told["access-control-allow-headers"] = named
-        return Response(status_code=204, headers=told)
+        requested = headers.get("access-control-request-headers", "")
+        allowed = {"access-control-allow-methods": "GET, POST", "access-control-max-age": str(_MAX_AGE_S)}
+        if _NAMES.fullmatch(requested):
+            allowed["access-control-allow-headers"] = requested
+        return Response(status_code=204, headers=allowed)
 
 
 def _known_key(authorization: str, keys: Sequence[bytes]) -> bytes | None:
-    """Its hash. Bearer as the API's clients send it; Basic with the key as password, as browsers can."""
+    """The hash of a valid key. API clients send it as Bearer, browsers as the password of Basic."""
     scheme, _, value = authorization.partition(" ")
     key = value.strip().encode("latin-1")
     if scheme.lower() == "basic":
@@ -221,7 +222,7 @@ def _known_key(authorization: str, keys: Sequence[bytes]) -> bytes | None:
 
 
 def _challenge(headers: Headers) -> str:
-    """Basic only where a person opens the page, so that the browser asks for the key and no script is bothered."""
+    """Basic only for a person who opens the page, so that the browser asks for the key; scripts get Bearer."""
     return 'Basic realm="drivetrain: the API key as password"' if "text/html" in headers.get("accept", "") else "Bearer"
 
 

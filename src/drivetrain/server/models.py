@@ -1,6 +1,6 @@
 """The port to the models of one server, by name, loaded or not. `drivetrain.scale.fleet.Fleet` implements it.
 
-`Fleet.of({name: worker})` makes one of workers that run already.
+`Fleet.of({name: worker})` makes one from running workers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from drivetrain.core.worker import WorkerPort
 
 
 class Model(Protocol):
-    """What the server is told of one model. `worker` is None unless it is loaded."""
+    """What the server knows about one model. `worker` is None unless it is loaded."""
 
     @property
     def name(self) -> str: ...
@@ -23,7 +23,7 @@ class Model(Protocol):
 
     @property
     def state(self) -> str:
-        """In one word: that of its worker, or why there is none."""
+        """In one word: its worker's state, or why it has none."""
         ...
 
     @property
@@ -31,37 +31,37 @@ class Model(Protocol):
 
     @property
     def stats(self) -> Stats:
-        """What was counted of all its requests until now, loaded or not. To be read, not kept."""
+        """The live counters over all its requests, loaded or not: read them, do not keep them."""
         ...
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait until it is loaded; those that wait for a slot of its worker are not among them."""
+        """Requests that wait for it to load, not counting those that wait for a slot of its worker."""
         ...
 
 
 class Lease(Protocol):
-    """A request's hold on one model, which stays loaded while it is entered."""
+    """A request's hold on one model, which stays loaded while the lease is entered."""
 
     @property
     def name(self) -> str:
-        """Of the model, which its request may have called by an alias or not at all."""
+        """The model's name. The request may have used an alias, or no name at all."""
         ...
 
     @property
     def left_s(self) -> float | None:
-        """What waiting for the model left of the request's time; None where it did not wait."""
+        """The request's time left after waiting for the model; None if it did not wait."""
         ...
 
     async def __aenter__(self) -> WorkerPort:
-        """Waits for a model that is not loaded, within the request's time. Raises what keeps it from being loaded."""
+        """Waits for the model to load, within the request's time. Raises the error that keeps it from loading."""
         ...
 
     async def __aexit__(self, *exc: object) -> None: ...
 
 
 class Models(Protocol):
-    """`created` is when the server took them up, in seconds of the epoch."""
+    """`created` is when the server started to offer them, in seconds since the epoch."""
 
     @property
     def created(self) -> int: ...
@@ -70,7 +70,7 @@ class Models(Protocol):
     def members(self) -> Sequence[Model]: ...
 
     def __iter__(self) -> Iterator[tuple[str, WorkerPort]]:
-        """Those that are loaded."""
+        """The loaded ones."""
         ...
 
     def member(self, name: str) -> Model:
@@ -78,13 +78,13 @@ class Models(Protocol):
         ...
 
     def find(self, name: str | None) -> WorkerPort:
-        """One that is loaded now, for a look at it. Raises `ModelNotFound`, and `NotReady` where it is not loaded."""
+        """A loaded worker, only to look at it. Raises `ModelNotFound`, or `NotReady` if it is not loaded."""
         ...
 
     def lease(self, name: str | None, timeout_s: float | None = None) -> Lease:
-        """For one request with this much time; where there is only one model, it need not be named.
+        """For one request with this much time. The name may be left out if there is only one model.
 
-        Raises `ModelNotFound`, and `InvalidRequest` for the time.
+        Raises `ModelNotFound`, or `InvalidRequest` about the time.
         """
         ...
 
@@ -93,25 +93,25 @@ class Models(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether one that was not loaded here has failed for good: only a new process helps."""
+        """Whether a model that `Fleet.of` was given has failed for good, so that only a new process helps."""
         ...
 
     def report(self) -> list[dict[str, Any]]:
-        """All of them with all that is known, for administrators: JSON objects, each with the name as `id`."""
+        """Everything about every model, for administrators: JSON objects, each with the name as `id`."""
         ...
 
     def load(self, name: str) -> Model:
-        """Begin to, also shortly after a failure. As the three below: raises `ModelNotFound`."""
+        """Begin to load it, even shortly after a failure. Like the three below, raises `ModelNotFound`."""
         ...
 
     def unload(self, name: str) -> Model:
-        """Begin to. Raises `InvalidRequest` where it is pinned or in use."""
+        """Begin to unload it. Raises `InvalidRequest` if it is pinned or in use."""
         ...
 
     def pin(self, name: str) -> Model:
-        """Load it and keep it loaded. Raises `InvalidRequest` where no more may be pinned."""
+        """Load it and keep it loaded. Raises `InvalidRequest` if no more may be pinned."""
         ...
 
     def unpin(self, name: str) -> Model:
-        """Raises `InvalidRequest` where nothing here could load it again."""
+        """Raises `InvalidRequest` if it could not be loaded again."""
         ...

@@ -1,4 +1,4 @@
-"""How fast tokens come, for the page's live panel: taken between looks at what the workers counted."""
+"""How fast tokens come, for the page's live panel, from the difference between two looks at the workers' counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rate:
         self._looks: deque[tuple[float, int]] = deque([(clock(), 0)])
 
     def look(self, counts: Mapping[str, int]) -> float:
-        """The rate of all counts together. One that was not there at the last look begins with this one."""
+        """The rate of all counts together. A count that is new since the last look starts now."""
         now, known = self._clock(), self._known
         self._total += sum(max(0, number - known.get(name, number)) for name, number in counts.items())
         self._known = dict(counts)

@@ -1,4 +1,4 @@
-"""The spans and log lines of requests that no worker notes: no JSON, an unknown field, a model that is not here."""
+"""Spans and log lines for requests that never reach a worker: invalid JSON, an unknown field, an unknown model."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ _OPERATIONS = {
 
 
 def tell_refusal(tracer: Tracer, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
-    """A span and a log line, only of what nobody else tells: a worker does it for each request whose id it has put into
-    the error, and whoever left before an answer was not refused. Without the model, which is whatever the client wrote;
-    so may a field's name be, and then it is told only if it looks like one.
+    """A span and a log line, unless the worker has written them (it has put a request id into the error) or the client
+    left. The model is not shown, since a client can write anything there; a field's name only if it looks like one.
     """
     operation = _OPERATIONS.get(scope["path"])
     if operation is None or error.request_id is not None or isinstance(error, Cancelled):
         return
     if tracer.active:
         refuse(tracer, operation, error, parent=trace_headers(Headers(scope=scope)), began_ns=began_ns)
-    if isinstance(error, (InvalidRequest, ModelNotFound)):  # the fleet has told what kept a model from being loaded
+    if isinstance(error, (InvalidRequest, ModelNotFound)):  # the fleet logs why a model could not be loaded
         fields = {"request_id": id_here(), "path": scope["path"], "ending": error.code, "param": named(error.param)}
         _log.info("%s %s %s %s", *fields.values(), extra={FIELDS: fields})
 
 
 def named(param: str | None) -> str:
-    """A field for the log: its name, or that it is none."""
+    """A field for the log: its name, if it can be one."""
     if not param:
         return ""
     return param if _FIELD.fullmatch(param) else OTHER

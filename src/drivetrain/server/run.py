@@ -25,16 +25,16 @@ BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted."""
 
 ACCEPTS = 16
-"""Connections accepted in one turn. asyncio makes no pause in between where the process can open no more files."""
+"""Connections accepted in one turn. asyncio does not stop in between even if the process can open no more files."""
 
 CLOSING_S = 5.0
-"""What is left to write when the models have drained gets so long."""
+"""Seconds to write what is left once the models have drained."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """The listening address, taken before a model is loaded for minutes. Raises `InvalidSetting`."""
+    """Bind the address first, because loading a model can take minutes. Raises `InvalidSetting`."""
     where = f"{settings.host} port {settings.port}"
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -57,14 +57,14 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 
 def address_of(sock: socket.socket) -> str:
-    """The URL of a bound socket as this machine can reach it."""
+    """The URL at which this machine can reach a bound socket."""
     host, port = sock.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class HttpServer(Server):
-    """Signals are not its business; and at the end no connection is left, whatever its client does."""
+    """Leaves signals alone, and leaves no connection open at the end, whatever its client does."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         config = Config(
@@ -78,8 +78,8 @@ class HttpServer(Server):
             server_header=False,
             proxy_headers=False,
             backlog=ACCEPTS,
-            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type] # a number does
-            timeout_graceful_shutdown=CLOSING_S,  # type: ignore[arg-type] # a number does
+            timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type] # a float works
+            timeout_graceful_shutdown=CLOSING_S,  # type: ignore[arg-type] # a float works
             h11_max_incomplete_event_size=settings.max_header_bytes,
         )
         super().__init__(config)
@@ -87,7 +87,7 @@ class HttpServer(Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for sock in sockets or ():
-            sock.listen(BACKLOG)  # asyncio has told the kernel the smaller number
+            sock.listen(BACKLOG)  # asyncio has set it to `ACCEPTS`
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -100,27 +100,27 @@ class HttpServer(Server):
 
 
 class Stop:
-    """The wish to stop. Ask for it from any thread with `request`."""
+    """A request to stop the server. Call `request` from any thread."""
 
     def __init__(self) -> None:
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     def request(self) -> None:
-        self._loop.call_soon_threadsafe(self._asked.set)
+        self._loop.call_soon_threadsafe(self._requested.set)
 
     async def wait(self) -> None:
-        await self._asked.wait()
+        await self._requested.wait()
 
     @contextlib.contextmanager
     def on_signals(self, leave: Callable[[int], Any] = os._exit) -> Iterator[None]:
-        """While entered, the first SIGINT or SIGTERM asks to stop and the second one ends the process at once."""
+        """While entered, the first SIGINT or SIGTERM requests the stop and the second ends the process at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if self._asked.is_set() or handled:
+            if self._requested.is_set() or handled:
                 leave(128 + number)
             handled.append(number)
             self.request()
@@ -147,7 +147,7 @@ async def serve(
 ) -> None:
     """Serve until `stop`. The server answers at once, and is ready when `start` has returned.
 
-    A `start` that fails ends the server and is raised; one that is under way at the end is cancelled. The caller
+    If `start` fails, the server ends and the error is raised; if it still runs at the end, it is cancelled. The caller
     frees what `start` made.
     """
     server = HttpServer(app, within_files(settings))
@@ -161,7 +161,7 @@ async def serve(
             ready()
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             await drain()
-        elif stopping.done():  # what is loaded already may have requests
+        elif stopping.done():  # models that are already loaded may have requests
             loading.cancel()
             await asyncio.wait({loading})
             await drain()

@@ -1,4 +1,4 @@
-"""Every setting of the HTTP server: its default and its meaning. Those of the model are the worker's."""
+"""Every setting of the HTTP server: its default and its meaning. The worker has the model's settings."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from drivetrain.core.errors import InvalidSetting
 from drivetrain.http.address import is_loopback
 
 _ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/?#@,]+")
-"""As a browser spells it: nothing after the host and port."""
+"""As browsers write it: nothing after the host and port."""
 
 
 class UnknownFields(StrEnum):
-    """What becomes of a request field that is not honoured."""
+    """What to do about a request field that is not honoured."""
 
     REFUSE = "refuse"
     WARN = "warn"
 
 
 class MetricsCompat(StrEnum):
-    """Whose names `/metrics` knows beside ours."""
+    """Whose metric names `/metrics` has besides ours."""
 
     NONE = "none"
     VLLM = "vllm"
@@ -34,7 +34,7 @@ def setting(default: Any, meaning: str, *, low: float = 0, high: float = 1e15, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """`api_keys` come from a file or the environment, never from a flag, where other users could read them."""
+    """`api_keys` come from a file or the environment, never from a flag, which other users could read."""
 
     host: str = setting("127.0.0.1", "the address to listen on")
     port: int = setting(8000, "the port to listen on; 0 picks a free one", high=65535)

@@ -1,6 +1,6 @@
-"""Several API keys are several tenants: beginnings of prompts that one has sent are not shared with another.
+"""Several API keys are several tenants: they do not share cached prompt beginnings.
 
-Whose beginning is in the cache shows in how soon the first token comes, and in `cached_tokens`.
+Otherwise a tenant could tell by the time to the first token, and by `cached_tokens`, what another one has sent.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.server.parse.translate import ParsedRequest
 
 SCOPE_KEY = "drivetrain.tenant"
-"""Where the guard puts a request's tenant, if there are several."""
+"""Where the guard puts a request's tenant, or None if there is only one."""
 
 
 class Tenants:
-    """By the hashes of their keys. What stands for one is new with each start, and tells nothing of the key."""
+    """Told apart by the hashes of their keys. A tenant's id changes with each start and reveals nothing of the key."""
 
     def __init__(self, key_hashes: Sequence[bytes]) -> None:
         self._several = len(set(key_hashes)) > 1
@@ -31,16 +31,16 @@ class Tenants:
         return hmac.digest(self._secret, key_hash, "sha256") if self._several else None
 
 
-def apart(asked: ParsedRequest, scope: Mapping[str, Any], capabilities: Capabilities) -> ParsedRequest:
-    """The same with the tenant in each `cache_salt`, where the engine keeps beginnings by it."""
+def apart(parsed: ParsedRequest, scope: Mapping[str, Any], capabilities: Capabilities) -> ParsedRequest:
+    """The same with the tenant in each `cache_salt`, if the engine honours that."""
     tenant: bytes | None = scope.get(SCOPE_KEY)
     if tenant is None or "cache_salt" not in capabilities.parameters:
-        return asked
-    return replace(asked, requests=tuple(_salted(request, tenant) for request in asked.requests))
+        return parsed
+    return replace(parsed, requests=tuple(_salted(request, tenant) for request in parsed.requests))
 
 
 def tells_cached(scope: Mapping[str, Any], capabilities: Capabilities) -> bool:
-    """Whether `cached_tokens` may be told: of one tenant, or where the engine keeps several apart."""
+    """Whether `cached_tokens` may be shown: there is one tenant, or the engine keeps several apart."""
     return scope.get(SCOPE_KEY) is None or "cache_salt" in capabilities.parameters
 
 

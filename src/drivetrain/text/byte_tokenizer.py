@@ -1,4 +1,4 @@
-"""A vocabulary without a file: the 256 bytes and a handful of special tokens. The fake engine speaks it."""
+"""A vocabulary without a file: the 256 bytes and a handful of special tokens. The fake engine uses it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The text of one choice: ids in, deltas out, the ending found. The one place where ids become text.
+"""The text of one choice: ids in, deltas out, and stops found. The one place where ids become text.
 
-What comes out does not depend on how the ids were cut into steps. Nothing is given out that could still turn
-out to be part of a stop or half a character, so nothing is ever taken back.
+The output does not depend on how the ids were split into steps. Text that could still turn out to be part of a stop, or
+half a character, is held back, so nothing ever has to be retracted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from drivetrain.text.detokenizers import Utf8Stream
 from drivetrain.text.stops import StopMatcher
 
 KEPT_CHARS = 100
-"""Of all stops of a request together, for their automaton to be kept for the next one that names the same."""
+"""The automaton for a request's stops is cached if they have no more characters than this altogether."""
 
 
 class StopRules:
-    """Everything that ends a choice, prepared once a request. `eos_ids` is empty under `ignore_eos`."""
+    """Everything that ends a choice, prepared once per request. `eos_ids` is empty under `ignore_eos`."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class StopRules:
             self._spelled.pop(string, None)
 
     def named(self, matched: str) -> MatchedStop:
-        """The stop as the caller gave it: an id sequence that was matched by its text is named by its ids."""
+        """The stop as the caller gave it: an id sequence that was matched as text is returned as ids."""
         return self._spelled.get(matched, matched)
 
 
 def _matcher(stops: tuple[str, ...]) -> StopMatcher[str]:
-    """Callers name the same few stops again and again. Only short ones are kept."""
+    """Callers use the same few stops again and again. Only short ones are cached."""
     return _kept_matcher(stops) if sum(map(len, stops)) <= KEPT_CHARS else StopMatcher(stops)
 
 
@@ -66,7 +66,7 @@ def _kept_matcher(stops: tuple[str, ...]) -> StopMatcher[str]:
 
 
 def _spell(ids: tuple[int, ...], tokenizer: Tokenizer | None) -> str:
-    """The text of a stop word given as ids; empty if it is not plain text, which only its ids can match."""
+    """The text of a stop given as ids; empty if it is not plain text, so that only its ids can match."""
     if tokenizer is None or any(tokenizer.is_special(i) for i in ids):
         return ""
     text = tokenizer.decode(ids)
@@ -75,7 +75,7 @@ def _spell(ids: tuple[int, ...], tokenizer: Tokenizer | None) -> str:
 
 @dataclass(slots=True)
 class _Token:
-    """One sampled id that was not given out yet; its text begins at `start` and ends at `end`."""
+    """One sampled id that is still held back; its text begins at `start` and ends at `end`."""
 
     id: int
     start: int
@@ -85,7 +85,7 @@ class _Token:
 
 
 class ChoiceText:
-    """Feed it the ids of one choice until `finished` is set; after that it ignores what still comes."""
+    """Feed it the ids of one choice until `finished` is set; ids after that are ignored."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ChoiceText:
         logprobs: Sequence[IdLogprobs] | None = None,
         pieces: Sequence[bytes] | None = None,
     ) -> Delta | None:
-        """Take new ids; return the text that is now certain, if there is any. `pieces` spells them, if it is given."""
+        """Take new ids; return the text that is now certain, if any. `pieces`, if given, is the text of each id."""
         plain = self._plain and not self._tokens and not self.finished and len(ids) == 1 and pieces is None
         if plain and ids[0] not in self._rules.end_ids:
             return self._feed_plain(ids[0])
@@ -129,7 +129,7 @@ class ChoiceText:
         return self._flush() if self.finished else self._release(self._certain())
 
     def _feed_plain(self, token_id: int) -> Delta | None:
-        """What `feed` mostly comes to, at less cost: the id is no end, nothing is held, and it has text of its own."""
+        """A cheaper path for the usual case: nothing is held back, and the id does not end the choice."""
         texts, start = self._rules.texts, self._length
         data = self._detokenizer.push(token_id)
         text = self._utf8.feed(data) if data else ""
@@ -146,9 +146,9 @@ class ChoiceText:
         return self._release(self._certain())
 
     def finish(self, reason: FinishReason) -> Delta | None:
-        """The engine has no more ids. Gives out what was held back for a stop that did not come.
+        """The engine has no more ids. Returns what was held back for a stop that did not come.
 
-        A character that never became whole is dropped: it leaves as nothing rather than as half of itself.
+        A character that never became whole is dropped.
         """
         if self.finished:
             return None
@@ -204,7 +204,7 @@ class ChoiceText:
             self._end(self._length if self._rules.include_in_text else first.start, tuple(stop))
 
     def _end(self, cut: int, matched: MatchedStop | None) -> None:
-        """Cut the text. A token in which the stop begins is listed whole; those after the cut leave no logprobs."""
+        """Cut the text. The token in which the stop begins is listed whole; tokens after the cut have no logprobs."""
         self._held = self._held[: cut - self._given]
         self._length = cut
         self.finished = ChoiceFinished(self.index, FinishReason.STOP, matched)
@@ -213,7 +213,7 @@ class ChoiceText:
                 token.logprobs = None
 
     def _certain(self) -> int:
-        """The offset up to which no stop, by text or by ids, can begin any more."""
+        """The offset before which the text is certain: no stop, as text or as ids, can still begin there."""
         certain = self._length
         if self._text_state:
             assert self._rules.texts is not None
@@ -265,9 +265,9 @@ def logprob_entry(tokenizer: Tokenizer, token_id: int, data: bytes, logprobs: Id
 def echo_entries(
     tokenizer: Tokenizer, text: str, ids: Sequence[int], logprobs: Sequence[IdLogprobs]
 ) -> Iterator[TokenLogprob]:
-    """The entries of an echoed prompt. A special token has width where the text spells it (a BOS of ours has none).
+    """The entries of an echoed prompt. A special token has width if the text spells it (a BOS that we added has none).
 
-    One by one, because a long prompt has more of them than may be made in one go on the event loop.
+    A generator, because a long prompt has more entries than the event loop should make in one go.
     """
     detokenizer, utf8, offset = tokenizer.detokenizer(), Utf8Stream(), 0
     for token_id, entry in zip(ids, logprobs, strict=True):

@@ -1,6 +1,6 @@
-"""Incremental detokenizing: ids to bytes, bytes to whole characters; one id at a time, for any vocabulary.
+"""Incremental detokenizing: ids to bytes, bytes to whole characters, one id at a time, for any vocabulary.
 
-Linear in the output. Never half a character, and the same text for every split of the same bytes.
+Linear in the output. Never gives half a character, and gives the same text however the bytes are split.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 Decode = Callable[[Sequence[int]], str]
 
 CONTEXT_IDS = 6
-"""Ids decoded again for their context where pieces cannot simply be joined."""
+"""Ids decoded again for context, if pieces cannot simply be joined."""
 
 MAX_HELD_IDS = 24
-"""Ids that may wait for a character to become whole, before they are given out as they decode."""
+"""How many ids may wait for a character to become whole before they are given out as they are."""
 
 
 class TableDetokenizer:
@@ -35,7 +35,7 @@ class TableDetokenizer:
 
 
 class WindowDetokenizer:
-    """For any other: decodes a short window with and without the new ids and gives out the difference."""
+    """For all others: decodes a short window with and without the new ids and returns the difference."""
 
     def __init__(self, decode: Decode, prefix: Sequence[int]) -> None:
         self._decode = decode
@@ -57,8 +57,8 @@ class WindowDetokenizer:
 class Utf8Stream:
     """Holds back at most three bytes. Bytes that can never become a character turn into U+FFFD at once.
 
-    Joining what `feed` returns gives `bytes.decode(errors="replace")` of everything fed, less the character
-    that is still incomplete.
+    What `feed` returns, joined, is `bytes.decode(errors="replace")` of everything fed, without the character that is
+    still incomplete.
     """
 
     __slots__ = ("_held",)

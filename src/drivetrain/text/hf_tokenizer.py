@@ -1,4 +1,4 @@
-"""The tokenizer port over a tokenizer of the `transformers` library, which the caller has already loaded."""
+"""The tokenizer port over a `transformers` tokenizer that the caller has loaded."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from drivetrain.text.detokenizers import TableDetokenizer, WindowDetokenizer
 from drivetrain.text.pieces import knows_all_bytes, piece_rule
 
 LONG_CHARS = 2000
-"""Two milliseconds of work."""
+"""About two milliseconds of work."""
 
 
 class HfTokenizer:
-    """Never changes the tokenizer it is given: what needs other settings is done on a copy of its own.
+    """Never changes the tokenizer it is given: work that needs other settings uses a copy.
 
-    The fast (Rust) ones are used through their backend, which many threads may read at once; the others are
-    guarded by a lock.
+    Fast (Rust) tokenizers are used through their backend, which many threads may read at once; others are guarded by a
+    lock.
     """
 
     def __init__(self, tokenizer: Any, *, chat_template: str | None = None) -> None:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
-        self._placeholders = {  # nobody can spell what nobody knows
+        self._placeholders = {  # random, so that no caller can spell one
             strips: f"\ue000{secrets.token_hex(16)}\ue001" for strips in product((False, True), repeat=2)
         }
         self._cut: dict[int, Sequence[int]] = {}
@@ -55,17 +55,17 @@ class HfTokenizer:
 
     @cached_property
     def longest_piece(self) -> int:
-        """Other models may make one token of a whole word that they do not know, or drop characters."""
+        """Models that do not know all bytes may turn a whole unknown word into one token, or drop characters."""
         return max(map(len, self._vocabulary), default=1) if self._knows_all_bytes else LONGEST_PIECE
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
-        """Read once: the library makes it anew, some tens of milliseconds, each time it is asked."""
+        """Cached: the library builds it anew, in tens of milliseconds, on each call."""
         return dict(self._tokenizer.get_vocab())
 
     @cached_property
     def _spelled_ids(self) -> frozenset[int]:
-        """Not the unknown token's, which stands for any character that has no token."""
+        """The ids of special tokens, but not of the unknown token, which stands for any character without a token."""
         return frozenset(self._vocabulary[text] for text in self.special_strings - {self._tokenizer.unk_token})
 
     @cached_property
@@ -88,14 +88,14 @@ class HfTokenizer:
         return frozenset(text for i in self._special_ids if (text := added[i].content).strip())
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The library's own way, unless it finds special tokens other than those that are our own."""
+        """The library encodes the whole text, unless it would find special tokens that are not ours."""
         check_wanted()
         if not any(segment.literal for segment in prompt.segments):
             return self._without_second_bos(self._encode(prompt.text, add_bos=prompt.add_bos)[0], prompt)
         text, own = prompt.text, own_specials(prompt, self.special_strings)
         if own == find_specials(text, self.special_strings):
             ids, specials = self._encode(text, add_bos=prompt.add_bos)
-            if specials is None or specials == self._known([self._vocabulary[text[a:b]] for a, b in own]):
+            if specials is None or specials == self._specials([self._vocabulary[text[a:b]] for a, b in own]):
                 return self._without_second_bos(ids, prompt)
         ids = self._encode_in_parts(prompt) if self._backend is None else self._encode_apart(prompt)
         return self._without_second_bos(ids, prompt)
@@ -119,8 +119,8 @@ class HfTokenizer:
 
     def id_of(self, token: str) -> int | None:
         if self._backend is not None:
-            found: int | None = self._backend.token_to_id(token)
-            return found
+            token_id: int | None = self._backend.token_to_id(token)
+            return token_id
         return self._vocabulary.get(token)
 
     def is_special(self, token_id: int) -> bool:
@@ -134,13 +134,13 @@ class HfTokenizer:
         return TableDetokenizer(self._bytes_in_text, strip_first=self._rule.strip_first and at_start)
 
     def _bytes_in_text(self, token_id: int) -> bytes:
-        """Nothing for special tokens and for ids past the vocabulary (padded output heads sample those)."""
+        """Empty for special tokens and for ids past the vocabulary (padded output heads sample those)."""
         if not 0 <= token_id < len(self._table):
             return b""
-        known = self._table[token_id]
-        if known is None:
-            known = self._table[token_id] = self._spell(token_id)
-        return known
+        data = self._table[token_id]
+        if data is None:
+            data = self._table[token_id] = self._spell(token_id)
+        return data
 
     def _spell(self, token_id: int) -> bytes:
         if token_id in self._special_ids:
@@ -151,7 +151,7 @@ class HfTokenizer:
         return b"" if piece is None else self._rule.to_bytes(piece)
 
     def _encode(self, text: str, *, add_bos: bool) -> tuple[list[int], list[int] | None]:
-        """The ids, and those special tokens among them that the text spells, if the library tells."""
+        """The ids, and those of them that are special tokens spelled in the text (None if the library cannot tell)."""
         if self._backend is None:
             with self._lock:
                 return [int(i) for i in self._tokenizer.encode(text, add_special_tokens=add_bos)], None
@@ -159,20 +159,21 @@ class HfTokenizer:
         ids: list[int] = encoding.ids
         if self._spelled_ids.isdisjoint(ids):
             return ids, []
-        return ids, self._known(i for i, framing in zip(ids, encoding.special_tokens_mask, strict=True) if not framing)
+        spelled = (i for i, framing in zip(ids, encoding.special_tokens_mask, strict=True) if not framing)
+        return ids, self._specials(spelled)
 
-    def _known(self, ids: Iterable[int]) -> list[int]:
+    def _specials(self, ids: Iterable[int]) -> list[int]:
         return [i for i in ids if i in self._spelled_ids]
 
     def _without_second_bos(self, ids: list[int], prompt: Prompt) -> list[int]:
-        """The text may have spelled one itself."""
+        """The text may spell a BOS itself."""
         if prompt.add_bos and self.bos_token and ids[:1] * 2 == ids[:2] == [self.id_of(self.bos_token)] * 2:
             return ids[1:]
         return ids
 
     def _encode_apart(self, prompt: Prompt) -> list[int]:
-        """Encode whole, our own special tokens as placeholders, by a tokenizer that takes nothing else for one."""
-        encoder, placeholders = self._encoder_of_plain_text
+        """Encode as a whole, with placeholders for our own special tokens, by a tokenizer that finds no others."""
+        encoder, placeholders = self._plain_text_encoder
         parts = apart(prompt, self.special_strings)
         own = iter([self._vocabulary[text] for text, special in parts if special])
         text = "".join(self._placeholder_of(text) if special else text for text, special in parts)
@@ -181,7 +182,7 @@ class HfTokenizer:
         for token_id, framing in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
             if token_id in placeholders:
                 ids.append(next(own))
-            elif framing or not self._known((token_id,)):
+            elif framing or not self._specials((token_id,)):
                 ids.append(token_id)
             else:
                 ids += self._in_pieces(token_id)
@@ -191,7 +192,7 @@ class HfTokenizer:
         return self._placeholders[_strips(self._tokenizer.added_tokens_decoder[self._vocabulary[special]])]
 
     def _in_pieces(self, token_id: int) -> Sequence[int]:
-        """Some models find a special token even as a plain piece of the vocabulary: then its name is cut in two."""
+        """Some models find a special token as a plain piece of the vocabulary too: then its name is cut in two."""
         if token_id not in self._cut:
             self._cut[token_id] = self._encode_halves(self._tokenizer.added_tokens_decoder[token_id].content)
         return self._cut[token_id]
@@ -199,12 +200,12 @@ class HfTokenizer:
     def _encode_halves(self, text: str) -> list[int]:
         ids: list[int] = []
         for half in (text[: len(text) // 2], text[len(text) // 2 :]):
-            found: list[int] = self._encoder_of_plain_text[0].encode(half, add_special_tokens=False).ids
-            ids += self._encode_halves(half) if self._known(found) and len(half) > 1 else found
+            half_ids: list[int] = self._plain_text_encoder[0].encode(half, add_special_tokens=False).ids
+            ids += self._encode_halves(half) if self._specials(half_ids) and len(half) > 1 else half_ids
         return ids
 
     def _encode_in_parts(self, prompt: Prompt) -> list[int]:
-        """Without a Rust backend, special tokens can only be split in the whole of a text."""
+        """Without a Rust backend, special tokens can be split either all over a text or not at all."""
         ids: list[int] = []
         with self._lock:
             for i, (text, special) in enumerate(apart(prompt, self.special_strings)):
@@ -214,8 +215,8 @@ class HfTokenizer:
         return ids
 
     @cached_property
-    def _encoder_of_plain_text(self) -> tuple[Any, frozenset[int]]:
-        """And the ids of the placeholders in it."""
+    def _plain_text_encoder(self) -> tuple[Any, frozenset[int]]:
+        """With the ids of its placeholders."""
         from tokenizers import AddedToken
 
         encoder = _copy(self._backend)
@@ -233,12 +234,12 @@ class HfTokenizer:
 
 
 def _strips(added: Any) -> tuple[bool, bool]:
-    """Whether the spaces on its left and on its right go with it."""
+    """Whether it takes the spaces on its left, and those on its right."""
     return bool(added.lstrip), bool(added.rstrip)
 
 
 def _encoding(backend: Any, text: str, *, add_special_tokens: bool) -> Any:
-    """`encode` keeps the interpreter until it is done, a second for a megabyte; a batch lets others have it."""
+    """`encode` holds the GIL until it is done, a second for a megabyte; encoding a batch releases it."""
     if len(text) <= LONG_CHARS:
         return backend.encode(text, add_special_tokens=add_special_tokens)
     return backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]

@@ -1,4 +1,4 @@
-"""How a vocabulary's pieces spell bytes, read off the decoder that came with the tokenizer."""
+"""How a vocabulary's pieces spell bytes, read from the decoder that came with the tokenizer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class PieceRule:
-    """Each piece adds `to_bytes(piece)`; at the very start of a text one leading space is dropped if `strip_first`."""
+    """Each piece adds `to_bytes(piece)`; with `strip_first`, one space is dropped at the very start of a text."""
 
     to_bytes: PieceToBytes
     strip_first: bool
 
 
 def piece_rule(decoder: Mapping[str, Any] | None) -> PieceRule | None:
-    """The rule of a `tokenizers` decoder (its JSON form), or None where pieces are more than concatenated."""
+    """The rule of a `tokenizers` decoder (its JSON form), or None if it does more than concatenate pieces."""
     if decoder is None:
         return PieceRule(lambda piece: b" " + piece.encode(), strip_first=True)
     steps = list(decoder["decoders"]) if decoder["type"] == "Sequence" else [decoder]
@@ -54,7 +54,7 @@ def piece_rule(decoder: Mapping[str, Any] | None) -> PieceRule | None:
 
 
 def _pieces_stay_apart(kinds: list[str]) -> bool:
-    """Whether each piece can be spelled alone: no replacing across the fused text, no stripping of every piece."""
+    """Whether each piece can be spelled on its own: no replacing across the fused text, no stripping of every piece."""
     fused = kinds.index("Fuse") if "Fuse" in kinds else len(kinds)
     if any(kind in {"Replace", "ByteFallback", "Metaspace"} for kind in kinds[fused + 1 :]):
         return False
@@ -73,7 +73,7 @@ def byte_level_bytes(piece: str) -> bytes:
 
 
 def knows_all_bytes(model: Mapping[str, Any]) -> bool:
-    """Whether a `tokenizers` model (its JSON form) spells each character that it does not know byte by byte."""
+    """Whether a `tokenizers` model (its JSON form) spells unknown characters byte by byte."""
     if model.get("type") != "BPE":
         return False
     return bool(model.get("byte_fallback")) or _byte_level_table().keys() <= model["vocab"].keys()

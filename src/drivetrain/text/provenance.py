@@ -1,7 +1,7 @@
 """Text that knows which of its characters the chat template wrote itself; all others are the caller's.
 
-The marks follow the text through what templates do with it. Only what is written out here keeps them: any other
-operation gives plain text, which counts as the caller's. So a way that was forgotten loses a token, and forges none.
+The marks follow the text through what templates do with it. Only the operations below keep them: any other gives plain
+text, which counts as the caller's. So an operation that was forgotten can lose a special token, but never forge one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ THEIRS = b"\x00"
 
 
 class Traced(str):
-    """`ours` has one byte a character. Compares and hashes as the text that it is."""
+    """`ours` has one byte per character. Compares and hashes like plain text."""
 
     __slots__ = ("ours",)
     ours: bytes
@@ -49,8 +49,8 @@ class Traced(str):
     def __iter__(self) -> Iterator[str]:
         if OURS not in self.ours:
             return super().__iter__()
-        known = Written()  # or millions of one character would be as many objects
-        return (known[char] if ours else char for char, ours in zip(super().__iter__(), self.ours, strict=True))
+        shared = Written()  # so that a million equal characters are one object
+        return (shared[char] if ours else char for char, ours in zip(super().__iter__(), self.ours, strict=True))
 
     def join(self, texts: Iterable[str], /) -> str:
         texts = list(texts)
@@ -96,7 +96,7 @@ class Traced(str):
         return self._recased(super().upper())
 
     def _recased(self, text: str) -> str:
-        """A character can become several, never none; so in a text of the same length, each is where it was."""
+        """A character can become several, never none; so if the length is the same, each is where it was."""
         return Traced(text, self.ours) if len(text) == len(self) else text
 
     def _pieces(self, pieces: list[str], sep: str | None) -> list[str]:
@@ -112,7 +112,7 @@ class Traced(str):
 
 
 class Written(dict[str, Traced]):
-    """What the template's source says, marked as ours."""
+    """Text from the template's source, marked as ours."""
 
     def __missing__(self, text: str) -> Traced:
         return self.setdefault(text, written(text))
@@ -123,7 +123,7 @@ def written(text: str) -> Traced:
 
 
 def traced(text: str) -> Traced:
-    """The caller's, unless it says that it is not."""
+    """Plain text is marked as the caller's."""
     return text if isinstance(text, Traced) else Traced(text, THEIRS * len(text))
 
 

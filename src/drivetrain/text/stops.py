@@ -1,4 +1,4 @@
-"""Find the stop that is completed first, in a stream of characters or ids, one pass whatever the number of stops."""
+"""Finds the stop that is completed first in a stream of characters or ids, in one pass for any number of stops."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ S = TypeVar("S", bound=Hashable)
 class StopMatcher(Generic[S]):
     """An Aho-Corasick automaton. It never changes once it is built: choices and requests share it.
 
-    States are small integers. `depth(state)` is the length of the longest suffix of what was read that may still
-    grow into a stop: so many symbols must be held back.
+    States are small integers. `depth(state)` is the length of the longest suffix read that may still grow into a stop:
+    that many symbols must be held back.
     """
 
     ROOT = 0

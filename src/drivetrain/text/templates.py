@@ -1,4 +1,4 @@
-"""The chat template that came with the weights: messages in, a prompt out whose spans are marked ours or theirs."""
+"""The chat template that came with the weights: renders messages to a prompt whose spans are marked ours or theirs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ MAX_REASON_CHARS = 400
 TRIAL_SECONDS = 0.5
 
 _RUNS = re.compile(b"%b+|%b+" % (OURS, THEIRS))
-_MARK = "7294016358204917"  # digits, so that no change of case loses it
+_MARK = "7294016358204917"  # digits survive a change of case
 _DUMP = "3860257149025836"
 
 
 class TemplateRefused(Exception):
-    """The template said no to these messages (`raise_exception`)."""
+    """The template rejected these messages (`raise_exception`)."""
 
 
 class ChatTemplate:
     """Untrusted, so it runs in the sandbox, under a lock: one rendering at a time.
 
-    Its own words, the special tokens by name and the roles are ours. What the messages say is literal, whatever the
-    template has made of it, and so is what cannot be traced.
+    The template's own text, the special tokens that it names and the roles are ours. The messages' text is literal,
+    whatever the template does to it, and so is text that cannot be traced.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ChatTemplate:
         self._wants_parts, self.takes_images = self._content_shape()
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> Prompt:
-        """Raises `InvalidRequest` when the template refuses these messages, fails on them or runs past its bounds."""
+        """Raises `InvalidRequest` if the template rejects these messages, fails on them or exceeds its limits."""
         shaped = [self._shape(message) for message in messages]
         try:
             text = self._run(shaped, self._max_seconds, add_generation_prompt=add_generation_prompt)
@@ -67,7 +67,7 @@ class ChatTemplate:
         return Prompt(tuple(_segments(text)))
 
     def end_of_turn(self) -> str | None:
-        """The special token that follows an assistant's answer: it ends an answer, whatever the config says of EOS."""
+        """The special token that follows an assistant's answer: it ends an answer, whatever EOS the config names."""
         chat = [Message("user", (TextPart("x"),)), Message("assistant", (TextPart(_MARK),))]
         try:
             _, mark, after = self.render(chat, add_generation_prompt=False).text.rpartition(_MARK)
@@ -79,7 +79,7 @@ class ChatTemplate:
         return after[slice(*spans[0])]
 
     def _content_shape(self) -> tuple[bool, bool]:
-        """Whether content must be a list of parts even without an image, and whether images have a place in it."""
+        """Whether content must be a list of parts even without an image, and whether it can hold images."""
         text = {"type": "text", "text": _MARK, _DUMP: _DUMP}
         with_text = self._trial([text])
         with_image = self._trial([{"type": "image", _DUMP: _DUMP}, text])
@@ -88,7 +88,7 @@ class ChatTemplate:
         return reads_parts and _MARK not in self._trial(_MARK), shows_image
 
     def _trial(self, content: object) -> str:
-        """What the template makes of one message; nothing where it refuses it."""
+        """What the template makes of one message, or "" if it fails."""
         try:
             chat = [{"role": "user", "content": content}]
             return self._run(chat, min(self._max_seconds, TRIAL_SECONDS), add_generation_prompt=True)
@@ -112,7 +112,7 @@ class ChatTemplate:
     def _run(self, messages: list[dict[str, Any]], max_seconds: float, *, add_generation_prompt: bool) -> Traced:
         from drivetrain.text.sandbox import Budget, LimitPassed
 
-        given = {
+        variables = {
             **self._special_tokens,
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
@@ -125,7 +125,7 @@ class ChatTemplate:
             budget = self._environment.budget = Budget(self._max_chars, max_seconds, self._clock)
             pieces, length = [], 0
             try:
-                for piece in self._template.generate(**given):
+                for piece in self._template.generate(**variables):
                     length += len(piece)
                     budget.size(length)
                     pieces.append(piece)
@@ -172,7 +172,7 @@ def _invalid(what: str) -> InvalidRequest:
 
 
 def _one_line(text: str) -> str:
-    """Short, on one line, and without the places in memory that some of Python's messages name."""
+    """Short, on one line, and without the memory addresses in some of Python's messages."""
     line = " ".join(re.sub(r" at 0x[0-9a-f]+", "", text[: 4 * MAX_REASON_CHARS]).split())
     return line if len(line) <= MAX_REASON_CHARS else line[: MAX_REASON_CHARS - 1] + "…"
 

@@ -1,4 +1,4 @@
-"""The gate: so many requests run, so many wait in order, one more is refused, before any work is done for it."""
+"""The gate: a limited number of requests run, a limited number wait in order; the rest are refused without any work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from drivetrain.core.errors import DeviceLost, DrivetrainError, NotReady, OutOfMemory, Overloaded
 
 ATTEMPTS = 2
-"""Of a request whose engine failed before it gave anything. One that kills its engines costs two of them at most."""
+"""For a request whose engine failed before it gave out anything. A request that kills engines can kill two at most."""
 
 
 class Slot:
@@ -22,7 +22,7 @@ class Slot:
 
     @property
     def is_good(self) -> bool:
-        """Whether the engine that it is for is still the one that serves."""
+        """Whether its engine is still the one that serves."""
         return self._is_good()
 
     def release(self) -> None:
@@ -39,7 +39,7 @@ class Ticket:
         self._slot = slot
 
     async def wait(self) -> Slot:
-        """A slot on an engine that may have failed between its grant and now would be worth nothing."""
+        """If the engine failed after it granted the slot, the slot is worthless: queue again."""
         try:
             while not (slot := await asyncio.shield(self._slot)).is_good:
                 slot.release()
@@ -60,8 +60,8 @@ class Ticket:
 class Admission:
     """`alive` tells whether the engine can do anything at all.
 
-    Who waits, waits for an engine, not for this one: while it is replaced the line is held, and goes on with the next.
-    `patient`: another one will come in the place of one that is not alive, though nobody has said `hold` yet.
+    Requests wait for any engine, not for this one: while it is replaced, the queue is held and then continues.
+    `patient` tells whether an engine that is not alive will be replaced, even before `hold` is called.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Admission:
         self._alive = alive
         self._patient = patient
         self._returned: deque[asyncio.Future[Slot]] = deque()
-        """Those that had a slot on an engine that failed: first in line, and at most as many as ran."""
+        """Requests that had a slot on an engine that failed. They come first; there are no more of them than ran."""
         self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._running = 0
         self._num_engines = 0
@@ -96,11 +96,11 @@ class Admission:
 
     @property
     def waits_for_engine(self) -> bool:
-        """Whether the engine has failed and another one will take its place."""
+        """Whether the engine has failed and will be replaced."""
         return not self._closed and (self._held or (self._patient() and not self._alive()))
 
     def enter(self) -> Ticket:
-        """A place, at once. Raises `NotReady` when closed or dead, and `Overloaded` when the queue is full."""
+        """Queue up. Raises `NotReady` if closed or the engine is dead, `Overloaded` if the queue is full."""
         self._refuse_if_closed()
         waits = self.waits_for_engine
         if not waits and not self._alive():
@@ -119,12 +119,12 @@ class Admission:
         return Ticket(self, future)
 
     def goes_on(self, slot: Slot, error: DrivetrainError) -> bool:
-        """Whether a request to which this happened may have another engine, which takes the place of the slot's."""
+        """Whether a request that failed with `error` may continue on the engine that replaces this slot's."""
         failed = not slot.is_good or self.waits_for_engine
         return failed and not isinstance(error, (OutOfMemory, DeviceLost))
 
     def enter_again(self) -> Ticket:
-        """For one whose engine failed before it gave anything: before all who never ran. Raises `NotReady`."""
+        """Queue up again after the engine failed, ahead of requests that never ran. Raises `NotReady`."""
         return Ticket(self, self.join_again())
 
     def join_again(self) -> asyncio.Future[Slot]:
@@ -138,26 +138,26 @@ class Admission:
         (self._returned if future in self._returned else self._waiting).remove(future)
 
     def hold(self) -> None:
-        """The engine has failed: nobody gets a slot until `open`, and those on it are worth nothing any more."""
+        """The engine has failed: its slots are worthless, and no more are granted until `open`."""
         self._held = True
         self._num_engines += 1
         self._running = 0
         self._idle.set()
 
     def open(self, max_running: int) -> None:
-        """Another engine serves, or the first one."""
+        """The first engine, or the next one, serves."""
         self._max_running, self._held = max_running, False
         self._admit()
 
     def close(self, why: str) -> None:
-        """Refuse from now on, those that wait included."""
+        """Refuse all requests from now on, waiting ones included."""
         self._closed = why
         for line in (self._returned, self._waiting):
             while line:
                 line.popleft().set_exception(NotReady(why, retry_after_s=5.0))
 
     async def idle(self, timeout_s: float) -> bool:
-        """Wait until nothing runs; False if something still does when the time is up."""
+        """Wait until nothing runs. False if something still does after `timeout_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -179,7 +179,7 @@ class Admission:
 
     def _release(self, engine: int) -> None:
         if engine != self._num_engines:
-            return  # it went with its engine
+            return  # `hold` already took it back
         self._running -= 1
         self._admit()
         if not self._running:

@@ -1,4 +1,4 @@
-"""The logprobs of an echoed prompt, which may be as long as the context: spelled in slices, so that others go on."""
+"""The logprobs of an echoed prompt, which may be as long as the context: built in slices, so that others go on."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.results import TokenLogprob
 
 VALUES_A_SLICE = 2000
-"""Logprobs that are spelled in one go, about three milliseconds of work."""
+"""Logprobs that are built in one go, about three milliseconds of work."""
 
 
 class Echoing(StepSink, Protocol):
-    """The run, which an engine's steps go to after this."""
+    """The run, which gets the engine's steps after this."""
 
     @property
     def ended(self) -> bool: ...
@@ -25,16 +25,16 @@ class Echoing(StepSink, Protocol):
     def spell_prompt(self, logprobs: Sequence[IdLogprobs]) -> Iterator[TokenLogprob]: ...
 
     def take_echo(self, entries: tuple[TokenLogprob, ...], end: int | None) -> None:
-        """Entries of the prompt, in order, and where in the text those after them begin."""
+        """Entries of the prompt, in order, and the offset in the text where the next ones begin (None: no more)."""
         ...
 
     def fail(self, exc: Exception) -> None:
-        """End the request by what was raised on its way."""
+        """End the request by this exception."""
         ...
 
 
 class EchoFirst:
-    """A `StepSink` in front of a run: what comes after the prompt waits until all of its logprobs are spelled."""
+    """A `StepSink` in front of a run: holds back the steps after the prompt until all of its logprobs are built."""
 
     def __init__(self, run: Echoing) -> None:
         self._run = run
@@ -60,15 +60,15 @@ class EchoFirst:
         else:
             self._run.close(error)
 
-    def _spell(self, entries: Iterator[TokenLogprob], number: int, made: tuple[TokenLogprob, ...] = ()) -> None:
-        """The next slice; `made` is the one before, which is given out once it is known whether it is the last."""
+    def _spell(self, entries: Iterator[TokenLogprob], number: int, ready: tuple[TokenLogprob, ...] = ()) -> None:
+        """Build the next slice; `ready` is the previous one, given out once it is known whether it is the last."""
         more: tuple[TokenLogprob, ...] = ()
         try:
             if not self._run.ended:
-                made = made or tuple(islice(entries, number))
+                ready = ready or tuple(islice(entries, number))
                 more = tuple(islice(entries, number))
-                self._run.take_echo(made, more[0].text_offset if more else None)
-        except Exception as exc:  # noqa: BLE001 - translated by the one that ends requests
+                self._run.take_echo(ready, more[0].text_offset if more else None)
+        except Exception as exc:  # noqa: BLE001 - translated by `fail`
             self._run.fail(exc)
         if more and not self._run.ended:
             self._loop.call_soon(self._spell, entries, number, more)

@@ -1,4 +1,4 @@
-"""One request for vectors, by the rules of one for text: what may be asked, its texts as ids, its one ending."""
+"""One request for vectors, under the same rules as one for text: its checks, its tokenizing, its one ending."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Embedding:
-    """Ends by its vectors, an error, its deadline or an interrupt. Its slot is free once the engine lets go of it."""
+    """Ends with its vectors, an error, its deadline or an interrupt. Its slot is free once the engine releases it."""
 
     def __init__(
         self, inputs: Sequence[EmbedInput], *, model: str, host: Host, threads: TextThreads, trace: EmbeddingTrace
@@ -56,10 +56,10 @@ class Embedding:
         self._outcome: Embeddings | BaseException | None = None
         self._ended = asyncio.Event()
         self.work = asyncio.create_task(self._work(), name="drivetrain-embed")
-        """It lasts until the engine has let go of the request."""
+        """Lasts until the engine has released the request."""
 
     async def vectors(self, timeout_s: float) -> Embeddings:
-        """Returns or raises once the engine has let go of it, or was given up."""
+        """Returns or raises once the request has ended; then the engine has released it, unless it was interrupted."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ended.wait()
@@ -73,7 +73,7 @@ class Embedding:
         return self._taken()
 
     def interrupt(self, error: DrivetrainError) -> None:
-        """End it from outside, at once and without waiting. Nothing happens if it has ended."""
+        """End it at once, without waiting. Does nothing if it has ended."""
         self._end(error)
 
     @property
@@ -87,7 +87,7 @@ class Embedding:
             self._ended.set()
 
     def _taken(self) -> Embeddings:
-        """Once: what is raised has the frames on its way, and they have this."""
+        """Only once: the traceback of a raised outcome holds frames that hold this object."""
         outcome, self._outcome = self._outcome, None
         try:
             if isinstance(outcome, Embeddings):
@@ -102,7 +102,7 @@ class Embedding:
             self._end(await self._compute())
         except asyncio.CancelledError:
             self._end(Cancelled("the request was cancelled"))
-        except Exception as exc:  # noqa: BLE001 - raised where it is waited for
+        except Exception as exc:  # noqa: BLE001 - `vectors` raises it
             self._end(exc if isinstance(exc, DrivetrainError) else bug(exc))
         except BaseException as exc:  # noqa: BLE001 - as above
             self._end(exc)
@@ -127,7 +127,6 @@ class Embedding:
             enter = admission.enter_again
 
     async def _on(self, slot: Slot) -> Embeddings:
-        """On the engine that the slot is for."""
         host, trace, times = self._host, self._trace, self.times
         engine, info = host.engine, host.info
         times.admitted = time.monotonic()
@@ -146,10 +145,7 @@ class Embedding:
 def check_embedding(
     inputs: Any, timeout_s: float | None, capabilities: Capabilities, *, size: int | None
 ) -> list[EmbedInput]:
-    """What can be told of a request before it has a place: the texts, or what is wrong with it.
-
-    `size` is how many numbers a vector has; None where nobody knows.
-    """
+    """Checks a request before it is queued. `size` is how many numbers a vector has, or None if unknown."""
     if not capabilities.embeddings:
         raise Unsupported("this model does not produce embeddings", param="input")
     items = embed_inputs(inputs, capabilities.limits)
@@ -170,7 +166,7 @@ def embed_inputs(inputs: Any, limits: Limits) -> list[EmbedInput]:
         raise InvalidRequest(
             f"input has {len(items):,} entries; the limit is {limits.max_embed_inputs:,}", param="input"
         )
-    made: list[EmbedInput] = []
+    checked: list[EmbedInput] = []
     for i, item in enumerate(items):
         if not isinstance(item, (str, list, tuple)) or not item:
             raise InvalidRequest(f"input[{i}] must be a string or token ids, and not empty", param=f"input[{i}]")
@@ -179,18 +175,18 @@ def embed_inputs(inputs: Any, limits: Limits) -> list[EmbedInput]:
             if len(item) > limits.max_prompt_chars:
                 what = f"input[{i}] has {len(item):,} characters; the limit is {limits.max_prompt_chars:,}"
                 raise InvalidRequest(what, param=f"input[{i}]")
-        made.append(item if isinstance(item, str) else tuple(item))
-    return made
+        checked.append(item if isinstance(item, str) else tuple(item))
+    return checked
 
 
 async def tokenize_inputs(
     inputs: Sequence[EmbedInput], info: EngineInfo, trace_context: Mapping[str, str] | None, threads: TextThreads
 ) -> list[EmbedItem]:
-    """Some texts a job, so that other requests do not wait for all of a long list."""
+    """In jobs of a few texts each, so that other requests do not wait for a whole long list."""
     chars = sum(len(item) for item in inputs if isinstance(item, str))
     jobs = [partial(_tokenize, inputs, start, end, info, trace_context) for start, end in _jobs(inputs)]
-    made = await threads.lane(chars).run(jobs, admitted=True)
-    return [item for items in made for item in items]
+    batches = await threads.lane(chars).run(jobs, admitted=True)
+    return [item for batch in batches for item in batch]
 
 
 def _jobs(inputs: Sequence[EmbedInput]) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What is asked of a worker, by keyword: the same for one here and for one behind a handle."""
+"""The keyword methods of a worker, the same for one in this process and for one behind a handle."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ T = TypeVar("T")
 
 
 class Face(ABC):
-    """Each request is counted and logged once, as it ends, also one that is refused before there is a run for it."""
+    """Each request is counted and logged once, when it ends, even if it is refused before it has a run."""
 
     def __init__(self, name: str, stats: Stats, tracer: Tracer | None = None) -> None:
         self._name = name
         self.stats = stats
         self._traces = Traces(tracer or NoTracer(), name)
 
-    # What each kind of worker does in its own way. All of it raises at once what can be told without work.
+    # What each kind of worker does in its own way. All of these raise at once what can be told without work.
 
     @abstractmethod
     def _admitted(self, request: GenerateRequest, sink: EventSink) -> Readable:
-        """A request that is taken, and has not begun."""
+        """A request that was accepted but has not begun."""
 
     @abstractmethod
     def _tokenize(
@@ -59,16 +59,16 @@ class Face(ABC):
     # Answers
 
     def stream(self, **request: Any) -> EventStream:
-        """The events of one answer; see `core/parameters.py` for what may be asked.
+        """The events of one answer; see `core/request.py` for the parameters.
 
-        A request that cannot be honoured raises here, at once; the work begins with the first event awaited.
+        A request that cannot be honoured raises here, at once; work begins when the first event is awaited.
 
             async for event in worker.stream(messages=[...], max_tokens=64): ...
         """
         return self._open(self._build(request))
 
     async def generate(self, **request: Any) -> Result:
-        """The whole answer at once; the same text as the joined stream."""
+        """The whole answer at once, with the same text as the joined stream."""
         return await self.complete(self._build(request))
 
     async def complete(self, request: GenerateRequest) -> Result:
@@ -82,8 +82,8 @@ class Face(ABC):
             return build_request(request)
         except DrivetrainError as exc:
             operation = Operation.CHAT if "messages" in request else Operation.TEXT_COMPLETION
-            named = request.get("request_id")
-            request_id = named if named and isinstance(named, str) else id_here()
+            given_id = request.get("request_id")
+            request_id = given_id if given_id and isinstance(given_id, str) else id_here()
             self._refuse(exc, request_id, operation, request.get("trace_context"))
             raise
 
@@ -94,7 +94,7 @@ class Face(ABC):
     def _refuse(
         self, error: DrivetrainError, request_id: str, operation: Operation, parent: Mapping[str, str] | None
     ) -> None:
-        """The ending of a request that has no run."""
+        """Count, log and trace the end of a request that has no run."""
         error.request_id = request_id
         self._traces.refuse(operation, error, parent)
         self.stats.endings[error.code] += 1
@@ -103,7 +103,7 @@ class Face(ABC):
     # Tokens and vectors
 
     async def count_tokens(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> int:
-        """How many tokens a prompt has, or a chat once it is rendered."""
+        """The number of tokens in a prompt, or in a chat once it is rendered."""
         return len(await self.tokenize(text, messages=messages))
 
     async def tokenize(
@@ -115,8 +115,8 @@ class Face(ABC):
     ) -> list[int]:
         """The ids of a prompt, or of a chat once it is rendered.
 
-        `add_special_tokens` is whether the tokenizer adds its own around the text, such as a BOS. None: as for an
-        answer, which is yes for a prompt, and what its prompt form says for a chat.
+        `add_special_tokens` says whether the tokenizer adds its own around the text, such as a BOS. None does as for an
+        answer: yes for a prompt, and what the prompt form says for a chat.
         """
         if (text is None) == (messages is None):
             raise InvalidRequest("give either a text or messages", param="text")
@@ -127,17 +127,17 @@ class Face(ABC):
         def log(ids: list[int] | None, error: BaseException | None, seconds: float) -> None:
             logbook.tokenized(request_id, self._name, error, len(ids or ()), seconds)
 
-        return await self._noted(work, request_id, log)
+        return await self._finish(work, request_id, log)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens included by name."""
+        """The text of token ids, with special tokens by name."""
         request_id = id_here()
         work = self._detokenize(ids, request_id=request_id)
 
         def log(text: str | None, error: BaseException | None, seconds: float) -> None:
             logbook.tokenized(request_id, self._name, error, 0 if text is None else len(ids), seconds)
 
-        return await self._noted(work, request_id, log)
+        return await self._finish(work, request_id, log)
 
     async def embed(
         self,
@@ -146,24 +146,24 @@ class Face(ABC):
         timeout_s: float | None = None,
         trace_context: Mapping[str, str] | None = None,
     ) -> Embeddings:
-        """A unit vector for each text (or list of token ids). How it is pooled stands in `metadata.pooling`."""
+        """A unit vector for each text (or list of token ids). `metadata.pooling` says how it is pooled."""
         request_id = id_here()
         work = self._embed(inputs, timeout_s=timeout_s, trace_context=trace_context, request_id=request_id)
 
-        def log(made: Embeddings | None, error: BaseException | None, seconds: float) -> None:
-            logbook.embedded(request_id, self._name, error, made, seconds)
+        def log(embeddings: Embeddings | None, error: BaseException | None, seconds: float) -> None:
+            logbook.embedded(request_id, self._name, error, embeddings, seconds)
 
-        made = await self._noted(work, request_id, log)
-        self.stats.prompt_tokens += made.usage.prompt_tokens
-        return made
+        embeddings = await self._finish(work, request_id, log)
+        self.stats.prompt_tokens += embeddings.usage.prompt_tokens
+        return embeddings
 
-    async def _noted(
+    async def _finish(
         self, work: Awaitable[T], request_id: str, log: Callable[[T | None, BaseException | None, float], None]
     ) -> T:
-        """What it comes to; its one ending is told here."""
+        """Await the work; count and log how it ends."""
         began = time.monotonic()
         try:
-            made = await work
+            result = await work
         except BaseException as exc:
             if isinstance(exc, DrivetrainError):
                 exc.request_id = request_id
@@ -171,5 +171,5 @@ class Face(ABC):
             log(None, exc, time.monotonic() - began)
             raise
         self.stats.endings[ending(None)] += 1
-        log(made, None, time.monotonic() - began)
-        return made
+        log(result, None, time.monotonic() - began)
+        return result

@@ -1,4 +1,4 @@
-"""One log line an ending: which request, of which model, how it ended, its tokens and its times."""
+"""One log line per request, when it ends: its id, model and ending, its tokens and times."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ def ended(run: EndedRequest, error: DrivetrainError | None, metrics: Metrics) ->
     _log.info("%s %s %s %s %s", run.request_id, run.model, how, tokens, shown, extra={FIELDS: fields})
 
 
-def embedded(request_id: str, model: str, error: BaseException | None, made: Embeddings | None, seconds: float) -> None:
+def embedded(
+    request_id: str, model: str, error: BaseException | None, embeddings: Embeddings | None, seconds: float
+) -> None:
     if _log.isEnabledFor(logging.INFO):
-        tokens, vectors = (made.usage.prompt_tokens, len(made.vectors)) if made is not None else (0, 0)
+        tokens, vectors = (0, 0) if embeddings is None else (embeddings.usage.prompt_tokens, len(embeddings.vectors))
         fields = {
             "request_id": request_id,
             "model": model,
@@ -62,7 +64,7 @@ def tokenized(request_id: str, model: str, error: BaseException | None, tokens: 
 
 
 def refused(request_id: str, model: str, error: DrivetrainError) -> None:
-    """A request that got no further than being read."""
+    """A request that was refused before it had a run."""
     if _log.isEnabledFor(logging.INFO):
         fields = {"request_id": request_id, "model": model, "ending": error.code, "param": error.param}
         _log.info("%s %s %s %s", request_id, model, error.code, error.param or "", extra={FIELDS: fields})

@@ -1,4 +1,4 @@
-"""A model that an engine has loaded: what its requests need of it, and what a worker says about it."""
+"""A model that an engine has loaded: what its requests need, and what a worker says about it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drivetrain.worker.tokenizing import Tokenizing
 
 
 def declared(info: EngineInfo, settings: Settings) -> Capabilities:
-    """Those of the engine, within what the settings allow."""
+    """The engine's capabilities, within what the settings allow."""
     concurrency = info.capabilities.max_concurrency
     if settings.max_running is not None:
         concurrency = min(settings.max_running, concurrency)
@@ -29,7 +29,7 @@ def declared(info: EngineInfo, settings: Settings) -> Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """It goes with its engine: another one makes another."""
+    """Belongs to one engine: a new engine gets a new one."""
 
     info: EngineInfo
     capabilities: Capabilities
@@ -77,7 +77,7 @@ class LoadedModel:
 
 
 def _choose(name: str, info: EngineInfo, settings: Settings) -> Chosen:
-    """Made anew for each that renders: a template renders one chat at a time, and no answer waits for others."""
+    """A new one for each use: a template renders one chat at a time, and answers must not wait for other uses."""
     return choose(explicit=settings.family, tokenizer=info.tokenizer, architecture=info.architecture, name=name)
 
 

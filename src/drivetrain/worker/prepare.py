@@ -1,4 +1,4 @@
-"""From a checked request to what the engine gets: rendered, tokenized, fitted into the context, defaults filled in."""
+"""Turns a checked request into the engine's: rendered, tokenized, fitted into the context, with defaults filled in."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Prepared:
     prompt_text: str
     truncated: int
     pictures: Pictures | None = None
-    """To be let go once the engine has told the prompt's ids, or holds nothing of the request any more."""
+    """To be released once the engine has reported the prompt's ids or no longer holds anything of the request."""
 
     def let_go(self) -> None:
         if self.pictures is not None:
@@ -40,10 +40,7 @@ class Prepared:
 
 
 class Preparer:
-    """Holds what is the same for all requests of a model.
-
-    Rendering and tokenizing run on `threads`, off the event loop.
-    """
+    """One per loaded model. Rendering and tokenizing run on `threads`, off the event loop."""
 
     def __init__(
         self,
@@ -107,7 +104,7 @@ class Preparer:
         return Prepared(engine_request, self._rules(request), text, fitted.truncated)
 
     def _default_max_tokens(self, request: GenerateRequest, prompt_tokens: int, limit: int) -> int | None:
-        """For a request that names none: no more than may be kept of the answer. None is the rest of the context."""
+        """For a request that names none; at most what the limit on answers allows. None: the rest of the context."""
         default = self._defaults.max_tokens()
         held = max(1, tokens_held(request, self._capabilities.limits, prompt_tokens))
         if held >= limit or not self._capabilities.tokens:  # an engine without ids may know no context either
@@ -129,7 +126,7 @@ class Preparer:
         return self._tokenizer.decode(fitted.ids)
 
     async def _with_media(self, request: GenerateRequest, request_id: str) -> Prepared:
-        """No image is looked at before the text: a prompt form may have no place for it."""
+        """The text comes first, because the prompt form may have no place for images."""
         prompt, rules = await self._on_thread(request, lambda: (self._media_prompt(request), self._rules(request)))
         pictures = await self._media.load(_images(request)) if request.has_images else Pictures()
         limit, max_tokens = self._limit(request), request.max_tokens
@@ -198,18 +195,18 @@ class Preparer:
         )
 
     def _check_spelled(self, sequences: Iterable[tuple[int, ...]]) -> None:
-        """Stop words given as ids are matched as the text they spell too, which is many times as long."""
+        """Stops given as ids are also matched as the text that they spell, which is many times as long."""
         limits = self._capabilities.limits
-        most = limits.max_stops * limits.max_stop_chars
+        limit = limits.max_stops * limits.max_stop_chars
         chars = sum(len(self._tokenizer.token_text(i)) for ids in sequences for i in ids)
-        if chars > most:
+        if chars > limit:
             raise InvalidRequest(
-                f"stop_sequences spells {chars:,} characters; the limit is {most:,}", param="stop_sequences"
+                f"stop_sequences spells {chars:,} characters; the limit is {limit:,}", param="stop_sequences"
             )
 
     def _check_ids(self, request: GenerateRequest) -> None:
         """An id past the vocabulary would fail deep inside an engine (and take a GPU process with it)."""
-        named: dict[str, Iterable[int]] = {
+        ids_by_field: dict[str, Iterable[int]] = {
             "prompt_token_ids": request.prompt_token_ids or (),
             "stop_token_ids": request.stop_token_ids or (),
             "stop_sequences": (i for ids in request.stop_sequences or () for i in ids),
@@ -219,7 +216,7 @@ class Preparer:
             "suppress_tokens": request.suppress_tokens or (),
             "begin_suppress_tokens": request.begin_suppress_tokens or (),
         }
-        for name, ids in named.items():
+        for name, ids in ids_by_field.items():
             check_known(ids, self._info.vocab_size, name)
 
 
@@ -228,13 +225,13 @@ def rendered(family: Family, messages: tuple[Message, ...]) -> Prompt:
 
 
 def _chars(request: GenerateRequest) -> int:
-    """Or ids."""
+    """Characters, or ids."""
     texts = sum(len(message.text) for message in request.messages or ())
     return texts + len(request.prompt or request.prompt_token_ids or "")
 
 
 def _images(request: GenerateRequest) -> list[tuple[ImagePart, str]]:
-    """Each with its place."""
+    """Each with its place in the request."""
     parts: list[tuple[ImagePart, str]] = [(p, f"images[{i}]") for i, p in enumerate(request.images or ())]
     for i, message in enumerate(request.messages or ()):
         parts += [
@@ -259,5 +256,5 @@ def check_known(ids: Iterable[int], vocab_size: int, param: str) -> None:
 
 
 def _wrap(seed: int) -> int:
-    """Seeds stay in 64 bits, signed."""
+    """Seeds are signed and wrap around at 64 bits."""
     return (seed + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - (MAX_SEED + 1)

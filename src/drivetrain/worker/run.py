@@ -26,12 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class Host(Protocol):
-    """The worker, as its runs see it. Engine, preparer and gate are those of now: a restart brings others."""
+    """The worker, as its runs see it. Engine, preparer and gate are the current ones: a restart replaces them."""
 
     @property
-    def stats(self) -> Stats:
-        """What the tokens of a run count in."""
-        ...
+    def stats(self) -> Stats: ...
 
     @property
     def engine(self) -> Engine: ...
@@ -46,11 +44,11 @@ class Host(Protocol):
     def admission(self) -> Admission: ...
 
     def engine_failed(self) -> None:
-        """A run has met a failure that did not end it."""
+        """Called if a run meets a failure of the engine that does not end the run."""
         ...
 
     def ended(self, run: Run, error: DrivetrainError | None) -> Metrics:
-        """Told once how each run ended."""
+        """Called exactly once per run, when it ends."""
         ...
 
 
@@ -59,21 +57,21 @@ class Trace(Protocol):
 
     @property
     def context(self) -> Mapping[str, str] | None:
-        """Trace headers for what is done for this request elsewhere."""
+        """Trace headers to send along with the request's work on other servers."""
         ...
 
     def restarted(self, error: DrivetrainError) -> None:
-        """It goes on with the next engine."""
+        """The request starts again on the next engine."""
         ...
 
     def close(self, run: Run, error: DrivetrainError | None) -> None: ...
 
 
 class Run(Lifecycle):
-    """Takes the steps of the engine, gives events to its sink, and ends by what comes first: finish, error, interrupt.
+    """Takes the engine's steps, gives events to its sink, and ends with the first of: finish, error, interrupt.
 
     Its task lasts from `start` until the engine has the request. The slot follows the engine, not the reader: it is
-    free once the engine says that the request holds nothing.
+    free once the engine says that the request holds nothing any more.
     """
 
     def __init__(
@@ -103,7 +101,7 @@ class Run(Lifecycle):
         self._trace = trace
         self._interval = stream_interval
         self._output: Output | None = None
-        self._start_told = False
+        self._start_given = False
         self._attempts = 1
         self._prepared: Prepared | None = None
         self._slot: Slot | None = None
@@ -112,15 +110,15 @@ class Run(Lifecycle):
         self._starting: asyncio.Task[None] | None = None
         self._free = asyncio.Event()
 
-    # What the caller does
+    # For the caller
 
     def start(self) -> None:
-        """Begin the work: once, and not at all if it has ended before."""
+        """Begin the work, once. Does nothing if the run has already ended."""
         if not self._began and not self.ended:
-            self._set_out(self._host.admission.enter)
+            self._launch(self._host.admission.enter)
 
     async def released(self) -> None:
-        """Wait until the engine and the slot are free of this request."""
+        """Wait until the engine and the slot no longer hold this request."""
         if self._began:
             await self._free.wait()
 
@@ -150,7 +148,7 @@ class Run(Lifecycle):
 
     # The way to the engine
 
-    def _set_out(self, enter: Callable[[], Ticket]) -> None:
+    def _launch(self, enter: Callable[[], Ticket]) -> None:
         self._began = True
         self._starting = asyncio.create_task(self._start(enter), name=f"drivetrain-start-{self.request_id}")
         self._starting.add_done_callback(self._started)
@@ -175,20 +173,20 @@ class Run(Lifecycle):
                 raise
 
     def _started(self, task: asyncio.Task[None]) -> None:
-        """Also where the task was cancelled before it ran at all."""
+        """Called also if the task was cancelled before it ran at all."""
         if task is self._starting:
-            self._starting = None  # with what it raised, it would keep this and its prompt
+            self._starting = None  # its exception would keep this run and the prompt alive
             if self._handle is None and not self._free.is_set():
                 self._let_go()
 
     @property
     def may_start_again(self) -> bool:
-        """Whether nobody would notice: nothing was given, and there is an attempt left."""
+        """Whether nobody would notice: nothing was given out, and there is an attempt left."""
         is_empty = self._output is None or self._output.is_empty
         return not self.ended and is_empty and self._attempts < ATTEMPTS
 
     def _start_again(self, error: EngineFailed) -> bool:
-        """On the engine that takes the place of one that failed, before all who wait for their first; else False."""
+        """Queue for the engine that replaces the failed one, ahead of requests that never ran. False if it cannot."""
         slot, admission = self._slot, self._host.admission
         if slot is None or not self.may_start_again or not admission.goes_on(slot, error):
             return False
@@ -200,7 +198,7 @@ class Run(Lifecycle):
         if self._prepared is not None:
             self._prepared.let_go()
         self._handle = self._slot = self._prepared = self._output = self.times.admitted = self.times.prepared = None
-        self._set_out(admission.enter_again)
+        self._launch(admission.enter_again)
         return True
 
     def _hand_over(self, prepared: Prepared) -> None:
@@ -208,11 +206,11 @@ class Run(Lifecycle):
         request = prepared.request
         if request.media is None:
             self._begin(request.prompt_ids)
-            self._hand_on()
+            self._give_events()
         if self.ended:
             self._let_go()
         elif request.max_tokens == 0 and request.prompt_logprobs is None:
-            for index in range(len(request.seeds)):  # an echo alone, for which no engine is asked
+            for index in range(len(request.seeds)):  # only an echo, which needs no engine
                 self.take(TokenStep(index, (), None, FinishReason.LENGTH))
             self.close(None)
         else:
@@ -221,7 +219,7 @@ class Run(Lifecycle):
             sink = self if request.prompt_logprobs is None else EchoFirst(self)
             attempt = self._attempts
             handle = self._host.engine.generate(request, sink)
-            if attempt == self._attempts and not self._free.is_set():  # else it was closed in that very call
+            if attempt == self._attempts and not self._free.is_set():  # else `generate` itself closed it
                 self._handle = handle
 
     def _let_go(self) -> None:
@@ -232,21 +230,21 @@ class Run(Lifecycle):
             self._slot.release()
         self._free.set()
 
-    # What the engine does
+    # For the engine
 
     def take(self, step: Step) -> None:
-        """As `StepSink`. Whatever goes wrong with a step is this request's ending, and no business of the engine."""
+        """As in `StepSink`. Any failure here ends this request only; the engine never sees it."""
         if self.ended:
             return
         try:
             self._take_step(step)
-        except Exception as exc:  # noqa: BLE001 - translated by the one that ends requests
+        except Exception as exc:  # noqa: BLE001 - translated by `_end_by`
             self._end_by(exc)
         else:
-            self._hand_on()
+            self._give_events()
 
     def close(self, error: DrivetrainError | None) -> None:
-        """As `StepSink`."""
+        """As in `StepSink`."""
         error = error or EngineFailed("the engine ended without finishing the answer")
         if isinstance(error, EngineFailed) and self._start_again(error):
             return
@@ -262,14 +260,14 @@ class Run(Lifecycle):
             self._handle.abort()
 
     def _begin(self, prompt_ids: tuple[int, ...]) -> None:
-        """The prompt is known: with media only once the engine's processor has expanded it."""
+        """The prompt is known; with media, only once the engine's processor has expanded it."""
         assert self._prepared is not None
         self._prepared.let_go()
         self.prompt_tokens = len(prompt_ids)
         self.prompt_token_ids = prompt_ids
         output = self._output = Output(self._prepared, prompt_ids, self._info, interval=self._interval)
-        if not self._start_told:
-            self._start_told = True
+        if not self._start_given:
+            self._start_given = True
             started = Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
             output.events.insert(0, started)
 
@@ -298,29 +296,28 @@ class Run(Lifecycle):
             self._loop.call_soon(self._finish, step.index)
 
     def _complete(self, output: Output) -> None:
-        """All choices ended. The engine may still hold a last step of one that our matcher ended: abort that.
-
-        Not here and now, nor the end of one choice: the engine may be in the middle of handing its steps on.
+        """All choices have ended. The engine may still be working on one that our own stop matcher ended; `_note` has
+        that aborted, but later: the engine may be in the middle of handing on its steps.
         """
         self._end(None)
         output.events.append(Finished(self.usage, self.metrics))
 
     def spell_prompt(self, logprobs: Sequence[IdLogprobs]) -> Iterator[TokenLogprob]:
-        """As `Echoing`."""
+        """As in `Echoing`."""
         assert self._output is not None
         return self._output.spell_prompt(logprobs)
 
     def take_echo(self, entries: tuple[TokenLogprob, ...], end: int | None) -> None:
-        """As `Echoing`."""
+        """As in `Echoing`."""
         assert self._output is not None
         self._output.take_echo(entries, end)
-        self._hand_on()
+        self._give_events()
 
     def fail(self, exc: Exception) -> None:
-        """As `Echoing`."""
+        """As in `Echoing`."""
         self._end_by(exc)
 
-    def _hand_on(self) -> None:
+    def _give_events(self) -> None:
         self._give(self._rest())
 
     def _rest(self) -> list[Event]:
@@ -332,7 +329,7 @@ class Run(Lifecycle):
     # Endings
 
     def _end_by(self, exc: BaseException) -> bool:
-        """End the request by what was raised on its way. False: it is not the request's alone, and goes on."""
+        """End the request by this exception. False: it concerns more than this request, so it must be raised on."""
         if isinstance(exc, DrivetrainError):
             self._end(exc)
         elif isinstance(exc, asyncio.CancelledError):
@@ -346,7 +343,7 @@ class Run(Lifecycle):
         return True
 
     def _note(self, error: DrivetrainError | None) -> None:
-        """The engine may still hold the request, and be in the middle of handing its steps on: it is told later."""
+        """The engine may be in the middle of handing on its steps, so the abort comes later."""
         self._loop.call_soon(self._abort)
         self.times.ended = time.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""Where each setting comes from: keyword or flag, environment, TOML file, default. In that order."""
+"""Where each setting comes from: keyword or flag, environment, TOML file, default, in that order."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from drivetrain.worker.settings import Settings, default_of
 _FIELDS = {field.name: field for field in fields(Settings)}
 _TYPES = typing.get_type_hints(Settings)
 _RESERVED = frozenset({"HOME", "CONFIG", "INDEX_URL"})
-"""`DRIVETRAIN_X` names that are not settings of a worker."""
+"""`DRIVETRAIN_X` variables that are not settings of a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings, and for each one in words where its value came from."""
+    """The settings, and in words where each value came from."""
 
     settings: Settings
     origins: Mapping[str, str]
 
     def explain(self) -> str:
-        """One line a setting: name, value, origin."""
+        """One line per setting: name, value, origin."""
         rows = [(name, repr(getattr(self.settings, name)), self.origins[name]) for name in _FIELDS]
         width = max(len(name) for name, _, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}  ({origin})" for name, value, origin in rows)
@@ -71,7 +71,7 @@ def read_settings(
 
 
 def _refuse_misspelt(environment: Mapping[str, str]) -> None:
-    """A `DRIVETRAIN_X` that is no setting, but nearly one. (Others may belong to other parts, or to other models.)"""
+    """Refuse a `DRIVETRAIN_X` that is almost a setting. Others may belong to other parts, or to other models."""
     for variable in environment:
         name = variable.removeprefix("DRIVETRAIN_").lower()
         if not variable.startswith("DRIVETRAIN_") or any(name == n or name.endswith(f"_{n}") for n in _FIELDS):
@@ -90,7 +90,7 @@ def known_setting(name: str) -> None:
 
 
 def environment_name(model: str, name: str) -> str:
-    """`DRIVETRAIN_{MODEL}_X`: the model's name in capitals, everything else than letters and digits as `_`."""
+    """`DRIVETRAIN_{MODEL}_X`: the model's name in capitals, with everything but letters and digits as `_`."""
     short = re.sub(r"[^A-Z0-9]+", "_", model.rstrip("/").rpartition("/")[2].upper()).strip("_")
     return f"DRIVETRAIN_{short}_{name.upper()}"
 
@@ -123,7 +123,7 @@ def _from_file(model: str, path: Path) -> Layer:
         raise InvalidSetting(f"the settings file {path} cannot be read: {exc.strerror}", param="config") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise InvalidSetting(f"the settings file {path} is not TOML: {exc}", param="config") from exc
-    data.pop("serve", None)  # of the server, not of a worker
+    data.pop("serve", None)  # the server's settings, not a worker's
     models = data.pop("models", {})
     if not isinstance(models, dict):
         raise InvalidSetting(f"models in {path} must be a table", param="models")
@@ -139,14 +139,14 @@ def _from_file(model: str, path: Path) -> Layer:
 
 
 def _kinds(name: str) -> tuple[type, ...]:
-    """The plain types a setting may have."""
+    """The plain types that a setting may have."""
     hint = _TYPES[name]
     members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     return tuple(typing.get_origin(m) or m for m in members if m is not type(None))
 
 
 def _typed(name: str, value: Any, where: str) -> Any:
-    """Check a value that has a type already. An integer does for a number; nothing else is converted."""
+    """Check a value that already has a type. An integer is accepted as a number; nothing else is converted."""
     (kind,) = _kinds(name)
     if kind is tuple and isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
         return tuple(value)
@@ -158,7 +158,7 @@ def _typed(name: str, value: Any, where: str) -> Any:
 
 
 def parse_setting(name: str, text: str, where: str) -> Any:
-    """A value out of text, as it stands in an environment variable. Raises `InvalidSetting`, which names `where`."""
+    """A value from text, as in an environment variable. Raises `InvalidSetting`, naming `where`."""
     (kind,) = _kinds(name)
     try:
         if kind is bool:

@@ -1,7 +1,7 @@
-"""Threads for texts, so that whoever waits for a first token never waits behind anything but other first tokens.
+"""Threads for text work, so that a request waiting for its first token waits behind other such requests only.
 
-Generation has threads of its own. What no answer waits for (counting tokens, decoding ids, the texts of embeddings) has
-lanes: a thread each, with a bounded line in front of it. Long texts never keep short ones waiting, on either side.
+Prompts to be answered have threads of their own. Everything else (counting tokens, decoding ids, tokenizing the texts
+of embeddings) has lanes: one thread each, with a bounded queue. Long texts never keep short ones waiting in either.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from drivetrain.core.tokenizer import Wanted
 T = TypeVar("T")
 
 LONG_CHARS = 20_000
-"""Of characters or ids. To split so many takes about 20 ms."""
+"""In characters or ids. Tokenizing this many takes about 20 ms."""
 
 RETRY_AFTER_S = 5.0
 
 COMPUTING = 2
-"""Threads that prepare requests. More would only take the interpreter from one another."""
+"""Threads that prepare requests. More would only compete for the interpreter."""
 
 ASKING = 16
-"""The same where another process or machine splits the texts, and the threads wait for it."""
+"""The same if another process or machine tokenizes the texts, so that the threads mostly wait."""
 
 
 class Lane:
-    """All methods belong to one event loop."""
+    """Call all methods on one event loop."""
 
     def __init__(self, name: str, *, max_waiting: int) -> None:
         self._max_waiting = max_waiting
@@ -38,13 +38,13 @@ class Lane:
 
     @property
     def held(self) -> int:
-        """Callers that are worked for or wait."""
+        """Callers that are being served or waiting."""
         return self._held
 
     async def run(self, pieces: Iterable[Callable[[], T]], *, admitted: bool = False) -> list[T]:
-        """What each piece gives. After each one it is another caller's turn, and one that has left is not worked for.
+        """The result of each piece. Callers take turns after each one; nothing is done for a caller that has left.
 
-        Raises `Overloaded` where the line is full. `admitted`: the caller has a slot, and so is one of few.
+        Raises `Overloaded` if the queue is full, unless the caller is `admitted`: it has a slot, and so is one of few.
         """
         if self._held > self._max_waiting and not admitted:
             raise Overloaded(
@@ -59,14 +59,14 @@ class Lane:
             self._held -= 1
 
     def close(self) -> None:
-        """Blocks until what is under way is done. What waits ends as `NotReady`."""
+        """Blocks until the current piece is done. Waiting callers get `NotReady`."""
         self._thread.shutdown(cancel_futures=True)
 
 
 class TextThreads:
-    """All of a worker's, from its first engine to its last.
+    """All text threads of a worker, kept across engine restarts.
 
-    `waits` is whether its tokenizer asks somebody else, for `at_once` requests at a time.
+    `waits` says whether its tokenizer asks another process, for up to `at_once` requests at a time.
     """
 
     def __init__(self, *, waits: bool, at_once: int, max_waiting: int) -> None:
@@ -83,7 +83,7 @@ class TextThreads:
         return self.long_aside if chars > LONG_CHARS else self.aside
 
     def close(self) -> None:
-        """Blocks until what is under way is done."""
+        """Blocks until work in progress is done."""
         for lane in (self.aside, self.long_aside):
             lane.close()
         for threads in (self.prompts, self.long_prompts):
@@ -95,21 +95,21 @@ def _threads(number: int, name: str) -> ThreadPoolExecutor:
 
 
 async def on_thread(threads: Executor, work: Callable[[], T]) -> T:
-    """Text work off the event loop. Whatever a tokenizer or template raises, a panic too, comes back typed."""
+    """Run text work off the event loop. Whatever a tokenizer or template raises, even a panic, comes back typed."""
     wanted = Wanted()
     try:
         job = threads.submit(typed, wanted, work)
     except RuntimeError as exc:  # the threads are gone
         raise NotReady("the worker is stopped") from exc
     try:
-        with wanted:  # who is cancelled here, leaves: the thread looks for that, and what is not begun is not begun
+        with wanted:  # on cancellation the thread notices that nobody waits, and a job that has not begun never does
             return await asyncio.wrap_future(job)
     except asyncio.CancelledError:
-        if job.cancelled() and not _is_cancelled():  # by `close`, not by who waits
+        if job.cancelled() and not _is_cancelled():  # by `close`, not by the caller
             raise NotReady("the worker is stopped") from None
         raise
     finally:
-        del job  # it has what was raised, which has this frame
+        del job  # it holds the exception, which holds this frame
 
 
 def _is_cancelled() -> bool:

@@ -1,4 +1,4 @@
-"""Texts as ids and ids as text, for who wants just that: neither takes a slot, and no answer waits for them."""
+"""Tokenizing and detokenizing as requests of their own: they take no slot, and no answer waits for them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from drivetrain.worker.text_threads import TextThreads
 T = TypeVar("T")
 
 IDS_A_LOOK = 10_000
-"""Ids that are judged before other threads have their turn."""
+"""Ids that are checked before other threads get their turn."""
 
 
 class Tokenizing:
-    """`timeout_s` is what each may take."""
+    """`timeout_s` bounds each call."""
 
     def __init__(
         self, *, info: EngineInfo, capabilities: Capabilities, family: Family, threads: TextThreads, timeout_s: float
@@ -38,7 +38,7 @@ class Tokenizing:
     async def tokenize(
         self, messages: tuple[Message, ...] | None, text: str | None, *, add_special_tokens: bool | None = None
     ) -> list[int]:
-        """`add_special_tokens` None: as in a prompt for generation."""
+        """`add_special_tokens` None: as for generation."""
         if text is not None:
             String().judge("text", text)
         self._refuse_ids("text")
@@ -55,27 +55,27 @@ class Tokenizing:
     async def detokenize(self, ids: Sequence[int]) -> str:
         self._refuse_ids("tokens")
         if not isinstance(ids, (list, tuple)):
-            raise self._no_ids()
+            raise self._invalid_ids()
         self._at_most(len(ids), "ids", "tokens")
         return await self._on_lane(len(ids), lambda: self._decode(ids))
 
     async def _on_lane(self, size: int, work: Callable[[], T]) -> T:
         try:
             async with asyncio.timeout(self._timeout_s):
-                (made,) = await self._threads.lane(size).run([work])
+                (result,) = await self._threads.lane(size).run([work])
         except TimeoutError:
             raise DeadlineExceeded(f"the text was not finished within {self._timeout_s:g} seconds") from None
-        return made
+        return result
 
     def _decode(self, ids: Sequence[int]) -> str:
-        known = self._info.vocab_size
+        vocab_size = self._info.vocab_size
         for start in range(0, len(ids), IDS_A_LOOK):
-            some = ids[start : start + IDS_A_LOOK]
-            if set(map(type, some)) != {int} or min(some) < 0 or max(some) >= known:
-                raise self._no_ids()
+            piece = ids[start : start + IDS_A_LOOK]
+            if set(map(type, piece)) != {int} or min(piece) < 0 or max(piece) >= vocab_size:
+                raise self._invalid_ids()
         return self._info.tokenizer.decode(ids, skip_special=False)
 
-    def _no_ids(self) -> InvalidRequest:
+    def _invalid_ids(self) -> InvalidRequest:
         return InvalidRequest(f"ids must be a list of integers from 0 to {self._info.vocab_size - 1}", param="tokens")
 
     def _refuse_ids(self, param: str) -> None:

@@ -1,4 +1,4 @@
-"""The worker: one loaded model behind one gate. The class that applications, the server and the commands talk to."""
+"""The worker: one loaded model behind one gate. The class that applications, the server and the commands use."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ _log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 1.0
 ABORT_WAIT_S = 2.0
-"""An aborted request is free after one more step; an engine that needs longer is closed under it."""
+"""An aborted request is released after one more step; an engine that takes longer is closed anyway."""
 
 MEMORY_AGE_S = 0.1
-"""How old what is told of the memory may be: to ask the system takes as long as ten tokens, and a GPU's driver more."""
+"""How old memory figures may be: asking the system takes as long as ten tokens, and asking a GPU's driver longer."""
 
 
 class EngineWorker(Face):
-    """`start` loads and makes it ready, once; `stop` drains and frees everything, and may be called again.
+    """`start` loads the model, once; `stop` drains and frees everything, and may be called again.
 
-    All methods belong to the event loop that `start` ran on.
+    Call all methods on the event loop that `start` ran on.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EngineWorker(Face):
         progress: Progress | None = None,
         stats: Stats | None = None,
     ) -> None:
-        """`remake` gives another engine of the same kind, for when this one has failed. None: it is not replaced."""
+        """`remake` makes another engine of the same kind if this one fails. None: it is not replaced."""
         super().__init__(spec.name, stats or Stats(), tracer)
         self.settings = settings or Settings()
         self._spec = spec
@@ -101,7 +101,7 @@ class EngineWorker(Face):
     # Lifecycle
 
     async def start(self) -> None:
-        """Load the model. Raises what the engine's `load` raises, and is stopped then."""
+        """Load the model. Raises whatever the engine's `load` raises; the worker is stopped then."""
         if self.state is not State.LOADING or self._started:
             raise NotReady(f"the worker is {self.state.value}; a worker can be started only once")
         self._started = True
@@ -120,7 +120,7 @@ class EngineWorker(Face):
         span.end()
 
     def _make_ready(self, info: EngineInfo) -> int:
-        """For requests to the engine that this is told of. How many of them may run at once."""
+        """Prepare to serve requests with this engine. Returns how many of them may run at once."""
         settings, at_once = self.settings, declared(info, self.settings).max_concurrency
         if self._texts is None or self._media is None:
             waits, room = info.tokenizer.waits, PixelRoom(settings.max_decoded_pixels)
@@ -132,12 +132,12 @@ class EngineWorker(Face):
         return at_once
 
     async def drain(self, grace_s: float | None = None) -> None:
-        """Take no more requests, let the running ones end, cancel what is left after the grace time."""
+        """Accept no more requests, let the running ones end, and cancel what is left after the grace period."""
         restarting = self.state is State.RESTARTING
         if self.state in {State.READY, State.RESTARTING}:
             self._supervisor.state = State.DRAINING
         await self._supervisor.stop_reviving()
-        if restarting:  # what the engine that failed still holds would be waited for in vain
+        if restarting:  # requests still on the failed engine would be waited for in vain
             self._end_running("the engine failed, and the worker is shutting down")
         self._admission.close("the worker is shutting down; send the request to another one")
         grace = self.settings.drain_s if grace_s is None else grace_s
@@ -154,7 +154,7 @@ class EngineWorker(Face):
     async def stop(self, grace_s: float | None = 0.0) -> None:
         """Drain, then free the model, its memory and its threads. Idempotent; a second call waits for the first.
 
-        Once begun it goes on to the end, also if the call is cancelled.
+        Once begun, it runs to the end even if the call is cancelled.
         """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(grace_s), name="drivetrain-stop")
@@ -188,7 +188,7 @@ class EngineWorker(Face):
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
 
-    # What it is
+    # State
 
     @property
     def state(self) -> State:
@@ -208,7 +208,7 @@ class EngineWorker(Face):
 
     @property
     def status(self) -> Status:
-        """How things stand now. This may be asked from any thread, also while requests come and go."""
+        """The current state. May be read from any thread, also while requests come and go."""
         health = self._engine.health()
         return Status(
             state=self.state,
@@ -228,21 +228,21 @@ class EngineWorker(Face):
         )
 
     def _kv_used(self) -> float:
-        """What the running requests hold of what so many could hold, as far as can be seen from here."""
+        """An estimate for engines that do not say: tokens of the running requests over the most there could be."""
         if self._model is None:
             return 0.0
         room = self.capabilities.max_concurrency * self.capabilities.context_length
-        held = sum(run.usage.total_tokens for run in self._runs.copy())  # others come and go on the loop's thread
+        held = sum(run.usage.total_tokens for run in self._runs.copy())  # the loop's thread may change the set
         return min(1.0, held / room) if room else 0.0
 
     @property
     def _requests(self) -> Sequence[Run | Embedding]:
         return (*self._runs, *self._embeddings)
 
-    # What it does: the rest of it is in `Face`
+    # Requests: the rest is in `Face`
 
     def submit(self, request: GenerateRequest, sink: EventSink) -> Run:
-        """Begin: its events go to the sink. Raises at once what can be told without work."""
+        """Begin; events go to the sink. Raises at once what can be told without work."""
         run = self._admitted(request, sink)
         run.start()
         return run
@@ -298,15 +298,15 @@ class EngineWorker(Face):
             embedding = Embedding(items, model=self._name, host=self, threads=self._texts, trace=trace)
             self._embeddings.add(embedding)
             embedding.work.add_done_callback(partial(self._let_go, embedding))
-            made = await embedding.vectors(min(timeout_s or settings.timeout_s, settings.max_timeout_s))
+            embeddings = await embedding.vectors(min(timeout_s or settings.timeout_s, settings.max_timeout_s))
         except BaseException as exc:
             trace.close(None, exc)
             if embedding is not None and embedding.times.prepared is not None and isinstance(exc, DrivetrainError):
                 self._supervisor.ended(exc)
             raise
-        trace.close(made, None)
+        trace.close(embeddings, None)
         self._supervisor.ended(None)
-        return made
+        return embeddings
 
     def _let_go(self, embedding: Embedding, work: asyncio.Task[None]) -> None:
         self._embeddings.discard(embedding)
@@ -332,8 +332,6 @@ class EngineWorker(Face):
     def engine_failed(self) -> None:
         self._supervisor.look_soon()
 
-    # What it notes
-
     def ended(self, run: Run, error: DrivetrainError | None) -> Metrics:
         """Called by each run exactly once."""
         self._runs.discard(run)
@@ -348,20 +346,20 @@ class EngineWorker(Face):
         return metrics
 
     def _memory_now(self) -> tuple[DeviceMemory, ...]:
-        """A device that is broken cannot say what it holds; that must not hide how the request ended."""
+        """A broken device cannot report its memory; that must not hide how the request ended."""
         now = time.monotonic()
         if now - self._memory_read_at > MEMORY_AGE_S:
             self._memory_read_at = now
             read: tuple[DeviceMemory, ...] = ()
             try:
                 read = (host_memory(), *self._engine.memory())
-            except Exception:  # noqa: BLE001 - a library's error of any kind; it is logged, and no ending hangs on it
+            except Exception:  # noqa: BLE001 - any error of a library; it is logged, and the request ends normally
                 _log.exception("cannot read the device's memory")
             self._memory_read = read
         return self._memory_read
 
     async def _watch(self) -> None:
-        """Cancel readers that have stopped reading, so that nobody's slow client holds a slot; look at the engine."""
+        """Cancel requests whose readers stopped reading, so that no slow client holds a slot; check the engine."""
         settings = self.settings
         while True:
             await asyncio.sleep(min(WATCH_INTERVAL_S, settings.reader_timeout_s / 4))
@@ -369,9 +367,9 @@ class EngineWorker(Face):
             self._supervisor.look()
 
     def _end_running(self, why: str) -> None:
-        """What runs does not outlive its engine. What waits in line waits for the next one, if there will be one.
+        """Running requests do not outlive their engine. Waiting ones wait for the next engine, if there will be one.
 
-        One that was given nothing yet goes on there too: as soon as the engine that failed has let go of it.
+        A request that has given out nothing yet continues there too, once the failed engine has released it.
         """
         for request in self._requests:
             goes_on = self.state is State.RESTARTING and request.may_start_again
@@ -379,7 +377,7 @@ class EngineWorker(Face):
                 request.interrupt(EngineFailed(why))
 
     def _loaded(self, request_id: str | None = None) -> LoadedModel:
-        """`request_id`: of a request, which has its line in the log if there is none."""
+        """With a `request_id`, that request is logged as refused if no model is loaded."""
         if self._model is not None:
             return self._model
         error = NotReady(f"the worker is {self.state.value}", retry_after_s=5.0)

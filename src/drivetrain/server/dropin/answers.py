@@ -1,6 +1,6 @@
-"""An answer as both protocols give it: everything said so far, again and again, or once at its end.
+"""An answer as both protocols give it: all the text so far, again and again, or once at the end.
 
-All that goes wrong is part of the answer, with its number: their API servers look at nothing else.
+Every error is part of the answer, with its number, because their API servers look at nothing else.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from drivetrain.server.parse.translate import ParsedRequest
 from drivetrain.server.refusals import tell_refusal
 
 END = b"\0"
-"""Stands behind each JSON text of a stream."""
+"""Follows each JSON text of a stream."""
 
 _log = logging.getLogger("drivetrain.server")
 
 
 class SoFar:
-    """What one answer of one choice has come to."""
+    """An answer with one choice, as far as it has come."""
 
     def __init__(self) -> None:
         self.usage = Usage()
@@ -46,14 +46,14 @@ class SoFar:
 
     @classmethod
     def of(cls, result: Result) -> SoFar:
-        """All of an answer that has ended."""
-        made, (choice,) = cls(), result.choices
-        made.text, made.reason = choice.text, choice.finish_reason
-        made.usage, made.metrics, made.ended = result.usage, result.metrics, True
-        return made
+        """A whole answer that has ended."""
+        so_far, (choice,) = cls(), result.choices
+        so_far.text, so_far.reason = choice.text, choice.finish_reason
+        so_far.usage, so_far.metrics, so_far.ended = result.usage, result.metrics, True
+        return so_far
 
-    def hear(self, event: Event) -> bool:
-        """Whether it brought text."""
+    def add(self, event: Event) -> bool:
+        """Returns whether it brought text."""
         if isinstance(event, Started):
             self.usage = Usage(event.prompt_tokens)
         elif isinstance(event, Delta):
@@ -68,7 +68,7 @@ class SoFar:
 
 
 class SoFarFormatter:
-    """Each part of a stream has all that was said until then."""
+    """Each part of a stream has the whole answer so far."""
 
     content_type = "application/octet-stream"
     head_first = True
@@ -77,24 +77,24 @@ class SoFarFormatter:
         self.so_far = SoFar()
 
     def spell(self, so_far: SoFar) -> dict[str, Any]:
-        """In the words of the protocol. The reason and the metrics are there at the end only."""
+        """As the protocol's JSON. The reason and the metrics are set only at the end."""
         raise NotImplementedError
 
     def failed(self, error: DrivetrainError) -> dict[str, Any]:
         raise NotImplementedError
 
-    def hear(self, event: Event) -> bool:
-        """Whether a part is sent for it."""
-        return self.so_far.hear(event)
+    def add(self, event: Event) -> bool:
+        """Returns whether to send a part for it."""
+        return self.so_far.add(event)
 
     def part(self) -> bytes:
-        """All so far, as JSON."""
+        """Everything so far, as JSON."""
         return compact(self.spell(self.so_far)).encode()
 
     def format(self, prompt: int, events: Sequence[Event]) -> bytes:
-        """What came together goes out together."""
-        sent_for = [self.hear(event) for event in events]
-        return self.part() + END if any(sent_for) and not self.so_far.ended else b""
+        """One part for events that came together."""
+        is_news = [self.add(event) for event in events]
+        return self.part() + END if any(is_news) and not self.so_far.ended else b""
 
     def end(self, usage: Usage) -> bytes:
         return self.part() + END
@@ -108,17 +108,17 @@ class SoFarFormatter:
 
 
 Read = Callable[[Exchange, Context], Awaitable[tuple[str | None, ParsedRequest]]]
-"""The model's name, if one was given, and one request to it. Raises `DrivetrainError`."""
+"""Returns the model's name, if given, and one request to it. Raises `DrivetrainError`."""
 
 
 async def respond(
     exchange: Exchange, context: Context, read: Read, formatter: SoFarFormatter, *, stream: bool
 ) -> Response | None:
-    """Of status 200, whatever becomes of it: another one is kept by FastChat's API server for ever."""
+    """Always with status 200: FastChat's API server would cache any other for ever."""
     began_ns = time.time_ns()
     try:
-        model, asked = await read(exchange, context)
-        await answer(exchange, context, model, replace(asked, stream=stream), lambda _: formatter)
+        model, parsed = await read(exchange, context)
+        await answer(exchange, context, model, replace(parsed, stream=stream), lambda _: formatter)
     except DrivetrainError as exc:
         error = exc
     except Exception:  # noqa: BLE001 - see above
@@ -139,17 +139,17 @@ async def answered(
     table: Body,
     work: Callable[[Values, WorkerPort], Awaitable[dict[str, Any]]],
 ) -> Response:
-    """What `work` comes to, or in the protocol's words what went wrong: of status 200 either way."""
+    """The result of `work`, or the error as the protocol's JSON, with status 200 either way."""
     began_ns = time.time_ns()
     try:
         body = await read_body(exchange, context, table, may_be_empty=True)
         async with context.models.lease(body.get("model")) as worker:
-            found = await work(body, worker)
-        return json_response(await encoded(found), headers=body.headers)
+            result = await work(body, worker)
+        return json_response(await encoded(result), headers=body.headers)
     except DrivetrainError as exc:
         _refused(context, exchange, exc, began_ns)
         return json_response(formatter.failed(exc))
-    except Exception:  # noqa: BLE001 - another status is kept by FastChat's API server for ever
+    except Exception:  # noqa: BLE001 - FastChat's API server would cache any other status for ever
         _log.exception("failed to answer a request")
         return json_response(formatter.failed(EngineFailed("the server failed on this request")))
 

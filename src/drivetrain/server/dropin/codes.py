@@ -1,4 +1,4 @@
-"""From the error tree to the numbers that both protocols share: an answer of status 200 that says what was wrong."""
+"""From the error tree to the numbers that both protocols share, sent in an answer with status 200."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drivetrain.core.errors import (
 
 
 class ErrorCode(IntEnum):
-    """Those of FastChat's `constants.py`, which DB-GPT took over, that a worker has a use for."""
+    """From FastChat's `constants.py`, which DB-GPT adopted: those that a worker needs."""
 
     INVALID_MODEL = 40301
     PARAM_OUT_OF_RANGE = 40302
@@ -35,9 +35,9 @@ _CODES: tuple[tuple[type[DrivetrainError], ErrorCode], ...] = (
     (DeadlineExceeded, ErrorCode.CONTROLLER_WORKER_TIMEOUT),
     (OutOfMemory, ErrorCode.CUDA_OUT_OF_MEMORY),
 )
-"""The first one that fits; anything else is the engine's or ours."""
+"""The first match counts; anything else is an internal error."""
 
 
 def code_of(error: DrivetrainError) -> int:
-    found = (code for kind, code in _CODES if isinstance(error, kind))
-    return int(next(found, ErrorCode.INTERNAL_ERROR))
+    matches = (code for kind, code in _CODES if isinstance(error, kind))
+    return int(next(matches, ErrorCode.INTERNAL_ERROR))

@@ -1,4 +1,4 @@
-"""What FastChat's and DB-GPT's controllers are told of this worker: that it is here, that it still is, that it goes."""
+"""Tells FastChat's and DB-GPT's controllers about this worker: that it is here, still here, or leaving."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ MAX_ANSWER_BYTES = 2**20
 
 
 class Away(Exception):
-    """The controller does not answer, or not as it should."""
+    """The controller does not answer, or answers with an error."""
 
 
 class Controller(Protocol):
-    """All raise `Away`."""
+    """All methods raise `Away`."""
 
     @property
     def address(self) -> Address: ...
 
     async def here(self) -> None:
-        """Say that this worker is ready; again and again, so that a controller that forgot it knows it again."""
+        """Say that this worker is ready. Called again and again, in case the controller forgot it."""
         ...
 
     async def gone(self) -> None: ...
@@ -38,7 +38,7 @@ class Controller(Protocol):
 
 @dataclass(slots=True)
 class FastChatController:
-    """It keeps workers by their addresses, and drops one from which it has not heard for a while (90 s)."""
+    """Knows workers by their addresses, and drops one that it has not heard from for a while (90 s)."""
 
     address: Address
     worker: str
@@ -53,74 +53,75 @@ class FastChatController:
             self._known = isinstance(answer, dict) and bool(answer.get("exist"))
         if not self._known:
             status = status_of(self.models)
-            about = {"worker_name": self.worker, "check_heart_beat": True, "worker_status": status, "multimodal": False}
-            await ask(self.address, "POST", "/register_worker", about)
+            body = {"worker_name": self.worker, "check_heart_beat": True, "worker_status": status, "multimodal": False}
+            await ask(self.address, "POST", "/register_worker", body)
             self._known = True
 
     async def gone(self) -> None:
-        """There is no word for it: the controller asks all its workers anew, and finds that this one takes nothing."""
+        """The protocol has no call for it, so have the controller ask all its workers: this one no longer accepts."""
         await ask(self.address, "POST", "/refresh_all_workers")
 
 
 @dataclass(slots=True)
 class DbGptController:
-    """It keeps a model at a host and a port, apart for texts and for embeddings, and takes a heartbeat for news."""
+    """Knows models by host and port, separately for texts and for embeddings; a heartbeat registers one."""
 
     address: Address
     worker: Address
     models: Models
     _kinds: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of each model that was ever loaded: it is offered for the same while it is not."""
-    _told: dict[str, None] = field(default_factory=dict)
-    """In the order of the telling."""
+    """What each model that was ever loaded is offered for, even while it is unloaded."""
+    _registered: dict[str, None] = field(default_factory=dict)
+    """Names, in the order in which they were registered."""
 
     async def here(self) -> None:
         offered = list(self._offered())
         for name in offered:
-            self._told[name] = None
+            self._registered[name] = None
             await ask(self.address, "POST", "/api/controller/heartbeat", self._instance(name))
-        await self._take_off([name for name in self._told if name not in offered])
+        await self._unregister([name for name in self._registered if name not in offered])
 
     async def gone(self) -> None:
-        await self._take_off(list(self._told))
+        await self._unregister(list(self._registered))
 
     def _offered(self) -> Iterator[str]:
-        """A model that was never loaded is offered for texts: what it can do is not known before."""
+        """A model that was never loaded is offered for texts, because what it can do is not known yet."""
         for member in self.models.members:
             if member.worker is not None:
-                can = member.worker.capabilities
-                self._kinds[member.name] = ("llm",) * can.generation + ("text2vec",) * can.embeddings
+                capabilities = member.worker.capabilities
+                kinds = ("llm",) * capabilities.generation + ("text2vec",) * capabilities.embeddings
+                self._kinds[member.name] = kinds
             for name in (member.name, *member.aliases):
                 for kind in self._kinds.get(member.name, ("llm",)):
                     yield f"{name}@{kind}"
 
-    async def _take_off(self, names: list[str]) -> None:
-        """All at once, so that a controller that hangs holds up the end only once. Raises the first failure."""
-        ended = await asyncio.gather(*map(self._remove, names), return_exceptions=True)
-        for failure in ended:
+    async def _unregister(self, names: list[str]) -> None:
+        """All at once, so that a controller that hangs delays the shutdown only once. Raises the first failure."""
+        results = await asyncio.gather(*map(self._remove, names), return_exceptions=True)
+        for failure in results:
             if failure is not None:
                 raise failure
 
     async def _remove(self, name: str) -> None:
         await ask(self.address, "DELETE", f"/api/controller/models?{urlencode(self._instance(name))}")
-        del self._told[name]
+        del self._registered[name]
 
     def _instance(self, name: str) -> Mapping[str, Any]:
         return {"model_name": name, "host": self.worker.host, "port": self.worker.port}
 
 
 async def ask(address: Address, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """The JSON of the answer; None where it is empty. `ASK_TIMEOUT_S` is for the connection, and again for all else."""
+    """The JSON of the answer, or None if empty. `ASK_TIMEOUT_S` is for the connection, and again for all the rest."""
     headers, data = {"content-type": "application/json"}, b"" if body is None else json.dumps(body).encode()
     try:
         async with connected(address, timeout_s=ASK_TIMEOUT_S) as connection, asyncio.timeout(ASK_TIMEOUT_S):
             answer = await connection.ask(method, address.root + path, headers, data)
-            found = await answer.whole(MAX_ANSWER_BYTES)
+            text = await answer.whole(MAX_ANSWER_BYTES)
     except (OSError, Broken) as exc:
         raise Away(f"it does not answer ({type(exc).__name__})") from exc
     if answer.status != 200:
         raise Away(f"it answered with status {answer.status}")
     try:
-        return json.loads(found) if found else None
+        return json.loads(text) if text else None
     except ValueError as exc:
         raise Away("its answer is not JSON") from exc

@@ -1,7 +1,7 @@
-"""The model's prompt form as FastChat's conversation template: a style, what stands around the texts, and the stops.
+"""The model's prompt form as FastChat's conversation template: a style, the text around the messages, and the stops.
 
-The worker renders three small chats, and what it wrote around their texts is taken apart: so this holds for families
-and for chat templates alike. Its styles cannot say every form; docs/guides/dropin.md tells what becomes of the others.
+The worker renders three small chats, and the text around their messages is taken apart: so this works for families and
+for chat templates alike. FastChat's styles cannot express every form; docs/guides/dropin.md tells what happens then.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.worker import WorkerPort
 
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "Bassoon", "Kumquat", "Wombat", "Zeppelin"
-"""Words that stand in no template."""
+"""Words that occur in no template."""
 
 
 class Style(IntEnum):
-    """Those of FastChat's `SeparatorStyle` that are needed, by their numbers there.
+    """The values of FastChat's `SeparatorStyle` that are needed here.
 
     All write the system text, then each message as its role's name, a joint, the text and a separator, and then the
-    assistant's name. The joint is nothing, or `: ` in the last two. LLAMA2 puts the system text into the first
-    message. It and FALCON_CHAT leave out a system text that is empty, with what stands around it.
+    assistant's name. The joint is empty, or `: ` in the last two. LLAMA2 puts the system text into the first message.
+    LLAMA2 and FALCON_CHAT leave out an empty system text together with the text around it.
     """
 
     NO_COLON_SINGLE = 4
@@ -35,7 +35,7 @@ class Style(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """`sep` stands after a user's message, `sep2` after the assistant's."""
+    """`sep` follows a user's message, `sep2` an assistant's."""
 
     style: Style
     user: str
@@ -47,17 +47,17 @@ class Form:
 
 
 PLAIN = Form(style=Style.NO_COLON_SINGLE, user="User: ", assistant="Assistant: ", sep="\n", sep2="\n")
-"""For an engine that gives no token ids, and so does not show how it renders, and a form that takes no such chat."""
+"""For engines without token ids, which do not show how they render, and forms that cannot render our chats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What stands around the texts of a chat. `None`: the form takes no system message."""
+    """The text around the messages of a chat. `system` is None if the form takes no system message."""
 
     first: str
     """Before the first message of a chat without a system message."""
     last: str
-    """Behind the last one, where the answer begins."""
+    """After the last message, where the answer begins."""
     answer: str
     """Between a question and its answer."""
     question: str
@@ -110,30 +110,30 @@ def _colons(around: Around) -> Form:
     names = _Names(around, last=around.last.removesuffix(":"), joint=": ")
     conditional = names.single and (around.system is None or names.after_system == names.sep)
     style = Style.FALCON_CHAT if conditional else Style.DEEPSEEK_CHAT
-    return names.form(style, behind_system="" if conditional else names.after_system)
+    return names.form(style, after_system="" if conditional else names.after_system)
 
 
 def _no_colons(around: Around) -> Form:
-    """Where a form begins an answer otherwise than it repeats one, its beginning counts."""
+    """If a form begins a new answer differently from an earlier one, the new one counts."""
     names = _Names(around, last=around.last, joint="")
     style = Style.NO_COLON_SINGLE if names.single else Style.NO_COLON_TWO
-    return names.form(style, behind_system=names.after_system)
+    return names.form(style, after_system=names.after_system)
 
 
 class _Names:
-    """Where between two texts a separator ends and a name begins.
+    """Finds where a separator ends and a name begins between two messages.
 
-    `single`: both messages have the same separator, so that it does not matter who speaks after whom.
+    `single`: the same separator follows user and assistant.
     """
 
     def __init__(self, around: Around, *, last: str, joint: str) -> None:
         question, first = around.question.removesuffix(joint), around.first.removesuffix(joint)
-        before_system, behind = around.system or ("", "")
+        before_system, after_system = around.system or ("", "")
         self._framed = (
-            around.system is not None and behind.endswith(joint) and not before_system.startswith(around.first)
+            around.system is not None and after_system.endswith(joint) and not before_system.startswith(around.first)
         )
-        behind = behind.removesuffix(joint)
-        starts = [question, first, behind] if self._framed else [question, first]
+        after_system = after_system.removesuffix(joint)
+        starts = [question, first, after_system] if self._framed else [question, first]
         self.user = _common_end(starts)
         self.sep = question.removesuffix(self.user)
         self.single = bool(self.sep and self.user and last.startswith(self.sep) and last != self.sep)
@@ -144,11 +144,11 @@ class _Names:
             self.sep, self.user = (shared, rest) if self.single else ("", self.user)
         self.assistant = last.removeprefix(self.sep)
         self.sep2 = question.removesuffix(self.user)
-        self.after_system = behind.removesuffix(self.user) if self._framed else ""
+        self.after_system = after_system.removesuffix(self.user) if self._framed else ""
         self._before_system = before_system
         self._preface = first.removesuffix(self.user)
 
-    def form(self, style: Style, *, behind_system: str) -> Form:
+    def form(self, style: Style, *, after_system: str) -> Form:
         before, message = self._preface, ""
         if self._framed:
             before, default = self._before_system, self._preface
@@ -160,14 +160,14 @@ class _Names:
             assistant=self.assistant,
             sep=self.sep,
             sep2=self.sep2,
-            system_template=_framed(before, behind_system),
+            system_template=_framed(before, after_system),
             system_message=message,
         )
 
 
-def _framed(before: str, behind: str) -> str:
-    """FastChat formats it with the system text."""
-    return "{system_message}".join(text.replace("{", "{{").replace("}", "}}") for text in (before, behind))
+def _framed(before: str, after: str) -> str:
+    """A format string, which FastChat fills with the system text."""
+    return "{system_message}".join(text.replace("{", "{{").replace("}", "}}") for text in (before, after))
 
 
 def _common_start(texts: Sequence[str]) -> str:
@@ -181,7 +181,7 @@ def _common_end(texts: Sequence[str]) -> str:
 
 
 async def _around(worker: WorkerPort) -> Around:
-    """Raises `InvalidRequest` where that cannot be found out."""
+    """Raises `InvalidRequest` if it cannot be found out."""
     first, last = _split(await _rendered(worker, ("user", _FIRST)), _FIRST)
     chat = await _rendered(worker, ("user", _FIRST), ("assistant", _ANSWER), ("user", _SECOND))
     answer, rest = _split(_split(chat, _FIRST)[1], _ANSWER)
@@ -198,7 +198,7 @@ async def _around_system(worker: WorkerPort) -> tuple[str, str] | None:
 
 
 async def _rendered(worker: WorkerPort, *messages: tuple[str, str]) -> str:
-    """Without the token that the tokenizer puts in front by itself: FastChat's prompts get it too."""
+    """Without the token that the tokenizer puts in front by itself, because it does so for FastChat's prompts too."""
     ids = await worker.tokenize(messages=[{"role": role, "content": text} for role, text in messages])
     own = await worker.tokenize("")
     return await worker.detokenize(ids[len(own) :] if ids[: len(own)] == own else ids)

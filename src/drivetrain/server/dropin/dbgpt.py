@@ -1,4 +1,4 @@
-"""DB-GPT's worker protocol, below `/api/worker`: what its API server and its clients ask of a worker that is elsewhere.
+"""DB-GPT's worker protocol under `/api/worker`: what its API server and its clients ask of a remote worker.
 
 Chats come as messages, so the worker renders them itself.
 """
@@ -20,7 +20,7 @@ from drivetrain.core.worker import WorkerPort
 from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, respond
 from drivetrain.server.dropin.codes import code_of
-from drivetrain.server.dropin.translate import SAMPLING, asked_of, sampling
+from drivetrain.server.dropin.translate import SAMPLING, parsed_request, sampling
 from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response
 from drivetrain.server.http.exchange import Exchange
@@ -31,21 +31,21 @@ from drivetrain.server.parse.translate import ParsedRequest, trace_headers
 
 _ROLES = {"human": "user", "ai": "assistant"}
 _UNSEEN = "view"
-"""What only people are shown: no message to the model."""
+"""The role of messages that are shown to people only, not to the model."""
 
 _NAMES = {"max_tokens": "max_new_tokens", "context_length": "context_len"}
 
 
 class _Messages(Kind):
-    """Chats in the words of DB-GPT."""
+    """Chats in DB-GPT's form."""
 
     takes = "a list of messages"
 
     def judge(self, name: str, value: Any) -> tuple[Message, ...] | None:
         if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
             raise self.refuse(name, value)
-        seen = [message for message in value if message.get("role") != _UNSEEN]
-        return parse_messages([_message(m, f"{name}[{i}]") for i, m in enumerate(seen)]) if seen else None
+        messages = [message for message in value if message.get("role") != _UNSEEN]
+        return parse_messages([_message(m, f"{name}[{i}]") for i, m in enumerate(messages)]) if messages else None
 
     def schema(self) -> Schema:
         return {"type": "array", "items": {"type": "object"}}
@@ -72,7 +72,7 @@ _GENERATE = Body(
 )
 
 _NAMED = Body("DbGptNamed", {"model": MODEL_OR_ONLY, "prompt": Field(String(), "a string"), "span_id": _SPAN})
-"""A client of DB-GPT's own does not say the model when it counts."""
+"""DB-GPT's own client does not name the model when it counts tokens."""
 
 _EMBED = Body(
     "DbGptEmbed",
@@ -88,11 +88,11 @@ _EMBED = Body(
 
 async def _read(exchange: Exchange, context: Context) -> tuple[str | None, ParsedRequest]:
     body = await read_body(exchange, context, _GENERATE)
-    return body.get("model"), _asked(exchange, body)
+    return body.get("model"), _parsed(exchange, body)
 
 
 class DbGptFormatter(SoFarFormatter):
-    """Answers are its `ModelOutput`."""
+    """Writes DB-GPT's `ModelOutput`."""
 
     def spell(self, so_far: SoFar) -> dict[str, Any]:
         usage, metrics = so_far.usage, so_far.metrics
@@ -125,8 +125,8 @@ async def embeddings(exchange: Exchange, context: Context) -> Response:
     if body.get("worker_type", "text2vec") != "text2vec" or "query" in body:
         raise Unsupported("this worker returns embeddings; it cannot rank texts", param="worker_type")
     async with context.models.lease(body.get("model")) as worker:
-        found = await worker.embed(body["input"], trace_context=trace_headers(exchange.headers))
-    return json_response(await encoded(found.vectors), headers=body.headers)
+        result = await worker.embed(body["input"], trace_context=trace_headers(exchange.headers))
+    return json_response(await encoded(result.vectors), headers=body.headers)
 
 
 async def count_token(exchange: Exchange, context: Context) -> Response:
@@ -140,18 +140,18 @@ async def model_metadata(exchange: Exchange, context: Context) -> Response:
     body = await read_body(exchange, context, _NAMED)
     lease = context.models.lease(body.get("model"))
     async with lease as worker:
-        about = _metadata(body.get("model") or lease.name, worker)
-    return json_response(about, headers=body.headers)
+        metadata = _metadata(body.get("model") or lease.name, worker)
+    return json_response(metadata, headers=body.headers)
 
 
 async def parameter_descriptions(request: Request, context: Context) -> Response:
-    """Of what a request may ask of this model. A `GET` loads none."""
+    """The parameters that this model honours. A `GET` does not load a model."""
     worker = context.models.find(request.query_params.get("model"))
     return json_response([_described(name, worker) for name in sorted(worker.capabilities.parameters)])
 
 
 async def supported_models(request: Request, context: Context) -> Response:
-    """Models that could be started from afar: none."""
+    """Models that could be started remotely: none."""
     return json_response([])
 
 
@@ -173,8 +173,8 @@ ROUTES = (
 )
 
 
-def _asked(request: Request, body: Values) -> ParsedRequest:
-    """The text is begun with the prompt unless the request says no; a chat is not repeated."""
+def _parsed(request: Request, body: Values) -> ParsedRequest:
+    """The text begins with the prompt unless the request says otherwise; a chat is not repeated."""
     chat = "messages" in body
     values = {
         "messages": body.get("messages"),
@@ -184,7 +184,7 @@ def _asked(request: Request, body: Values) -> ParsedRequest:
         "max_tokens": body.get("max_new_tokens"),
         "context_length": body.get("context_len"),
     }
-    return asked_of(request, body, values, _NAMES)
+    return parsed_request(request, body, values, _NAMES)
 
 
 def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
@@ -195,14 +195,14 @@ def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _part(part: object, where: str) -> dict[str, Any]:
-    """One `MediaContent`: a text, or an image by a URL or in base64 (`url`, `base64@image/png`)."""
-    kind, thing = (part.get("type"), part.get("object")) if isinstance(part, dict) else (None, None)
-    data, given = (thing.get("data"), thing.get("format", "text")) if isinstance(thing, dict) else (None, "")
+    """One `MediaContent`: a text, or an image as a URL or in base64 (`url`, `base64@image/png`)."""
+    kind, media = (part.get("type"), part.get("object")) if isinstance(part, dict) else (None, None)
+    data, data_format = (media.get("data"), media.get("format", "text")) if isinstance(media, dict) else (None, "")
     if kind == "text" and isinstance(data, str):
         return {"type": "text", "text": data}
-    form, _, mime = given.partition("@") if isinstance(given, str) else ("", "", "")
-    if kind == "image" and isinstance(data, str) and form in {"url", "base64"}:
-        url = data if form == "url" else f"data:{mime or 'image/png'};base64,{data}"
+    encoding, _, mime = data_format.partition("@") if isinstance(data_format, str) else ("", "", "")
+    if kind == "image" and isinstance(data, str) and encoding in {"url", "base64"}:
+        url = data if encoding == "url" else f"data:{mime or 'image/png'};base64,{data}"
         return {"type": "image_url", "image_url": {"url": url}}
     raise InvalidRequest(f"{where} must be a string, or an image as a url or base64", param=where)
 
@@ -227,7 +227,7 @@ def _output(
 
 
 def _times(metrics: Metrics) -> dict[str, Any]:
-    """Of its `ModelInferenceMetrics`, what is known here."""
+    """The fields of DB-GPT's `ModelInferenceMetrics` that are known here."""
     start, end = metrics.started_at, metrics.started_at + metrics.total_s
     first = None if metrics.first_token_s is None else start + metrics.first_token_s
     return {
@@ -240,7 +240,7 @@ def _times(metrics: Metrics) -> dict[str, Any]:
 
 
 def _metadata(name: str, worker: WorkerPort) -> dict[str, Any]:
-    """Its `ModelMetadata`."""
+    """DB-GPT's `ModelMetadata`."""
     roles: Sequence[str] = ("system", "human", "ai") if worker.capabilities.chat else ()
     return {
         "model": name,
@@ -261,7 +261,7 @@ def _metadata(name: str, worker: WorkerPort) -> dict[str, Any]:
 
 
 def _described(name: str, worker: WorkerPort) -> dict[str, Any]:
-    """Its `ParameterDescription`."""
+    """DB-GPT's `ParameterDescription`."""
     _, default = worker.metadata.sampling.get(name, (None, None))
     plain = default if isinstance(default, (int, float, str, bool)) else None
     return {

@@ -1,6 +1,6 @@
 """FastChat's worker protocol: the routes that its controller, its API server and its web server call.
 
-They send prompts that they have rendered themselves, with the conversation template that this worker gives them.
+They render prompts themselves, with the conversation template that this worker gives them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from drivetrain.server.context import Context
 from drivetrain.server.dropin.answers import SoFar, SoFarFormatter, answered, respond
 from drivetrain.server.dropin.codes import code_of
 from drivetrain.server.dropin.conversation import conversation
-from drivetrain.server.dropin.translate import SAMPLING, asked_of, sampling
+from drivetrain.server.dropin.translate import SAMPLING, parsed_request, sampling
 from drivetrain.server.encoding import Each
 from drivetrain.server.endpoints.embeddings import as_base64
 from drivetrain.server.errors import json_response
@@ -33,16 +33,16 @@ from drivetrain.server.parse.schema import MODEL_OR_ONLY, Encoding, NotYet, late
 from drivetrain.server.parse.translate import ParsedRequest, trace_headers
 
 MAX_NEW_TOKENS = 256
-"""What the protocol says where a request does not."""
+"""The protocol's default."""
 
 GROWTH = 8
-"""A part with logprobs is sent once there are an eighth more of them than in the last one: each has all of them."""
+"""Each part has all logprobs so far, so the next one is sent once there are an eighth more than in the last."""
 
 _NAMES = {"max_tokens": "max_new_tokens", "prompt_logprobs": "logprobs"}
 
 
 class _NoImages(NotYet):
-    """Their multimodal models take them; here a chat does."""
+    """FastChat's multimodal models accept images here; ours only in a chat."""
 
     def judge(self, name: str, value: Any) -> None:
         if value:
@@ -50,7 +50,7 @@ class _NoImages(NotYet):
 
 
 _NAMED = Body("FastChatNamed", {"model": MODEL_OR_ONLY, "prompt": Field(String(), "a string")})
-"""What only names a model. Their API server sends a prompt with some of these, and nothing at all with others."""
+"""For requests that only name a model. Their API server sends a prompt with some, and nothing at all with others."""
 
 _GENERATE = Body(
     "FastChatGenerate",
@@ -79,11 +79,11 @@ _EMBED = Body(
 
 async def _read(exchange: Exchange, context: Context) -> tuple[str | None, ParsedRequest]:
     body = await read_body(exchange, context, _GENERATE)
-    return body.get("model"), _asked(exchange, body)
+    return body.get("model"), _parsed(exchange, body)
 
 
 class _LogprobsSoFar:
-    """Each entry is spelled once, when it comes: a prompt that is echoed may have tens of thousands, and each part of a
+    """Encodes each entry only once, when it comes: an echoed prompt may have tens of thousands, and each part of a
     stream has all of them."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class _LogprobsSoFar:
 
     @property
     def enough(self) -> bool:
-        """There are enough of them for another part."""
+        """Whether there are enough new ones for another part."""
         return self._count * GROWTH >= self._sent * (GROWTH + 1)
 
     def spell(self) -> bytes:
@@ -123,14 +123,14 @@ class FastChatFormatter(SoFarFormatter):
             "finish_reason": so_far.reason,
         }
 
-    def hear(self, event: Event) -> bool:
+    def add(self, event: Event) -> bool:
         if isinstance(event, Delta) and event.logprobs is not None:
             self._logprobs.add(event.logprobs)
-        return super().hear(event) and self._logprobs.enough
+        return super().add(event) and self._logprobs.enough
 
     def part(self) -> bytes:
-        spelled = super().part().removesuffix(b"}")
-        return b'%b,"logprobs":%b}' % (spelled, self._logprobs.spell())
+        start = super().part().removesuffix(b"}")
+        return b'%b,"logprobs":%b}' % (start, self._logprobs.spell())
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (choice,) = results[0].choices
@@ -141,7 +141,7 @@ class FastChatFormatter(SoFarFormatter):
         return {"text": error.message, "error_code": code_of(error)}
 
 
-def _asked(request: Request, body: Values) -> ParsedRequest:
+def _parsed(request: Request, body: Values) -> ParsedRequest:
     echo, logprobs = body.get("echo", True), body.get("logprobs")
     values = {
         "prompt": body["prompt"],
@@ -152,7 +152,7 @@ def _asked(request: Request, body: Values) -> ParsedRequest:
         "prompt_logprobs": logprobs if echo else None,
         "seed": body.get("seed"),
     }
-    return asked_of(request, body, values, _NAMES, logprobs=logprobs is not None)
+    return parsed_request(request, body, values, _NAMES, logprobs=logprobs is not None)
 
 
 async def generate_stream(exchange: Exchange, context: Context) -> Response | None:
@@ -167,20 +167,20 @@ async def get_embeddings(exchange: Exchange, context: Context) -> Response:
     trace = trace_headers(exchange.headers)
 
     async def embedded(body: Values, worker: WorkerPort) -> dict[str, Any]:
-        found = await worker.embed(body["input"], trace_context=trace)
+        result = await worker.embed(body["input"], trace_context=trace)
         encode = as_base64 if body.get("encoding_format") is Encoding.BASE64 else list
-        return {"embedding": Each(found.vectors, encode), "token_num": found.usage.prompt_tokens}
+        return {"embedding": Each(result.vectors, encode), "token_num": result.usage.prompt_tokens}
 
     return await answered(exchange, context, FastChatFormatter(), _EMBED, embedded)
 
 
 async def get_status(request: Request, context: Context) -> Response:
-    """503 while no request is taken: a controller that refreshes its list then takes this worker off it."""
+    """503 while no requests are accepted: a controller that refreshes its list then removes this worker."""
     return json_response(status_of(context.models), 200 if context.models.ready else 503)
 
 
 def status_of(models: Models) -> dict[str, Any]:
-    """What a controller is told of this worker when it registers, and whenever it asks."""
+    """What a controller learns about this worker, at registration and whenever it asks."""
     return {
         "model_names": [name for member in models.members for name in (member.name, *member.aliases)],
         "speed": 1,
@@ -195,7 +195,7 @@ def queue_length(models: Models) -> int:
 
 
 class _Counting(FastChatFormatter):
-    """An engine that gives no ids cannot count; their API server then leaves the limit to the request itself."""
+    """An engine without ids cannot count; their API server then leaves the limit to the request itself."""
 
     def failed(self, error: DrivetrainError) -> dict[str, Any]:
         return {"count": 0, **super().failed(error)}
@@ -218,8 +218,8 @@ async def _details(body: Values, worker: WorkerPort) -> dict[str, Any]:
 
 
 async def get_conv_template(exchange: Exchange, context: Context) -> Response:
-    """Their API server keeps the template, and what comes with another status than 200 in its place. An answer
-    without `conv` fails only the request that it is asked for."""
+    """Their API server caches the template, or whatever comes instead with a status other than 200. An answer without
+    `conv` fails only the request at hand."""
     return await answered(exchange, context, FastChatFormatter(), _NAMED, _template)
 
 

@@ -1,4 +1,4 @@
-"""Keeps a server's controllers informed, from when its models are ready until they drain."""
+"""Keeps a server registered with its controllers, from when its models are ready until they drain."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from drivetrain.server.dropin.controllers import Away, Controller
 from drivetrain.server.models import Models
 
 BEAT_S = 15.0
-"""Both kinds of controller miss a worker after 60 s or more; one that forgot it learns of it again within this time."""
+"""Both kinds of controller drop a silent worker after 60 s or more; one that forgot it relearns it within this time."""
 
 AWAY_S = 3.0
-"""Between two tries while a controller is away."""
+"""Between two attempts while a controller is away."""
 
 _log = logging.getLogger("drivetrain.server")
 
 
 class Registration:
-    """One task a controller: one that is away holds up neither another one nor this server, and is tried again.
+    """One task per controller: one that is away is retried, and holds up neither the others nor this server.
 
-    While the models are not ready nothing is said, so that in time no request is sent here.
+    While the models are not ready no heartbeat is sent, so that controllers eventually stop sending requests here.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class Registration:
         self._beat_s = beat_s
         self._away_s = away_s
         self._ending = asyncio.Event()
-        self._told: list[Controller] = []
+        self._registered: list[Controller] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def after(self, start: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """The same `start`, with the controllers told once it is done."""
+        """The same `start`, followed by the registration."""
 
         async def started() -> None:
             await start()
@@ -47,7 +47,7 @@ class Registration:
         return started
 
     def before(self, drain: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """The same `drain`, with the controllers told while it goes on."""
+        """The same `drain`, with the controllers told meanwhile."""
 
         async def drained() -> None:
             self._ending.set()
@@ -74,7 +74,7 @@ class Registration:
                 if self._models.ready:
                     await controller.here()
                     if new:
-                        self._told.append(controller)
+                        self._registered.append(controller)
                     if new or reason:
                         _log.info("registered with the controller %s", controller.address.authority)
                     reason, new = "", False
@@ -84,7 +84,7 @@ class Registration:
                         "the controller %s is unavailable: %s; trying again", controller.address.authority, exc
                     )
                 reason = str(exc)
-            except Exception:  # noqa: BLE001 - nobody awaits this task: what ended it would be seen by nobody
+            except Exception:  # noqa: BLE001 - nobody awaits this task, so nobody would see the error
                 reason = "an internal error"
                 _log.exception("could not notify the controller %s", controller.address.authority)
             with contextlib.suppress(TimeoutError):
@@ -92,10 +92,10 @@ class Registration:
                     await self._ending.wait()
 
     async def _leave(self) -> None:
-        """What is just being said is said first: a heartbeat that came later would bring this worker back."""
+        """First let calls in progress end: a heartbeat that came later would bring this worker back."""
         await asyncio.gather(*self._tasks)
         async with asyncio.TaskGroup() as group:
-            for controller in self._told:
+            for controller in self._registered:
                 group.create_task(_take_leave(controller))
 
 
@@ -104,7 +104,7 @@ async def _take_leave(controller: Controller) -> None:
         await controller.gone()
     except Away as exc:
         _log.warning("could not tell the controller %s that this worker stops: %s", controller.address.authority, exc)
-    except Exception:  # noqa: BLE001 - the drain beside it goes on, and so do the other controllers
+    except Exception:  # noqa: BLE001 - the drain and the other controllers go on
         _log.exception("could not tell the controller %s that this worker stops", controller.address.authority)
 
 

@@ -1,4 +1,4 @@
-"""What the two protocols have in common before an answer: the request shaped."""
+"""What the two protocols have in common when they read a request."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ SAMPLING: Mapping[str, Field] = {
     "stop": like("stop", nothing=("", [])),
     "stop_token_ids": like("stop_token_ids", nothing=([],)),
 }
-"""What both protocols have, under their names."""
+"""The fields that both protocols have, under their names."""
 
 
 def sampling(body: Values) -> dict[str, Any]:
-    """What has the same name here. In both protocols a `top_p` of 0 leaves the likeliest token only."""
-    found = {name: body.get(name) for name in _SAMPLING}
-    return found | ({"temperature": 0.0, "top_p": None, "top_k": None} if found["top_p"] == 0 else {})
+    """The values that have the same name here. In both protocols, a `top_p` of 0 means greedy."""
+    values = {name: body.get(name) for name in _SAMPLING}
+    return values | ({"temperature": 0.0, "top_p": None, "top_k": None} if values["top_p"] == 0 else {})
 
 
-def asked_of(
+def parsed_request(
     request: Request, body: Values, values: Mapping[str, Any], names: Mapping[str, str], *, logprobs: bool = False
 ) -> ParsedRequest:
-    """From judged values; `names` are what the protocol calls the fields of our requests."""
-    made = GenerateRequest.of_judged({**values, "trace_context": trace_headers(request.headers)})
+    """From judged values; `names` gives the protocol's names for fields of our requests."""
+    generate_request = GenerateRequest.of_judged({**values, "trace_context": trace_headers(request.headers)})
     return ParsedRequest(
-        requests=(made,),
+        requests=(generate_request,),
         n=1,
         stream=True,
         include_usage=False,

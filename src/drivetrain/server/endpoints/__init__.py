@@ -1,1 +1,1 @@
-"""Every endpoint that generates no text."""
+"""The endpoints that generate no text."""

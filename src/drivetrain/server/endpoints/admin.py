@@ -1,4 +1,4 @@
-"""`/admin/models`: what is loaded and why, and the words that change it. The guard has looked at the key before."""
+"""`/admin/models`: what is loaded and why, and how to change it. The guard has already checked the key."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ async def list_models(request: Request, context: Context) -> Response:
 
 
 async def load(exchange: Exchange, context: Context) -> Response:
-    """Answers at once; the list says how far it is."""
-    return await _done(exchange, context, context.models.load, 202)
+    """Answers at once; the list shows the progress."""
+    return await _change(exchange, context, context.models.load, 202)
 
 
 async def unload(exchange: Exchange, context: Context) -> Response:
-    return await _done(exchange, context, context.models.unload, 202)
+    return await _change(exchange, context, context.models.unload, 202)
 
 
 async def pin(exchange: Exchange, context: Context) -> Response:
-    return await _done(exchange, context, context.models.pin, 200)
+    return await _change(exchange, context, context.models.pin, 200)
 
 
 async def unpin(exchange: Exchange, context: Context) -> Response:
-    return await _done(exchange, context, context.models.unpin, 200)
+    return await _change(exchange, context, context.models.unpin, 200)
 
 
-async def _done(exchange: Exchange, context: Context, act: Callable[[str], Model], status: int) -> Response:
-    """The model as it is then, or 409 where its current state does not allow it."""
+async def _change(exchange: Exchange, context: Context, act: Callable[[str], Model], status: int) -> Response:
+    """The model as it is afterwards, or 409 if its current state does not allow the change."""
     values = await read_body(exchange, context, ADMIN)
     try:
         name = act(values["model"]).name
     except InvalidRequest as exc:
         return refusal(409, exc.message, kind="invalid_request_error", code="conflict")
-    found = next(report for report in context.models.report() if report["id"] == name)
-    return json_response(found, status, NO_STORE)
+    model = next(report for report in context.models.report() if report["id"] == name)
+    return json_response(model, status, NO_STORE)

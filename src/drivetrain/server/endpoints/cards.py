@@ -1,4 +1,4 @@
-"""`/v1/models`: what there is, and for each model all it can do, complete enough to build a form from."""
+"""`/v1/models`: the models, and all that each can do, in enough detail to build a form from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drivetrain.server.parse.body import Field
 from drivetrain.server.parse.schema import CHAT, COMPLETION
 
 _NAMES = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
-"""Fields of HTTP that our requests know by another name."""
+"""HTTP fields that have another name in our requests."""
 
 _SHOWN = ("type", "minimum", "maximum", "exclusiveMinimum", "enum")
 
@@ -30,13 +30,13 @@ async def list_models(request: Request, context: Context) -> Response:
 async def retrieve_model(request: Request, context: Context) -> Response:
     name = request.path_params["name"]
     card, worker = _card(name, context), context.models.member(name).worker
-    if worker is None:  # nobody loads a model for a look at it
+    if worker is None:  # looking at a model does not load it
         return json_response(card)
     return json_response(card | {"capabilities": capabilities_json(worker)})
 
 
 def _card(name: str, context: Context) -> dict[str, Any]:
-    """`state` is ready, loading or unloaded among others; one that is not loaded is loaded by the first request."""
+    """`state` is ready, loading or unloaded, among others; the first request to a model loads it."""
     model = context.models.member(name)
     alias = {"alias_of": model.name} if name != model.name else {}
     created = context.models.created
@@ -72,19 +72,19 @@ def capabilities_json(worker: WorkerPort) -> dict[str, Any]:
 def parameters_json(capabilities: Capabilities, metadata: Metadata) -> dict[str, Any]:
     """Each field that this model honours: type, range, default, where the default comes from, and the endpoints.
 
-    Where two endpoints take a field differently, what the second one takes stands under its name.
+    If two endpoints accept a field differently, the second one's version is under that endpoint's name.
     """
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for endpoint, body in (("chat", CHAT), ("completions", COMPLETION)):
         for name, field in body.fields.items():
             if not _honoured(name, endpoint, capabilities):
                 continue
             described = _described(name, field, capabilities, metadata)
-            entry = found.setdefault(name, {"endpoints": [], **described})
+            entry = parameters.setdefault(name, {"endpoints": [], **described})
             if entry.get("type") != described.get("type"):
                 entry[endpoint] = described
             entry["endpoints"].append(endpoint)
-    return found
+    return parameters
 
 
 def _honoured(name: str, endpoint: str, capabilities: Capabilities) -> bool:

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`. `dimensions` must be the model's own: few models are trained for less, so nothing is cut."""
+"""`/v1/embeddings`. `dimensions` must be the model's own: few models support fewer, so vectors are not shortened."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def embeddings(exchange: Exchange, context: Context) -> Response:
     async with lease as worker:
         _check(values, worker)
         timeout_s, trace = lease.left_s or values.get("timeout_s"), trace_headers(exchange.headers)
-        found = await worker.embed(values["input"], timeout_s=timeout_s, trace_context=trace)
-    return json_response(await encoded(_document(values, found)), headers=values.headers)
+        result = await worker.embed(values["input"], timeout_s=timeout_s, trace_context=trace)
+    return json_response(await encoded(_document(values, result)), headers=values.headers)
 
 
 def _check(values: Values, worker: WorkerPort) -> None:
@@ -41,14 +41,14 @@ def _check(values: Values, worker: WorkerPort) -> None:
         values.leave_out(Unsupported(what, param="dimensions"))
 
 
-def _document(values: Values, found: Embeddings) -> dict[str, Any]:
+def _document(values: Values, result: Embeddings) -> dict[str, Any]:
     encode = as_base64 if values.get("encoding_format") is Encoding.BASE64 else list
 
-    def one(item: tuple[int, tuple[float, ...]]) -> dict[str, Any]:
+    def embedding_json(item: tuple[int, tuple[float, ...]]) -> dict[str, Any]:
         return {"object": "embedding", "index": item[0], "embedding": encode(item[1])}
 
-    data = Each(list(enumerate(found.vectors)), one)
-    usage = {"prompt_tokens": found.usage.prompt_tokens, "total_tokens": found.usage.total_tokens}
+    data = Each(list(enumerate(result.vectors)), embedding_json)
+    usage = {"prompt_tokens": result.usage.prompt_tokens, "total_tokens": result.usage.total_tokens}
     return {"object": "list", "data": data, "model": values["model"], "usage": usage}
 
 

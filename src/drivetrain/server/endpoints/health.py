@@ -1,4 +1,4 @@
-"""How things stand: `/health` (the process), `/ready` (progress), `/status` (for the page)."""
+"""The server's state: `/health` (liveness), `/ready` (readiness), `/status` (for the page)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NO_STORE = {"cache-control": "no-store"}
 
 
 async def health(request: Request, context: Context) -> Response:
-    """200 unless only a new process helps: whoever looks after this one should end it."""
+    """200 unless only a new process helps: then the process should be restarted."""
     if context.models.lost:
         return json_response({"status": "failed"}, 503, NO_STORE)
     return json_response({"status": "ok"}, headers=NO_STORE)
 
 
 async def ready(request: Request, context: Context) -> Response:
-    """200 while every model that is loaded, or that should always be, takes requests.
+    """200 while every model that is loaded, or pinned, accepts requests.
 
-    The reason otherwise, where it does not name models to a stranger.
+    Otherwise 503 with the models' states, unless the caller lacks a key on a server that needs one.
     """
     if context.models.ready:
         return json_response({"status": "ready"}, headers=NO_STORE)

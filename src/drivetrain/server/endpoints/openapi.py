@@ -1,4 +1,4 @@
-"""The OpenAPI document: written by hand, the bodies taken from the tables that judge them."""
+"""The OpenAPI document: written by hand, with the bodies from the tables that validate them."""
 
 from __future__ import annotations
 
@@ -114,12 +114,13 @@ _ANSWER: dict[str, Any] = {
 def _get(
     summary: str, schema: dict[str, Any], *, parameter: str = "", media: str = "application/json"
 ) -> dict[str, Any]:
-    made: dict[str, Any] = {"summary": summary, "responses": {"200": _answer(summary, schema, media)} | _failures()}
+    responses = {"200": _answer(summary, schema, media)} | _failures()
+    operation: dict[str, Any] = {"summary": summary, "responses": responses}
     if parameter:
-        made["parameters"] = [
+        operation["parameters"] = [
             {"name": parameter, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         ]
-    return made
+    return operation
 
 
 def _post(summary: str, body: Body, schema: dict[str, Any], *, streams: bool = False) -> dict[str, Any]:
@@ -135,9 +136,9 @@ def _post(summary: str, body: Body, schema: dict[str, Any], *, streams: bool = F
 
 
 def _change(summary: str, status: int) -> dict[str, Any]:
-    made = _post(summary, ADMIN, _object("id", "object", "state", "pinned"))
-    made["responses"][str(status)] = made["responses"].pop("200")
-    return made
+    operation = _post(summary, ADMIN, _object("id", "object", "state", "pinned"))
+    operation["responses"][str(status)] = operation["responses"].pop("200")
+    return operation
 
 
 def _answer(summary: str, schema: dict[str, Any], media: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The web page: the files of `page/`, and nothing else of this machine."""
+"""The web page: the files in `page/`, and nothing else on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TYPES = {
 
 
 async def page(request: Request, context: Context) -> Response:
-    """Always asked for again, and sent only where it changed: after an upgrade nobody sees half of the old page."""
+    """Browsers always ask again, and get the file only if it changed: after an upgrade, old and new files never mix."""
     content, media_type = _read(request.path_params.get("name") or "index.html")
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"cache-control": "no-cache", "etag": etag}
@@ -34,7 +34,7 @@ async def page(request: Request, context: Context) -> Response:
 
 
 def _read(name: str) -> tuple[bytes, str]:
-    """Small files of our own package, found by their plain names: no path of a client is ever followed."""
+    """A small file of our package, found by its plain name: no path from a client is ever followed."""
     path = next((path for path in FOLDER.iterdir() if path.name == name), None) if FOLDER.is_dir() else None
     if path is None or path.suffix not in _TYPES or not path.is_file():
         raise HTTPException(404)

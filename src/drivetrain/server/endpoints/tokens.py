@@ -19,9 +19,9 @@ async def tokenize(exchange: Exchange, context: Context) -> Response:
     values = await read_body(exchange, context, TOKENIZE)
     async with context.models.lease(values.get("model")) as worker:
         ids = await _tokenized(values, worker)
-        known = worker.metadata.context_length
+        context_length = worker.metadata.context_length
     return json_response(
-        await encoded({"tokens": ids, "count": len(ids), "max_model_len": known}), headers=values.headers
+        await encoded({"tokens": ids, "count": len(ids), "max_model_len": context_length}), headers=values.headers
     )
 
 

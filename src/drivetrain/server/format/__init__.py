@@ -1,1 +1,1 @@
-"""What answers look like: one file an API."""
+"""What answers look like, one file per API."""

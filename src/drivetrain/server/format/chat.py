@@ -28,22 +28,22 @@ from drivetrain.server.parse.translate import ParsedRequest, chat_request
 
 async def chat(exchange: Exchange, context: Context) -> None:
     values = await read_body(exchange, context, CHAT)
-    asked = chat_request(values, exchange.headers)
+    parsed = chat_request(values, exchange.headers)
     await answer(
-        exchange, context, values["model"], asked, partial(ChatFormatter, values["model"], created=int(time.time()))
+        exchange, context, values["model"], parsed, partial(ChatFormatter, values["model"], created=int(time.time()))
     )
 
 
 class ChatFormatter(ChunkFormatter):
-    def __init__(self, model: str, asked: ParsedRequest, *, created: int) -> None:
-        super().__init__(model, asked, created=created, kind="chat.completion.chunk")
+    def __init__(self, model: str, parsed: ParsedRequest, *, created: int) -> None:
+        super().__init__(model, parsed, created=created, kind="chat.completion.chunk")
         self._tail = f'}},"logprobs":null,"finish_reason":null}}]{self._usage.spelled}}}\n\n'
-        opening = self._head  # and not self, which would keep itself
-        self._texts = Heads(lambda index: f'{opening}"choices":[{{"index":{index},"delta":{{"content":')
+        head = self._head  # capturing self would make a reference cycle
+        self._texts = Heads(lambda index: f'{head}"choices":[{{"index":{index},"delta":{{"content":')
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (result,) = results
-        extra = {"prompt_token_ids": result.prompt_token_ids} if self._asked.token_ids else {}
+        extra = {"prompt_token_ids": result.prompt_token_ids} if self._request.token_ids else {}
         return {
             "id": self._id,
             "object": "chat.completion",
@@ -58,10 +58,10 @@ class ChatFormatter(ChunkFormatter):
         return {
             "index": choice.index,
             "message": {"role": "assistant", "content": choice.text, "refusal": None},
-            "logprobs": chat_logprobs(choice.logprobs or ()) if self._asked.logprobs else None,
+            "logprobs": chat_logprobs(choice.logprobs or ()) if self._request.logprobs else None,
             "finish_reason": choice.finish_reason,
             **matched_stop_json(choice),
-            **({"token_ids": choice.token_ids} if self._asked.token_ids else {}),
+            **({"token_ids": choice.token_ids} if self._request.token_ids else {}),
         }
 
     # In chunks
@@ -83,14 +83,14 @@ class ChatFormatter(ChunkFormatter):
         return b""
 
     def _detailed(self, event: Delta) -> bytes:
-        """Ids and logprobs may come without text: of a special token, or of what a stop took away."""
+        """Ids and logprobs may come without text: for a special token, or for text that a stop cut off."""
         choice: dict[str, Any] = {
             "index": event.index,
             "delta": {"content": event.text},
-            "logprobs": chat_logprobs(event.logprobs) if self._asked.logprobs and event.logprobs else None,
+            "logprobs": chat_logprobs(event.logprobs) if self._request.logprobs and event.logprobs else None,
             "finish_reason": None,
         }
-        if self._asked.token_ids:
+        if self._request.token_ids:
             choice["token_ids"] = event.token_ids
         elif not event.text and not event.logprobs:
             return b""
@@ -98,10 +98,10 @@ class ChatFormatter(ChunkFormatter):
 
     def _roles(self, event: Started) -> bytes:
         chunks = []
-        for index in range(self._asked.n):
+        for index in range(self._request.n):
             delta = {"role": "assistant", "content": "", "refusal": None}
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-            ids = {"prompt_token_ids": event.prompt_token_ids} if self._asked.token_ids and index == 0 else {}
+            ids = {"prompt_token_ids": event.prompt_token_ids} if self._request.token_ids and index == 0 else {}
             chunks.append(self._chunk(choice, ids))
         return b"".join(chunks)
 

@@ -28,22 +28,22 @@ from drivetrain.server.parse.translate import ParsedRequest, completion_request
 
 async def completions(exchange: Exchange, context: Context) -> None:
     values = await read_body(exchange, context, COMPLETION)
-    asked = completion_request(values, exchange.headers, max_prompts=context.settings.max_prompts)
+    parsed = completion_request(values, exchange.headers, max_prompts=context.settings.max_prompts)
     await answer(
         exchange,
         context,
         values["model"],
-        asked,
+        parsed,
         partial(CompletionFormatter, values["model"], created=int(time.time())),
     )
 
 
 class CompletionFormatter(ChunkFormatter):
-    def __init__(self, model: str, asked: ParsedRequest, *, created: int) -> None:
-        super().__init__(model, asked, created=created, kind="text_completion")
+    def __init__(self, model: str, parsed: ParsedRequest, *, created: int) -> None:
+        super().__init__(model, parsed, created=created, kind="text_completion")
         self._tail = f',"logprobs":null,"finish_reason":null}}]{self._usage.spelled}}}\n\n'
-        opening = self._head  # and not self, which would keep itself
-        self._texts = Heads(lambda index: f'{opening}"choices":[{{"index":{index},"text":')
+        head = self._head  # capturing self would make a reference cycle
+        self._texts = Heads(lambda index: f'{head}"choices":[{{"index":{index},"text":')
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         choices = [self._choice(i, result, choice) for i, result in enumerate(results) for choice in result.choices]
@@ -58,13 +58,13 @@ class CompletionFormatter(ChunkFormatter):
 
     def _choice(self, prompt: int, result: Result, choice: Choice) -> dict[str, Any]:
         ids: dict[str, Any] = {}
-        if self._asked.token_ids:
+        if self._request.token_ids:
             ids = {"token_ids": choice.token_ids, "prompt_token_ids": result.prompt_token_ids}
         return {
-            "index": prompt * self._asked.n + choice.index,
+            "index": prompt * self._request.n + choice.index,
             "text": choice.text,
-            "logprobs": completion_logprobs(choice.logprobs or (), ids=self._asked.token_ids)
-            if self._asked.logprobs
+            "logprobs": completion_logprobs(choice.logprobs or (), ids=self._request.token_ids)
+            if self._request.logprobs
             else None,
             "finish_reason": choice.finish_reason,
             **matched_stop_json(choice),
@@ -78,19 +78,19 @@ class CompletionFormatter(ChunkFormatter):
             self._usage.note(prompt, event)
         if type(event) is Delta:
             if self._plain:
-                index = prompt * self._asked.n + event.index
+                index = prompt * self._request.n + event.index
                 return (self._texts[index] + quote(event.text) + self._tail).encode() if event.text else b""
             return self._detailed(prompt, event)
         if type(event) is ChoiceFinished:
             stop: dict[str, Any] = {} if event.matched_stop is None else {"matched_stop": event.matched_stop}
             return self._chunk(prompt, event.index, finish_reason=event.reason, **stop)
-        if type(event) is Started and self._asked.token_ids:
+        if type(event) is Started and self._request.token_ids:
             return self._chunk(prompt, 0, prompt_token_ids=event.prompt_token_ids)
         return b""
 
     def _detailed(self, prompt: int, event: Delta) -> bytes:
-        ids = self._asked.token_ids
-        logprobs = completion_logprobs(event.logprobs, ids=ids) if self._asked.logprobs and event.logprobs else None
+        ids = self._request.token_ids
+        logprobs = completion_logprobs(event.logprobs, ids=ids) if self._request.logprobs and event.logprobs else None
         if ids:
             return self._chunk(prompt, event.index, event.text, logprobs, token_ids=event.token_ids)
         return self._chunk(prompt, event.index, event.text, logprobs) if event.text or logprobs else b""
@@ -99,7 +99,7 @@ class CompletionFormatter(ChunkFormatter):
         self, prompt: int, index: int, text: str = "", logprobs: Any = None, finish_reason: Any = None, **extra: Any
     ) -> bytes:
         choice = {
-            "index": prompt * self._asked.n + index,
+            "index": prompt * self._request.n + index,
             "text": text,
             "logprobs": logprobs,
             "finish_reason": finish_reason,

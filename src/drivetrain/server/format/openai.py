@@ -1,4 +1,4 @@
-"""What chat and completions spell alike: JSON text, usage, logprobs, and the frame of a stream's chunks."""
+"""What chat and completions have in common: JSON text, usage, logprobs, and the frame of a stream's chunks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from drivetrain.server.errors import body_of
 from drivetrain.server.parse.translate import ParsedRequest
 
 quote = encode_basestring
-"""A string as JSON, without escaping what is not ASCII."""
+"""A string as JSON, without escaping non-ASCII characters."""
 
 LOWEST = -9999.0
-"""For a probability of zero: JSON has no infinity."""
+"""The logprob of a probability of zero: JSON has no infinity."""
 
 
 def compact(value: Any) -> str:
@@ -26,7 +26,7 @@ def compact(value: Any) -> str:
 
 
 class Heads(dict[int, str]):
-    """The constant text before each choice's own, made when it first speaks: no count of a client is trusted."""
+    """The constant text before each choice's own, made when first used: `n` from the client is not trusted."""
 
     def __init__(self, make: Callable[[int], str]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def usage_json(usage: Usage) -> dict[str, Any]:
 
 
 class UsageSoFar:
-    """What each chunk of a stream says of the usage: nothing, null until the last one, or what it has come to."""
+    """What each chunk of a stream says about the usage: nothing, null until the last chunk, or the usage so far."""
 
     def __init__(self, *, wanted: bool, continuous: bool) -> None:
         self.continuous = continuous
@@ -56,7 +56,7 @@ class UsageSoFar:
         self._completion_tokens = 0
 
     def note(self, prompt: int, event: Event) -> None:
-        """The chunk that tells of this event tells of all until then."""
+        """Count an event, so that its own chunk already includes it."""
         if isinstance(event, Started):
             self._prompts[prompt] = event.prompt_tokens
         elif isinstance(event, Delta):
@@ -66,7 +66,7 @@ class UsageSoFar:
 
 
 def matched_stop_json(choice: Choice) -> dict[str, Any]:
-    """Which stop it was, for those who sent several."""
+    """Which stop it was, for callers that sent several."""
     return {} if choice.matched_stop is None else {"matched_stop": choice.matched_stop}
 
 
@@ -86,7 +86,7 @@ def _chat_entry(entry: TokenLogprob) -> dict[str, Any]:
 
 
 def completion_logprobs(entries: Sequence[TokenLogprob], *, ids: bool = False) -> dict[str, Any]:
-    """Parallel arrays. A token's alternatives always include itself. `ids` adds exactly what there is, with the ids."""
+    """Parallel arrays. A token's alternatives always include itself. `ids` adds the exact entries, with token ids."""
     return {
         **({"entries": Each(entries, _with_ids)} if ids else {}),
         "tokens": Each(entries, lambda entry: _name(entry.token, entry.bytes)),
@@ -108,15 +108,15 @@ def _with_ids(entry: TokenLogprob) -> dict[str, Any]:
 def _alternatives(entry: TokenLogprob) -> dict[str, float] | None:
     if entry.logprob is None:
         return None
-    found: dict[str, float] = {}
+    logprobs: dict[str, float] = {}
     for top in entry.top:
-        found.setdefault(_name(top.token, top.bytes), finite(top.logprob))
-    found.setdefault(_name(entry.token, entry.bytes), finite(entry.logprob))
-    return found
+        logprobs.setdefault(_name(top.token, top.bytes), finite(top.logprob))
+    logprobs.setdefault(_name(entry.token, entry.bytes), finite(entry.logprob))
+    return logprobs
 
 
 def _name(token: str, data: bytes) -> str:
-    """A token that is no whole character is named by its bytes, as the OpenAI API does."""
+    """A token that is not whole characters is named by its bytes, as in the OpenAI API."""
     return "bytes:" + "".join(f"\\x{b:02x}" for b in data) if "\ufffd" in token and data else token
 
 
@@ -132,20 +132,20 @@ DONE = b"data: [DONE]\n\n"
 class ChunkFormatter:
     """What the streams of the OpenAI API have in common: chunks of one answer, and their end.
 
-    One id, one time and one model in all that is said about one request. `kind` is the `object` of a chunk."""
+    All chunks of an answer have the same id, time and model. `kind` is the `object` of a chunk."""
 
     content_type = "text/event-stream; charset=utf-8"
     head_first = False
 
-    def __init__(self, model: str, asked: ParsedRequest, *, created: int, kind: str) -> None:
-        self._asked = asked
-        self._id = asked.id
+    def __init__(self, model: str, parsed: ParsedRequest, *, created: int, kind: str) -> None:
+        self._request = parsed
+        self._id = parsed.id
         self._created = created
         self._model = model
         head = {"id": self._id, "object": kind, "created": self._created, "model": model}
         self._head = f"data: {compact(head)[:-1]},"
-        self._usage = UsageSoFar(wanted=asked.include_usage, continuous=asked.continuous_usage)
-        self._plain = not asked.logprobs and not asked.token_ids and not asked.continuous_usage
+        self._usage = UsageSoFar(wanted=parsed.include_usage, continuous=parsed.continuous_usage)
+        self._plain = not parsed.logprobs and not parsed.token_ids and not parsed.continuous_usage
 
     def format(self, prompt: int, events: Sequence[Event]) -> bytes:
         if len(events) == 1:
@@ -153,7 +153,7 @@ class ChunkFormatter:
         return b"".join([self._event(prompt, event) for event in events])
 
     def end(self, usage: Usage) -> bytes:
-        if not self._asked.include_usage:
+        if not self._request.include_usage:
             return DONE
         return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode() + DONE
 

@@ -1,9 +1,9 @@
-"""One HTTP connection: uvicorn's own, with bounds on what a client may hold open without doing anything.
+"""One HTTP connection: uvicorn's, with bounds on what a client may hold open without doing anything.
 
-- A request's line and headers must arrive within `receipt_timeout_s`, as a whole and from the first byte on.
-- A client that takes no byte for `write_timeout_s` while we have some is cut off, not waited for (`transport`).
-- What could be read in two ways is refused (`heads`). A refusal reaches a client that is still sending (`transport`).
-- Reading never stops while an answer runs: that is how we hear that the client has left.
+- A request's line and headers must arrive within `receipt_timeout_s` altogether, however they are split.
+- A client that takes no byte for `write_timeout_s` while some are waiting is cut off (`transport`).
+- Ambiguous requests are refused (`heads`), and the refusal reaches even a client that is still sending (`transport`).
+- Reading never stops while an answer runs: that is how we notice that the client has left.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from drivetrain.server.http.transport import LingeringTransport, WriteProgress, 
 from drivetrain.server.settings import ServerSettings
 
 MAX_AHEAD_BYTES = HIGH_WATER_LIMIT
-"""What may wait of requests that a client sends before it has the answer to the one before."""
+"""Bytes of pipelined requests that may wait for the current answer."""
 
 _RECEIVING = frozenset({h11.IDLE, h11.SEND_BODY, h11.ERROR})
-"""What a client is in until its whole request is here."""
+"""The client's states until its whole request has arrived."""
 
 _CODES = {431: "headers_too_large", 408: "request_timeout", 505: "version_not_supported"}
 
@@ -39,7 +39,7 @@ _EMPTY_LINE = b"\r\n"
 
 class Connection(H11Protocol):
     settings: ServerSettings
-    """Set by `connection_class`, since uvicorn makes the instances."""
+    """Set by `connection_class`, because uvicorn makes the instances."""
 
     transport: LingeringTransport
 
@@ -87,12 +87,12 @@ class Connection(H11Protocol):
                 self._stop_awaiting()
 
     def eof_received(self) -> None:
-        """A client that closes its sending side has left: its request ends now, not when it has taken the rest."""
+        """A client that closes its sending side has left: its request ends now, not when it has read the rest."""
         self._end_answer()
 
     def handle_events(self) -> None:
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0].startswith(_EMPTY_LINE):
-            self.conn._receive_buffer.maybe_extract_at_most(len(_EMPTY_LINE))  # old clients send one behind a body
+            self.conn._receive_buffer.maybe_extract_at_most(len(_EMPTY_LINE))  # old clients send one after a body
         fault = fault_in(self.conn.trailing_data[0]) if self.conn.their_state is h11.IDLE else None
         if fault is not None:
             self._refuse(fault)
@@ -100,7 +100,7 @@ class Connection(H11Protocol):
         cycle = self.cycle
         super().handle_events()
         if self.cycle is not cycle:
-            self._offer_door()
+            self._offer_body_writer()
         if self.conn.their_state not in _RECEIVING and not self.transport.is_closing():
             self.flow.resume_reading()
 
@@ -127,7 +127,7 @@ class Connection(H11Protocol):
             super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
-        """The first error status that fits. Where an answer has begun, there is nothing left to say."""
+        """Refuse with the status that h11 suggests. If an answer has begun, there is nothing left to say."""
         exc = sys.exc_info()[1]
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             self.transport.abort()
@@ -136,27 +136,27 @@ class Connection(H11Protocol):
         self._refuse(Fault(status, _MESSAGES.get(status, NOT_HTTP.message)))
 
     def _should_upgrade(self) -> bool:
-        """A request to speak another protocol is answered in this one, without uvicorn's two lines in the log."""
+        """A request to switch protocols is answered in HTTP, without the two log lines that uvicorn would write."""
         return False
 
-    def _offer_door(self) -> None:
+    def _offer_body_writer(self) -> None:
         self._body = BodyWriter(self.conn, self.transport.inner, self.flow)
         if self.scope["method"] == "HEAD":
             self._body.end()
         self.scope["extensions"] = {BODY_EXTENSION: self._body}  # type: ignore[dict-item] # a callable, not options
 
     def _end_answer(self) -> None:
-        """The application hears that the client has left, and nothing more is written for it."""
+        """Tell the application that the client has left, and write nothing more."""
         if self._body is not None:
             self._body.end()
-        cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that there always is one
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn's type omits None
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
             self.flow.resume_writing()
 
     def _receive_ahead(self, data: bytes) -> None:
-        """Keep it for after this answer; more than a little makes this answer the connection's last."""
+        """Keep a little for after this answer; if more comes, this answer is the connection's last."""
         self._ahead_bytes += len(data)
         if self._ahead_bytes > MAX_AHEAD_BYTES or self.conn.their_state is h11.MUST_CLOSE:
             self.cycle.keep_alive = False
@@ -212,8 +212,8 @@ def connection_class(of: ServerSettings) -> type[Connection]:
 class BodyWriter:
     """The connection's `WriteBody` for one response, framed by h11 as the response's headers promise.
 
-    The scope refers to it, and the connection to the scope. `end` lets go of the connection, so that no ring is left
-    that only the garbage collector can open.
+    The scope refers to it, and the connection to the scope. `end` drops the connection, so that no reference cycle is
+    left to the garbage collector.
     """
 
     def __init__(self, conn: h11.Connection, transport: asyncio.Transport, flow: FlowControl) -> None:

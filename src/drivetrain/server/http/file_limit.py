@@ -1,4 +1,4 @@
-"""How many files the process may have open: each connection is one, and out of them nobody gets in, or on."""
+"""How many files the process may have open: each connection is one, and without any left nothing works."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _log = logging.getLogger("drivetrain.server")
 
 
 def within_files(settings: ServerSettings) -> ServerSettings:
-    """Raise the limit as far as it may be; where that is too low, allow fewer connections.
+    """Raise the limit as far as allowed; if that is still too low, allow fewer connections.
 
-    A quarter of the files is for all else.
+    A quarter of the files is kept for everything else.
     """
-    if sys.platform == "win32":  # which has no such limit
+    if sys.platform == "win32":  # has no such limit
         return settings
     import resource
 
@@ -31,13 +31,13 @@ def within_files(settings: ServerSettings) -> ServerSettings:
         with contextlib.suppress(OSError, ValueError):  # macOS allows less than it says
             resource.setrlimit(resource.RLIMIT_NOFILE, (best, hard))
             soft = best
-    most = soft - soft // 4
-    if settings.max_connections <= most:
+    max_connections = soft - soft // 4
+    if settings.max_connections <= max_connections:
         return settings
     _log.warning(
         "this process may open only %d files, so it accepts %d connections, not %d; raise the limit (ulimit -n)",
         soft,
-        most,
+        max_connections,
         settings.max_connections,
     )
-    return replace(settings, max_connections=most)
+    return replace(settings, max_connections=max_connections)

@@ -1,8 +1,8 @@
-"""What a request's line and headers must be, beyond what h11 asks.
+"""Checks of a request's line and headers, beyond what h11 checks.
 
-A proxy in front must see the same requests in a run of bytes as this server does: else a request can hide in the body
-of another one. So whatever two readers could take in two ways is refused. Both a whole head and the beginning of one
-are judged, so that what cannot become HTTP any more is refused at once.
+A proxy in front must see the same requests in a stream of bytes as this server does, or a request can hide in the body
+of another (request smuggling). So whatever can be read in two ways is refused. An incomplete head is checked too, so
+that what can no longer become HTTP is refused at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_HTTP = Fault(400, "this is not a valid HTTP request")
 
 
 def fault_in(received: bytes) -> Fault | None:
-    """`received` begins with a request's line, and may end anywhere."""
+    """`received` begins with a request line and may end anywhere."""
     newline = received.find(b"\n")
     if newline < 0:
         return None if _BEGINNING.fullmatch(received) else NOT_HTTP

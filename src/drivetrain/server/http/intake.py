@@ -1,4 +1,4 @@
-"""The bodies of requests: each taken within its bounds and all that are in memory within one budget, parsed, let go."""
+"""Request bodies: received within bounds for each one and a budget for all in memory, parsed, released."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from drivetrain.server.parse.body import Body, Values, read_object
 from drivetrain.server.settings import ServerSettings, UnknownFields
 
 BODY_KEY = "drivetrain.body"
-"""Where a request's scope holds the share of its body."""
+"""Where a request's scope keeps the share of its body."""
 
 AT_ONCE_BYTES = 65_536
-"""A larger body is parsed by a thread, so that the event loop does not wait for it."""
+"""Larger bodies are parsed on a thread, so that the event loop does not wait for them."""
 
 MAX_LOOKED_AT = 2048
-"""Items of a list whose own size is counted: there are no longer lists of texts, and ids are in the list's size."""
+"""Items of a list whose own size is counted. Lists of texts are not longer, and ids are part of the list's size."""
 
 
 class ClientGone(Exception):
-    """The connection ended before the whole request had come."""
+    """The connection ended before the whole request had arrived."""
 
 
 class Intake:
@@ -39,7 +39,7 @@ class Intake:
         self._budget = BodyBudget(settings.max_bodies_bytes)
 
     async def take(self, scope: Scope, receive: Receive, limit: int) -> tuple[Response | None, Receive]:
-        """Take the whole body and hand it on as one piece, or refuse it."""
+        """Receive the whole body and pass it on in one piece, or refuse it."""
         headers, settings = Headers(scope=scope), self._settings
         if int(headers.get("content-length", "0")) > limit:
             return _too_large(limit), receive
@@ -88,7 +88,7 @@ async def read_body(exchange: Exchange, context: Context, body: Body, *, may_be_
 
 
 class BodyBudget:
-    """The bytes of all bodies together: taken as they come in; what their values hold, until the end."""
+    """The bytes of all bodies together, taken as they arrive. What the parsed values hold stays until the end."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -96,14 +96,14 @@ class BodyBudget:
 
 
 class BodyShare:
-    """Of one request. What a client only announces takes nothing: it might never come."""
+    """One request's share. A body that is only announced takes nothing: it might never come."""
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self._size = 0
 
     def grow(self, size: int) -> bool:
-        """Take so many bytes more; False, and nothing taken, where there is no room for them."""
+        """Take more bytes. False, and nothing is taken, if there is no room."""
         if self._budget.used + size > self._budget.limit:
             return False
         self._budget.used += size
@@ -111,24 +111,24 @@ class BodyShare:
         return True
 
     def shrink(self, size: int) -> None:
-        """So many bytes are held from now on, or as many as before where that is less."""
+        """Hold only `size` bytes from now on, if that is less than before."""
         self._budget.used -= max(0, self._size - size)
         self._size = min(self._size, size)
 
     def release(self) -> None:
-        """May be called again."""
+        """Idempotent."""
         self.shrink(0)
 
 
 def release_body(scope: Mapping[str, Any], held: int = 0) -> None:
-    """But for what its values still hold: until the request has ended."""
+    """Give back all but `held`, the bytes that the parsed values keep until the request has ended."""
     share: BodyShare | None = scope.get(BODY_KEY)
     if share is not None:
         share.shrink(held)
 
 
 def held_bytes(value: Any) -> int:
-    """About what the values of a body take: their texts and their long lists."""
+    """Roughly the memory of a body's values: their texts and their lists."""
     if isinstance(value, str):
         return sys.getsizeof(value)
     if isinstance(value, Mapping):
@@ -141,17 +141,17 @@ def held_bytes(value: Any) -> int:
 
 
 def _replay(body: bytes, receive: Receive, scope: Scope) -> Receive:
-    """The body in one piece, and then what else comes; that the client has left is noted in the scope."""
-    given = False
+    """The body in one piece, and then whatever else comes. Marks the scope when the client has left."""
+    is_given = False
 
     async def replayed() -> Message:
-        nonlocal body, given
-        if given:
+        nonlocal body, is_given
+        if is_given:
             message = await receive()
             if message["type"] == "http.disconnect":
                 scope[GONE_KEY] = True
             return message
-        given, whole, body = True, body, b""  # not held for as long as the answer takes
+        is_given, whole, body = True, body, b""  # do not keep it for as long as the answer takes
         return {"type": "http.request", "body": whole, "more_body": False}
 
     return replayed

@@ -1,11 +1,10 @@
-"""The transport under a connection: closed without taking the last answer away from the client, and watched while bytes
-wait for it.
+"""The transport under a connection: closes it without losing the last answer, and watches clients that do not read.
 
-A socket that is closed while bytes from the client are unread, or still come, resets the connection, and a reset makes
-most clients drop an answer that they have not read yet. So a refusal is sent, then our side is closed, then what the
-client still sends is read and dropped, within bounds, and only then is the socket closed.
+Closing a socket while bytes from the client are unread, or still coming, resets the connection, and a reset makes most
+clients drop an answer that they have not read yet. So after a refusal we close our side only, read and drop what the
+client still sends, within bounds, and then close the socket.
 
-A client that takes a little of what waits for it is served; one that takes nothing is cut off.
+A client that reads slowly is served; one that reads nothing is cut off.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from typing import Any
 import h11
 
 DISCARD_BYTES = 64 * 2**20
-"""Of what nobody will read, what one connection may send before it is closed regardless."""
+"""Bytes that a lingering connection may send before it is closed regardless."""
 
 QUIET_S = 5.0
-"""A client that sends nothing for so long has stopped sending."""
+"""A client that has sent nothing for this long has stopped sending."""
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
@@ -32,14 +31,14 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 class LingeringTransport(asyncio.Transport):
     """asyncio's transport, with a `close` that waits for a client that is still sending.
 
-    While it is `lingering`, what comes is for `discard`. The protocol calls `lost` when the connection is.
+    While it is `lingering`, the protocol gives incoming data to `discard`. It calls `lost` when the connection is lost.
     """
 
     def __init__(self, inner: asyncio.Transport, conn: h11.Connection, linger_s: float) -> None:
         super().__init__()
         self.lingering = False
         self.inner = inner
-        """asyncio's own."""
+        """asyncio's transport."""
         self._conn = conn
         self._linger_s = linger_s
         self._loop = asyncio.get_running_loop()
@@ -57,13 +56,13 @@ class LingeringTransport(asyncio.Transport):
             self.inner.close()
 
     def linger(self) -> None:
-        """Close our side now, and the connection when the client has stopped sending."""
+        """Close our side now, and the connection once the client has stopped sending."""
         if self.is_closing():
             return
         self.lingering = True
         self._until = self._loop.time() + self._linger_s
         self.inner.resume_reading()
-        with contextlib.suppress(OSError):  # reset already: reading tells
+        with contextlib.suppress(OSError):  # already reset: reading will tell
             self.inner.write_eof()
         self._look()
 
@@ -74,7 +73,7 @@ class LingeringTransport(asyncio.Transport):
             self.reset()
 
     def reset(self) -> None:
-        """Drop the connection and what the client has not taken, in the kernel too."""
+        """Drop the connection and all unsent data, in the kernel too."""
         sock = self.inner.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):
@@ -117,17 +116,17 @@ class LingeringTransport(asyncio.Transport):
 
 
 LOOKS = 8
-"""How many times in its timeout a client is looked at."""
+"""How often a client is checked within its timeout."""
 
 UNSENT_BYTES = 64 * 2**10
-"""What the kernel keeps of what was not sent yet: by itself it would keep megabytes for each client that does not read,
-and report room only when a third of them was taken."""
+"""The kernel's limit on unsent data. By default it would keep megabytes for each client that does not read, and report
+room only once a third of them was taken."""
 
 
 class WriteProgress:
-    """Begun when the transport has bytes that the kernel does not take, ended when it has none.
+    """Runs while the transport has bytes that the kernel does not take.
 
-    In between nothing more is written, so that whatever becomes less was taken.
+    Nothing more is written meanwhile, so if there is less to send, the client has taken some.
     """
 
     def __init__(self, transport: LingeringTransport, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
@@ -163,7 +162,7 @@ class WriteProgress:
 
 
 def unsent(transport: asyncio.Transport) -> int:
-    """Bytes that the client's machine has not confirmed; where the kernel does not say, those that are still here."""
+    """Bytes that the client's machine has not acknowledged; if the kernel does not say, those that are still here."""
     waiting = transport.get_write_buffer_size()
     sock = transport.get_extra_info("socket")
     if sys.platform != "linux" or sock is None:
@@ -178,7 +177,7 @@ def unsent(transport: asyncio.Transport) -> int:
 
 
 def keep_little_unsent(transport: asyncio.Transport) -> None:
-    """Make what waits show: the transport is full as soon as the kernel is, and the kernel is full early."""
+    """Make a slow client show early: limit what the kernel keeps, and report the transport full when the kernel is."""
     transport.set_write_buffer_limits(high=0)
     sock = transport.get_extra_info("socket")
     if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):

@@ -30,16 +30,16 @@ async def metrics(request: Request, context: Context) -> Response:
 
 
 def _encoder(request: Request, context: Context) -> tuple[Callable[[CollectorRegistry], bytes], str]:
-    """As asked for, but vLLM's names only in the plain text format, as vLLM gives them: the others make `:` a `_`."""
-    asked = "" if context.settings.metrics_compat == MetricsCompat.VLLM else request.headers.get("accept", "")
+    """As the client accepts. vLLM's names need the plain text format: the others turn `:` into `_`."""
+    accept = "" if context.settings.metrics_compat == MetricsCompat.VLLM else request.headers.get("accept", "")
     try:
-        return choose_encoder(asked)
-    except (TypeError, ValueError):  # a version that is none
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # an invalid version
         return choose_encoder("")
 
 
 class _Series:
-    """What the registry asks when somebody reads it. What is counted stays when its model goes; gauges go with it."""
+    """Collected when the registry is read. Counters stay when their model is unloaded; gauges go with it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""Series for Prometheus, made of plain numbers when somebody reads them."""
+"""Series for Prometheus, made from plain numbers when they are read."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def family(
     labels: Sequence[str],
     samples: Iterable[tuple[Sequence[str], float]],
 ) -> Metric:
-    made = kind(name, meaning, labels=labels)
+    metric = kind(name, meaning, labels=labels)
     for values, number in samples:
-        made.add_metric(values, float(number))
-    return made
+        metric.add_metric(values, float(number))
+    return metric
 
 
 def histogram(
     name: str, meaning: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], Histogram]]
 ) -> Metric:
-    made = HistogramMetricFamily(name, meaning, labels=labels)
+    metric = HistogramMetricFamily(name, meaning, labels=labels)
     for values, of in samples:
         total, buckets = 0, []
         for bound, number in zip((*map(float, of.bounds), float("inf")), of.counts, strict=True):
             total += number
             buckets.append(("+Inf" if bound == float("inf") else str(bound), total))
-        made.add_metric(values, buckets=buckets, sum_value=of.sum)
-    return made
+        metric.add_metric(values, buckets=buckets, sum_value=of.sum)
+    return metric

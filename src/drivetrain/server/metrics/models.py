@@ -1,4 +1,4 @@
-"""Series about the models of this server as such, which come and go."""
+"""Series about the server's models as such, as they are loaded and unloaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drivetrain.server.metrics.exposition import family
 
 
 def series(reports: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Of what `Models.report` gives."""
+    """From `Models.report`."""
 
     def rows(key: str) -> list[tuple[tuple[str], float]]:
         return [((report["id"],), report[key]) for report in reports]

@@ -1,6 +1,6 @@
 """The same figures under vLLM's names, for dashboards and autoscalers that read those (`--metrics-compat vllm`).
 
-Only what means the same here. Refused requests are in none of them, as in vLLM.
+Only metrics that mean the same here. As in vLLM, none of them count refused requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REASONS = {
 
 
 def series(statuses: Mapping[str, Status], stats: Mapping[str, Stats]) -> Iterator[Metric]:
-    """By model: the statuses of those that are loaded, the counts of all."""
+    """By model: `statuses` of the loaded ones, `stats` of all."""
     counts = [((model, _ENGINE), counted) for model, counted in stats.items()]
 
     def gauge(name: str, value: Callable[[Status], float]) -> Metric:
@@ -69,9 +69,9 @@ def series(statuses: Mapping[str, Status], stats: Mapping[str, Stats]) -> Iterat
 
 
 def _reasons(stats: Stats) -> Counter[str]:
-    found: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0, "error": 0})
-    found.update(stats.answers)
+    reasons: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0, "error": 0})
+    reasons.update(stats.answers)
     for ending, number in stats.endings.items():
         if ending in _REASONS:
-            found[_REASONS[ending]] += number
-    return found
+            reasons[_REASONS[ending]] += number
+    return reasons

@@ -1,8 +1,8 @@
-// Talks to the server the page came from, and to nothing else.
+// Talks to the server that the page came from, and to nothing else.
 
 import { apiKey } from "./store.js";
 
-/** A request that failed. `message` is for people: the server's own words where it gave any. */
+/** A request that failed. `message` is for people: the server's own, if it gave one. */
 export class ApiError extends Error {
   constructor(message, { status = 0, code = "", param = "", retryAfter = 0 } = {}) {
     super(message);
@@ -24,7 +24,7 @@ export async function getJson(path, { signal } = {}) {
   }
 }
 
-/** The chunks of a streamed chat completion, until `[DONE]`. An error event of the server is thrown. */
+/** The chunks of a streamed chat completion, until `[DONE]`. An error event from the server is thrown. */
 export async function* streamChat(body, signal) {
   const response = await request("v1/chat/completions", {
     method: "POST",
@@ -35,7 +35,7 @@ export async function* streamChat(body, signal) {
   for await (const data of events(response.body)) {
     if (data === "[DONE]") return;
     const chunk = parse(data);
-    if (chunk.error) throw new ApiError(words(chunk.error), { code: chunk.error.code ?? "" });
+    if (chunk.error) throw new ApiError(messageOf(chunk.error), { code: chunk.error.code ?? "" });
     yield chunk;
   }
   throw new ApiError("The connection ended before the answer was complete.");
@@ -61,9 +61,9 @@ async function failure(response) {
   try {
     error = (await response.json()).error ?? {};
   } catch {
-    // Not ours: a proxy's page, say.
+    // Not from our server: a proxy's page, say.
   }
-  return new ApiError(words(error) || plain(response.status), {
+  return new ApiError(messageOf(error) || messageFor(response.status), {
     status: response.status,
     code: error.code ?? "",
     param: error.param ?? "",
@@ -71,11 +71,11 @@ async function failure(response) {
   });
 }
 
-const words = (error) => (typeof error === "string" ? error : String(error.message ?? ""));
+const messageOf = (error) => (typeof error === "string" ? error : String(error.message ?? ""));
 
-function plain(status) {
-  if (status === 401 || status === 403) return "The server refused the key.";
-  if (status === 404) return "The server does not know this address.";
+function messageFor(status) {
+  if (status === 401 || status === 403) return "The server rejected the key.";
+  if (status === 404) return "The server has no such endpoint.";
   if (status === 413) return "The message is too large for the server.";
   if (status === 429 || status === 503) return "The server is busy. Try again in a moment.";
   return `The server answered with status ${status}.`;
@@ -94,7 +94,7 @@ function lost(error) {
   throw new ApiError("The connection to the server was lost before the answer was complete.");
 }
 
-/** The `data` of each server-sent event. Lines may end in \n, \r\n or \r and be cut anywhere. */
+/** The `data` of each server-sent event. Lines may end in \n, \r\n or \r and be split anywhere. */
 export async function* events(stream) {
   const reader = stream.getReader();
   const decoder = new TextDecoder();
@@ -118,6 +118,6 @@ export async function* events(stream) {
       if (done) return;
     }
   } finally {
-    reader.cancel().catch(() => {}); // The consumer left early: the connection is closed, the slot freed.
+    reader.cancel().catch(() => {}); // If the consumer left early, this closes the connection and frees the slot.
   }
 }

@@ -23,7 +23,7 @@ const settings = store.loadSettings();
 let model = null;
 let models = [];
 let problem = "";
-let told = false;
+let warnedFull = false;
 let wasBusy = false;
 
 const chat = new Chat({
@@ -36,8 +36,8 @@ const chat = new Chat({
   needKey: enterKey,
   away: (away) => (byId("jump").hidden = !away),
   full: () => {
-    if (!told) toast("This browser has no room left: delete or export some conversations.");
-    told = true;
+    if (!warnedFull) toast("This browser's storage is full. Export and delete some conversations.");
+    warnedFull = true;
   },
 });
 const composer = new Composer({
@@ -61,18 +61,18 @@ listen();
 open(store.loadConversation(store.currentId()) ?? store.newConversation());
 await connect();
 
-/** Finds the models and loads what the first one, or the one chosen last, can do. */
+/** Lists the models and reads the capabilities of the one chosen last, or else the first. */
 async function connect() {
   problem = "";
   byId("model").replaceChildren(h("span", { class: "quiet" }, "Connecting…"));
   try {
     models = await listModels();
-    if (!models.length) throw new Error("The server has no model.");
+    if (!models.length) throw new Error("The server has no models.");
     await use((models.find(({ id }) => id === settings.model) ?? models[0]).id);
   } catch (error) {
     if (error.status === 401 && (await askForKey())) return connect();
     model = null;
-    problem = error.status === 401 ? "The server asks for an API key." : error.message;
+    problem = error.status === 401 ? "The server requires an API key." : error.message;
     showModel();
   }
 }
@@ -126,7 +126,7 @@ function titled({ id, loaded }) {
   return loaded ? id : `${id} · not loaded`;
 }
 
-/** Which ones are loaded changes without the page's doing. */
+/** Models are loaded and unloaded without the page hearing of it. */
 async function relist(select) {
   models = await listModels().catch(() => models);
   for (const option of select.options) {
@@ -147,7 +147,7 @@ function drawSettings() {
   const help = h(
     "p",
     { class: "help", id: "system-help" },
-    "Belongs to this conversation; it holds from the next answer on.",
+    "For this conversation only, from the next answer on.",
   );
   area.setAttribute("aria-describedby", "system-help");
   const system = h("div", { class: "field" }, h("label", { for: "system" }, "System prompt"), area, help);
@@ -168,20 +168,20 @@ function greeting() {
   if (model?.chat)
     return welcome(
       "What shall we talk about?",
-      `${model.known ? `${model.id} is ready` : `${model.id} is loaded by your first message`}. What you write stays between this browser and this server.`,
+      `${model.known ? `${model.id} is ready` : `${model.id} will be loaded by your first message`}. What you write stays between this browser and this server.`,
       SUGGESTIONS,
       (text) => chat.send(text),
     );
   if (model)
     return welcome(
-      "No chat here",
+      "This model cannot chat",
       model.generation
-        ? "This model takes a plain prompt, not a chat. Use /v1/completions."
-        : "This model gives embeddings, not text. Use /v1/embeddings.",
+        ? "It completes plain prompts. Use /v1/completions."
+        : "It produces embeddings, not text. Use /v1/embeddings.",
       [],
       null,
     );
-  return welcome(problem ? "Not connected" : "One moment", problem || "Asking the server for its model.", [], null);
+  return welcome(problem ? "Not connected" : "One moment", problem || "Connecting to the server.", [], null);
 }
 
 function open(conversation) {

@@ -1,14 +1,14 @@
-// One small chart: the latest value in words, and how it got there as a line.
+// One small chart: the latest value as text, and its history as a line.
 
 import { h, s } from "./elements.js";
 
 const WIDTH = 240;
 const HEIGHT = 48;
 const SAMPLES = 90;
-const LEAST_SHOWN = 30; // The scale of time widens from here to all samples, so that a chart is soon more than a corner.
+const LEAST_SHOWN = 30; // The time scale grows from here to all samples, so that a new chart is not just a corner.
 
 export class Chart {
-  /** `format` turns a value into words; `top` is the least height of the scale, so that a quiet line lies low. */
+  /** `format` turns a value into text; `top` is the least height of the scale, so that small values stay low. */
   constructor(title, { format = String, top = 1 } = {}) {
     this.title = title;
     this.format = format;
@@ -34,7 +34,7 @@ export class Chart {
     this.element = h("section", { class: "chart", "aria-label": title }, h("h3", {}, title), figure, this.svg);
   }
 
-  /** A new value, or null for "not known now". */
+  /** A new value, or null if it is not known now. */
   add(value, note = "") {
     this.values.push(Number.isFinite(value) ? value : null);
     if (this.values.length > SAMPLES) this.values.shift();

@@ -1,4 +1,4 @@
-// The conversation on screen and the answers under way. An answer goes on when another conversation is opened.
+// The conversation on screen and the answers in progress. An answer goes on even if another conversation is opened.
 
 import { ApiError, streamChat } from "./api.js";
 import { announce, h } from "./elements.js";
@@ -13,7 +13,7 @@ const TITLE_CHARS = 60;
 /**
  * `page` gives what the chat needs from its surroundings: `thread` (scrolls), `list` (holds the messages),
  * `model()`, `settings()`, `changed()` (titles, busy state), `welcome()` (a node for an empty conversation),
- * `needKey()` (a promise of whether there is a key now), `full()` (the browser's storage is).
+ * `needKey()` (a promise of whether there is a key now), `full()` (the browser's storage is full).
  */
 export class Chat {
   constructor(page) {
@@ -46,7 +46,7 @@ export class Chat {
     return true;
   }
 
-  /** Everything from the answer on is asked for anew. */
+  /** Drops the last answer and asks again. */
   again() {
     const { messages } = this.conversation;
     if (this.busy) return;
@@ -54,7 +54,7 @@ export class Chat {
     if (messages.length) this.answer();
   }
 
-  /** What came after the edited message is dropped: the conversation goes on from there. */
+  /** Drops everything after the edited message: the conversation goes on from there. */
   edit(message, text) {
     const { messages } = this.conversation;
     this.stop();
@@ -140,7 +140,7 @@ export class Chat {
     this.keep(run);
     this.views.get(message)?.update(false, true);
     this.follow();
-    announce(spoken(message));
+    announce(announcement(message));
     this.page.changed();
   }
 
@@ -183,17 +183,17 @@ export class Chat {
   }
 }
 
-/** The welcome of an empty conversation: what this is, and a few ways to begin. */
-export function welcome(title, words, suggestions, use) {
-  const buttons = suggestions.map((text) =>
-    h("button", { type: "button", class: "suggestion", onclick: () => use(text) }, text),
+/** What an empty conversation shows: what this is, and a few ways to begin. */
+export function welcome(title, text, suggestions, use) {
+  const buttons = suggestions.map((suggestion) =>
+    h("button", { type: "button", class: "suggestion", onclick: () => use(suggestion) }, suggestion),
   );
   return h(
     "div",
     { class: "welcome" },
     h("img", { src: "logo.svg", alt: "", width: "64", height: "64", decoding: "sync" }),
     h("h2", {}, title),
-    h("p", {}, words),
+    h("p", {}, text),
     h("div", { class: "suggestions" }, buttons),
   );
 }
@@ -211,8 +211,8 @@ function timing({ started, first, latest, message }) {
   return { first: (first - started) / 1000, rate: tokens > 1 && seconds > 0.005 ? (tokens - 1) / seconds : 0 };
 }
 
-function spoken({ error, stopped, content }) {
-  if (error) return ""; // The note is an alert of its own.
+function announcement({ error, stopped, content }) {
+  if (error) return ""; // The error note is itself an alert.
   return stopped ? "Stopped." : `Answer: ${content.slice(0, 4000)}`;
 }
 

@@ -10,10 +10,9 @@ export class CodePanel {
     this.wanted = false;
     this.curl = block("curl", () => this.text(asCurl));
     this.python = block("Python", () => this.text(asPython));
-    const words = h("p", { class: "help" }, "The request of this conversation with the settings as they are.");
     container.append(
       h("h2", { class: "visually-hidden" }, "The request as code"),
-      words,
+      h("p", { class: "help" }, "The next request of this conversation, with the current settings."),
       this.curl.element,
       this.python.element,
     );
@@ -36,12 +35,12 @@ export class CodePanel {
   }
 }
 
-/** What is being written counts; without it, the last question stands again. */
+/** With the message being written; if there is none, up to the last question. */
 function messages({ conversation, draft }) {
-  const said = [...conversation.messages];
-  if (draft.content || draft.images.length) return [...said, { role: "user", ...draft }];
-  while (said.at(-1)?.role === "assistant") said.pop();
-  return said.length ? said : [{ role: "user", content: "Hello!" }];
+  const sent = [...conversation.messages];
+  if (draft.content || draft.images.length) return [...sent, { role: "user", ...draft }];
+  while (sent.at(-1)?.role === "assistant") sent.pop();
+  return sent.length ? sent : [{ role: "user", content: "Hello!" }];
 }
 
 function block(name, text) {

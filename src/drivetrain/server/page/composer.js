@@ -1,11 +1,11 @@
-// The message box: text, images where the model sees them, and the one button that sends or stops.
+// The message box: text, images if the model accepts them, and the one button that sends or stops.
 
 import { byId, dress, h, icon, toast } from "./elements.js";
 import { imageFiles, readImage } from "./images.js";
 import { fit } from "./messages.js";
 
 export class Composer {
-  /** `send(text, images)` says whether it took the message; `stop()` stops the answer under way. */
+  /** `send(text, images)` returns whether it took the message; `stop()` stops the answer in progress. */
   constructor({ send, stop, changed }) {
     this.handlers = { send, stop, changed };
     this.images = [];
@@ -24,7 +24,7 @@ export class Composer {
     return { content: this.area.value.trim(), images: this.images };
   }
 
-  /** What the loaded model takes. */
+  /** What the loaded model accepts. */
   allow({ enabled, vision, maxImages, placeholder }) {
     Object.assign(this, { enabled, vision, maxImages });
     byId("attach").hidden = !vision;
@@ -68,7 +68,7 @@ export class Composer {
 
   listenForDrops(zone, veil) {
     const holdsFiles = (event) => event.dataTransfer?.types.includes("Files");
-    // A file dropped beside the zone must not replace the page.
+    // A file dropped outside the zone must not replace the page.
     addEventListener("dragover", (event) => holdsFiles(event) && event.preventDefault());
     addEventListener("drop", (event) => holdsFiles(event) && event.preventDefault());
     zone.addEventListener("dragenter", (event) => (veil.hidden = !(this.vision && holdsFiles(event))));
@@ -84,12 +84,12 @@ export class Composer {
     if (!images.length) return;
     event.preventDefault();
     if (this.vision) this.add(images);
-    else toast("This model does not see images.");
+    else toast("This model does not accept images.");
   }
 
   async add(files) {
     for (const file of files) {
-      if (this.images.length >= this.maxImages) return toast(`This model takes at most ${this.maxImages} images.`);
+      if (this.images.length >= this.maxImages) return toast(`This model accepts at most ${this.maxImages} images.`);
       try {
         this.setImages([...this.images, await readImage(file)]);
       } catch (error) {

@@ -1,5 +1,5 @@
 // The settings, built from what the model can do: a control is there only if its parameter is listed.
-// A control that nobody touched sends nothing, so the model's own default holds.
+// An untouched control sends nothing, so the model's own default applies.
 
 import { h, icon } from "./elements.js";
 import { canLogprobs, limit } from "./model.js";
@@ -24,7 +24,7 @@ const GROUPS = [
         max: 1,
         step: 0.01,
         neutral: 1,
-        help: "Keeps the likeliest tokens that together reach this probability.",
+        help: "Keeps the likeliest tokens that together have this probability.",
       },
       {
         name: "top_k",
@@ -41,7 +41,7 @@ const GROUPS = [
         max: 1,
         step: 0.01,
         neutral: 0,
-        help: "Drops tokens below this share of the likeliest one.",
+        help: "Drops tokens below this fraction of the likeliest one's probability.",
       },
     ],
   },
@@ -56,7 +56,7 @@ const GROUPS = [
         most: 10,
         step: 0.05,
         neutral: 1,
-        help: "Above 1 discourages what was said before.",
+        help: "Above 1 discourages repetition.",
       },
       {
         name: "presence_penalty",
@@ -65,7 +65,7 @@ const GROUPS = [
         max: 2,
         step: 0.1,
         neutral: 0,
-        help: "Taken off tokens that were used at all.",
+        help: "Makes tokens that were already used less likely.",
       },
       {
         name: "frequency_penalty",
@@ -74,7 +74,7 @@ const GROUPS = [
         max: 2,
         step: 0.1,
         neutral: 0,
-        help: "Taken off tokens for each time they were used.",
+        help: "Makes tokens less likely each time they are used.",
       },
     ],
   },
@@ -88,9 +88,9 @@ const GROUPS = [
         min: 0,
         integer: true,
         neutral: "0",
-        help: "In tokens; no stop of any kind before.",
+        help: "In tokens; no stop takes effect before.",
       },
-      { name: "stop", label: "Stop at", stops: true, help: "One text a line. \\n is a new line, \\t a tab." },
+      { name: "stop", label: "Stop at", stops: true, help: "One per line. Write \\n for a new line, \\t for a tab." },
       {
         name: "seed",
         label: "Seed",
@@ -104,7 +104,7 @@ const GROUPS = [
   },
 ];
 
-/** Nodes for all settings of the model. `changed()` is called after a value in `settings` was changed. */
+/** Nodes for all settings of the model. `changed()` is called after a value in `settings` has changed. */
 export function buildControls(model, settings, changed) {
   const groups = GROUPS.map(({ title, controls }) => {
     const shown = controls.filter(({ name }) => model.parameters.has(name));
@@ -173,7 +173,7 @@ function numberField(control, model, settings, changed) {
     if (!text) return set(undefined);
     const wrong = fault(Number(text), control, most);
     if (!wrong) return set(Number(text));
-    delete settings.values[name]; // What is not valid is not sent.
+    delete settings.values[name]; // An invalid value is not sent.
     problem(input, error, wrong);
     changed();
   });
@@ -202,7 +202,7 @@ function stopField(control, model, settings, changed) {
     rows: "2",
     spellcheck: "false",
     "aria-describedby": `${id}-help`,
-    placeholder: "nothing more",
+    placeholder: "none",
   });
   const { reset, error, frame } = surround(control, id, () => {
     input.value = "";
@@ -211,7 +211,7 @@ function stopField(control, model, settings, changed) {
   });
   function take() {
     const stops = input.value.split("\n").filter(Boolean).map(unescaped);
-    const wrong = stops.length > most ? `At most ${most} of them.` : "";
+    const wrong = stops.length > most ? `At most ${most} are allowed.` : "";
     if (stops.length && !wrong) settings.values[name] = stops;
     else delete settings.values[name];
     problem(input, error, wrong);
@@ -256,7 +256,7 @@ function fault(value, { integer, min, max }, most) {
   if (integer && !Number.isInteger(value)) return "This must be a whole number.";
   if (value < min || value > top) {
     if (Math.abs(min) > 1e9) return "This number is too large.";
-    return top === Infinity ? `From ${min} on.` : `From ${min} to ${top}.`;
+    return top === Infinity ? `This must be at least ${min}.` : `This must be from ${min} to ${top}.`;
   }
   return "";
 }
@@ -284,7 +284,7 @@ function probabilitySwitch(settings, changed) {
   const help = h(
     "p",
     { class: "help", id: "control-logprobs-help" },
-    "Asks for the probability of each token, so that an answer can be looked at token by token.",
+    "Shows how likely each token of an answer was, and its alternatives.",
   );
   return h(
     "fieldset",

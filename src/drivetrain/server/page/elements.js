@@ -51,25 +51,25 @@ export function icon(name) {
   return svg;
 }
 
-/** Puts an icon, and text where given, into an element of the page's own markup. */
+/** Puts an icon, and text if given, into an element of the page's own markup. */
 export function dress(element, name, text = "") {
   element.replaceChildren(icon(name), ...(text ? [h("span", {}, text)] : []));
 }
 
-/** A button that copies and says so. `text` is a function, so that what is copied is what is there then. */
+/** A button that copies and says so. `text` is a function, called when the button is pressed. */
 export function copyButton(text, label, className = "tool") {
-  const words = h("span", {}, label);
-  const button = h("button", { type: "button", class: className, onclick: copy }, icon("copy"), words);
+  const caption = h("span", {}, label);
+  const button = h("button", { type: "button", class: className, onclick: copy }, icon("copy"), caption);
   let timer = 0;
   async function copy() {
     const done = await copyText(text());
     button.firstChild.replaceWith(icon(done ? "check" : "close"));
-    words.textContent = done ? "Copied" : "Could not copy";
-    announce(words.textContent);
+    caption.textContent = done ? "Copied" : "Could not copy";
+    announce(caption.textContent);
     clearTimeout(timer);
     timer = setTimeout(() => {
       button.firstChild.replaceWith(icon("copy"));
-      words.textContent = label;
+      caption.textContent = label;
     }, 1800);
   }
   return button;
@@ -80,7 +80,7 @@ async function copyText(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return copyBySelection(text); // Plain http on another machine has no clipboard API.
+    return copyBySelection(text); // There is no clipboard API over plain http, except from this machine.
   }
 }
 
@@ -105,7 +105,7 @@ export function announce(text) {
 
 let toastTimer = 0;
 
-/** A short note at the foot of the page, with one thing to do about it if given. */
+/** A short note at the foot of the page, with a button if `action` is given. */
 export function toast(text, action = null) {
   const box = byId("toast");
   const hide = () => (box.hidden = true);
@@ -118,7 +118,7 @@ export function toast(text, action = null) {
   toastTimer = setTimeout(hide, action ? 8000 : 4000);
 }
 
-/** Hands a text to the browser as a file to save. */
+/** Has the browser save a text as a file. */
 export function download(name, text, type = "application/json") {
   const url = URL.createObjectURL(new Blob([text], { type }));
   const link = h("a", { href: url, download: name });

@@ -5,7 +5,7 @@ const MAX_BYTES = 1_500_000;
 
 export const imageFiles = (list) => [...(list ?? [])].filter((file) => file.type.startsWith("image/"));
 
-/** A data URI. Photos are redrawn, which turns them the right way up and leaves their location data behind. */
+/** A data URI. Photos are redrawn, which turns them upright and removes their location data. */
 export async function readImage(file) {
   let bitmap;
   try {

@@ -1,5 +1,5 @@
-// Markdown within a line: code, emphasis, links. Everything else, HTML above all, stays the text it is.
-// Linear in the text: what finds no end is remembered, so that no input makes it search again and again.
+// Markdown within a line: code, emphasis, links. Everything else, HTML above all, stays plain text.
+// Linear in the text: markers without an end are remembered, so that no input makes it search again and again.
 
 import { h } from "./elements.js";
 
@@ -158,7 +158,7 @@ function bareLink(text, i) {
   return { node: anchor(url, [written]), end: i + written.length + (angled ? 2 : 0) };
 }
 
-/** A sentence's punctuation behind an address is not part of it, nor is a bracket that was opened before it. */
+/** The punctuation after a URL is not part of it, nor is the closing bracket of one that was opened before it. */
 function withoutTail(written) {
   let end = written.length;
   let open = [...written].filter((c) => c === "(").length - [...written].filter((c) => c === ")").length;
@@ -174,7 +174,7 @@ function anchor(url, label) {
   return h("a", { href: url, title: url, target: "_blank", rel: "noopener noreferrer" }, label);
 }
 
-/** The address if it leads to the web, else nothing: no javascript:, data:, file: or relative link. */
+/** The URL if it leads to the web, else null: no javascript:, data:, file: or relative links. */
 export function safeUrl(written) {
   if (!/^https?:\/\//i.test(written)) return null;
   try {

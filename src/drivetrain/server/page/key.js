@@ -1,4 +1,4 @@
-// Asks for the API key when the server wants one.
+// Asks for the API key when the server requires one.
 
 import { getJson } from "./api.js";
 import { byId } from "./elements.js";
@@ -6,7 +6,7 @@ import { apiKey, setApiKey } from "./store.js";
 
 let asking = null;
 
-/** True once a key is there that the server takes, false if the user would not give one. */
+/** True once there is a key that the server accepts, false if the user declined. */
 export function askForKey() {
   asking ??= ask().finally(() => (asking = null));
   return asking;
@@ -15,12 +15,12 @@ export function askForKey() {
 function ask() {
   const [dialog, form, input, error] = ["key-dialog", "key-form", "key", "key-error"].map(byId);
   const listeners = new AbortController();
-  const tell = (text) => {
+  const showError = (text) => {
     error.hidden = !text;
     error.textContent = text;
   };
   input.value = "";
-  tell(apiKey() ? "The server did not take the last key." : "");
+  showError(apiKey() ? "The server rejected the last key." : "");
   dialog.showModal();
   input.focus();
   return new Promise((resolve) => {
@@ -35,10 +35,10 @@ function ask() {
     on(dialog, "cancel", (event) => (event.preventDefault(), finish(false)));
     on(form, "submit", async (event) => {
       event.preventDefault();
-      if (!input.value.trim()) return tell("Enter the key first.");
+      if (!input.value.trim()) return showError("Enter the key first.");
       setApiKey(input.value.trim());
       const why = await refused();
-      if (why) tell(why);
+      if (why) showError(why);
       else finish(true);
     });
   });

@@ -1,4 +1,4 @@
-// The frame: tabs, theme, and the two side panels, which are drawers where the window is narrow.
+// The frame: tabs, theme, and the two side panels, which become drawers in a narrow window.
 
 import { byId, dress } from "./elements.js";
 import { loadTheme, saveTheme } from "./store.js";
@@ -8,7 +8,7 @@ const NEXT_THEME = { system: "light", light: "dark", dark: "system" };
 const THEME_LOOK = { system: ["auto", "System"], light: ["sun", "Light"], dark: ["moon", "Dark"] };
 
 export class Layout {
-  /** `changed()` is called when another panel comes into view; `open` is whether the inspector begins open. */
+  /** `changed()` is called when another panel comes into view; `open` says whether the inspector starts open. */
   constructor({ changed, remember, open }) {
     this.changed = changed;
     this.remember = remember;
@@ -117,8 +117,8 @@ export class Layout {
     if (chosen) saveTheme(theme);
     if (theme === "system") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    const [icon, words] = THEME_LOOK[theme] ?? THEME_LOOK.system;
-    dress(byId("theme"), icon, words);
-    byId("theme").setAttribute("aria-label", `Theme: ${words}. Change it`);
+    const [icon, label] = THEME_LOOK[theme] ?? THEME_LOOK.system;
+    dress(byId("theme"), icon, label);
+    byId("theme").setAttribute("aria-label", `Theme: ${label}. Change it`);
   }
 }

@@ -1,5 +1,5 @@
-// Renders a model's text as Markdown, made of DOM nodes only. A text that grows is rendered anew from its first
-// changed block on, so a long answer stays cheap and what is selected in it stays selected.
+// Renders a model's text as Markdown, with DOM nodes only. A growing text is rendered again from its first changed
+// block on, so a long answer stays cheap, and a selection in it survives.
 
 import { copyButton, h } from "./elements.js";
 import { inline } from "./inline.js";
@@ -14,7 +14,7 @@ const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$
 
 const rendered = new WeakMap();
 
-/** Show `text` in `container`. Call it again with more text at will. */
+/** Show `text` in `container`. May be called again with more text. */
 export function renderMarkdown(container, text) {
   const blocks = parse(text.replace(/\r\n?/g, "\n").replaceAll("\t", "    ").split("\n"));
   const before = rendered.get(container) ?? [];
@@ -55,7 +55,7 @@ function take(lines, i) {
   return takeParagraph(lines, i);
 }
 
-/** "Title ##" is "Title"; a regular expression for it would be slow on hostile input. */
+/** Turns "Title ##" into "Title"; a regular expression would be slow on hostile input. */
 function withoutHashes(text) {
   const trimmed = text.trim();
   let end = trimmed.length;
@@ -106,7 +106,7 @@ function takeList(lines, i) {
   return [list, end];
 }
 
-/** Whether a blank line is inside the list: what follows is indented, or another item. */
+/** Whether a blank line is inside the list: an indented line or another item follows. */
 function continues(lines, at, indent, ordered) {
   let next = at;
   while (next < lines.length && !lines[next].trim()) next++;
@@ -165,7 +165,7 @@ const indentOf = (line) => line.length - line.trimStart().length;
 function node(block, depth) {
   switch (block.type) {
     case "heading":
-      // The page's own headings are h1 and h2: the model's begin below them.
+      // The page itself uses h1 and h2, so the model's headings begin below them.
       return h(`h${Math.min(block.level + 2, 6)}`, { class: `md-h${Math.min(block.level, 4)}` }, inline(block.text));
     case "rule":
       return h("hr");

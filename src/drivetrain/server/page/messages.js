@@ -1,10 +1,10 @@
-// Shows one message. What may be done with it comes in as callbacks; nothing here talks to the server.
+// Shows one message. Its actions are callbacks; nothing here talks to the server.
 
 import { copyButton, h, icon } from "./elements.js";
 import { renderMarkdown } from "./markdown.js";
 import { TokenView, hideCard } from "./tokens.js";
 
-/** A user's message. `edit(text)` is called with the new text when it is to be sent again. */
+/** A user's message. `edit(text)` is called with the new text to send it again. */
 export class UserMessage {
   constructor(message, edit) {
     this.message = message;
@@ -67,7 +67,7 @@ export class AnswerMessage {
     this.drawn = false;
   }
 
-  /** To be called once at first. Later calls while the answer runs are drawn once a frame. */
+  /** Call it once at first. Later calls, while the answer runs, draw at most once per frame. */
   update(running, last = false) {
     this.running = running;
     this.last = last;
@@ -148,13 +148,13 @@ function errorText({ error, content }) {
   return `${begun}${error.message}${later}`;
 }
 
-/** "128 tokens · 42 tok/s · first after 0.21 s". */
+/** "128 tokens · 42 tok/s · first token after 0.21 s". */
 function figures({ usage, timing }) {
   const parts = [];
   if (usage?.completion_tokens)
     parts.push(`${usage.completion_tokens} token${usage.completion_tokens === 1 ? "" : "s"}`);
   if (timing?.rate) parts.push(`${timing.rate >= 100 ? Math.round(timing.rate) : timing.rate.toFixed(1)} tok/s`);
   if (timing?.first !== undefined)
-    parts.push(`first after ${timing.first < 10 ? timing.first.toFixed(2) : timing.first.toFixed(0)} s`);
+    parts.push(`first token after ${timing.first < 10 ? timing.first.toFixed(2) : timing.first.toFixed(0)} s`);
   return parts.join(" · ");
 }

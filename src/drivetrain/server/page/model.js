@@ -1,10 +1,10 @@
-// What the loaded model can do, read from the server. Nothing on the page is offered that is not listed there.
+// What the loaded model can do, read from the server. The page offers nothing that is not listed there.
 
 import { address, getJson } from "./api.js";
 
 const NOT_LOADED = ["unloaded", "loading", "unloading", "failed"];
 
-/** The models that the server offers, each with whether it is loaded. Other names of the same models are left out. */
+/** The server's models, and whether each is loaded. Aliases are left out. */
 export async function listModels() {
   const { data = [] } = await getJson("v1/models");
   const own = data.filter((model) => !model.alias_of);
@@ -12,8 +12,8 @@ export async function listModels() {
 }
 
 /**
- * One model: its name and capabilities, with what the server left out filled in as "cannot". One that is not loaded is
- * not `known`: what it can do is told once its first answer has loaded it.
+ * One model: its name and capabilities; what the server leaves out, the model cannot do. An unloaded model is not
+ * `known`: its capabilities are read once its first answer has loaded it.
  */
 export async function loadModel(id) {
   const found = await getJson(`v1/models/${id.split("/").map(encodeURIComponent).join("/")}`);
@@ -40,7 +40,7 @@ export const canLogprobs = (model) => model.parameters.has("logprobs") && limit(
 
 export const limit = (model, name, otherwise) => number(model.limits[name]) ?? otherwise;
 
-/** A default may come bare or with its source: 0.7, {value: 0.7, source: ...} or ["model", 0.7]. */
+/** A default may come alone or with its source: 0.7, {value: 0.7, source: ...} or ["model", 0.7]. */
 function plainDefaults(defaults) {
   const plain = {};
   for (const [name, given] of Object.entries(defaults)) {

@@ -1,4 +1,4 @@
-// The live panel: asks /status once a second, but only while somebody can see it.
+// The live panel: polls /status once a second, but only while it can be seen.
 
 import { getJson } from "./api.js";
 import { Chart } from "./charts.js";
@@ -32,7 +32,7 @@ export class LivePanel {
       h("h2", { class: "visually-hidden" }, "Live view"),
       this.state,
       this.grid,
-      h("p", { class: "help" }, "One sample a second while this panel is open."),
+      h("p", { class: "help" }, "Updated every second while this panel is open."),
     );
     document.addEventListener("visibilitychange", () => this.wake());
   }
@@ -64,8 +64,8 @@ export class LivePanel {
       if (this.timer === mine) this.take(status);
     } catch (error) {
       retry = 5 * EVERY_MS;
-      if (this.timer === mine)
-        this.tell("error", error.status === 404 ? "This server has no live status." : error.message || "No answer.");
+      const text = error.status === 404 ? "This server has no live status." : error.message || "No answer.";
+      if (this.timer === mine) this.showState("error", text);
     }
     if (this.timer !== mine) return; // The panel was closed meanwhile.
     this.timer = setTimeout(() => this.poll(), Math.max(100, retry - (performance.now() - began)));
@@ -73,22 +73,22 @@ export class LivePanel {
 
   take(status) {
     const state = String(status.state ?? "ready");
-    this.tell(state, STATES[state] ?? state);
+    this.showState(state, STATES[state] ?? state);
     const most = this.maxConcurrency();
     this.charts.running.add(status.running, most ? `of ${most} at once` : "");
     this.charts.waiting.add(status.waiting);
     this.charts.tokens.add(this.tokensPerSecond(status));
     const first = median(status.first_token_s);
-    this.charts.first.add(first, Array.isArray(status.first_token_s) && first !== null ? "middle of the latest" : "");
+    this.charts.first.add(first, Array.isArray(status.first_token_s) && first !== null ? "recent median" : "");
     for (const device of memoryList(status.memory).slice(0, MAX_DEVICES)) this.takeMemory(device);
   }
 
-  /** What the server says, else what its counter of tokens says. */
-  tokensPerSecond({ tokens_per_s: told, completion_tokens: count }) {
+  /** The server's own figure, or else the growth of its token counter. */
+  tokensPerSecond({ tokens_per_s: given, completion_tokens: count }) {
     const now = performance.now();
     const { before } = this;
     if (Number.isFinite(count)) this.before = { count, now };
-    if (Number.isFinite(told)) return told;
+    if (Number.isFinite(given)) return given;
     if (!before || !Number.isFinite(count)) return null;
     return Math.max(0, ((count - before.count) * 1000) / (now - before.now));
   }
@@ -105,10 +105,10 @@ export class LivePanel {
     chart.add(Math.max(used, cached), total > 0 ? `of ${bytes(total)}` : "");
   }
 
-  tell(state, words) {
-    if (this.state.dataset.state === state && this.state.lastChild.textContent === words) return;
+  showState(state, text) {
+    if (this.state.dataset.state === state && this.state.lastChild.textContent === text) return;
     this.state.dataset.state = state;
-    this.state.replaceChildren(h("i", { class: "dot" }), words);
+    this.state.replaceChildren(h("i", { class: "dot" }), text);
   }
 }
 

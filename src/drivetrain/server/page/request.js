@@ -3,11 +3,11 @@
 import { apiKey } from "./store.js";
 import { canLogprobs, limit } from "./model.js";
 
-/** Fields that the `openai` client does not know by name: they travel in `extra_body`. */
+/** Fields that the `openai` client does not know: they go into `extra_body`. */
 const EXTRA = new Set(["top_k", "min_p", "repetition_penalty", "min_tokens"]);
 const ALTERNATIVES = 5;
 
-/** The body of POST /v1/chat/completions for the conversation up to a message. */
+/** The body of POST /v1/chat/completions for these messages of a conversation. */
 export function buildBody(model, settings, conversation, messages) {
   const body = { model: model.id, messages: [] };
   if (conversation.system.trim()) body.messages.push({ role: "system", content: conversation.system });
@@ -67,7 +67,7 @@ export function asPython(model, body) {
   ].join("\n");
 }
 
-/** The same text with the long data of images cut, for the eye only. */
+/** The same text for display, with image data cut short. */
 export const shortened = (text) => text.replace(/(data:image\/[\w.+-]+;base64,[\w+/]{24})[\w+/=]{40,}/g, "$1…");
 
 function split(body) {

@@ -4,7 +4,7 @@ import { byId, download, dress, h, icon, toast } from "./elements.js";
 import { deleteConversation, listConversations, saveConversation } from "./store.js";
 
 export class Sidebar {
-  /** `open(conversation)`, `start()`, `forget(id)` (it is gone), `current()` (the id on screen). */
+  /** `open(conversation)`, `start()`, `forget(id)` (it was deleted), `current()` (the id on screen). */
   constructor(handlers) {
     this.handlers = handlers;
     dress(byId("new-chat"), "plus", "New chat");

@@ -1,5 +1,5 @@
 // What the browser keeps: conversations, settings and theme in localStorage, the key in sessionStorage only.
-// One entry a conversation, so that two tabs do not overwrite each other's.
+// One entry per conversation, so that two tabs do not overwrite each other's.
 
 const PREFIX = "drivetrain:";
 const CONVERSATION = `${PREFIX}conversation:`;
@@ -9,7 +9,7 @@ export function newConversation() {
   return { id: randomId(), title: "", system: "", created: now, updated: now, messages: [] };
 }
 
-/** Newest first: id, title and time of each. */
+/** All conversations, newest first. */
 export function listConversations() {
   const found = [];
   for (const key of keys()) {
@@ -25,7 +25,7 @@ export function loadConversation(id) {
   return isConversation(conversation) ? conversation : null;
 }
 
-/** False if the browser has no room left even without the probabilities of older answers. */
+/** False if the browser's storage is full even without the token probabilities of older answers. */
 export function saveConversation(conversation) {
   if (write(CONVERSATION + conversation.id, conversation)) return true;
   for (const other of listConversations().reverse()) {
@@ -42,7 +42,7 @@ export function deleteConversation(id) {
   remove(CONVERSATION + id);
 }
 
-/** Calls back when another tab changed a conversation. */
+/** Calls back when another tab has changed a conversation. */
 export function onOtherTab(callback) {
   addEventListener("storage", (event) => {
     if (event.key === null || event.key.startsWith(CONVERSATION)) callback();
@@ -67,7 +67,7 @@ export function saveTheme(theme) {
   try {
     localStorage.setItem(`${PREFIX}theme`, theme);
   } catch {
-    // Storage is switched off; the theme holds until the page is left.
+    // Storage is disabled; the theme lasts until the page is left.
   }
 }
 
@@ -86,7 +86,7 @@ export function setApiKey(key) {
   try {
     sessionStorage.setItem(`${PREFIX}key`, key);
   } catch {
-    // Storage is switched off; the key holds until the page is left.
+    // Storage is disabled; the key lasts until the page is left.
   }
 }
 
@@ -104,7 +104,7 @@ function dropTokens(conversation) {
 }
 
 function randomId() {
-  // crypto.randomUUID is missing on plain http, which a server on another machine is.
+  // crypto.randomUUID is missing over plain http, except from this machine.
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
@@ -137,6 +137,6 @@ function remove(key) {
   try {
     localStorage.removeItem(key);
   } catch {
-    // Nothing is kept, so there is nothing to remove.
+    // Storage is disabled, so there is nothing to remove.
   }
 }

@@ -4,6 +4,6 @@
     const theme = localStorage.getItem("drivetrain:theme");
     if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   } catch {
-    // Storage is switched off: the system's theme it is.
+    // Storage is disabled: keep the system's theme.
   }
 })();

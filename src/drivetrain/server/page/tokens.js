@@ -1,11 +1,11 @@
-// The token view: each token of an answer on a colour for its probability, with what else the model considered.
+// The token view: each token of an answer, coloured by its probability, with the alternatives the model considered.
 // One stop in the tab order; the arrow keys move among the tokens.
 
 import { byId, h, s } from "./elements.js";
 
 const STEPS = [0.9, 0.7, 0.4, 0.2, 0.05];
 
-/** Tokens of a chunk, as small as they can be kept: text, logprob and the alternatives. */
+/** Tokens of a chunk in compact form: text, logprob and the alternatives. */
 export function compact(logprobs) {
   return (logprobs?.content ?? []).map((entry) => ({
     t: tokenText(entry),
@@ -119,7 +119,7 @@ export function hideCard() {
   byId("token-card").hidden = true;
 }
 
-/** Something scrolled: the card stays with a token that has the focus, and goes otherwise. */
+/** On scrolling, the card stays with a focused token, and is hidden otherwise. */
 export function followCard() {
   const card = byId("token-card");
   const span = document.activeElement?.closest(".token");
@@ -128,7 +128,7 @@ export function followCard() {
   else hideCard();
 }
 
-/** The token's text; bytes that are no whole character are written as hex. */
+/** The token's text; bytes that are not a whole character are written as hex. */
 function tokenText({ token, bytes }) {
   if (!Array.isArray(bytes)) return String(token ?? "");
   try {

@@ -1,7 +1,7 @@
-"""The one way from the bytes of a body to its judged values: counted, decoded, judged by a table of fields.
+"""From the bytes of a body to its judged values: counted, decoded, and judged by a table of fields.
 
-Three megabytes of `{},{},…` are a million objects: seconds of work and hundreds of megabytes for whoever makes them
-first and judges them later. Counting takes some passes in C, none of which holds the interpreter for long.
+Three megabytes of `{},{},…` are a million objects: seconds of work and hundreds of megabytes if they were made before
+they are judged. Counting takes a few passes in C, none of which holds the GIL for long.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _WARN_HINT = " (a server started with --unknown-fields warn ignores such fields)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`nothing` are values that ask for nothing, as other servers spell it: they count as left out. An inert field is
-    accepted and not used; of a later one, only what asks for nothing is."""
+    """Values in `nothing` count as left out, as on other servers. An `inert` field is accepted and ignored. A `later`
+    one is not supported yet: only values that ask for nothing are accepted."""
 
     kind: Kind | Body
     meaning: str
@@ -36,7 +36,7 @@ class Field:
     later: bool = False
 
     def asks(self, value: Any) -> bool:
-        """A field that is null is omitted."""
+        """A null field counts as left out."""
         return value is not None and not is_one_of(value, self.nothing)
 
     def schema(self) -> Schema:
@@ -48,8 +48,8 @@ class Field:
 
 
 class Values(dict[str, Any]):
-    """The judged fields of a body, without those that ask for nothing. `ignored` names what was left out of it; `hint`
-    ends a refusal of what could be left out."""
+    """The judged fields of a body, without those that ask for nothing. `ignored` names the fields that a lenient server
+    left out; `hint` is added to the errors of a strict one."""
 
     def __init__(self, *, lenient: bool, hint: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Values(dict[str, Any]):
         self.ignored: list[str] = []
 
     def leave_out(self, refusal: Unsupported) -> None:
-        """The field that `refusal` names is not honoured: noted, or raised where the server is strict."""
+        """Note that the refused field is left out, or raise the refusal if the server is strict."""
         if not self.lenient:
             raise self.hinted(refusal)
         self.note(refusal.param or "")
@@ -67,7 +67,7 @@ class Values(dict[str, Any]):
         return Unsupported(refusal.message + self._hint, param=refusal.param)
 
     def note(self, name: str) -> None:
-        """It was left out. More of them than the header has characters are not kept."""
+        """Note a field that was left out. The list is bounded: the header could not hold more."""
         if len(self.ignored) < MAX_IGNORED_CHARS:
             self.ignored.append(name)
 
@@ -81,7 +81,7 @@ def ignored_header(names: list[str] | tuple[str, ...]) -> dict[str, str]:
         return {}
     shown_names = (ascii(name[:MAX_NAME_CHARS])[1:-1].strip() for name in dict.fromkeys(names))
     value = ", ".join(filter(None, shown_names))
-    if len(value) > MAX_IGNORED_CHARS:  # between two names: a part of one would be another
+    if len(value) > MAX_IGNORED_CHARS:  # cut between names: part of a name would look like another one
         whole = value[: MAX_IGNORED_CHARS - 5].rpartition(", ")[0]
         value = f"{whole}, ..." if whole else "..."
     return {IGNORED_HEADER: value}
@@ -89,8 +89,8 @@ def ignored_header(names: list[str] | tuple[str, ...]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What one endpoint takes. Fields are judged in the order of the table, the unknown ones first; of `one_of`,
-    exactly one must be given. With `strict`, a server that is lenient elsewhere refuses what is not honoured here."""
+    """What one endpoint accepts. Unknown fields are judged first, then the others in the order of the table. Exactly
+    one of `one_of` must be given. A `strict` body refuses unknown fields even on a lenient server."""
 
     name: str
     fields: Mapping[str, Field]
@@ -134,8 +134,8 @@ class Body:
     def _unknown(self, name: str, where: str) -> Unsupported:
         shown_name = name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 3] + "..."
         honoured = [known for known, field in self.fields.items() if not (field.inert or field.later)]
-        meant = did_you_mean(name, honoured) or "; see /openapi.json"
-        return Unsupported(f"{where}{shown_name} is not a parameter of this endpoint{meant}", param=where + name)
+        hint = did_you_mean(name, honoured) or "; see /openapi.json"
+        return Unsupported(f"{where}{shown_name} is not a parameter of this endpoint{hint}", param=where + name)
 
     def schema(self) -> Schema:
         return {
@@ -158,14 +158,14 @@ def _judged(values: Values, kind: Kind, name: str, value: Any) -> Any:
 
 MAX_DEPTH = 64
 MAX_DIGITS = 1000
-"""Of one number: making an integer of many digits takes the square of their count."""
+"""Of one number: parsing an integer takes time quadratic in its digits."""
 
 STRINGS, KEYS, LISTS, OBJECTS, FRACTIONS = 1 / 4, 1 / 16, 1 / 16, 1 / 64, 1 / 16
-"""How many strings (keys among them) there may be for each value that is allowed, and so on: what costs more is allowed
-less."""
+"""How many strings (keys included), keys and so on a body may have, as a share of `max_values`: what costs more is
+allowed less often."""
 
 ESCAPES, BARE_BYTES = 4, 12
-"""In strings, and outside of them without white space: so many for each value that is allowed."""
+"""Escapes in strings, and bytes outside strings without white space, per allowed value."""
 
 _SPACE = b" \t\r\n"
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -182,27 +182,27 @@ def read_object(data: bytes, max_values: int) -> dict[str, Any]:
 
 
 def check_structure(data: bytes, max_values: int) -> None:
-    """Raises `InvalidRequest` for a body that holds more than it may. It need not be JSON."""
-    hold = partial(_hold, max_values=max_values)
-    hold(data.count(b"\\"), ESCAPES, "escapes in strings")
+    """Raises `InvalidRequest` for a body that holds too much of anything, even if it is not JSON."""
+    check = partial(_check_count, max_values=max_values)
+    check(data.count(b"\\"), ESCAPES, "escapes in strings")
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    hold(plain.count(b'"') // 2, STRINGS, "strings")
+    check(plain.count(b'"') // 2, STRINGS, "strings")
     bare = b"".join(plain.split(b'"')[::2]).translate(None, _SPACE)
     lists, objects = bare.count(b"["), bare.count(b"{")
-    hold(bare.count(b":"), KEYS, "keys")
-    hold(objects, OBJECTS, "objects")
-    hold(lists, LISTS, "lists")
-    hold(bare.count(b",") + lists + objects, 1, "values")
-    hold(_fractions(bare), FRACTIONS, "numbers with a fraction or an exponent")
-    hold(len(bare), BARE_BYTES, "bytes outside strings")
+    check(bare.count(b":"), KEYS, "keys")
+    check(objects, OBJECTS, "objects")
+    check(lists, LISTS, "lists")
+    check(bare.count(b",") + lists + objects, 1, "values")
+    check(_fractions(bare), FRACTIONS, "numbers with a fraction or an exponent")
+    check(len(bare), BARE_BYTES, "bytes outside strings")
     if b"0" * (MAX_DIGITS + 1) in bare.translate(_DIGITS):
         raise InvalidRequest(f"the body has a number of more than {MAX_DIGITS:,} digits")
-    if bare.count(b"]") > lists or bare.count(b"}") > objects:  # nothing above has counted these
+    if bare.count(b"]") > lists or bare.count(b"}") > objects:  # not counted above
         raise InvalidRequest("the body is not JSON: its brackets do not match")
     _check_depth(bare)
 
 
-def _hold(count: int, share: float, what: str, max_values: int) -> None:
+def _check_count(count: int, share: float, what: str, max_values: int) -> None:
     limit = int(max_values * share)
     if count > limit:
         raise InvalidRequest(
@@ -211,12 +211,12 @@ def _hold(count: int, share: float, what: str, max_values: int) -> None:
 
 
 def _fractions(bare: bytes) -> int:
-    words = bare.count(b"true") + bare.count(b"false")
-    return bare.count(b".") + bare.count(b"e") + bare.count(b"E") - words
+    booleans = bare.count(b"true") + bare.count(b"false")
+    return bare.count(b".") + bare.count(b"e") + bare.count(b"E") - booleans
 
 
 def _check_depth(bare: bytes) -> None:
-    """Innermost pairs are taken away, level by level."""
+    """Removes the innermost pairs, level by level."""
     brackets = bare.translate(None, _NOT_BRACKETS)
     for _ in range(MAX_DEPTH):
         if not brackets:
@@ -238,17 +238,17 @@ def _decoded(data: bytes) -> Any:
         fault = f"{exc.msg[:1].lower()}{exc.msg[1:].removesuffix(' at')} at line {exc.lineno}, column {exc.colno}"
     except (ValueError, RecursionError):
         fault = "a number in it is too large, or it is nested too deeply"
-    raise InvalidRequest(f"the body is not JSON: {fault}")  # here, so that it does not hold on to the body's text
+    raise InvalidRequest(f"the body is not JSON: {fault}")  # raised here so that it does not keep the body's text
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Which of two values counts is anybody's guess, and a proxy in front may have guessed otherwise."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    """Refuses duplicate keys: a proxy in front may have read the other value."""
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # None
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value] # None
         raise InvalidRequest(f"the body has {shown(twice)} twice in one object", param=twice)
-    return made
+    return unique
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What each endpoint takes: fields of the one table of parameters, and those that only HTTP has."""
+"""What each endpoint accepts: fields from the table of parameters, and those that exist only over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Encoding(StrEnum):
 
 
 class Anything(Kind):
-    """Of an inert field: nobody looks at it."""
+    """For an inert field: it is never looked at."""
 
     takes = "anything"
 
@@ -45,7 +45,7 @@ class Object(Kind):
 
 @dataclass(frozen=True, slots=True)
 class NotYet(Kind):
-    """A feature that is not built: only values that ask for nothing are taken."""
+    """A feature that does not exist yet: only values that ask for nothing are accepted."""
 
     neutral: tuple[Any, ...]
 
@@ -62,7 +62,7 @@ class NotYet(Kind):
 
 
 class Prompts(Kind):
-    """The four forms of OpenAI's prompts and inputs, as one tuple of texts and id lists."""
+    """The four forms of prompts and inputs in the OpenAI API, as one tuple of texts and id lists."""
 
     takes = "a string, a list of strings, token ids, or a list of token id lists"
 
@@ -89,7 +89,7 @@ _TEXT, _IDS = String(), Ids(non_empty=True)
 
 
 def like(name: str, meaning: str = "", *, kind: Kind | None = None, nothing: tuple[Any, ...] = ()) -> Field:
-    """A field of ours, with its own meaning and kind if it has others here."""
+    """The field for one of our parameters, with another meaning or kind if given."""
     parameter = PARAMETERS[name]
     return Field(kind or parameter.kind, meaning or parameter.meaning, nothing=nothing)
 
@@ -115,13 +115,13 @@ _STREAM_OPTIONS = Body(
 )
 
 _OWN_SPELLING = frozenset({"messages", "prompt", "prompt_token_ids", "images", "echo", "logprobs", "prompt_logprobs"})
-"""Parameters that each endpoint names and places in its own way."""
+"""Parameters that endpoints name or place in their own ways."""
 
 _NOT_HERE = frozenset({"request_id", "trace_context", "exponential_decay_length_penalty", "sequence_bias"})
 """The first two are headers; the others are for Python callers."""
 
 _NOTHING: Mapping[str, tuple[Any, ...]] = {"max_tokens": (-1,), "stop": ("",), "top_k": (-1,)}
-"""How other servers' clients say that they ask for nothing."""
+"""Values by which clients of other servers ask for nothing."""
 
 _SAMPLING: Mapping[str, Field] = {
     name: like(name, nothing=_NOTHING.get(name, ())) for name in PARAMETERS if name not in _OWN_SPELLING | _NOT_HERE
@@ -231,4 +231,4 @@ ADMIN = Body("AdminBody", {"model": Field(String(), "a name or an alias from /v1
 
 BODIES = (CHAT, COMPLETION, EMBEDDING, TOKENIZE, DETOKENIZE, ADMIN)
 NAMES = frozenset(PARAMETERS).union(*(body.fields for body in BODIES))
-"""Every field that anybody may name, which is what a label of a metric may say."""
+"""Every field that a request may name, and so every value that a metric's label may have."""

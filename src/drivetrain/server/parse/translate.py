@@ -1,4 +1,4 @@
-"""From the judged values of a body to requests of the contract, one a prompt, and the shape of answer asked for."""
+"""From the judged values of a body to one `GenerateRequest` per prompt, and the shape of the answer."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.server.parse.body import Values, ignored_header
 
 COMPLETION_MAX_TOKENS = 16
-"""What the OpenAI API says for completions; a chat may fill the context."""
+"""The OpenAI API's default for completions; a chat may fill the context."""
 
 MAX_TRACE_CHARS = 512
 
 _INPUTS = frozenset({"messages", "prompt", "prompt_token_ids", "images"})
 _NOT_PASSED_ON = _INPUTS | {"logprobs"}
-"""What an endpoint spells in its own way; other fields of the same name mean the same on both sides."""
+"""Fields that each endpoint translates itself; the others mean the same on both sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """`names` are what this endpoint calls the fields of our requests, for the errors. `id` is that of the answer: the
-    request of each prompt has it too, so that logs and traces are found by what the client was given. `ignored` are
-    fields that were left out; where the server is lenient, so is what the model does not do (`honoured`)."""
+    """`names` gives the endpoint's names for fields of our requests, for errors. `id` is the answer's; each prompt's
+    request has it too, so that logs and traces can be found by the id that the client got. `ignored` are fields that
+    were left out; a lenient server also leaves out what the model cannot do (`honoured`)."""
 
     requests: tuple[GenerateRequest, ...]
     n: int
@@ -49,21 +49,21 @@ class ParsedRequest:
 def chat_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
     values = _shared(body, headers) | {"messages": body["messages"], "logprobs": _top_logprobs(body)}
     names = {"logprobs": "top_logprobs" if body.get("top_logprobs") else "logprobs"}
-    longest = body.get("max_completion_tokens")
-    if longest is not None:
-        if body.get("max_tokens") not in {None, longest}:
+    max_tokens = body.get("max_completion_tokens")
+    if max_tokens is not None:
+        if body.get("max_tokens") not in {None, max_tokens}:
             raise InvalidRequest(
-                f"max_tokens is {body['max_tokens']} and max_completion_tokens {longest}: "
+                f"max_tokens is {body['max_tokens']} and max_completion_tokens {max_tokens}: "
                 "they mean the same, so give one of them",
                 param="max_tokens",
             )
-        values["max_tokens"] = longest
+        values["max_tokens"] = max_tokens
         names["max_tokens"] = "max_completion_tokens"
-    return _asked(body, [values], names, new_id("chatcmpl"), logprobs=bool(body.get("logprobs")))
+    return _parsed(body, [values], names, new_id("chatcmpl"), logprobs=bool(body.get("logprobs")))
 
 
 def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts: int) -> ParsedRequest:
-    """`echo` with `logprobs` asks for those of the prompt too."""
+    """`echo` with `logprobs` includes the prompt's logprobs."""
     logprobs = body.get("logprobs")
     values = {"max_tokens": COMPLETION_MAX_TOKENS, **_shared(body, headers), "logprobs": logprobs}
     names = {"prompt_logprobs": "logprobs", "messages": "prompt"}
@@ -87,27 +87,27 @@ def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts:
     if len(prompts) > max_prompts:
         raise InvalidRequest(f"prompt has {len(prompts)} entries; the limit is {max_prompts}", param="prompt")
     inputs = [{"prompt": p} if isinstance(p, str) else {"prompt_token_ids": p} for p in prompts]
-    return _asked(body, [values | i for i in inputs], names, new_id("cmpl"), logprobs=logprobs is not None)
+    return _parsed(body, [values | i for i in inputs], names, new_id("cmpl"), logprobs=logprobs is not None)
 
 
-def honoured(asked: ParsedRequest, capabilities: Capabilities) -> ParsedRequest:
-    """The same without what this model does not do, which is noted in `ignored`. A strict server refuses it later."""
-    if not asked.lenient:
-        return asked
-    given = asked.requests[0].given()  # the others differ in their prompts
+def honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedRequest:
+    """The same without what this model cannot do, which is noted in `ignored`. A strict server refuses it later."""
+    if not parsed.lenient:
+        return parsed
+    given = parsed.requests[0].given()  # the others differ in their prompts
     dropped = [name for name in unsupported(given, capabilities) if name not in _INPUTS]
-    ids_dropped = asked.token_ids and not capabilities.tokens
+    ids_dropped = parsed.token_ids and not capabilities.tokens
     if not dropped and not ids_dropped:
-        return asked
+        return parsed
     cleared = dict.fromkeys([*dropped, *(["prompt_logprobs"] if "logprobs" in dropped else [])])
-    names = [asked.names.get(name, name) for name in dropped] + ["return_token_ids"] * ids_dropped
+    names = [parsed.names.get(name, name) for name in dropped] + ["return_token_ids"] * ids_dropped
     return replace(
-        asked,
-        requests=tuple(request.having(**cleared) for request in asked.requests),
-        n=1 if "n" in dropped else asked.n,
-        logprobs=asked.logprobs and "logprobs" not in dropped,
-        token_ids=asked.token_ids and not ids_dropped,
-        ignored=(*asked.ignored, *names),
+        parsed,
+        requests=tuple(request.having(**cleared) for request in parsed.requests),
+        n=1 if "n" in dropped else parsed.n,
+        logprobs=parsed.logprobs and "logprobs" not in dropped,
+        token_ids=parsed.token_ids and not ids_dropped,
+        ignored=(*parsed.ignored, *names),
     )
 
 
@@ -123,14 +123,14 @@ def _shared(body: Values, headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def trace_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
-    """The caller's place in a trace, if it named one. A state that is too long is left out, as W3C says."""
+    """The caller's trace context, if it sent one. A state that is too long is left out, as W3C says."""
     parent, state = headers.get("traceparent"), headers.get("tracestate")
     if parent is None or len(parent) > MAX_TRACE_CHARS:
         return None
     return {"traceparent": parent} | ({"tracestate": state} if state and len(state) <= MAX_TRACE_CHARS else {})
 
 
-def _asked(
+def _parsed(
     body: Values, values: list[dict[str, Any]], names: dict[str, str], answer_id: str, *, logprobs: bool
 ) -> ParsedRequest:
     options, stream = body.get("stream_options"), bool(body.get("stream"))

@@ -1,4 +1,4 @@
-"""The end of an engine, which always comes: what does not end in time hangs, and nobody waits for it any longer."""
+"""Closes an engine in bounded time: one that does not close in time counts as hung and is waited for no longer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import logging
 from drivetrain.core.engine import Engine
 
 CLOSE_S = 12.0
-"""Longer than any engine needs that can be ended: one step of a model, or the killing of its processes."""
+"""Longer than any healthy engine needs: one step of a model, or the time to kill its processes."""
 
 _log = logging.getLogger(__name__)
 
 
 async def close(engine: Engine) -> bool:
-    """Free all that it holds. False if it hangs, and so may hold its memory as long as this process lives."""
+    """Free all that it holds. False if it hangs: it may then hold its memory as long as this process lives."""
     try:
         async with asyncio.timeout(CLOSE_S) as limit:
             await engine.close()

@@ -1,4 +1,4 @@
-"""A new engine in the place of one that has failed: the old one is ended, and the model loaded again."""
+"""Replaces an engine that has failed: closes it and loads the model again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _log = logging.getLogger(__name__)
 
 
 class Hung(EngineFailed):
-    """It cannot be ended from within this process, and holds its memory."""
+    """An engine that this process cannot end, and that keeps its memory."""
 
 
 class Reviver:
-    """`make` gives an engine that is not loaded yet. Attempts are spaced, over its whole life."""
+    """`make` gives an engine that is not loaded yet. Attempts are spaced out over the reviver's whole life."""
 
     def __init__(self, make: Callable[[], Engine], spec: ModelSpec, progress: Progress) -> None:
         self._make = make
@@ -32,7 +32,7 @@ class Reviver:
         self._since = time.monotonic()
 
     async def revive(self, old: Engine) -> tuple[Engine, EngineInfo]:
-        """Tries until it loads. Raises `Hung` and `DeviceLost`. Cancelled, it leaves no engine behind."""
+        """Tries until one loads. Raises `Hung` or `DeviceLost`. Leaves no engine behind if it is cancelled."""
         if not await close(old):
             raise Hung("the engine hangs and cannot be stopped; restart this process")
         lived_s = time.monotonic() - self._since
@@ -42,7 +42,7 @@ class Reviver:
             await asyncio.sleep(wait_s)
             lived_s = 0.0
             try:
-                made = await self._load()
+                loaded = await self._load()
             except (DeviceLost, Hung):
                 raise
             except Exception as exc:  # noqa: BLE001 - whatever it is, the next attempt may work
@@ -50,7 +50,7 @@ class Reviver:
             else:
                 self._since = time.monotonic()
                 _log.warning("the engine of %s is running again", self._spec.name)
-                return made
+                return loaded
 
     async def _load(self) -> tuple[Engine, EngineInfo]:
         engine = self._make()
@@ -63,13 +63,13 @@ class Reviver:
 
 
 class Backoff:
-    """Waits before attempts: 1, 2, 4 … 60 seconds. One that lived longer than the longest wait begins anew."""
+    """Waits before attempts: 1, 2, 4 … 60 seconds, starting over if the last engine lived longer than that."""
 
     def __init__(self) -> None:
         self._next_s = FIRST_S
 
     def wait_s(self, lived_s: float) -> float:
-        """`lived_s` is how long what has ended now had been running; 0 if it never did."""
+        """`lived_s` is how long the engine that just ended had been running; 0 if it never ran."""
         if lived_s > LONGEST_S:
             self._next_s = FIRST_S
         now_s, self._next_s = self._next_s, min(LONGEST_S, self._next_s * 2)

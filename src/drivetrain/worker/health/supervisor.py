@@ -1,4 +1,4 @@
-"""Looks after the engine of a worker: sees that it has failed, has another take its place, or says that none can."""
+"""Looks after a worker's engine: notices when it has failed, and has it replaced or says that it cannot be."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from drivetrain.worker.health.revival import Hung, Reviver
 from drivetrain.worker.health.watchdog import Watchdog, answers
 
 LOOK_SOON_S = 0.05
-"""After a failure of the engine; those of other requests that came with it are then told already."""
+"""From a request's failure to the check of the engine; others that failed at the same time are counted by then."""
 
 _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Owns the engine and the state of the worker. All on one event loop.
+    """Owns the engine and the worker's state. Runs on one event loop.
 
-    `serve` makes an engine that has loaded ready for requests, and says how many may run at once; `end_running` ends
-    those on one that has failed, for that reason. Without a `reviver` no engine takes the place of another.
+    `serve` prepares to serve requests with a loaded engine and returns how many may run at once; `end_running` ends the
+    requests on a failed one, with a reason. Without a `reviver`, engines are not replaced.
     """
 
     def __init__(
@@ -60,25 +60,25 @@ class Supervisor:
         self._probing: asyncio.Task[None] | None = None
         self._info: EngineInfo | None = None
         self._stats = stats
-        self._preemptions = 0  # of this engine, that are counted already
+        self._preemptions = 0  # of this engine, as already counted in the stats
         self._serve = serve
         self._end_running = end_running
 
     def ready(self, info: EngineInfo) -> None:
-        """The engine has loaded, and requests may come."""
+        """The engine has loaded: let requests in."""
         self._info = info
         max_running = self._serve(info)
         self.state = State.READY
         self.admission.open(max_running)
 
     def ended(self, error: DrivetrainError | None) -> None:
-        """How a request ended that the engine had."""
+        """A request that reached the engine has ended."""
         self._watchdog.ended(error, self._stats.completion_tokens)
         if isinstance(error, EngineFailed):
             self.look_soon()
 
     def look_soon(self) -> None:
-        """A request has met a failure."""
+        """A request has failed in the engine: check the engine shortly."""
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(LOOK_SOON_S, self._look_soon)
 
@@ -87,7 +87,7 @@ class Supervisor:
         self.look()
 
     def look(self) -> None:
-        """Whether the engine does well; what is to be done about it where it does not."""
+        """Check the engine, and act if something is wrong."""
         if self.state is not State.READY:
             return
         health, tokens = self._health(), self._stats.completion_tokens
@@ -97,7 +97,7 @@ class Supervisor:
             self._probing = asyncio.create_task(self._probe(doubt), name="drivetrain-probe")
 
     async def _probe(self, doubt: str) -> None:
-        """Nobody's requests can have a sound engine replaced, whatever they are."""
+        """Ask the engine a request of our own, so that bad requests alone never have a sound engine replaced."""
         assert self._info is not None
         engine, moved_at = self.engine, self._health().last_progress
         try:
@@ -111,12 +111,12 @@ class Supervisor:
             _log.warning("%s: %s; it answers other requests, so these are at fault", self._name, doubt)
             self._watchdog.trust()
         elif answered is None and health.last_progress > moved_at:
-            self.look_soon()  # it works for others, and had no place for the question
+            self.look_soon()  # it is making progress, but was too busy to answer in time
         elif self._watchdog.doubt(health, self._stats.completion_tokens):
             self._give_up(doubt)
 
     def _give_up(self, why: str) -> None:
-        """On the engine: another one takes its place, or the worker has failed."""
+        """Have the engine replaced; if that is not possible, the worker has failed."""
         if self._watchdog.lost is not None:
             self._fail(f"{why}; restart the process", lost=True)
         elif self._reviver is None:
@@ -131,13 +131,13 @@ class Supervisor:
     def _health(self) -> Health:
         try:
             return self.engine.health()
-        except Exception as exc:  # noqa: BLE001 - an engine that cannot even say how it is has failed
+        except Exception as exc:  # noqa: BLE001 - an engine that cannot report its health has failed
             if self.state is State.READY:
                 _log.exception("%s: the engine failed to report its health", self._name)
             return Health(False, 0, time.monotonic(), f"the engine failed to report its health: {type(exc).__name__}")
 
     async def _revive(self, reviver: Reviver) -> None:
-        """Whatever goes wrong with it, it ends in a state that is true, and leaves no engine behind that it can end."""
+        """Whatever goes wrong, the worker ends up in a true state, and no engine that can be closed is left behind."""
         old = self.engine
         try:
             self.count_preemptions()
@@ -148,7 +148,7 @@ class Supervisor:
             self._stats.restarts += 1
         except Hung as exc:
             self._fail(exc.message)
-        except Exception as exc:  # noqa: BLE001 - nobody waits for this task who could hear of it
+        except Exception as exc:  # noqa: BLE001 - nobody awaits this task
             _log.exception("%s: could not replace the failed engine", self._name)
             why = (
                 exc.message if isinstance(exc, DrivetrainError) else f"the engine cannot be used: {type(exc).__name__}"
@@ -168,7 +168,7 @@ class Supervisor:
             await asyncio.gather(self._reviving, return_exceptions=True)
 
     async def close(self) -> None:
-        """The end of the engine, also of one that hangs, and of all that is done for it."""
+        """Close the engine, even if it hangs, and end all tasks that look after it."""
         if self._looking is not None:
             self._looking.cancel()
         if self._probing is not None:
@@ -179,7 +179,7 @@ class Supervisor:
         await close(self.engine)
 
     def count_preemptions(self) -> None:
-        """An engine counts its own, and tells of none once it is closed."""
+        """To be called before the engine is closed: after that, its own count is gone."""
         health = self._health()
         self._stats.preemptions += self.uncounted(health)
         self._preemptions = health.preemptions

@@ -1,4 +1,4 @@
-"""What is wrong with an engine, told from outside: it is dead, it does not move, or it fails whatever it is asked."""
+"""What is wrong with an engine, as seen from outside: it is dead, it is stuck, or it fails every request."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from drivetrain.core.engine import EmbedItem, Engine, EngineInfo, EngineRequest,
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 
 TIMES_OUT_OF_MEMORY = 3
-"""So many requests in a row, and in between none that came to an answer and no token of any other."""
+"""Requests in a row, with no answer and no token of another request in between."""
 
 TIMES_FAILED = 6
-"""The same for failures of any kind. The requests may be at fault themselves, so the engine is asked one of ours."""
+"""The same for failures of any kind. The requests may be at fault, so the engine is then asked one of ours."""
 
 PROBE_S = 30.0
-"""For one token."""
+"""The time for one token."""
 
 PROBE_IDS = (1,)
 
 
 class _InARow:
-    """Failures of one kind, as long as no request is answered and no token comes."""
+    """Counts failures of one kind while no request is answered and no token comes."""
 
     def __init__(self, kind: type[DrivetrainError], limit: int, what: str) -> None:
         self._kind = kind
@@ -30,10 +30,10 @@ class _InARow:
         self._what = what
         self._num = 0
         self._tokens = 0
-        """That had been given at the last one."""
+        """How many tokens had been given out when the last failure came."""
 
     def ended(self, error: DrivetrainError | None, tokens: int) -> None:
-        """What was refused, left by its client or too slow says nothing."""
+        """Requests that were refused, abandoned by their client or too slow do not count."""
         if isinstance(error, self._kind):
             self._num = self._num + 1 if tokens == self._tokens else 1
             self._tokens = tokens
@@ -47,8 +47,8 @@ class _InARow:
 
 
 async def answers(engine: Engine, info: EngineInfo) -> bool | None:
-    """Whether it answers a request that nothing can be wrong with: a token, or a vector where it gives those. None:
-    it has not said in time."""
+    """Whether it answers a request that is certainly valid, with a token, or a vector if it makes those. None: not in
+    time."""
     try:
         async with asyncio.timeout(PROBE_S):
             if info.capabilities.generation:
@@ -72,7 +72,7 @@ async def _gives_a_token(engine: Engine, context: int) -> bool:
 
 
 class _Probe:
-    """The sink of that request."""
+    """The sink of our request."""
 
     def __init__(self) -> None:
         self.answered = False
@@ -86,10 +86,10 @@ class _Probe:
 
 
 class Watchdog:
-    """Is shown the engine's health now and then, and each ending.
+    """Gets the engine's health now and then, and the ending of each request.
 
-    How long an engine has not moved is counted while something is wanted of it, over as many requests as meet their
-    deadline or leave meanwhile: they may come one after the other, with pauses between them.
+    The time without progress is counted while requests want something of the engine. It adds up across requests that
+    time out or leave, even if there are pauses between them.
     """
 
     def __init__(self, stall_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,19 +102,19 @@ class Watchdog:
         self._out_of_memory = _InARow(OutOfMemory, TIMES_OUT_OF_MEMORY, "ran out of memory")
         self._failed = _InARow(EngineFailed, TIMES_FAILED, "failed in the engine before a token came")
         self.lost: DeviceLost | None = None
-        """What no engine of this process gets over, if that has come."""
+        """Set if the device is lost: no engine in this process can recover from that."""
 
     def ended(self, error: DrivetrainError | None, tokens: int = 0) -> None:
-        """How a request ended that the engine had. `tokens`: as many as were given in all until now."""
+        """A request that reached the engine has ended. `tokens`: the number given out so far, by all requests."""
         if isinstance(error, DeviceLost):
             self.lost = error
         for row in (self._out_of_memory, self._failed):
             row.ended(error, tokens)
 
     def complaint(self, health: Health, *, wanted: bool, tokens: int = 0) -> str:
-        """In words; empty if nothing is wrong, or if the engine mends itself.
+        """What is wrong, in words; empty if nothing is, or if the engine mends itself.
 
-        `wanted`: whether requests have a place, also those that have not come to the engine yet.
+        `wanted`: whether requests have slots, even if they have not reached the engine yet.
         """
         self._count_stillness(health, tokens, wanted)
         if health.mends_itself:
@@ -128,7 +128,7 @@ class Watchdog:
         return self._out_of_memory.complaint(tokens)
 
     def doubt(self, health: Health, tokens: int = 0) -> str:
-        """What may be wrong, in the same way; `answers` tells. If it answers, the requests were at fault: `trust`."""
+        """What may be wrong, in words; `answers` finds out. If it was the requests' fault, call `trust`."""
         return "" if health.mends_itself else self._failed.complaint(tokens)
 
     def trust(self) -> None:

@@ -1,1 +1,1 @@
-"""Images of requests: fetched, decoded, counted and let go."""
+"""Images of requests: fetched, decoded, counted and released."""

@@ -1,4 +1,4 @@
-"""Fetch an image from a host on the list, as if it were an enemy's: one resolution, public addresses only, bounded."""
+"""Fetches an image from an allowed host, which is not trusted: resolved once, public addresses only, bounded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AddressAllowed = Callable[[str], bool]
 
 _LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
 _INNER = [ipaddress.IPv6Network(net) for net in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")]
-"""Where an IPv4 address stands in the last 32 bits: NAT64, SIIT, the old compatible form."""
+"""Networks with an IPv4 address in the last 32 bits: NAT64, SIIT, the old compatible form."""
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
@@ -33,7 +33,7 @@ def resolve(host: str, port: int) -> Sequence[str]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is on the internet proper, in IPv4, IPv6 and IPv4 inside IPv6."""
+    """Whether an address is on the public internet: IPv4, IPv6, or IPv4 inside IPv6."""
     try:
         ip = ipaddress.ip_address(address.split("%")[0])
     except ValueError:
@@ -50,9 +50,9 @@ def is_public(address: str) -> bool:
 
 
 class Fetcher:
-    """Every hop of a redirect passes the same checks. The connection goes to the address that was checked.
+    """Every redirect passes the same checks. The connection goes to the very address that was checked.
 
-    A host on the list is reached on ports 80 and 443; `host:port` on the list allows that port too.
+    A listed host may be reached on ports 80 and 443; a listed `host:port` on that port.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Fetcher:
         self._tls = tls
 
     def fetch(self, url: str, where: str) -> bytes:
-        """Raises `InvalidRequest` with `where` as its param; its words name no address."""
+        """Raises `InvalidRequest` with `where` as its param and no address in its message."""
         deadline = time.monotonic() + self._max_seconds
         try:
             for _ in range(MAX_REDIRECTS + 1):
@@ -90,7 +90,7 @@ class Fetcher:
         raise _refused("the image's host redirects too often", where)
 
     def _hop(self, url: str, where: str, deadline: float) -> bytes | str:
-        """The body, or where the host sends us next."""
+        """The body, or the URL that the host redirects to."""
         scheme, host, port, target = self._checked(url, where)
         with self._connect(scheme, host, port, where, deadline) as sock:
             connection = http.client.HTTPConnection(host, port)
@@ -114,13 +114,13 @@ class Fetcher:
             raise _refused("the image's URL must be plain http or https", where)
         host = _plain(parts.hostname)
         port = PORTS[parts.scheme] if parts.port is None else parts.port
-        usual = port in PORTS.values() and host in self._allow_hosts
-        if not usual and f"{_bracketed(host)}:{port}" not in self._allow_hosts:
+        host_allowed = port in PORTS.values() and host in self._allow_hosts
+        if not host_allowed and f"{_bracketed(host)}:{port}" not in self._allow_hosts:
             raise _refused(
                 "images may not be fetched from this host and port; send a data URI, or allow it in media_hosts", where
             )
-        asked = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
-        return parts.scheme, host, port, urllib.parse.quote(asked, safe="/?&=%:+,;@~!$'()*")
+        target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        return parts.scheme, host, port, urllib.parse.quote(target, safe="/?&=%:+,;@~!$'()*")
 
     def _connect(self, scheme: str, host: str, port: int, where: str, deadline: float) -> socket.socket:
         try:
@@ -160,7 +160,7 @@ class Fetcher:
 
 
 class _Timed:
-    """What `http.client` needs of a socket, every read and write of it ending by the deadline."""
+    """What `http.client` needs of a socket; every read and write ends by the deadline."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock = sock
@@ -174,7 +174,7 @@ class _Timed:
         return io.BufferedReader(_TimedReader(self._sock, self._deadline))
 
     def close(self) -> None:
-        """The socket is closed by who opened it: an answer is still read after `http.client` calls this."""
+        """Does nothing, because the answer is still read after `http.client` calls this. `_hop` closes the socket."""
 
 
 class _TimedReader(io.RawIOBase):
@@ -198,7 +198,7 @@ def _left(deadline: float) -> float:
 
 
 def _plain(host: str) -> str:
-    """Lower case, no trailing dot, other scripts in their ASCII form."""
+    """Lower case, no trailing dot, other scripts in their IDNA form."""
     host = host.lower().rstrip(".")
     return host if host.isascii() else host.encode("idna").decode()
 

@@ -1,4 +1,4 @@
-"""Images of a request, decoded: from data URIs, allowed hosts, paths of Python callers, bytes. Header before pixels."""
+"""Loads a request's images, from data URIs, allowed hosts, Python callers' paths or bytes. Headers before pixels."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ MAX_UNENCODED_CHARS = 3_000_000
 
 _TYPES = ("image/", "application/octet-stream")
 _PADDING = {"%2b": "+", "%2f": "/", "%3d": "=", "%0a": "", "%0d": "", "%20": ""}
-"""All that base64 can need percent-encoding for."""
+"""Everything in base64 that may be percent-encoded."""
 
 
 T = TypeVar("T")
 
 FETCHES = 16
-"""At once. They wait for other people's servers, so they have threads of their own."""
+"""How many at once. They wait for other people's servers, so they have threads of their own."""
 
 DECODED_AT_ONCE = 2
 """An image takes several times the memory of its pixels while it is decoded."""
 
 
 class MediaLoader:
-    """`allow_hosts` are the only hosts that anything is fetched from; none by default. `close` at the end."""
+    """Fetches only from `allow_hosts`; none by default. Call `close` at the end."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class MediaLoader:
         allow_hosts: frozenset[str] = frozenset(),
         fetcher: Fetcher | None = None,
     ) -> None:
-        """`room` is what the images of all requests have together."""
+        """`room` is shared by the images of all requests."""
         self._limits = limits
         self._room = room
         self._fetcher = fetcher or Fetcher(allow_hosts, max_bytes=limits.max_image_bytes)
@@ -59,14 +59,14 @@ class MediaLoader:
         self._decoding = ThreadPoolExecutor(DECODED_AT_ONCE, thread_name_prefix="drivetrain-decode")
 
     def close(self) -> None:
-        """What is being fetched or decoded is not waited for."""
+        """Does not wait for fetches and decoding in progress."""
         for threads in (self._fetching, self._decoding):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def load(self, parts: Sequence[tuple[ImagePart, str]]) -> Pictures:
-        """RGB images of Pillow. Each part comes with its place, the param of the `InvalidRequest` that it may raise.
+        """Pillow images in RGB. Each part comes with its place, for the param of an `InvalidRequest`.
 
-        All are judged by their headers before one of them is decoded. That waits until there is room for their pixels.
+        All headers are checked before any image is decoded; decoding waits until there is room for the pixels.
         """
         files: deque[tuple[bytes, str]] = deque()
         pixels = 0
@@ -90,15 +90,15 @@ class MediaLoader:
         return pictures
 
     async def _file(self, part: ImagePart, where: str) -> tuple[bytes, int]:
-        """The encoded image, and its number of pixels."""
+        """The encoded image and its number of pixels."""
         if part.data is None and part.path is None and _scheme(part.url).startswith(("http://", "https://")):
             data = await self._on_thread(self._fetching, self._fetcher.fetch, part.url or "", where)
             return await self._on_thread(self._decoding, self._judged, data, where)
         return await self._on_thread(self._decoding, lambda: self._judged(self._bytes(part, where), where))
 
-    async def _on_thread(self, threads: Executor, work: Callable[..., T], *given: object) -> T:
+    async def _on_thread(self, threads: Executor, work: Callable[..., T], *args: object) -> T:
         try:
-            job = asyncio.get_running_loop().run_in_executor(threads, partial(work, *given))
+            job = asyncio.get_running_loop().run_in_executor(threads, partial(work, *args))
         except RuntimeError as exc:  # the threads are gone
             raise NotReady("the worker is stopped") from exc
         return await job
@@ -141,11 +141,11 @@ class MediaLoader:
         kind, *options = url[len("data:") : comma].lower().split(";")
         if comma < 0 or not (kind.strip() or _TYPES[0]).startswith(_TYPES):
             raise _refused("the data URI is not an image; write data:image/png;base64,…", where)
-        encoded = bool(options) and options[-1].strip() == "base64"
+        is_base64 = bool(options) and options[-1].strip() == "base64"
         if len(url) > self._limits.max_image_bytes * 2 + 1024:
             raise self._too_long(where)
         body = url[comma + 1 :]
-        if not encoded:
+        if not is_base64:
             if len(body) > MAX_UNENCODED_CHARS:
                 raise _refused("a data URI this long must be in base64", where)
             return urllib.parse.unquote_to_bytes(body)
@@ -165,7 +165,7 @@ def _scheme(url: str | None) -> str:
 
 
 def decode(data: bytes, where: str) -> Any:
-    """The first frame, upright, on white where it is transparent. Its size was judged before."""
+    """The first frame, upright, transparency on white. Its size was checked before."""
     from PIL import ImageOps
 
     with _opened(data, where) as image:
@@ -175,7 +175,7 @@ def decode(data: bytes, where: str) -> Any:
 
 @contextmanager
 def _opened(data: bytes, where: str) -> Iterator[Any]:
-    """Read as far as its header. What fails while it is open is typed."""
+    """The image, read as far as its header. Errors while it is open are typed."""
     from PIL import Image
 
     try:
@@ -188,7 +188,7 @@ def _opened(data: bytes, where: str) -> Iterator[Any]:
 
 
 def _flattened(image: Any) -> Any:
-    """As few copies of the pixels at a time as can be: an image may be hundreds of megabytes."""
+    """Keeps as few copies of the pixels as possible: an image may be hundreds of megabytes."""
     from PIL import Image
 
     if image.mode.startswith("I"):  # 16 bits of grey

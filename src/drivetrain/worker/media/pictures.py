@@ -1,4 +1,4 @@
-"""Decoded images: so many pixels of all requests together, let go as soon as an engine has them."""
+"""Decoded images, within a bound on the pixels of all requests, released as soon as an engine has them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 
 class Pictures:
-    """The images of one request. Whoever needs them takes them before `let_go`; their room is given back then.
+    """The images of one request. Take what you need before `let_go`, which gives their room back.
 
-    Forgetting it gives the room back too: a request can end at any moment between two hands.
+    Garbage collection gives the room back too: a request can end at any moment while they are passed on.
     """
 
     def __init__(self, images: Iterable[Any] = (), room: PixelRoom | None = None, pixels: int = 0) -> None:
@@ -40,7 +40,7 @@ class Pictures:
 
 
 class PixelRoom:
-    """First come, first served; whoever needs more than is left waits. Belongs to the loop it is made on."""
+    """First come, first served; a request that needs more than is left waits. Belongs to the loop it is made on."""
 
     def __init__(self, pixels: int) -> None:
         self._all = self._left = pixels
@@ -52,7 +52,7 @@ class PixelRoom:
         return self._all - self._left
 
     async def take(self, pixels: int) -> Pictures:
-        """Room for so many; for more than there ever is, all of it."""
+        """Room for this many pixels, or all of it if there can never be that many."""
         pixels = min(pixels, self._all)
         if self._waiting or pixels > self._left:
             turn: asyncio.Future[None] = self._loop.create_future()
@@ -67,11 +67,11 @@ class PixelRoom:
         return Pictures(room=self, pixels=pixels)
 
     def give_back(self, pixels: int) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody is waiting
             self._loop.call_soon_threadsafe(self._return, pixels)
 
     def _leave(self, pixels: int, turn: asyncio.Future[None]) -> None:
-        if turn.done() and not turn.cancelled():  # its turn had just come
+        if turn.done() and not turn.cancelled():  # it had just got its room
             self._return(pixels)
             return
         self._waiting.remove((pixels, turn))

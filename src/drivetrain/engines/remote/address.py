@@ -16,7 +16,7 @@ _SCHEMES = ("http://", "https://")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The API key of the upstreams. Shown to nobody: not in its repr, and `hide` takes it out of others' words."""
+    """The API key of the upstreams. Its repr does not show it, and `hide` removes it from other texts."""
 
     secret: str = field(default="", repr=False)
 
@@ -37,7 +37,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One model on one or several upstreams. `model` None: the only one that they list."""
+    """One model on one or several upstreams. `model` None: the only one they list."""
 
     addresses: tuple[Address, ...]
     model: str | None

@@ -279,7 +279,7 @@ class KvRows:
         home = self._classes[slot.capacity]
         last = home.hot[-1]
         if slot is not last:
-            if not home.free and not self._grow(home) and not self._evict_from(home):
+            if not home.free and not self._grow(home) and not self._evict_oldest(home.by_use):
                 self.drop(slot)
                 return False
             target = Place(slot.capacity, home.free_index())
@@ -346,7 +346,7 @@ class KvRows:
         while not wanted.free and not self._grow(wanted):
             if self._trim_one(but=wanted):
                 continue
-            if not self._evict_from(wanted) and not self._evict_one():
+            if not self._evict_oldest(wanted.by_use) and not self._evict_oldest(self._cold):
                 return False
         return True
 
@@ -371,14 +371,8 @@ class KvRows:
                 return True
         return False
 
-    def _evict_from(self, size: SizeClass) -> bool:
-        oldest = next(iter(size.by_use), None)
-        if oldest is not None:
-            self.evict(oldest)
-        return oldest is not None
-
-    def _evict_one(self) -> bool:
-        oldest = next(iter(self._cold), None)
+    def _evict_oldest(self, by_use: OrderedDict[Slot, None]) -> bool:
+        oldest = next(iter(by_use), None)
         if oldest is not None:
             self.evict(oldest)
         return oldest is not None

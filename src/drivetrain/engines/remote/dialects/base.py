@@ -34,7 +34,7 @@ class Facts:
     vocab_size: int = 1
     eos_ids: frozenset[int] = frozenset()
     specials: Mapping[str, int] = field(default_factory=dict)
-    words: frozenset[str] = frozenset()
+    plain_names: frozenset[str] = frozenset()
     """Names such as `<think>` that are one token too, but appear in texts like any word."""
     bos_token: str | None = None
     eos_token: str | None = None

@@ -76,8 +76,8 @@ class _Trial:
         logprobs = await self._logprobs(plain)
         answers = {text: await self._answer_of(plain, i) for text, i in named.items()}
         ends = sorted({i for text, i in named.items() if answers[text]["finish_reason"] == "stop"})
-        words = frozenset(text for text, i in named.items() if i not in ends and text in answers[text]["text"])
-        specials = {text: i for text, i in named.items() if text not in words}
+        plain_names = frozenset(text for text, i in named.items() if i not in ends and text in answers[text]["text"])
+        specials = {text: i for text, i in named.items() if text not in plain_names}
         names = {i: text for text, i in specials.items()}
         notes = ["chats are rendered by the upstream"]
         if not ends:
@@ -90,7 +90,7 @@ class _Trial:
             vocab_size=await self._vocab_size(plain),
             eos_ids=frozenset(ends),
             specials=specials,
-            words=words,
+            plain_names=plain_names,
             bos_token=next((names[i] for i in frame(plain, framed)[:1] if i in names), None),
             eos_token=next((names[i] for i in ends), None),
             notes=tuple(notes),

@@ -36,7 +36,7 @@ class VllmSplitter:
     def __init__(self, ask: Ask, model: str, facts: Facts) -> None:
         self._ask = ask
         self._model = model
-        self._words = facts.words
+        self._plain_names = facts.plain_names
         self._special: dict[str, bool] = dict.fromkeys(facts.specials, True)
         self._bos: list[int] | None = None
 
@@ -72,7 +72,7 @@ class VllmSplitter:
 
     def _specials_in(self, texts: Sequence[str]) -> list[str]:
         """The longest first. The upstream is asked once about each text that looks like one."""
-        found = {match for text in texts for match in SUSPICIOUS.findall(text)} - self._words
+        found = {match for text in texts for match in SUSPICIOUS.findall(text)} - self._plain_names
         known = self._special
         found |= {name for name, is_one in known.items() if is_one and any(name in text for text in texts)}
         if new := sorted(found - known.keys()):

@@ -24,7 +24,7 @@ class Key:
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Key:
         secret = (os.environ if environment is None else environment).get(KEY_VARIABLE, "").strip()
         if not re.fullmatch(r"[!-~]*", secret):
-            raise InvalidSetting(f"{KEY_VARIABLE} holds characters that no key has", param="remote_api_key")
+            raise InvalidSetting(f"{KEY_VARIABLE} holds characters that no API key has", param="remote_api_key")
         return cls(secret)
 
     @property

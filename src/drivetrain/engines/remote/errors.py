@@ -122,7 +122,7 @@ def while_running(exc: BaseException) -> DrivetrainError:
     if isinstance(exc, Refused):
         error = _refusal(exc)
     elif isinstance(exc, Broken):
-        error = EngineFailed(f"the upstream broke off: {exc}")
+        error = EngineFailed(f"the upstream's answer broke off: {exc}")
     elif isinstance(exc, MemoryError):
         error = OutOfMemory("there is no memory left for this answer")
     elif isinstance(exc, (OSError, EOFError)):
@@ -143,9 +143,9 @@ def while_loading(exc: BaseException) -> DrivetrainError:
     elif isinstance(exc, Refused):
         error = LoadFailed(f"the upstream answers {exc.status}{_detail(exc)}")
     elif isinstance(exc, Unreadable):
-        error = LoadFailed(f"this is no server of OpenAI's API: {exc}")
+        error = LoadFailed(f"this server does not speak OpenAI's API: {exc}")
     elif isinstance(exc, Broken):
-        error = LoadFailed(f"the upstream did not tell what it can do, and nothing less is taken for granted: {exc}")
+        error = LoadFailed(f"the upstream did not report what it can do: {exc}")
     else:
         error = LoadFailed(f"the upstream cannot be reached: {reason(exc)}")
     error.__cause__ = exc
@@ -180,13 +180,13 @@ def _refusal(exc: Refused) -> DrivetrainError:
     if exc.code == "out_of_memory":
         return OutOfMemory(f"the upstream ran out of memory{_detail(exc)}")
     if exc.status == 504 or exc.code == "deadline_exceeded":
-        return DeadlineExceeded(f"the upstream's own time for this request was up{_detail(exc)}")
+        return DeadlineExceeded(f"the upstream timed out on this request{_detail(exc)}")
     if exc.status == 429:
         return Overloaded(f"the upstream is full{_detail(exc)}", retry_after_s=exc.retry_after_s)
     if exc.status == 503:
         return NotReady(f"the upstream is not ready{_detail(exc)}", retry_after_s=exc.retry_after_s)
     if exc.status == 404:
-        return ModelNotFound(f"the upstream does not know this model any more{_detail(exc)}")
+        return ModelNotFound(f"the upstream no longer knows this model{_detail(exc)}")
     if exc.status in {400, 413, 422}:
         return InvalidRequest(
             f"the upstream refuses this request{_detail(exc)}", param=_OURS.get(exc.param or "", exc.param)
@@ -194,7 +194,7 @@ def _refusal(exc: Refused) -> DrivetrainError:
     if exc.status in {401, 403}:
         return EngineFailed("the upstream refuses our key")
     if 300 <= exc.status < 400:
-        return EngineFailed("the upstream redirects, which is not followed: the key would go along")
+        return EngineFailed("the upstream redirects, which we do not follow: the key would go with it")
     return EngineFailed(f"the upstream failed on this request{_detail(exc)}")
 
 

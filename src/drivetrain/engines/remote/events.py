@@ -45,7 +45,7 @@ async def events(
             raise Broken(f"it sent nothing for {timeouts.first_s:g} seconds") from exc
         raise Refused.parse(answer.status, answer.headers, body, key)
     if not answer.is_stream:
-        raise Broken("its answer is no event stream")
+        raise Broken("its answer is not an event stream")
     limit_s, heard_at, now = timeouts.first_s, answer.asked_at, asyncio.get_running_loop().time
     parser = EventParser(most)
     async with aclosing(answer.parts()) as parts:
@@ -68,7 +68,7 @@ async def events(
 def _event(name: bytes, data: bytes, key: Key) -> dict[str, Any]:
     event = parsed(data)
     if not isinstance(event, dict):
-        raise Broken("an event is no object")
+        raise Broken("an event is not a JSON object")
     if name == b"error" or event.get("error") or event.get("object") == "error":
         code = (event.get("error") or event).get("code") if isinstance(event.get("error") or event, dict) else None
         raise Refused.of_json(code if isinstance(code, int) and 400 <= code < 600 else 500, event, key)

@@ -62,7 +62,7 @@ class Prober:
             found = _object(await ask_json(address, "GET", path, self.key, timeouts=self.timeouts))
         card = found.get("capabilities")
         if not isinstance(card, Mapping):
-            raise Broken("its card of the model tells no capabilities")
+            raise Broken("its description of the model has no capabilities")
         if not card.get("tokens") or not (card.get("generation") or card.get("embeddings")):
             return await self._text(address, UpstreamKind.DRIVETRAIN, _context_length(card))
         ask = partial(self._ask_root, address)
@@ -194,13 +194,13 @@ def only_model(reference: Reference, key: Key, timeouts: Timeouts) -> str:
 def cards_of(found: Any) -> list[Mapping[str, Any]]:
     cards = found.get("data") if isinstance(found, dict) else None
     if not isinstance(cards, list) or not all(isinstance(card, dict) for card in cards):
-        raise Broken("its list of models is none")
+        raise Broken("its list of models is not valid")
     return cards
 
 
 def _object(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
-        raise Broken("its card of the model is none")
+        raise Broken("its description of the model is not valid")
     return found
 
 

@@ -103,4 +103,4 @@ def parsed(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as exc:
-        raise Unreadable("what should be JSON is none") from exc
+        raise Unreadable("its answer is not JSON") from exc

@@ -127,7 +127,7 @@ def _unusable(row: Row, top: float) -> Unsampled | None:
     if top != top or top == float("inf"):
         return Unsampled(
             EngineFailed(
-                "the model produced logits that are no numbers (NaN or infinite);"
+                "the model produced logits that are not numbers (NaN or infinite);"
                 " its weights are damaged or its dtype is too small"
             ),
             poisoned=True,

@@ -45,7 +45,7 @@ def facts_of(card: Mapping[str, Any]) -> Facts:
             default_sampling=defaults,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
-        raise Broken("its card of the model is not one that this version reads") from exc
+        raise Broken("its description of the model is not one that this version can read") from exc
 
 
 async def with_specials(facts: Facts, ask: AskUpstream, model: str) -> Facts:
@@ -60,7 +60,7 @@ async def with_specials(facts: Facts, ask: AskUpstream, model: str) -> Facts:
             if str(answer["prompt"]).strip():  # else it is the space that a vocabulary puts before any text
                 spelled[str(answer["prompt"])] = int(token_id)
     except (KeyError, TypeError, ValueError, IndexError) as exc:
-        raise Broken("its way of splitting texts is not one that this version reads") from exc
+        raise Broken("its way of splitting texts is not one that this version can read") from exc
     names = {token_id: text for text, token_id in spelled.items()}
     eos = min(facts.eos_ids, default=None)
     return replace(

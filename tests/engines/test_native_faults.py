@@ -340,7 +340,7 @@ async def test_matching_costs_the_same_for_one_stop_and_for_thousands() -> None:
     assert many < 5 * one
 
 
-# Logits that are no numbers
+# Logits that are not numbers
 
 
 @contextlib.contextmanager
@@ -373,7 +373,7 @@ async def test_a_damaged_row_of_the_embedding_harms_who_says_it(
             {"prompt": "Say it", "logit_bias": {bad: 100.0}, "max_tokens": 5},
         )
         assert isinstance(in_prompt, EngineFailed)
-        assert "no numbers" in in_prompt.message
+        assert "not numbers" in in_prompt.message
         assert isinstance(on_the_way, EngineFailed)
         assert on_the_way.partial is not None
         assert on_the_way.partial.usage.completion_tokens == 1

@@ -260,7 +260,7 @@ async def test_silence_while_it_is_asked_is_no_lower_tier(owner: str) -> None:
             await (body(json.dumps(listed)) if asked.path == "/v1/models" else raw(b"", hang=True))(writer)
 
         upstream._answer = busy  # type: ignore[method-assign]  # one test's server
-        with pytest.raises(LoadFailed, match="nothing less is taken for granted"):
+        with pytest.raises(LoadFailed, match="did not report what it can do"):
             async with worker_at(upstream.url, timeouts=Timeouts(connect_s=1, ask_s=0.2, first_s=0.2, idle_s=0.2)):
                 pass
         assert len(upstream.asked) == 2
@@ -279,7 +279,7 @@ async def test_a_card_that_is_none_is_said(card: Any) -> None:
             await (listed(asked, writer) if asked.path == "/v1/models" else body(json.dumps(card))(writer))
 
         upstream._answer = odd  # type: ignore[method-assign]  # one test's server
-        with pytest.raises(LoadFailed, match="its card of the model"):
+        with pytest.raises(LoadFailed, match="its description of the model"):
             async with worker_at(upstream.url):
                 pass
 

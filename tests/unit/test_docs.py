@@ -195,6 +195,16 @@ def test_the_page_of_the_server_has_a_row_for_each_of_its_flags() -> None:
     assert set(flags) <= set(re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE))
 
 
+def test_the_pages_name_files_that_exist() -> None:
+    """Each `file.py`, `room/file.py` and `room/`. Decisions may name what has gone since."""
+    folders = [ROOT / name for name in ("src", "tests", "bench", "deploy", "docs")]
+    known = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (folder, *folder.rglob("*"))]
+    pages = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if path.parent.name != "adr"]
+    for page in pages:
+        names = re.findall(r"`((?:[\w-]+/)+|(?:[\w-]+/)*[\w-]+\.(?:py|cpp|yaml))`", page.read_text())
+        assert not [n for n in names if not any(path.endswith("/" + n.rstrip("/")) for path in known)], page.name
+
+
 def test_links_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"(?:\]\(|src=\")([^)#\"]+)[)\"]", page.read_text()):

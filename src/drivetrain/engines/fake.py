@@ -1,7 +1,7 @@
-"""A deterministic engine without weights: it says what its script says, with the delays and faults of the script.
+"""A deterministic engine without weights that follows a script: its text, its delays and its faults.
 
-It ships: the contract suite, the overhead benchmarks and anybody who tests an application against Drivetrain use it.
-Its step loop is one task that gives every running request one step a round, as a batching engine does.
+It ships for the contract suite, the overhead benchmarks and anybody who tests an application against Drivetrain. Its
+step loop is one task that gives every running request one step per round, as a batching engine does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
@@ -40,9 +40,9 @@ HONOURED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What the fake says and when it breaks. A request's prompt does not matter to it unless `reply` looks at it.
+    """What the fake says and when it breaks. Only `reply` looks at a request's prompt.
 
-    `text` (or `token_ids`) is said again and again until a limit ends it, or once with an EOS behind it.
+    It says `text` (or `token_ids`) once, with an EOS behind it, or with `repeat` again and again until a limit.
     """
 
     text: str = "The quick brown fox jumps over the lazy dog. "
@@ -75,8 +75,7 @@ class _Running:
     limit: int
     started: float
     steps: int = 0
-    prompt_told: bool = False
-    repeat: bool = field(default=False)
+    prompt_sent: bool = False
 
 
 class FakeEngine:
@@ -127,8 +126,8 @@ class FakeEngine:
         running = _Running(
             request=request,
             channel=channel,
-            sources=[self._ended(_turned(text, request, seed)) for seed in request.seeds],
-            likeliest=self._ended(text),
+            sources=[self._with_eos(_rotated(text, request, seed)) for seed in request.seeds],
+            likeliest=self._with_eos(text),
             position=[0] * n,
             open=set(range(n)),
             limit=request.max_tokens if request.max_tokens is not None else request.context_length,
@@ -154,7 +153,7 @@ class FakeEngine:
         return Health(alive, len(self._running), self._last_progress, self._dead)
 
     def die(self, why: str = "the fake died") -> None:
-        """As an engine whose process was killed: all requests end, and no new one starts."""
+        """Like an engine whose process was killed: all requests end, and no new one starts."""
         self._dead = why
         for running in self._running:
             running.channel.release(EngineFailed(why))
@@ -215,8 +214,8 @@ class FakeEngine:
             channel.release()
 
     def _emit(self, running: _Running) -> None:
-        if not running.prompt_told:
-            running.prompt_told = True
+        if not running.prompt_sent:
+            running.prompt_sent = True
             running.channel.push(self._prompt_step(running.request))
         for index in sorted(running.open):
             step = self._next_step(running, index)
@@ -239,7 +238,7 @@ class FakeEngine:
         if self.script.ids_per_step == 1 and request.logprobs is None:
             at = running.position[index]
             token_id = source[at % len(source)]
-            if at + 1 < running.limit and token_id not in request.stop_ids:  # what it mostly comes to
+            if at + 1 < running.limit and token_id not in request.stop_ids:  # the common case
                 running.position[index] = at + 1
                 return TokenStep(index, (token_id,))
         ids: list[int] = []
@@ -266,7 +265,7 @@ class FakeEngine:
         return TokenStep(index, tuple(ids), logprobs, reason)
 
     def _text(self, request: EngineRequest) -> list[int]:
-        """What the greedy choice says, before its end."""
+        """The greedy answer, without its end."""
         script = self.script
         if script.reply is not None:
             return list(script.reply(request))
@@ -274,7 +273,7 @@ class FakeEngine:
             return list(script.token_ids)
         return list(script.text.encode())
 
-    def _ended(self, ids: list[int]) -> list[int]:
+    def _with_eos(self, ids: list[int]) -> list[int]:
         eos = self._tokenizer.id_of(self._tokenizer.eos_token or "")
         return ids if self.script.repeat or eos is None else [*ids, eos]
 
@@ -302,12 +301,12 @@ def _translated(exc: Exception) -> EngineFailed:
     return error
 
 
-def _turned(ids: list[int], request: EngineRequest, seed: int) -> list[int]:
-    """Above temperature 0 the seed turns the text by some places."""
+def _rotated(ids: list[int], request: EngineRequest, seed: int) -> list[int]:
+    """Above temperature 0, the seed rotates the text."""
     if request.sampling.greedy or len(ids) < 2:
         return ids
-    turn = ((seed + 1) * 0x9E3779B97F4A7C15 % 2**64 >> 32) % len(ids)
-    return ids[turn:] + ids[:turn]
+    shift = ((seed + 1) * 0x9E3779B97F4A7C15 % 2**64 >> 32) % len(ids)
+    return ids[shift:] + ids[:shift]
 
 
 def _unit_vector(ids: Sequence[int]) -> tuple[float, ...]:

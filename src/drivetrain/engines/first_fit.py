@@ -22,14 +22,14 @@ from drivetrain.core.results import DeviceMemory
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`lacks` are the settings that were given and that this engine does not have."""
+    """`lacks` are the given settings that this engine does not have."""
 
     name: str
     make: Callable[[], Engine]
     lacks: tuple[str, ...] = ()
 
     def instead_of(self, other: str, why: str) -> str:
-        """In words, that this engine takes the place of another one. Raises `InvalidSetting` if it lacks a setting."""
+        """A note that this engine replaces another one. Raises `InvalidSetting` if it lacks a setting."""
         if self.lacks:
             raise InvalidSetting(
                 f"{other} cannot run this model ({why}), and {self.name} has no setting {self.lacks[0]}; leave it out",
@@ -39,10 +39,10 @@ class Candidate:
 
 
 class FirstFit:
-    """Passes on to the next engine where one says `UnfitEngine`, and to no other for any other error.
+    """Goes on to the next engine if one raises `UnfitEngine`, and for no other error.
 
-    The one that was tried is closed before the next one loads. That, and why, is told as progress and noted in what
-    `load` gives; `notes` say what was passed over before.
+    The refused engine is closed before the next one loads. The change and its reason are reported as progress and
+    noted in what `load` returns; `notes` say what was passed over before.
     """
 
     def __init__(self, candidates: Sequence[Candidate], notes: Sequence[str] = ()) -> None:

@@ -1,1 +1,1 @@
-"""What the engines share that load a checkpoint through the transformers library."""
+"""Shared by the engines that load checkpoints with the transformers library."""

@@ -1,4 +1,4 @@
-"""What the files of a checkpoint state: context, ends, sampling; and what of it is refused or not honoured."""
+"""What a checkpoint's files declare: context length, end tokens, sampling; and what of it is refused or ignored."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from drivetrain.core.sampling import Sampling
 
 DEFAULT_CONTEXT = 2048
 NO_LIMIT = 10_000_000
-"""Tokenizers write «no limit» as 1e30; nothing above this is taken for a context length."""
+"""Tokenizers write 1e30 for «no limit»; nothing above this counts as a context length."""
 
 NOT_HONOURED = ("num_beams", "stop_strings", "min_new_tokens", "penalty_alpha", "watermarking_config", "token_healing")
 SAMPLING = tuple(field.name for field in fields(Sampling))
 
 
 def context_length(config: Any, tokenizer: Any, setting: int | None) -> int:
-    """What the config says, else a believable figure of the tokenizer, else the setting, else 2048."""
+    """From the config, else a plausible value of the tokenizer's, else the setting, else 2048."""
     known = None
     text = config.get_text_config()
     for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"):
@@ -29,16 +29,16 @@ def context_length(config: Any, tokenizer: Any, setting: int | None) -> int:
         if isinstance(value, int) and 0 < value < NO_LIMIT:
             known = value
             break
-    stated = getattr(tokenizer, "model_max_length", None)
-    if known is None and isinstance(stated, int) and 0 < stated < NO_LIMIT:
-        known = stated
+    longest = getattr(tokenizer, "model_max_length", None)
+    if known is None and isinstance(longest, int) and 0 < longest < NO_LIMIT:
+        known = longest
     if setting is not None and known is not None and setting > known:
         raise InvalidSetting(f"context_length is {setting}; this model has {known}", param="context_length")
     return setting or known or DEFAULT_CONTEXT
 
 
 def eos_ids(structure: Any, config: Any, tokenizer: Any) -> frozenset[int]:
-    """Every id that the weights name as an end: generation_config, config and tokenizer."""
+    """Every end token that generation_config, config or tokenizer names."""
     found: set[Any] = {tokenizer.eos_token_id}
     for value in (structure.eos_token_id, getattr(config.get_text_config(), "eos_token_id", None)):
         found |= set(value) if isinstance(value, (list, tuple)) else {value}
@@ -46,48 +46,48 @@ def eos_ids(structure: Any, config: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def stated_sampling(structure: Any, honoured: Collection[str] = SAMPLING) -> dict[str, Any]:
-    """The sampling that came with the weights, under our names. Only what was stated: no library default.
+    """The sampling that the files set, under our names and without the library's defaults.
 
-    Held to the same ranges as a request, so that a bad file is one error at load and not one a request.
+    Checked against a request's ranges, so that a bad file is one error at load instead of one per request.
     """
-    stated: dict[str, Any] = {}
+    sampling: dict[str, Any] = {}
     for field in fields(Sampling):
         value = getattr(structure, field.name, None)
         if value is not None and field.name in honoured:
-            stated[field.name] = _judged(field.name, field.name, _plain(value))
+            sampling[field.name] = _checked(field.name, field.name, _plain(value))
     if (length := getattr(structure, "max_new_tokens", None)) is not None:
-        stated["max_tokens"] = _judged("max_tokens", "max_new_tokens", length)
+        sampling["max_tokens"] = _checked("max_tokens", "max_new_tokens", length)
     if getattr(structure, "do_sample", None) is False:
-        stated["temperature"] = 0.0
-    return stated
+        sampling["temperature"] = 0.0
+    return sampling
 
 
 def not_honoured(structure: Any, more: Iterable[str] = ()) -> tuple[str, ...]:
-    """What generation_config.json asks for and is not done, in words; `more` are names that an engine adds."""
-    asked: dict[str, Any] = {name: getattr(structure, name, None) for name in (*NOT_HONOURED, *more)}
+    """A note for each field of generation_config.json that is not honoured; `more` are an engine's own names."""
+    values: dict[str, Any] = {name: getattr(structure, name, None) for name in (*NOT_HONOURED, *more)}
     return tuple(
         f"generation_config.json sets {name}, which is not honoured"
-        for name, value in asked.items()
+        for name, value in values.items()
         if value not in (None, 1)
     )
 
 
 def check_generation_config(path: Path) -> None:
-    """The library passes over a broken one in silence, and with it the model's end tokens."""
+    """The library silently ignores a broken one, and with it the model's end tokens."""
     try:
-        stated = json.loads((path / "generation_config.json").read_text("utf-8"))
+        content = json.loads((path / "generation_config.json").read_text("utf-8"))
     except FileNotFoundError:
         return
     except (OSError, ValueError):
-        stated = None
-    if not isinstance(stated, dict):
+        content = None
+    if not isinstance(content, dict):
         raise LoadFailed("generation_config.json is not readable JSON; pull or copy the model again, or remove it")
 
 
 def refuse_holes(problems: Mapping[str, Any], *, but: str | None = None) -> None:
-    """Weights that are not in the file, or in another shape, would be random. Those named like `but` may be missing.
+    """Weights that are missing or of another shape would be random. Those with `but` in their names may be missing.
 
-    For this `from_pretrained` is told to ignore shapes: its own error names no weight.
+    `from_pretrained` is told to ignore shapes for this, because its own error names no weight.
     """
     missing = [name for name in problems.get("missing_keys", ()) if but is None or but not in name]
     if missing:
@@ -104,7 +104,7 @@ def _shape(sizes: Iterable[int]) -> str:
     return "×".join(map(str, sizes))
 
 
-def _judged(name: str, key: str, value: Any) -> Any:
+def _checked(name: str, key: str, value: Any) -> Any:
     try:
         PARAMETERS[name].kind.judge(key, value)
     except InvalidRequest as exc:

@@ -1,4 +1,4 @@
-"""Which device and which dtype a model is loaded to, and how much memory a device has."""
+"""A model's device and dtype, and how much memory a device has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pick_device(wanted: str) -> Any:
 
 
 def pick_dtype(wanted: str, config: Any, device: Any) -> Any:
-    """`auto`: float32 on a CPU (few have native bfloat16), float16 on MPS, what the weights have on CUDA."""
+    """`auto`: float32 on a CPU (few have native bfloat16), float16 on MPS, the weights' own on CUDA."""
     import torch
 
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

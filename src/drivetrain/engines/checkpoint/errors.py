@@ -1,4 +1,4 @@
-"""What torch and transformers raise, in the words of the contract. The only place that translates."""
+"""Translates what torch and transformers raise into the contract's errors. Nothing else here does."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _DEVICE_LOST = re.compile(
     r"|\bECC\b|NVLink error|unhandled (?:cuda|hip|system) error|unknown error)",
     re.IGNORECASE | re.DOTALL,
 )
-"""After these the process's context on the device is gone: all that it asks of the device fails, a load too. The name
-of the library stands before them, so that no text that a model or a user wrote is taken for one."""
+"""After one of these, the process's context on the device is gone, and every later call fails, loading included. The
+library's name must come first, so that no text of a model or a user matches."""
 
 
 def is_device_lost(exc: BaseException) -> bool:
@@ -36,7 +36,7 @@ def is_out_of_memory(exc: BaseException) -> bool:
 
 
 def while_running(exc: BaseException) -> DrivetrainError:
-    """An error while the model computes. Whatever the failed frames held is let go."""
+    """For an error while the model computes. Frees what the failed frames held."""
     if isinstance(exc, DrivetrainError):
         return exc
     traceback.clear_frames(exc.__traceback__)
@@ -53,7 +53,7 @@ def while_running(exc: BaseException) -> DrivetrainError:
 
 
 def while_loading(exc: BaseException, *, engine: str) -> DrivetrainError:
-    """`engine` is also the name of the extra that it needs. Whatever the failed frames held is let go."""
+    """`engine` is also the name of its extra. Frees what the failed frames held."""
     _clear_frames(exc)
     if isinstance(exc, DrivetrainError):
         return exc
@@ -68,7 +68,7 @@ def while_loading(exc: BaseException, *, engine: str) -> DrivetrainError:
         error = LoadFailed(
             "this model asks to run code of its own, which is off; if you trust its author, set trust_remote_code"
         )
-    elif "above report" in str(exc):  # which went to the library's log; the message alone says nothing
+    elif "above report" in str(exc):  # the report is in the library's log; the message alone says nothing
         error = LoadFailed(
             "the weights cannot be brought into the form of this model's class: some are missing or have another shape;"
             " pull or copy the model again"
@@ -88,7 +88,7 @@ def _device_lost(exc: BaseException) -> DeviceLost:
 
 
 def _clear_frames(exc: BaseException | None) -> None:
-    """Those of what led to it too: each holds what its function had made, and that can be a whole model."""
+    """Its causes' too: a frame holds what its function made, which can be a whole model."""
     seen: set[int] = set()
     while exc is not None and id(exc) not in seen:
         seen.add(id(exc))
@@ -116,7 +116,7 @@ def free_cached_memory() -> None:
 
 
 def again(error: DrivetrainError) -> DrivetrainError:
-    """The same error for another request: each carries a `partial` of its own."""
+    """The same error for another request: each has its own `partial`."""
     copy = type(error)(error.message, param=error.param)
     copy.__cause__ = error.__cause__
     return copy

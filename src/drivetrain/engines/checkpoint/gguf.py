@@ -1,4 +1,4 @@
-"""A GGUF file made into a safetensors folder, once, with the values exactly as they dequantize."""
+"""Converts a GGUF file to a safetensors folder, once, with the values exactly as they dequantize."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drivetrain.engines.checkpoint.quiet import quiet_library
 
 
 def safetensors_folder(spec: ModelSpec, progress: Progress, *, engine: str) -> Path:
-    """The folder with the weights as the library loads them, made of a GGUF file if need be."""
+    """The folder that the library loads, converted from a GGUF file if necessary."""
     if spec.format is not WeightsFormat.GGUF:
         return spec.path
     if spec.derived is None:
@@ -22,7 +22,7 @@ def safetensors_folder(spec: ModelSpec, progress: Progress, *, engine: str) -> P
 
 
 def safetensors_made(spec: ModelSpec) -> Path | None:
-    """The same folder, if it is there already."""
+    """The same folder, if it exists already."""
     if spec.format is not WeightsFormat.GGUF:
         return spec.path
     return spec.derived.find("safetensors") if spec.derived is not None else None
@@ -36,7 +36,7 @@ def convert(source: Path, target: Path, progress: Progress) -> None:
     if not source.is_file():
         raise LoadFailed("the GGUF file is gone")
     folder, name = str(source.parent), source.name
-    with quiet_library(), _told(progress):
+    with quiet_library(), _reporting(progress):
         progress("converting the GGUF tokenizer (once, some seconds)", 0.0)
         tokenizer = hf.AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
         progress("converting the GGUF weights (once, some seconds)", 0.3)
@@ -54,8 +54,8 @@ def convert(source: Path, target: Path, progress: Progress) -> None:
 
 
 @contextmanager
-def _told(progress: Progress) -> Iterator[None]:
-    """The library draws a bar of its own over the tensors, which no setting of it turns off: tell ours instead."""
+def _reporting(progress: Progress) -> Iterator[None]:
+    """The library draws its own bar over the tensors, which no setting turns off: report to ours instead."""
     from transformers import modeling_gguf_pytorch_utils as library
 
     def counted(items: Sequence[Any], **_: Any) -> Iterator[Any]:

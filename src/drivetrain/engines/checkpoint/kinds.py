@@ -25,7 +25,7 @@ IN_WORDS = {
 
 
 class StatedConfig:
-    """The JSON of a configuration, with the attributes that a config of the library has."""
+    """A configuration's JSON, with attributes like those of the library's configs."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._data = data
@@ -42,7 +42,7 @@ class StatedConfig:
 
 
 def kind_of(config: Any) -> ModelKind:
-    """By the architecture that the config names; by the library's tables where it names none."""
+    """By the architecture that the config names, else by the library's tables."""
     from transformers.models.auto import modeling_auto as auto
 
     architecture = (getattr(config, "architectures", None) or [""])[0]
@@ -60,7 +60,7 @@ def kind_of(config: Any) -> ModelKind:
 
 
 def stated_kind(config: Mapping[str, Any]) -> ModelKind:
-    """The same from the names in the JSON, where the library is not there or would take seconds to come."""
+    """The same from the JSON alone: the library may be missing, and takes seconds to import."""
     named = config.get("architectures")
     architecture = str(named[0]) if isinstance(named, list) and named else ""
     if "vision_config" in config and "ForCausalLM" not in architecture:

@@ -1,4 +1,4 @@
-"""Weights in the files that no layer of the loaded model takes: which are refused, and which are of no use to it."""
+"""Weights in the files that no layer of the model takes: which are refused, and which are ignored."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ _TABLE = re.compile(
 """Tables that older versions of classes saved, and scales of a quantized cache, which no engine here has."""
 
 _STACK = re.compile(r"(.*?\.)(\d+)\.")
-"""The name of a stack of layers, with the number of one in it."""
+"""The name of a stack of layers, then the number of a layer."""
 
 NUM_EXAMPLES = 3
 
 
 def refuse_leftovers(problems: Mapping[str, Any], model: Any) -> None:
-    """A configuration with fewer layers than the files, or of another class, gives a model that talks nonsense.
+    """A configuration with fewer layers than the files, or of another class, makes a model that talks nonsense.
 
-    `problems` no longer has what the class itself says is to be ignored. Of the rest, parts that the class does not
-    have at all are another use of the same files, and only logged: the head of a pretraining task, an image tower where
-    the text model alone is loaded, layers that guess tokens ahead.
+    `problems` leaves out what the class itself ignores. Parts that the class does not have at all belong to another use
+    of the same files and are only logged: a pretraining head, an image tower, layers that predict tokens ahead.
     """
     known = _Known(model)
     unused = sorted(problems.get("unexpected_keys", ()))
@@ -46,7 +45,7 @@ def refuse_leftovers(problems: Mapping[str, Any], model: Any) -> None:
 
 
 class _Known:
-    """The parts that a model has, by the names of its weights, with and without the prefix of its base."""
+    """A model's parts, by the names of its weights without the prefix of its base model."""
 
     def __init__(self, model: Any) -> None:
         self._prefix = f"{model.base_model_prefix}." if model.base_model_prefix else ""
@@ -56,19 +55,19 @@ class _Known:
         self._buffers = {self._bare(name) for name, _ in model.named_buffers()}
         text = model.config.get_text_config()
         depth = getattr(text, "num_hidden_layers", None) or 0
-        self._guessing = range(depth, depth + (getattr(text, "num_nextn_predict_layers", None) or 0))
+        self._predicting = range(depth, depth + (getattr(text, "num_nextn_predict_layers", None) or 0))
 
     def ought_to_take(self, name: str) -> bool:
-        """Whether the weight is in a layer of a stack that the model has, or in a module of its own beside them."""
+        """Whether the model has the stack of layers, or else the module, that the weight belongs to."""
         name = self._bare(name)
         if name in self._buffers or _TABLE.search(name) or self._is_mask(name):
             return False
         if (found := _STACK.match(name)) is None:
             return name.rpartition(".")[0] in self._modules
-        return found[1] in self._stacks and int(found[2]) not in self._guessing
+        return found[1] in self._stacks and int(found[2]) not in self._predicting
 
     def _is_mask(self, name: str) -> bool:
-        """Older classes kept the mask of an attention as its `bias`. The attention has no weights, its parts do."""
+        """Older classes saved an attention's mask as its `bias`. The attention has no weights; its parts do."""
         module, _, leaf = name.rpartition(".")
         parts = f"{module}."
         return leaf == "bias" and module not in self._modules and any(m.startswith(parts) for m in self._modules)

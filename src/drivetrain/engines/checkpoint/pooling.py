@@ -21,7 +21,7 @@ class Pooled:
         self._value: Any = None
 
     def add(self, hidden: Any) -> None:
-        """Those of the next positions, `[count, size]`; computed with in float32."""
+        """The states of the next positions, `[count, size]`; pooled in float32."""
         hidden = hidden.float()
         if self._how == "mean":
             total = hidden.sum(dim=0)
@@ -33,7 +33,7 @@ class Pooled:
         self._count += len(hidden)
 
     def vector(self) -> tuple[float, ...]:
-        """Of unit length. Raises `EngineFailed` for a text of which the model makes nothing usable."""
+        """Of unit length. Raises `EngineFailed` if the model made nothing usable of the text."""
         value = self._value / self._count if self._how == "mean" else self._value
         norm = float(value.norm())
         if not math.isfinite(norm) or norm == 0:
@@ -49,15 +49,15 @@ def pooling_of(setting: Any, path: Path) -> str:
 
 
 def embedding_size(config: Any) -> int:
-    """Numbers in a vector; 0 where the configuration does not say."""
+    """The length of a vector; 0 if the configuration does not say."""
     return int(getattr(config.get_text_config(), "hidden_size", 0) or 0)
 
 
 def _stored_pooling(path: Path) -> str | None:
-    """What a sentence-transformers folder says of its pooling."""
+    """The pooling that a sentence-transformers folder declares."""
     try:
-        stated = json.loads((path / "1_Pooling" / "config.json").read_text())
+        config = json.loads((path / "1_Pooling" / "config.json").read_text())
     except (OSError, ValueError):
         return None
     names = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
-    return next((name for key, name in names.items() if stated.get(key)), None)
+    return next((name for key, name in names.items() if config.get(key)), None)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_library() -> Iterator[None]:
-    """No progress bars and no chatter while loading; the application's own settings are put back."""
+    """No progress bars and no chatter while loading; restores the application's settings."""
     import warnings
 
     from transformers.utils import logging

@@ -1,4 +1,4 @@
-"""From a model's files to a stepper that is ready: loading, the check, and the memory for keys and values."""
+"""From a model's files to a ready stepper: loading, the self-test, and the memory for keys and values."""
 
 from __future__ import annotations
 

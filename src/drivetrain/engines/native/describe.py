@@ -1,4 +1,4 @@
-"""What the engine declares of a model: once it is loaded, and from its files before."""
+"""What the engine declares about a model, once it is loaded or from its files alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def of_loaded(loaded: Loaded, context_length: int, max_batch: int, pooling: str)
 
 
 def of_files(spec: ModelSpec, progress: Progress) -> Description:
-    """Reads configuration and tokenizer; no weights. Raises what loading would raise of these."""
+    """Reads configuration and tokenizer but no weights. Raises what loading these would raise."""
     try:
         return _of_files(spec, progress)
     except Exception as exc:
@@ -65,23 +65,23 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
 
     from drivetrain.engines.checkpoint.quiet import quiet_library
 
-    where: dict[str, Any] = {
+    source: dict[str, Any] = {
         "local_files_only": True,
         "trust_remote_code": bool(spec.options.get("trust_remote_code")),
     }
     quantize_of(spec.options)
     folder = safetensors_made(spec)
     if folder is None:
-        folder, where["gguf_file"] = spec.path.parent, spec.path.name
+        folder, source["gguf_file"] = spec.path.parent, spec.path.name
     progress("reading the configuration", None)
     with quiet_library():
-        config = hf.AutoConfig.from_pretrained(folder, **where)
+        config = hf.AutoConfig.from_pretrained(folder, **source)
         check_config(config)
         if why := known_reason(config):
             raise unfit(why)
         progress("reading the tokenizer", None)
-        tokenizer = hf.AutoTokenizer.from_pretrained(folder, **where)
-        if (folder / "generation_config.json").is_file() and "gguf_file" not in where:
+        tokenizer = hf.AutoTokenizer.from_pretrained(folder, **source)
+        if (folder / "generation_config.json").is_file() and "gguf_file" not in source:
             structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
         else:
             structure = hf.GenerationConfig.from_model_config(config)

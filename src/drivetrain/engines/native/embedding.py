@@ -1,7 +1,7 @@
-"""Embeddings beside the decode loop: some tokens of some texts a pass, packed into one row without padding.
+"""Embeddings beside the decode loop: some tokens of some texts per pass, packed into one row without padding.
 
-A text keeps its keys and values until it is done, in tensors of its own: it takes no row of the KV cache from a
-request, and nothing of it can touch an answer. Everything runs on the engine's thread, between two steps.
+A text's keys and values are in tensors of its own until it is done: it takes no row of the KV cache from a request, and
+cannot affect an answer. Everything runs on the engine's thread, between two steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALONE = 256
 """Tokens of a pass while nothing is generated."""
 
 BESIDE = 32
-"""The same beside running requests, to begin with: then as many as take about as long as one of their steps."""
+"""The same beside running requests, at first; then as many as take about as long as one of their steps."""
 
 LEAST = 8
 
@@ -42,7 +42,7 @@ class EmbedCall:
 
 @dataclass(frozen=True, slots=True)
 class CallOver:
-    """The call holds nothing any more; with an error if it ended by one."""
+    """The call has ended, perhaps with an error, and holds nothing."""
 
     job: EmbedCall
     error: DrivetrainError | None = None
@@ -50,7 +50,7 @@ class CallOver:
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """One that was begun. `num_done` of its ids have their keys and values in `segment`."""
+    """A text that was begun. The keys and values of its first `num_done` ids are in `segment`."""
 
     call: EmbedCall
     ids: tuple[int, ...]
@@ -88,7 +88,7 @@ class Embedder:
         self._calls: deque[EmbedCall] = deque()
         self._num_beside = BESIDE
         self._open: Text | None = None
-        """Begun and not done. There is only ever one, so that no more than one text holds memory between passes."""
+        """Begun and not done: one at most, so that only one text holds memory between passes."""
 
     @property
     def idle(self) -> bool:
@@ -101,13 +101,13 @@ class Embedder:
         return []
 
     def drop(self, call: EmbedCall) -> list[CallOver]:
-        """The call was given up."""
+        """Give the call up."""
         return [self._end(call)] if call in self._calls else []
 
     def step(self, limit_s: float | None = None) -> list[CallOver]:
         """One pass, of about `limit_s` at most if others wait for its end.
 
-        It does not raise: what goes wrong ends the calls that were in it.
+        Raises `DeviceLost` only: any other failure ends the calls that were in the pass.
         """
         self.passes_run += 1
         pieces = self._plan(ALONE if limit_s is None else min(self._num_beside, ALONE))
@@ -122,14 +122,14 @@ class Embedder:
         return self._advance(pieces, made)
 
     def _adapt(self, took_s: float, limit_s: float) -> None:
-        """How much is done in a given time depends on model and device, so it is found out."""
+        """How much fits into a given time depends on model and device, so it is learnt."""
         if took_s > limit_s:
             self._num_beside = max(LEAST, self._num_beside // 2)
         elif took_s < limit_s / 2:
             self._num_beside = min(ALONE, self._num_beside * 2)
 
     def _plan(self, room: int) -> list[Piece]:
-        """What is open goes on; then comes the next text of each call in turn."""
+        """Go on with what is open, then with the next text of each call in turn."""
         pieces: list[Piece] = []
         while room and (text := self._open or self._begin()) is not None:
             piece = Piece(text, min(room, text.left))
@@ -188,7 +188,7 @@ class Embedder:
         return Segment(length, 0, 1, keys, values)
 
     def _vectors(self, pieces: list[Piece], hidden: Any) -> list[tuple[float, ...] | EngineFailed | None]:
-        """For each piece that ends its text the vector, or why there is none."""
+        """For each piece that ends its text: the vector, or why there is none."""
         made: list[tuple[float, ...] | EngineFailed | None] = []
         for piece, states in zip(pieces, hidden.split([piece.count for piece in pieces]), strict=True):
             piece.text.pooled.add(states)
@@ -196,7 +196,7 @@ class Embedder:
                 made.append(piece.text.pooled.vector() if piece.is_last else None)
             except EngineFailed as exc:
                 made.append(exc)
-        hidden[-1, -1].item()  # waits for the device, so that the time taken is that of the pass
+        hidden[-1, -1].item()  # wait for the device, so that the pass is timed whole
         return made
 
     def _advance(self, pieces: list[Piece], made: list[tuple[float, ...] | EngineFailed | None]) -> list[CallOver]:
@@ -222,7 +222,7 @@ class Embedder:
         over = [self._end(call, errors.again(error)) for call in calls]
         pieces.clear()
         if isinstance(error, OutOfMemory):
-            with contextlib.suppress(Exception):  # a device that is broken says so to the next request as well
+            with contextlib.suppress(Exception):  # a broken device says so to the next request as well
                 errors.free_cached_memory()
         return over
 

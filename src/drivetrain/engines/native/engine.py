@@ -32,10 +32,10 @@ SETTINGS = frozenset({
 
 
 class NativeEngine:
-    """The event loop puts orders into the inbox; the engine's thread obeys them between steps.
+    """The event loop puts orders into the inbox; the engine's thread carries them out between steps.
 
-    What a step has to say goes to the event loop in one call, for all requests together. The thread runs as long as
-    there is anything to do; it has stopped before the last request is released.
+    The outputs of a step go to the event loop in one call, for all requests together. The thread runs while there is
+    anything to do, and has stopped before the last request is released.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class NativeEngine:
             except Exception as exc:
                 error = errors.while_loading(exc, engine="native")
                 if isinstance(error, UnfitEngine):
-                    errors.free_cached_memory()  # another engine may want to load the same now
+                    errors.free_cached_memory()  # another engine may load the same model next
                 raise error from exc
             self._stepper, self._embedder, self._device = made.stepper, made.embedder, made.device
             return made.info
@@ -124,7 +124,7 @@ class NativeEngine:
         except asyncio.CancelledError:
             channel.abort()
             with contextlib.suppress(DrivetrainError):
-                await ending.wait()  # until no pass has anything of it
+                await ending.wait()  # until no pass uses it
             raise
         if channel.aborted:
             raise Cancelled("the engine was closed before all texts had their vectors")
@@ -155,7 +155,7 @@ class NativeEngine:
             channel.abort()
         try:
             await self._thread.close()
-        finally:  # also of a thread that hangs, for which nobody waits any longer
+        finally:  # even if the thread hangs and nobody waits for it any longer
             self._stepper = self._embedder = None
             for channel in list(self._running.values()):
                 channel.release()
@@ -171,12 +171,12 @@ class NativeEngine:
         self._thread.submit(self._run)
 
     def _run(self) -> None:
-        """On the thread. What gets out of a step is a defect of ours: then nothing can be trusted any more."""
+        """On the thread. An exception that leaves a step is a defect of ours: nothing can be trusted after it."""
         stepper, embedder = self._stepper, self._embedder
         assert stepper is not None
         assert embedder is not None
         try:
-            self._step_until_at_rest(stepper, embedder)
+            self._step_until_idle(stepper, embedder)
         except BaseException as exc:  # noqa: BLE001 - the boundary: nobody may wait for a thread that gave up
             error = errors.while_running(exc)
             with self._lock:
@@ -184,10 +184,10 @@ class NativeEngine:
             if self._loop is not None:
                 post(self._loop, lambda: self._break(error))
 
-    def _step_until_at_rest(self, stepper: Stepper, embedder: Embedder) -> None:
+    def _step_until_idle(self, stepper: Stepper, embedder: Embedder) -> None:
         step_s = 0.0
         while True:
-            outputs = self._obey(stepper)
+            outputs = self._carry_out_orders(stepper)
             if not embedder.idle:
                 outputs += embedder.step(step_s if not stepper.idle else None)
             if not stepper.idle:
@@ -213,7 +213,7 @@ class NativeEngine:
         for channel in running.values():
             channel.release(errors.again(error))
 
-    def _obey(self, stepper: Stepper) -> list[Output | CallOver]:
+    def _carry_out_orders(self, stepper: Stepper) -> list[Output | CallOver]:
         outputs: list[Output | CallOver] = []
         while self._inbox:
             outputs += self._inbox.popleft()(stepper)
@@ -223,7 +223,7 @@ class NativeEngine:
         post(loop, lambda: self._deliver(outputs))
 
     def _deliver(self, outputs: list[Output | CallOver]) -> None:
-        """On the event loop: everything that one step has to say."""
+        """On the event loop: everything that came of one step."""
         from drivetrain.engines.native.stepper import NewStep
 
         for output in outputs:

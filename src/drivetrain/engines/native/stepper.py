@@ -1,4 +1,4 @@
-"""The loop's body: what to do, do it, choose ids, tell the readers. Everything here runs on the engine's thread."""
+"""The body of the loop: plan, compute, choose ids, report. Everything here runs on the engine's thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NewStep:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The job holds nothing any more; with an error if it ended by one."""
+    """The job has ended, perhaps with an error, and holds nothing."""
 
     job: Job
     error: DrivetrainError | None = None
@@ -49,7 +49,7 @@ Output = NewStep | Ended
 
 @dataclass(slots=True)
 class StepResult:
-    """What came of a step: its works in the order of the packed row, the ids, and whom it failed."""
+    """What came of a step: its works in the order of the packed row, the ids, and the jobs that failed."""
 
     works: list[Work] = field(default_factory=list)
     outcomes: list[tuple[Sequence, Outcome | None]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Stepper:
 
     @property
     def kv_used(self) -> float:
-        """Asked from other threads, as the next one."""
+        """Read from other threads, like the next one."""
         rows = self.scheduler.rows
         return rows.bytes_hot / rows.budget_bytes
 
@@ -79,17 +79,17 @@ class Stepper:
         return self.scheduler.num_preemptions
 
     def add(self, job: Job) -> list[Output]:
-        """A request that no row could ever hold ends here: in a plan it would be everybody's fault."""
+        """A request that no row could ever hold ends here: in a plan it would make everybody fail."""
         if (error := self._refusal(job)) is not None:
             return self.abort(job, error)
         if job.limit == 0 and job.request.prompt_logprobs is None:
-            job.prompt_told = True
+            job.prompt_sent = True
             return [*self._all_end(job), Ended(job)]
         self.scheduler.add(job)
         return []
 
     def finish(self, job: Job, index: int) -> list[Output]:
-        """One choice was ended from outside."""
+        """End one choice from outside."""
         ended_before = job.ended
         self.scheduler.end(job.sequences[index])
         return [Ended(job)] if job.ended and not ended_before else []
@@ -101,7 +101,7 @@ class Stepper:
         return [Ended(job, error)]
 
     def step(self) -> list[Output]:
-        """One step. It does not raise: what goes wrong in it ends whose fault it is, and no other."""
+        """One step. Raises `DeviceLost` only: any other failure ends the requests at fault, and no others."""
         works: list[Work] = []
         self.steps_run += 1
         try:
@@ -112,7 +112,7 @@ class Stepper:
         done = self._compute(works)
         self.scheduler.computed(done.works)
         failed = [output for job, error in done.failed for output in self.abort(job, error, poisoned=True)]
-        return [*failed, *self._tell(done.outcomes)]
+        return [*failed, *self._outputs(done.outcomes)]
 
     def _refusal(self, job: Job) -> DrivetrainError | None:
         prompt, largest = len(job.request.prompt_ids), self.scheduler.rows.largest
@@ -127,7 +127,7 @@ class Stepper:
         return None
 
     def check_at_rest(self) -> None:
-        """While `idle`: nothing is held, and books and tensors agree. Raises `EngineFailed`; it is a defect of ours."""
+        """While `idle`: nothing is held, and accounting and tensors agree. Else `EngineFailed`: our own defect."""
         rows, cache = self.scheduler.rows, self.runner.cache
         try:
             self.scheduler.check()
@@ -136,7 +136,7 @@ class Stepper:
             raise EngineFailed(f"the native engine's books of the KV cache do not agree: {exc}") from exc
 
     def _prepare(self) -> None:
-        """Bring the tensors to where the accounting is. If that fails, nothing of either is to be trusted."""
+        """Bring the tensors up to the accounting. If that fails, neither can be trusted."""
         try:
             self.runner.cache.apply(self.scheduler.rows.drain())
         except BaseException:
@@ -149,7 +149,7 @@ class Stepper:
         self.runner.cache.reset()
 
     def _compute(self, works: list[Work]) -> StepResult:
-        """The forward pass and the choice of ids. If that fails, each request is tried alone: it may be one's fault."""
+        """The forward pass and the choice of ids. If that fails, each request is tried alone: one may be at fault."""
         try:
             works, logits = self.runner.forward(works)
             return StepResult(works, self._choose(works, logits))
@@ -170,10 +170,10 @@ class Stepper:
         return all_done
 
     def _choose(self, works: list[Work], logits: Any) -> list[tuple[Sequence, Outcome | None]]:
-        """For each work that tells anything: its outcome, None if only the prompt was of interest."""
+        """For each work that reaches the end: its outcome, None if only the prompt was to be scored."""
         rows: list[int] = []
         sampled: list[Sequence] = []
-        told: list[Sequence] = []
+        only_scored: list[Sequence] = []
         at = 0
         for work in works:
             if work.keep > 1 or (work.keep and not work.samples):
@@ -182,32 +182,32 @@ class Stepper:
             if not work.samples:
                 continue
             if work.sequence.job.limit == 0:
-                told.append(work.sequence)
+                only_scored.append(work.sequence)
             else:
                 rows.append(at - 1)
                 sampled.append(work.sequence)
-        outcomes: list[tuple[Sequence, Outcome | None]] = [(sequence, None) for sequence in told]
+        outcomes: list[tuple[Sequence, Outcome | None]] = [(sequence, None) for sequence in only_scored]
         if sampled:
-            mine = logits if len(rows) == logits.shape[0] else logits[rows]
-            outcomes += zip(sampled, sample(mine, sampled), strict=True)
+            last = logits if len(rows) == logits.shape[0] else logits[rows]
+            outcomes += zip(sampled, sample(last, sampled), strict=True)
         return outcomes
 
     def _prompt_logprobs(self, work: Work, logits: Any) -> None:
-        """What each position of this piece says of the prompt's next id."""
+        """The logprobs of the prompt's ids that follow the positions of this piece."""
         job = work.sequence.job
-        if job.prompt_told or job.request.prompt_logprobs is None:
+        if job.prompt_sent or job.request.prompt_logprobs is None:
             return
         following = job.request.prompt_ids[work.start + 1 : work.start + work.count + 1]
         del job.prompt_logprobs[work.start :]  # a preempted one comes here twice
         job.prompt_logprobs += logprobs_of(logits[: len(following)], following, job.request.prompt_logprobs)
 
-    def _tell(self, outcomes: list[tuple[Sequence, Outcome | None]]) -> Iterator[Output]:
+    def _outputs(self, outcomes: list[tuple[Sequence, Outcome | None]]) -> Iterator[Output]:
         for sequence, outcome in outcomes:
             job = sequence.job
             if sequence.ended:
                 continue
-            if not job.prompt_told:
-                job.prompt_told = True
+            if not job.prompt_sent:
+                job.prompt_sent = True
                 yield NewStep(job, _prompt_step(job))
             if outcome is None:
                 yield from self._all_end(job)
@@ -220,7 +220,7 @@ class Stepper:
                 yield Ended(job)
 
     def _advance(self, sequence: Sequence, sampled: Sampled) -> TokenStep:
-        """One id more for this sequence, perhaps its last."""
+        """One more id for this sequence, perhaps its last."""
         sequence.ids.append(sampled.token_id)
         reason = None
         if sampled.token_id in sequence.request.stop_ids:
@@ -241,7 +241,7 @@ class Stepper:
     def _not_begun(self, works: list[Work], exc: BaseException) -> list[Output]:
         """The cache could not grow: the youngest request of the plan ends, the others compute again.
 
-        Where not even a plan came to be, all that there are end.
+        If there was not even a plan, all requests end.
         """
         error = _typed(exc)
         jobs = list(dict.fromkeys(sequence.job for sequence in (*self.scheduler.running, *self.scheduler.waiting)))
@@ -254,12 +254,12 @@ class Stepper:
 
 
 def _typed(exc: BaseException) -> DrivetrainError:
-    """What the failed frames held is let go. Raises `DeviceLost`: that ends every request, not one."""
+    """Frees what the failed frames held. Raises `DeviceLost`: that ends every request, not one."""
     error = errors.while_running(exc)
     if isinstance(error, DeviceLost):
         raise error
     if isinstance(error, OutOfMemory):
-        with contextlib.suppress(Exception):  # a device that is broken says so to the next request as well
+        with contextlib.suppress(Exception):  # a broken device says so to the next request as well
             errors.free_cached_memory()
     return error
 

@@ -16,7 +16,7 @@ _SCHEMES = ("http://", "https://")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The API key of the upstreams. Shown to nobody: not in its repr, and `hide` takes it out of others' words."""
+    """The API key of the upstreams. Its repr does not show it, and `hide` removes it from other texts."""
 
     secret: str = field(default="", repr=False)
 
@@ -24,7 +24,7 @@ class Key:
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Key:
         secret = (os.environ if environment is None else environment).get(KEY_VARIABLE, "").strip()
         if not re.fullmatch(r"[!-~]*", secret):
-            raise InvalidSetting(f"{KEY_VARIABLE} holds characters that no key has", param="remote_api_key")
+            raise InvalidSetting(f"{KEY_VARIABLE} holds characters that no API key has", param="remote_api_key")
         return cls(secret)
 
     @property
@@ -37,7 +37,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One model on one or several upstreams. `model` None: the only one that they list."""
+    """One model on one or several upstreams. `model` None: the only one they list."""
 
     addresses: tuple[Address, ...]
     model: str | None

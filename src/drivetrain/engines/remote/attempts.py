@@ -1,4 +1,4 @@
-"""One question to an upstream that is fit to be asked, and again elsewhere as long as nothing has come of it."""
+"""One request to a usable upstream, and to another one as long as nothing has come back."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from drivetrain.engines.remote.pool import Pool, Upstream
 
 MAX_ATTEMPTS = 3
 PAUSE_S = 0.1
-"""Before the same upstream is asked again, and twice as long before the next time."""
+"""Before the same upstream is asked again; doubles each time."""
 
 T = TypeVar("T")
 Ask = Callable[[Upstream], Awaitable[T]]
 
 
 async def attempted(pool: Pool, ask: Ask[T], *, begun: Callable[[], bool] = lambda: False) -> T:
-    """What `ask` gives. Raises what its last attempt raised: the first one, once something has `begun` to come."""
+    """What `ask` returns. Raises what its last attempt raised; there is none after an answer that has `begun`."""
     tried: list[Upstream] = []
     while True:
         upstream = pool.take(tried)
         try:
-            return await _judged(upstream, ask)
+            return await _recorded(upstream, ask)
         except Exception as exc:
             tried.append(upstream)
             if begun() or not may_try_again(exc) or len(tried) >= MAX_ATTEMPTS:
@@ -32,7 +32,7 @@ async def attempted(pool: Pool, ask: Ask[T], *, begun: Callable[[], bool] = lamb
             await _pause(pool, tried, exc)
 
 
-async def _judged(upstream: Upstream, ask: Ask[T]) -> T:
+async def _recorded(upstream: Upstream, ask: Ask[T]) -> T:
     failure: BaseException | None = None
     began = upstream.begin()
     try:
@@ -45,7 +45,7 @@ async def _judged(upstream: Upstream, ask: Ask[T]) -> T:
 
 
 async def _pause(pool: Pool, tried: list[Upstream], exc: Exception) -> None:
-    """Nobody waits where another upstream is free; what went wrong is raised where none is left."""
+    """No wait if another upstream is free. Raises `exc` if none is left."""
     try:
         following = pool.take(tried)
     except NotReady:

@@ -1,4 +1,4 @@
-"""Short questions from threads that may wait, as tokenizing does, to the first upstream that answers."""
+"""Short queries from threads that may block, such as tokenizing, to the first upstream that answers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from drivetrain.http import blocking
 from drivetrain.http.address import Address
 
 Ask = Callable[[str, Mapping[str, Any]], Any]
-"""Takes a path below the root and a body; gives the JSON answer. Raises `DrivetrainError`."""
+"""Takes a path below the root and a body, returns the JSON answer. Raises `DrivetrainError`."""
 
 Suspect = Callable[[Exception], None]
-"""Hears of a question that an upstream failed on."""
+"""Called with the error of a query that an upstream failed on."""
 
 
 class Asker:
-    """`askable` gives those that may be asked, best first, each with whom to tell that it is broken.
+    """`askable` returns the usable upstreams, best first, each with a callback for its failures.
 
-    All of them may be called from any thread.
+    Everything here may be called from any thread.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Whether an upstream is fit to be asked: a circuit breaker over the outcomes of its requests. No clock of its own."""
+"""Whether an upstream is usable: a circuit breaker over the outcomes of its requests. The clock is passed in."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from enum import StrEnum
 
 IN_A_ROW = 3
-"""Failures one after another that open it."""
+"""Failures in a row that open it."""
 
 WINDOW = 20
 MIN_OUTCOMES = 6
-"""An outlier: of the last `WINDOW` outcomes at least half are failures, once there are so many."""
+"""An outlier: at least half of the last `WINDOW` outcomes are failures, once there are `MIN_OUTCOMES`."""
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -25,16 +25,16 @@ class State(StrEnum):
 
 
 class Breaker:
-    """Closed: all requests pass. Open: none, until a pause is over and a probe finds the upstream well.
+    """Closed: all requests pass. Open: none, until a pause is over and a probe succeeds.
 
-    Then half open: one request passes, and how it fares closes it, or opens it for twice the pause. How a request fares
-    that began before the last opening says nothing of what came back, and counts for nothing.
+    Then half open: one request passes, which closes it, or opens it again for twice the pause. Requests that began
+    before the last opening say nothing about the upstream that came back and do not count.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.state = State.CLOSED
         self.openings = 0
-        """How often it was opened. A request remembers what this was when it began."""
+        """How often it was opened. A request remembers the value from when it began."""
         self._clock = clock
         self._recent: deque[bool] = deque(maxlen=WINDOW)
         self._in_a_row = 0
@@ -51,7 +51,7 @@ class Breaker:
         return self.state is State.OPEN and self._clock() >= self._until
 
     def begin(self) -> int:
-        """A request goes out; one of `succeed`, `fail` and `leave` follows, with what this gives."""
+        """A request goes out. One of `succeed`, `fail` and `leave` follows, with the value returned here."""
         self._trying = self.state is State.HALF_OPEN
         return self.openings
 
@@ -65,7 +65,7 @@ class Breaker:
             self._recent.clear()
 
     def fail(self, began: int, *, surely: bool = True) -> None:
-        """Failures that may be their requests' own fault are no row; many of them make an outlier."""
+        """Failures that may be the request's own fault (not `surely`) make no row, but many make an outlier."""
         if began != self.openings:
             return
         self._note(failed=True, in_a_row=surely)
@@ -76,7 +76,7 @@ class Breaker:
             self.open()
 
     def leave(self, began: int) -> None:
-        """The request ended without a verdict: it was cancelled, or the upstream was merely full."""
+        """The request ended without a verdict: it was cancelled, or the upstream was full."""
         if began == self.openings:
             self._trying = False
 

@@ -1,4 +1,4 @@
-"""What is known of a model that another server runs, without a request of a caller."""
+"""What is known about a model on another server, before any request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from drivetrain.engines.remote.engine import RemoteEngine
 
 
 def of_upstream(spec: ModelSpec, progress: Progress) -> Description:
-    """Raises what loading would raise. Blocks; not for a thread with an event loop."""
+    """Raises what loading would raise. Blocks, so not for a thread with an event loop."""
     return asyncio.run(_describe(spec, progress))
 
 

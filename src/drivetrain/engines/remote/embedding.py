@@ -21,7 +21,7 @@ _NUMBER_BYTES = 24
 
 
 async def embedded(served: Served, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
-    """One unit vector an item. Raises what the last attempt raised; cancelling closes the connection."""
+    """One unit vector per item. Raises what the last attempt raised; cancelling closes the connection."""
     facts = served.pool.facts
     most = min(facts.embed_inputs, MOST_INPUTS, max(1, MAX_BODY_BYTES // (facts.embedding_size * _NUMBER_BYTES + 256)))
     vectors: list[tuple[float, ...]] = []
@@ -35,10 +35,12 @@ async def embedded(served: Served, items: Sequence[EmbedItem]) -> list[tuple[flo
 
 async def _ask(served: Served, items: Sequence[EmbedItem], upstream: Upstream) -> list[list[float]]:
     timeouts = replace(served.timeouts, ask_s=served.timeouts.first_s)
-    path, asked = f"{upstream.address.path}/embeddings", body(served.model, [item.token_ids for item in items])
+    path, question = f"{upstream.address.path}/embeddings", body(served.model, [item.token_ids for item in items])
     context = items[0].trace_context
-    told = await ask_json(upstream.address, "POST", path, served.key, asked, timeouts=timeouts, trace_context=context)
-    vectors = vectors_of(told, len(items))
+    answer = await ask_json(
+        upstream.address, "POST", path, served.key, question, timeouts=timeouts, trace_context=context
+    )
+    vectors = vectors_of(answer, len(items))
     if len(vectors[0]) != served.pool.facts.embedding_size:
         raise Broken("its embeddings are of another size than before")
     return vectors

@@ -1,4 +1,4 @@
-"""The `remote` engine: models that other servers run. Here are only connections, one task a request and no thread."""
+"""The `remote` engine: models that other servers run. It has only connections and tasks, and no thread."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from drivetrain.engines.remote.tokenizer import NoSplitter, RemoteTokenizer
 from drivetrain.engines.remote.wire import Timeouts
 
 UPSTREAM = "upstream"
-"""The option that names the upstreams and the model: `Reference.parse` reads it."""
+"""The option that names the upstreams and the model, for `Reference.parse`."""
 
 
 class RemoteEngine:
-    """`key` None: the one of the environment, read when it loads. `timeouts` None: those of the settings."""
+    """`key` None: read from the environment at load. `timeouts` None: read from the settings."""
 
     def __init__(self, *, key: Key | None = None, timeouts: Timeouts | None = None) -> None:
         self._key = key
@@ -46,7 +46,7 @@ class RemoteEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether any request has not been let go yet."""
+        """Whether any request is not yet released."""
         return bool(self._running) or bool(self._embedding)
 
     @property
@@ -92,7 +92,7 @@ class RemoteEngine:
         task = asyncio.create_task(embedding.embedded(served, items), name="drivetrain-remote-embed")
         self._embedding.add(task)
         try:
-            return await task  # cancelling this cancels the task, and goes on once that has closed its connection
+            return await task  # cancelling this cancels the task and waits until it has closed its connection
         except asyncio.CancelledError:
             if task.cancelled() and not _is_cancelled():
                 raise EngineFailed("the engine is closed") from None
@@ -138,7 +138,7 @@ class RemoteEngine:
 
 
 def _is_cancelled() -> bool:
-    """Whether it is the caller itself that is to end."""
+    """Whether the caller's own task is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

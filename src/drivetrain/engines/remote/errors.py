@@ -1,4 +1,4 @@
-"""What can go wrong between us and an upstream, in the words of the contract. The only place that translates."""
+"""Translates what goes wrong between us and an upstream into the contract's errors. Nothing else here does."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _OURS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
 
 
 class Unreadable(Broken):
-    """A whole answer came, and it is not what the API of that kind of server says."""
+    """A whole answer came that the API of that kind of server does not have."""
 
 
 class Refused(Exception):
-    """The upstream answered with an error: its status, and what its body says."""
+    """The upstream answered with an error: the status and content of its answer."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Refused(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.figures = figures
-        """Tokens of the prompt and of the context, of an overflow that tells them."""
+        """Tokens of the prompt and of the context, from an overflow that reports them."""
 
     @classmethod
     def parse(cls, status: int, headers: Mapping[str, str], body: bytes, key: Key) -> Refused:
@@ -75,7 +75,7 @@ class Refused(Exception):
 
     @classmethod
     def of_json(cls, status: int, found: Any, key: Key, *, retry_after_s: float = 1.0) -> Refused:
-        """`found` is a body of any of the shapes that servers use, or nothing that can be read."""
+        """`found` is a body of any of the shapes that servers use, or None."""
         error: Any = found
         for name in ("error", "detail", "message"):
             if isinstance(error, dict) and error.get(name) and not isinstance(error.get("message"), str):
@@ -95,25 +95,24 @@ class Refused(Exception):
 
 
 def may_try_again(exc: BaseException) -> bool:
-    """Before anything of the answer came: whether another upstream, or the same one later, may do better."""
+    """Before an answer began: whether another upstream, or the same one later, may do better."""
     if isinstance(exc, Refused):
         return not _overflows(exc) and (exc.status in {408, 429} or exc.status >= 500)
     return isinstance(exc, (Broken, OSError, EOFError)) and not isinstance(exc, TooLong)
 
 
 def may_be_the_request(exc: BaseException) -> bool:
-    """A plain 500 may be the upstream's fault or that of this very request, which would then bring down one upstream
-    after another: it is not sent to the same one again, and counts less."""
+    """A plain 500 may be the fault of the upstream or of this very request, which could then bring down one upstream
+    after another. So it is not sent to the same one again, and counts for less."""
     return isinstance(exc, Refused) and exc.status == 500
 
 
 def is_fault(exc: BaseException) -> bool:
-    """Whether the upstream is to blame. One that is merely full, or refuses a request, or says too much for us, is as
-    good as before."""
+    """Whether the upstream is to blame. One that is full, refuses a request or sends too much is not."""
     if isinstance(exc, Refused):
         return exc.status >= 500 and exc.status not in {503, 504} and not _overflows(exc)
     if isinstance(exc, OSError) and exc.errno in {errno.EMFILE, errno.ENFILE}:
-        return False  # it is we who can open no more files
+        return False  # we are the ones out of files
     return isinstance(exc, (Broken, OSError, EOFError)) and not isinstance(exc, TooLong)
 
 
@@ -123,7 +122,7 @@ def while_running(exc: BaseException) -> DrivetrainError:
     if isinstance(exc, Refused):
         error = _refusal(exc)
     elif isinstance(exc, Broken):
-        error = EngineFailed(f"the upstream broke off: {exc}")
+        error = EngineFailed(f"the upstream's answer broke off: {exc}")
     elif isinstance(exc, MemoryError):
         error = OutOfMemory("there is no memory left for this answer")
     elif isinstance(exc, (OSError, EOFError)):
@@ -138,15 +137,15 @@ def while_loading(exc: BaseException) -> DrivetrainError:
     if isinstance(exc, Refused) and exc.status in {401, 403}:
         error: DrivetrainError = LoadFailed(f"the upstream refuses the key; put the right one into {KEY_VARIABLE}")
     elif isinstance(exc, Refused) and exc.status == 404:
-        error = ModelNotFound(f"the upstream knows no such model or path{_said(exc)}", param="model")
+        error = ModelNotFound(f"the upstream knows no such model or path{_detail(exc)}", param="model")
     elif isinstance(exc, DrivetrainError):
         return exc
     elif isinstance(exc, Refused):
-        error = LoadFailed(f"the upstream answers {exc.status}{_said(exc)}")
+        error = LoadFailed(f"the upstream answers {exc.status}{_detail(exc)}")
     elif isinstance(exc, Unreadable):
-        error = LoadFailed(f"this is no server of OpenAI's API: {exc}")
+        error = LoadFailed(f"this server does not speak OpenAI's API: {exc}")
     elif isinstance(exc, Broken):
-        error = LoadFailed(f"the upstream did not tell what it can do, and nothing less is taken for granted: {exc}")
+        error = LoadFailed(f"the upstream did not report what it can do: {exc}")
     else:
         error = LoadFailed(f"the upstream cannot be reached: {reason(exc)}")
     error.__cause__ = exc
@@ -154,7 +153,7 @@ def while_loading(exc: BaseException) -> DrivetrainError:
 
 
 def reason(exc: BaseException) -> str:
-    """Without the address, which Python's own words repeat."""
+    """Without the address, which Python's own messages repeat."""
     if isinstance(exc, TimeoutError):
         return "nobody takes the connection in time"
     if isinstance(exc, ConnectionRefusedError):
@@ -165,7 +164,7 @@ def reason(exc: BaseException) -> str:
 
 
 def _overflows(exc: Refused) -> bool:
-    """llama.cpp says 500 where a text to embed is longer than its batch."""
+    """llama.cpp answers 500 if a text to embed is longer than its batch."""
     return exc.code in _OVERFLOWS or (exc.status in {400, 500} and _OVERFLOW_WORDS.search(exc.message) is not None)
 
 
@@ -179,32 +178,32 @@ def _refusal(exc: Refused) -> DrivetrainError:
             param=_OURS.get(exc.param or "", exc.param),
         )
     if exc.code == "out_of_memory":
-        return OutOfMemory(f"the upstream ran out of memory{_said(exc)}")
+        return OutOfMemory(f"the upstream ran out of memory{_detail(exc)}")
     if exc.status == 504 or exc.code == "deadline_exceeded":
-        return DeadlineExceeded(f"the upstream's own time for this request was up{_said(exc)}")
+        return DeadlineExceeded(f"the upstream timed out on this request{_detail(exc)}")
     if exc.status == 429:
-        return Overloaded(f"the upstream is full{_said(exc)}", retry_after_s=exc.retry_after_s)
+        return Overloaded(f"the upstream is full{_detail(exc)}", retry_after_s=exc.retry_after_s)
     if exc.status == 503:
-        return NotReady(f"the upstream is not ready{_said(exc)}", retry_after_s=exc.retry_after_s)
+        return NotReady(f"the upstream is not ready{_detail(exc)}", retry_after_s=exc.retry_after_s)
     if exc.status == 404:
-        return ModelNotFound(f"the upstream does not know this model any more{_said(exc)}")
+        return ModelNotFound(f"the upstream no longer knows this model{_detail(exc)}")
     if exc.status in {400, 413, 422}:
         return InvalidRequest(
-            f"the upstream refuses this request{_said(exc)}", param=_OURS.get(exc.param or "", exc.param)
+            f"the upstream refuses this request{_detail(exc)}", param=_OURS.get(exc.param or "", exc.param)
         )
     if exc.status in {401, 403}:
         return EngineFailed("the upstream refuses our key")
     if 300 <= exc.status < 400:
-        return EngineFailed("the upstream redirects, which is not followed: the key would go along")
-    return EngineFailed(f"the upstream failed on this request{_said(exc)}")
+        return EngineFailed("the upstream redirects, which we do not follow: the key would go with it")
+    return EngineFailed(f"the upstream failed on this request{_detail(exc)}")
 
 
-def _said(exc: Refused) -> str:
+def _detail(exc: Refused) -> str:
     return f": {exc.message}" if exc.message else ""
 
 
 def _retry_after(value: str) -> float:
-    """Seconds, or a date; bounded, whatever it says."""
+    """Seconds or a date; always bounded."""
     seconds = 1.0
     with contextlib.suppress(ValueError, TypeError):
         if re.fullmatch(r"\d+(\.\d+)?", value.strip()):

@@ -15,10 +15,10 @@ from drivetrain.http.client import HttpAnswer
 from drivetrain.http.events import DONE, EventParser
 
 MAX_EVENT_BYTES = 2**22
-"""Of any event but the one with the logprobs of a prompt."""
+"""Of any event except the one with the logprobs of a prompt."""
 
 _ALTERNATIVE_BYTES = 64
-"""One id with its logprob, as `"token_id:151935": -12.345678901234567, `; and a token in each list beside those."""
+"""One id with its logprob, as `"token_id:151935": -12.345678901234567, `, and a token in each list beside them."""
 
 
 def most_bytes(request: EngineRequest) -> int:
@@ -34,18 +34,18 @@ async def events(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Raises `Refused` for an error event, `Broken` for silence and garbage, `TooLong` for an event past `most` bytes.
 
-    The first event is waited for from when the answer was asked for. A comment, which servers send to keep a connection
-    open, is a sign of life and no event; a part of a line is neither.
+    The time for the first event counts from the request. A comment, which servers send to keep a connection open, is a
+    sign of life but no event; a part of a line is neither.
     """
     if answer.status != 200:
         try:
             async with asyncio.timeout_at(answer.asked_at + timeouts.first_s):
-                said = await answer.whole(MAX_BODY_BYTES)
+                body = await answer.whole(MAX_BODY_BYTES)
         except TimeoutError as exc:
             raise Broken(f"it sent nothing for {timeouts.first_s:g} seconds") from exc
-        raise Refused.parse(answer.status, answer.headers, said, key)
+        raise Refused.parse(answer.status, answer.headers, body, key)
     if not answer.is_stream:
-        raise Broken("its answer is no event stream")
+        raise Broken("its answer is not an event stream")
     limit_s, heard_at, now = timeouts.first_s, answer.asked_at, asyncio.get_running_loop().time
     parser = EventParser(most)
     async with aclosing(answer.parts()) as parts:
@@ -62,13 +62,13 @@ async def events(
                 limit_s = timeouts.idle_s
                 yield _event(name, data, key)
             if part is not None and b"\n" in part:
-                heard_at = now()  # behind the yield: how long its reader takes is not the upstream's silence
+                heard_at = now()  # after the yield: a slow reader is not the upstream's silence
 
 
 def _event(name: bytes, data: bytes, key: Key) -> dict[str, Any]:
     event = parsed(data)
     if not isinstance(event, dict):
-        raise Broken("an event is no object")
+        raise Broken("an event is not a JSON object")
     if name == b"error" or event.get("error") or event.get("object") == "error":
         code = (event.get("error") or event).get("code") if isinstance(event.get("error") or event, dict) else None
         raise Refused.of_json(code if isinstance(code, int) and 400 <= code < 600 else 500, event, key)

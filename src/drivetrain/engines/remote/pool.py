@@ -1,4 +1,4 @@
-"""The upstreams of one model: who is asked next, who is left out, and who may come back."""
+"""The upstreams of one model: which is asked next, which is left out, and which comes back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Upstream:
-    """`dialect` is None until it has answered once."""
+    """`dialect` is None until the upstream has answered once."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -33,7 +33,7 @@ class Upstream:
 
     @property
     def load(self) -> tuple[float, int]:
-        """The share of its capacity that is in use; among equals, whoever has had fewer requests."""
+        """The share of its capacity in use; among equals, the one that has had fewer requests."""
         capacity = self.dialect.facts.max_concurrency if self.dialect else 1
         return (self.active / max(1, capacity), self.taken)
 
@@ -42,15 +42,15 @@ class Upstream:
         return self.dialect is not None and self.breaker.state is not State.OPEN
 
     def begin(self) -> int:
-        """A request goes out; `end` follows, with what this gives."""
+        """A request goes out. `end` follows, with the value returned here."""
         self.active += 1
         self.taken += 1
         return self.breaker.begin()
 
     def end(self, began: int, failure: BaseException | None) -> None:
-        """One request of it is over. A cancellation, or an error of the request itself, says nothing against it."""
+        """One of its requests is over. A cancellation, or an error of the request itself, is not held against it."""
         self.active -= 1
-        with self._told():
+        with self._log_change():
             if failure is None:
                 self.breaker.succeed(began)
             elif is_fault(failure):
@@ -59,18 +59,18 @@ class Upstream:
                 self.breaker.leave(began)
 
     def answered(self, began: int) -> None:
-        """A first event has come. For one on trial that is enough: an answer may take minutes, and others wait."""
-        with self._told():
+        """A first event has come. On trial that is enough: an answer may take minutes, and others wait."""
+        with self._log_change():
             if self.breaker.state is State.HALF_OPEN:
                 self.breaker.succeed(began)
 
     def suspect(self, began: int, failure: Exception) -> None:
-        """A short question beside the requests has failed, perhaps by its own fault."""
-        with self._told():
+        """A short query beside the requests has failed, perhaps by its own fault."""
+        with self._log_change():
             self.breaker.fail(began, surely=not may_be_the_request(failure))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _log_change(self) -> Iterator[None]:
         before = self.breaker.state
         yield
         if self.breaker.state is not before:
@@ -78,7 +78,7 @@ class Upstream:
 
 
 class Pool:
-    """`open` probes all of them; until `close` each is watched, and brought back when it was left out."""
+    """`open` probes all of them. Until `close`, each is watched, and taken back after it was left out."""
 
     def __init__(self, addresses: Sequence[Address], prober: Prober) -> None:
         self.upstreams = tuple(Upstream(address) for address in addresses)
@@ -88,7 +88,7 @@ class Pool:
         self._watchers: list[asyncio.Task[None]] = []
 
     async def open(self) -> Facts:
-        """What they have in common. Raises what the last one said if none answers, `LoadFailed` if they differ."""
+        """What they have in common. Raises the last one's error if none answers, `LoadFailed` if they differ."""
         found = await asyncio.gather(*(self._prober.probe(u.address) for u in self.upstreams), return_exceptions=True)
         failed: BaseException | None = None
         for upstream, dialect in zip(self.upstreams, found, strict=True):
@@ -111,7 +111,7 @@ class Pool:
         return self._facts
 
     def take(self, but: Collection[Upstream] = ()) -> Upstream:
-        """The least loaded of those that may be asked, `but` these if there are others. Raises `NotReady`."""
+        """The least loaded usable one, but none in `but` if there are others. Raises `NotReady`."""
         ready = [u for u in self.upstreams if u.dialect is not None and u.breaker.lets_pass]
         others = [u for u in ready if u not in but]
         if not ready:
@@ -120,7 +120,7 @@ class Pool:
 
     @property
     def facts(self) -> Facts:
-        """What they have in common, once it is open."""
+        """What they have in common, once the pool is open."""
         assert self._facts is not None
         return self._facts
 
@@ -129,7 +129,7 @@ class Pool:
         return any(u.usable for u in self.upstreams)
 
     def askable(self) -> Sequence[tuple[Address, Suspect]]:
-        """Those that may be asked short questions, best first. Safe from any thread."""
+        """The upstreams to send short queries to, best first. Safe from any thread."""
         ready = [u for u in self.upstreams if u.usable]
         return [(u.address, partial(self._suspect, u, u.breaker.openings)) for u in sorted(ready, key=lambda u: u.load)]
 
@@ -143,14 +143,14 @@ class Pool:
         await asyncio.gather(*self._watchers, return_exceptions=True)
 
     async def _watch(self, upstream: Upstream) -> None:
-        """For itself: a probe may hang for minutes, and the others come back meanwhile."""
+        """One task for each: a probe may hang for minutes, and the others come back meanwhile."""
         while True:
             await asyncio.sleep(WATCH_S)
             if upstream.breaker.probe_is_due:
                 await self._probe(upstream)
 
     async def _probe(self, upstream: Upstream) -> None:
-        """It must be what it was, or at least what the others are: a model may have been exchanged meanwhile."""
+        """It must still be what the others are: its model may have been replaced meanwhile."""
         well = False
         try:
             dialect = await self._prober.probe(upstream.address)
@@ -158,7 +158,7 @@ class Pool:
                 upstream.dialect, well = dialect, True
         except (OSError, Broken, Refused, DrivetrainError):
             pass
-        except Exception:  # noqa: BLE001 - nothing that an upstream says ends its watcher
+        except Exception:  # noqa: BLE001 - nothing that an upstream sends ends its watcher
             _log.exception("upstream %s was probed and said what is not understood", upstream.address.authority)
         upstream.breaker.probed(well=well)
         if well:
@@ -166,7 +166,7 @@ class Pool:
 
 
 def in_common(found: Sequence[Facts]) -> Facts:
-    """Raises `LoadFailed` for upstreams that cannot stand for one another. Embeddings are given where all give them."""
+    """Raises `LoadFailed` for upstreams that cannot replace each other. Embeddings are offered if all offer them."""
     first = found[0]
     if any(facts.identity != first.identity for facts in found):
         raise LoadFailed("the upstreams are not of one kind with one vocabulary, so they cannot stand for one another")

@@ -1,4 +1,4 @@
-"""What an upstream is and can do, found out by asking it; where it does not tell, by a trial."""
+"""What an upstream is and can do, found by asking it or, if it does not tell, by a trial."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Prober:
     model: str
     timeouts: Timeouts
     context_length: int | None = None
-    """What the setting states: no more is used of the upstream's."""
+    """The setting: no more of the upstream's context is used."""
 
     async def probe(self, address: Address) -> Dialect:
         card = await self._card(address)
@@ -57,12 +57,12 @@ class Prober:
     async def _drivetrain(self, address: Address) -> Dialect:
         path = f"{address.path}/models/{quote(self.model, safe='')}"
         found = _object(await ask_json(address, "GET", path, self.key, timeouts=self.timeouts))
-        if "capabilities" not in found and found.get("state") not in (None, "ready"):  # it is loaded when it is used
+        if "capabilities" not in found and found.get("state") not in (None, "ready"):  # it is loaded on use
             await self._load(address)
             found = _object(await ask_json(address, "GET", path, self.key, timeouts=self.timeouts))
         card = found.get("capabilities")
         if not isinstance(card, Mapping):
-            raise Broken("its card of the model tells no capabilities")
+            raise Broken("its description of the model has no capabilities")
         if not card.get("tokens") or not (card.get("generation") or card.get("embeddings")):
             return await self._text(address, UpstreamKind.DRIVETRAIN, _context_length(card))
         ask = partial(self._ask_root, address)
@@ -71,7 +71,7 @@ class Prober:
         return DrivetrainDialect(address, self.model, facts, max_stops=max_stops if isinstance(max_stops, int) else 0)
 
     async def _load(self, address: Address) -> None:
-        """By a use of it; what that says is of no interest, but that it failed to load is."""
+        """By using it. The answer does not matter, but a failure to load does."""
         timeouts, body = replace(self.timeouts, ask_s=self.timeouts.first_s), {"model": self.model, "prompt": "x"}
         try:
             await ask_json(address, "POST", address.root + "/tokenize", self.key, body, timeouts=timeouts)
@@ -80,7 +80,7 @@ class Prober:
                 raise
 
     async def _vllm(self, address: Address, card: Mapping[str, Any]) -> Dialect:
-        """One vLLM generates or embeds."""
+        """A vLLM either generates or embeds."""
         ask = partial(self._ask_root, address)
         path = f"{address.path.removeprefix(address.root)}/completions"
         length = _context_length(card)
@@ -93,10 +93,10 @@ class Prober:
         return VllmDialect(address, self.model, self._fitted(facts), ask)
 
     async def _with_embeddings(self, address: Address, facts: Facts) -> Facts:
-        """A vector of one letter tells whether there are any, and of what size. Where that fails, texts are served."""
+        """The vector of one letter shows whether there are any, and their size. If that fails, text is still served."""
         path = f"{address.path.removeprefix(address.root)}/embeddings"
         try:
-            told = await self._ask_root(address, "POST", path, vectors.body(self.model, ["a"]))
+            answer = await self._ask_root(address, "POST", path, vectors.body(self.model, ["a"]))
         except Refused as exc:
             if exc.status in vectors.NOT_OFFERED:
                 return facts
@@ -105,11 +105,11 @@ class Prober:
             raise
         except Unreadable:
             return facts
-        (vector,) = vectors.vectors_of(told, 1)
+        (vector,) = vectors.vectors_of(answer, 1)
         return replace(facts, embedding_size=len(vector))
 
     async def _text(self, address: Address, kind: UpstreamKind, context_length: int | None) -> Dialect:
-        """One token is asked for as it will be later; what is refused by name is said otherwise or left out."""
+        """Asks for one token as later requests will. A field that is refused by name is renamed or left out."""
         habits: Habits | None = Habits()
         while True:
             assert habits is not None
@@ -136,12 +136,12 @@ class Prober:
             body["stream_options"] = {"include_usage": True}
         path, first_s = f"{address.path}/chat/completions", self.timeouts.first_s
         async with asked(address, "POST", path, self.key, body, timeouts=self.timeouts, head_s=first_s) as answer:
-            heard = [event async for event in events(answer, self.key, self.timeouts)]
-        if not any("choices" in event for event in heard):
+            received = [event async for event in events(answer, self.key, self.timeouts)]
+        if not any("choices" in event for event in received):
             raise Broken("a trial of one token gave no choice")
 
     async def _card(self, address: Address) -> Mapping[str, Any]:
-        """The model's entry in the list. A server without a list is taken at the user's word."""
+        """The model's entry in the list. For a server without a list, the user's word counts."""
         try:
             listed = cards_of(
                 await ask_json(address, "GET", f"{address.path}/models", self.key, timeouts=self.timeouts)
@@ -154,12 +154,12 @@ class Prober:
             if card.get("id") == self.model:
                 return card
         if len(listed) == 1 and listed[0].get("owned_by") == "llamacpp":
-            return listed[0]  # it has one model, and answers to every name
+            return listed[0]  # it has one model and answers to every name
         shown = ", ".join(public_name(str(card.get("id"))) for card in listed[:_LISTED]) or "none"
         raise ModelNotFound(f"the upstream lists no model {self.model!r}; it lists {shown}", param="model")
 
     async def _ask_root(self, address: Address, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """What is computed may wait behind the requests of others, as any first event may."""
+        """Anything computed may wait behind other requests, as any first event may."""
         computed = path.endswith(("/completions", "/embeddings"))
         timeouts = replace(self.timeouts, ask_s=self.timeouts.first_s) if computed else self.timeouts
         return await ask_json(address, method, address.root + path, self.key, body, timeouts=timeouts)
@@ -171,7 +171,7 @@ class Prober:
 def only_model(reference: Reference, key: Key, timeouts: Timeouts) -> str:
     """The name of the one model that the upstreams list, from the first one that answers. Blocks.
 
-    Raises `DrivetrainError`; `ModelNotFound` where there is not exactly one.
+    Raises `DrivetrainError`; `ModelNotFound` if there is not exactly one.
     """
     failed: Exception | None = None
     for address in reference.addresses:
@@ -194,21 +194,21 @@ def only_model(reference: Reference, key: Key, timeouts: Timeouts) -> str:
 def cards_of(found: Any) -> list[Mapping[str, Any]]:
     cards = found.get("data") if isinstance(found, dict) else None
     if not isinstance(cards, list) or not all(isinstance(card, dict) for card in cards):
-        raise Broken("its list of models is none")
+        raise Broken("its list of models is not valid")
     return cards
 
 
 def _object(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
-        raise Broken("its card of the model is none")
+        raise Broken("its description of the model is not valid")
     return found
 
 
 def public_name(model: str) -> str:
-    """llama.cpp names a model by its path on that machine, which is nobody's business."""
+    """llama.cpp names a model by its path on that machine, which stays private."""
     return model.replace("\\", "/").rpartition("/")[2] if model.startswith("/") or "\\" in model else model
 
 
 def _context_length(card: Mapping[str, Any]) -> int | None:
-    told = (card.get(name) for name in _CONTEXT_NAMES)
-    return next((n for n in told if type(n) is int and 0 < n < MAX_INT), None)
+    lengths = (card.get(name) for name in _CONTEXT_NAMES)
+    return next((n for n in lengths if type(n) is int and 0 < n < MAX_INT), None)

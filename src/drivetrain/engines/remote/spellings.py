@@ -1,4 +1,4 @@
-"""How special tokens are spelled: what to ask an upstream for that does not list its own."""
+"""How special tokens are spelled, for upstreams that do not list theirs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ ENDS = (
     "<|eom_id|>", "<EOT>", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<｜end▁of▁sentence｜>",
     "[|endofturn|]",
 )  # fmt: skip
-"""Those that end an answer in one vocabulary or another."""
+"""Tokens that end an answer in one vocabulary or another."""
 
 WORDS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-"""Those that look like one, and are text in most vocabularies."""
+"""Tokens that look special, and are plain text in most vocabularies."""
 
 SPELLED = re.compile(r"<[|｜]?[\w▁/ -]{1,40}[|｜]?>|\[/?[A-Z_]{2,20}\]|\[\|\w{1,40}\|\]")
-"""What may be one, in the template of a chat."""
+"""What may be a special token in a chat template."""
 
 SUSPICIOUS = re.compile(r"(?=(<[^<>\n]{1,60}>|\[[^\[\]\n]{1,60}\]|>>\w{1,40}<<))")
-"""What may be one, in somebody's words, also within another. More than it is, so each is asked for."""
+"""What may be a special token in a caller's text, also inside another match. Matches too much, so each is checked."""
 
 
 def frame(plain: Sequence[int], framed: Sequence[int]) -> list[int]:
-    """What a server begins a text with, from one text split with and without it.
+    """The ids that a server begins a text with, from one text split with and without them.
 
-    Some put something behind a text instead, or as well. Where the text is not found, nothing is taken for its frame.
+    Some add ids behind a text instead, or as well. If the text is not found, its frame is taken to be empty.
     """
     starts = range(len(framed) - len(plain) + 1)
     found = (at for at in starts if list(framed[at : at + len(plain)]) == list(plain))

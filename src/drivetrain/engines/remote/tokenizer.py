@@ -1,4 +1,4 @@
-"""The tokenizer port over an upstream: it splits texts, and its ids are spelled as far as it has told."""
+"""The tokenizer port over an upstream: it splits texts there, and knows the spellings of ids seen so far."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from drivetrain.engines.remote.dialects.base import Facts, Splitter
 from drivetrain.text.detokenizers import TableDetokenizer
 
 NEUTRAL_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
-"""Stands where an upstream renders chats itself and shows no template. No upstream gets to see what it makes."""
+"""For upstreams that render chats themselves and show no template. What it makes is never sent."""
 
 
 class NoSplitter:
-    """An upstream that knows texts only."""
+    """For an upstream that only knows texts."""
 
     def encode(self, prompt: Prompt) -> list[int]:
         raise Unsupported("this upstream gives no token ids", param="prompt")
@@ -25,7 +25,7 @@ class NoSplitter:
 
 
 class RemoteTokenizer:
-    """`encode` and `decode` block for a round trip. Texts of answers come spelled, in the pieces of each step."""
+    """`encode` and `decode` block for a round trip. The text of an answer comes in the pieces of each step."""
 
     def __init__(self, facts: Facts, splitter: Splitter) -> None:
         self._facts = facts

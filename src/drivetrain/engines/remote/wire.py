@@ -1,4 +1,4 @@
-"""One request to one upstream, its key and the times that it has."""
+"""One request to one upstream, with its key and its timeouts."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ async def asked(
     head_s: float,
     trace_context: Mapping[str, str] | None = None,
 ) -> AsyncIterator[HttpAnswer]:
-    """`path` is from the root of the host. Leaving closes the connection, whatever ends it.
+    """`path` is from the root of the host. Leaving closes the connection.
 
-    Raises `OSError` (`TimeoutError` included) where there is no connection, `Broken` for an answer that is none.
+    Raises `OSError` (`TimeoutError` included) if there is no connection, `Broken` if no valid answer comes.
     """
     headers = {
         "accept": "text/event-stream, application/json",
@@ -75,7 +75,7 @@ async def ask_json(
     timeouts: Timeouts,
     trace_context: Mapping[str, str] | None = None,
 ) -> Any:
-    """Raises `Refused` for any status but 200, `Unreadable` for what is no JSON, and what `asked` raises."""
+    """Raises `Refused` for any status but 200, `Unreadable` for anything but JSON, and what `asked` raises."""
     try:
         async with (
             asyncio.timeout(timeouts.ask_s),
@@ -103,4 +103,4 @@ def parsed(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as exc:
-        raise Unreadable("what should be JSON is none") from exc
+        raise Unreadable("its answer is not JSON") from exc

@@ -1,6 +1,6 @@
-"""Top-k, top-p and their kin for a whole batch at once, each row with its own values; and the draw.
+"""Top-k, top-p and their kin for a whole batch, each row with its own values; and the draw.
 
-Only the likeliest `CANDIDATES` ids are sorted. A row whose cut-off may lie beyond them is done again with all ids.
+Only the `CANDIDATES` likeliest ids are sorted. A row whose cut-off may lie beyond them is computed again with all.
 The order of the cut-offs, and what each keeps, are those of the library's warpers.
 """
 
@@ -16,7 +16,7 @@ from drivetrain.core.sampling import Sampling
 
 CANDIDATES = 1024
 BLOCK = 256
-"""Ids that the draw sums up at once."""
+"""Ids that the draw sums at once."""
 
 NEARLY_ONE = 1 - 2**-52
 """Rounding must not carry the draw past the last id of a block, nor before its first."""
@@ -39,12 +39,12 @@ def is_cut(sampling: Sampling) -> bool:
 
 
 def draw(logits: Any, units: Any) -> Any:
-    """One id a row out of all of them. `units` are random numbers in [0, 1), one a row."""
+    """One id per row, out of all ids. `units` are random numbers in [0, 1), one per row."""
     return _invert(torch.softmax(logits, dim=-1), units)
 
 
 def draw_cut(logits: Any, units: Any, samplings: Sequence[Sampling]) -> Any:
-    """One id a row out of what its cut-offs leave. `logits` are divided by the temperature already."""
+    """One id per row, out of those that its cut-offs leave. `logits` are already divided by the temperature."""
     ids, enough = _draw_among(logits, units, samplings, min(CANDIDATES, logits.shape[1]))
     if not bool(enough.all()):
         left = (~enough).nonzero()[:, 0]
@@ -69,10 +69,10 @@ def _draw_among(logits: Any, units: Any, samplings: Sequence[Sampling], count: i
 
 @dataclass(slots=True)
 class Cut:
-    """Rows sorted by likelihood, and what is left of them.
+    """Rows sorted by likelihood, and the ids that each keeps.
 
-    A row is `closed` once it is certain that nothing beyond the candidates is left of it. It is `lost` when that had
-    to be known for a cut-off and was not.
+    A row is `closed` once it certainly keeps no id beyond the candidates. It is `lost` if a cut-off had to know that
+    and could not.
     """
 
     values: Any
@@ -94,7 +94,7 @@ class Cut:
         return cls(values, ids, ~torch.isneginf(values), closed, torch.zeros_like(closed), total, samplings)
 
     def top_h(self) -> None:
-        share, on = self._asked("top_h", 1.0)
+        share, on = self._values_of("top_h", 1.0)
         if not on.any():
             return
         among = self.values[:, :_TOP_H_CANDIDATES]
@@ -105,14 +105,14 @@ class Cut:
         self._keep(on, torch.nn.functional.pad(kept, (0, self.values.shape[1] - kept.shape[1])))
 
     def top_k(self) -> None:
-        counts, on = self._asked("top_k", 0)
+        counts, on = self._values_of("top_k", 0)
         if not on.any():
             return
         last = self.values.gather(1, counts.long().clamp(1, self.values.shape[1]) - 1)
         self._keep(on, self.values >= last, last[:, 0] > self.values[:, -1])
 
     def top_p(self) -> None:
-        share, on = self._asked("top_p", 1.0)
+        share, on = self._values_of("top_p", 1.0)
         if not on.any():
             return
         p = self._probabilities()
@@ -120,14 +120,14 @@ class Cut:
         self._keep(on, before < share, before[:, -1] >= share[:, 0])
 
     def min_p(self) -> None:
-        share, on = self._asked("min_p", 0.0)
+        share, on = self._values_of("min_p", 0.0)
         if not on.any():
             return
         kept = torch.exp(self.values - self.values[:, :1]) >= share
         self._keep(on, kept, ~kept[:, -1])
 
     def typical_p(self) -> None:
-        mass, on = self._asked("typical_p", 1.0)
+        mass, on = self._values_of("typical_p", 1.0)
         if not on.any():
             return
         self.lost |= on & ~self.closed
@@ -140,7 +140,7 @@ class Cut:
         self._keep(on, surprise <= limit)
 
     def epsilon(self) -> None:
-        least, on = self._asked("epsilon_cutoff", 0.0)
+        least, on = self._values_of("epsilon_cutoff", 0.0)
         if not on.any():
             return
         kept = self._probabilities() >= least
@@ -148,7 +148,7 @@ class Cut:
         self._keep(on, kept | self._likeliest(), ~kept[:, -1])
 
     def eta(self) -> None:
-        epsilon, on = self._asked("eta_cutoff", 0.0)
+        epsilon, on = self._values_of("eta_cutoff", 0.0)
         if not on.any():
             return
         self.lost |= on & ~self.closed
@@ -157,12 +157,12 @@ class Cut:
         kept = p >= torch.minimum(epsilon, epsilon.sqrt() * torch.exp(-entropy))
         self._keep(on, kept | self._likeliest())
 
-    def _asked(self, name: str, neutral: float) -> tuple[Any, Any]:
-        """The rows' values as a column, and which rows ask for anything."""
-        asked = [getattr(sampling, name) for sampling in self.samplings]
+    def _values_of(self, name: str, neutral: float) -> tuple[Any, Any]:
+        """The rows' values as a column, and which rows use this cut-off."""
+        values = [getattr(sampling, name) for sampling in self.samplings]
         device = self.values.device
-        on = torch.tensor([value != neutral for value in asked], device=device)
-        return torch.tensor(asked, dtype=self.values.dtype, device=device)[:, None], on
+        on = torch.tensor([value != neutral for value in values], device=device)
+        return torch.tensor(values, dtype=self.values.dtype, device=device)[:, None], on
 
     def _keep(self, on: Any, kept: Any, found: Any | None = None) -> None:
         """Cut the rows that are `on`. `found`: those whose cut-off lies among the candidates (default: all)."""
@@ -174,7 +174,7 @@ class Cut:
         self.closed |= on & found
 
     def _probabilities(self) -> Any:
-        """Of what is left, so that they sum to 1; in a row that is not closed, what lies beyond has its share."""
+        """Of the kept ids, summing to 1; in a row that is not closed, ids beyond the candidates have their share."""
         kept = self.values.masked_fill(~self.keep, float("-inf"))
         total = torch.where(self.closed[:, None], torch.logsumexp(kept, dim=-1, keepdim=True), self.total)
         return torch.exp(kept - total)
@@ -184,9 +184,9 @@ class Cut:
 
 
 def _invert(weights: Any, units: Any) -> Any:
-    """The place where the running sum of a row's weights passes its share.
+    """The index at which the running sum of a row's weights passes its share.
 
-    First the block, then the place in it: a running sum is slow, a sum is not.
+    First the block, then the index in it: a running sum is slow, a sum is not.
     """
     blocks = torch.nn.functional.pad(weights, (0, -weights.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
     sums = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
@@ -195,10 +195,10 @@ def _invert(weights: Any, units: Any) -> Any:
     within = blocks[torch.arange(len(blocks), device=blocks.device), block[:, 0]].cumsum(dim=-1, dtype=torch.float64)
     before = sums.gather(1, block) - within[:, -1:]
     left = torch.minimum((target - before).clamp_(min=0), within[:, -1:] * NEARLY_ONE)
-    # A row of no numbers, or of nothing at all, passes nowhere: it gets some id, and its error later.
+    # A row of NaN or of zeros passes nowhere: it gets some id here, and its error later.
     return (block * BLOCK + _passed(within, left))[:, 0].clamp_(max=weights.shape[1] - 1)
 
 
 def _passed(sums: Any, target: Any) -> Any:
-    """The first place of each row where the sum is above the target."""
+    """The first index of each row where the sum is above the target."""
     return torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1)

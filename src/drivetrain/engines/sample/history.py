@@ -1,4 +1,4 @@
-"""What one sequence has said, kept so that penalties and bans cost little at each new id. No tensors here."""
+"""The ids of one sequence, kept so that penalties and bans cost little per new id. No tensors here."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 class History:
-    """Read the ids in order, once each. The first `num_given` of them were not sampled.
+    """Reads the ids in order, once each. The first `num_given` of them were not sampled.
 
-    N-grams of `ngram_size` must not come twice, and those of the prompt of `prompt_ngram_size` not at all (0: any may).
+    No n-gram of `ngram_size` may come twice, and none of `prompt_ngram_size` from the prompt may come at all (0: off).
     """
 
     def __init__(self, prompt: Sequence[int], *, num_given: int, ngram_size: int, prompt_ngram_size: int) -> None:
@@ -17,17 +17,17 @@ class History:
         """How often each id was sampled."""
         self._ids: list[int] = []
         self._num_given = num_given
-        self._seen: dict[int, None] = {}
+        self._distinct: dict[int, None] = {}
         self._size = ngram_size
         self._followers: dict[tuple[int, ...], dict[int, None]] = {}
         self._prompt_size = prompt_ngram_size
         self._prompt_followers = _followers(prompt, prompt_ngram_size)
 
     def read(self, ids: Sequence[int]) -> None:
-        """All ids so far, those that were read before included."""
+        """`ids` are all so far, including those already read."""
         for at in range(len(self._ids), len(ids)):
             self._ids.append(ids[at])
-            self._seen[ids[at]] = None
+            self._distinct[ids[at]] = None
             if at >= self._num_given:
                 self.counts[ids[at]] = self.counts.get(ids[at], 0) + 1
             if self._size and at + 1 >= self._size:
@@ -35,12 +35,12 @@ class History:
                 self._followers.setdefault(tuple(gram[:-1]), {})[gram[-1]] = None
 
     @property
-    def seen(self) -> list[int]:
+    def distinct_ids(self) -> list[int]:
         """Each id so far, once."""
-        return list(self._seen)
+        return list(self._distinct)
 
     def repeats(self) -> list[int]:
-        """The ids that would complete an n-gram that was there before."""
+        """The ids that would complete an earlier n-gram."""
         return [
             *self._following(self._followers, self._size),
             *self._following(self._prompt_followers, self._prompt_size),

@@ -1,4 +1,4 @@
-"""What the sampler needs to know of a choice: it has one of these for each row of logits. No tensors here."""
+"""What the sampler needs to know of a choice, one for each row of logits. No tensors here."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from drivetrain.core.engine import EngineRequest
 class Row(Protocol):
     """One choice of a request, at the position whose logits are there now.
 
-    The engine appends what was sampled to `ids`, and changes nothing that was in them. It holds the same object from
-    the first position to the last, because the sampler keeps its notes there.
+    The engine appends each sampled id to `ids` and changes nothing else in them. It keeps the same object from the
+    first position to the last, because the sampler keeps its notes there.
     """
 
     shape: Any
-    """The sampler's own notes on what was said; None at first. Engines leave it alone."""
+    """The sampler's own notes; None at first. Engines leave it alone."""
 
     @property
     def request(self) -> EngineRequest:
-        """Its `sampling`, `stop_ids`, `min_tokens` and `logprobs` count; the prompt and the seeds are below."""
+        """For its `sampling`, `stop_ids`, `min_tokens` and `logprobs`; the prompt and the seed are below."""
         ...
 
     @property
     def seed(self) -> int:
-        """Of this choice. With `num_sampled`, it decides the random number of the draw, and nothing else does."""
+        """Of this choice. It and `num_sampled` alone decide the random number of a draw."""
         ...
 
     @property
@@ -44,5 +44,5 @@ class Row(Protocol):
 
     @property
     def num_sampled(self) -> int:
-        """How many of the `ids` were sampled: the last ones."""
+        """How many of the `ids`, the last ones, were sampled."""
         ...

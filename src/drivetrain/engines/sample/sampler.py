@@ -27,7 +27,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Unsampled:
-    """`poisoned`: the logits were no numbers, and so may be what the sequence left in the cache."""
+    """`poisoned`: the logits were not numbers, and what the sequence left in the cache may not be either."""
 
     error: DrivetrainError
     poisoned: bool = False
@@ -37,15 +37,15 @@ Outcome = Sampled | Unsampled
 
 
 def sample(logits: Any, rows: Sequence[Row]) -> list[Outcome]:
-    """One outcome a row of `logits`, `[rows, vocabulary]`, which may be changed in place."""
+    """One outcome per row of `logits`, `[rows, vocabulary]`, which may be changed in place."""
     with torch.inference_mode():
         logits = logits.float()
         return _sample(logits.cpu() if logits.device.type == "mps" else logits, rows)  # MPS has no float64 to draw in
 
 
 def _sample(logits: Any, rows: Sequence[Row]) -> list[Outcome]:
-    asked = [i for i, row in enumerate(rows) if row.request.logprobs is not None]
-    raw = torch.log_softmax(logits[asked], dim=-1) if asked else None
+    with_logprobs = [i for i, row in enumerate(rows) if row.request.logprobs is not None]
+    raw = torch.log_softmax(logits[with_logprobs], dim=-1) if with_logprobs else None
     if edits := _edits(rows):
         edits.apply(logits)
     best, chosen = logits.max(dim=-1)  # the lowest of equals, as argmax has it
@@ -55,15 +55,15 @@ def _sample(logits: Any, rows: Sequence[Row]) -> list[Outcome]:
         error = _unusable(row, top)
         outcomes.append(Sampled(token_id) if error is None else error)
     if raw is not None:
-        counts = [rows[i].request.logprobs or 0 for i in asked]
-        for i, logprobs in zip(asked, describe(raw, chosen[asked], counts), strict=True):
+        counts = [rows[i].request.logprobs or 0 for i in with_logprobs]
+        for i, logprobs in zip(with_logprobs, describe(raw, chosen[with_logprobs], counts), strict=True):
             if isinstance(sampled := outcomes[i], Sampled):
                 outcomes[i] = Sampled(sampled.token_id, logprobs)
     return outcomes
 
 
 def logprobs_of(logits: Any, ids: Sequence[int], count: int) -> list[IdLogprobs]:
-    """What the raw `logits` say of `ids`, one a row: where ids were not sampled from them, as in a prompt."""
+    """The logprobs of `ids`, one per row of raw `logits`: for ids not sampled from them, such as a prompt's."""
     with torch.inference_mode():
         wanted = torch.tensor(ids, device=logits.device)
         return describe(torch.log_softmax(logits.float(), dim=-1), wanted, [count] * len(ids))
@@ -110,7 +110,7 @@ def _draw(logits: Any, rows: Sequence[Row], chosen: Any) -> None:
 
 
 def _tempered(logits: Any, rows: Sequence[Row], some: list[int]) -> Any:
-    """Some rows, divided by their temperatures; in place where they are all there are."""
+    """Some rows, divided by their temperatures; in place if these are all."""
     temperatures = [rows[i].request.sampling.temperature for i in some]
     scores = logits if len(some) == len(rows) else logits[some]
     if any(temperature != 1.0 for temperature in temperatures):
@@ -127,7 +127,7 @@ def _unusable(row: Row, top: float) -> Unsampled | None:
     if top != top or top == float("inf"):
         return Unsampled(
             EngineFailed(
-                "the model produced logits that are no numbers (NaN or infinite);"
+                "the model produced logits that are not numbers (NaN or infinite);"
                 " its weights are damaged or its dtype is too small"
             ),
             poisoned=True,

@@ -1,6 +1,6 @@
-"""Everything that changes logits before the temperature: biases, penalties and bans, for a whole batch at once.
+"""Everything that changes logits before the temperature: biases, penalties and bans, for a whole batch.
 
-Each row that asks for something has a `Shape`, which says in ids and numbers what to do at the next position. The
+Each row with any of them has a `Shape`, which says in ids and numbers what to do at the next position. The
 edits of all rows are gathered into flat lists and done together, in the order of the library's own processors.
 """
 
@@ -20,7 +20,7 @@ BANS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_b
 
 
 class Shape:
-    """What one choice does to its logits. `wanted` is None-like for a request that does nothing: make none then."""
+    """What one choice does to its logits. Make one only for a request for which it is `wanted`."""
 
     def __init__(self, row: Row) -> None:
         request = row.request
@@ -66,13 +66,13 @@ class Shape:
         history.read(ids)
         sampled = len(ids) - self._num_given
         edits.bias.add(row, self._bias.keys(), self._bias.values())
-        for words, bias in self._sequence_bias:
-            if history.ends_with(words[:-1]):
-                edits.bias.add(row, words[-1:], [bias])
+        for sequence, bias in self._sequence_bias:
+            if history.ends_with(sequence[:-1]):
+                edits.bias.add(row, sequence[-1:], [bias])
         if sampling.encoder_repetition_penalty != 1.0:
             edits.prompt_penalty.add_one(row, history.prompt_ids, 1 / sampling.encoder_repetition_penalty)
         if sampling.repetition_penalty != 1.0:
-            edits.penalty.add_one(row, history.seen, sampling.repetition_penalty)
+            edits.penalty.add_one(row, history.distinct_ids, sampling.repetition_penalty)
         if sampling.presence_penalty or sampling.frequency_penalty:
             presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
             counts = history.counts
@@ -84,7 +84,7 @@ class Shape:
     def _banned(self, sampled: int) -> list[int]:
         sampling = self._sampling
         banned = [*self._history.repeats(), *sampling.suppress_tokens]
-        banned += [words[-1] for words in sampling.bad_words_ids if self._history.ends_with(words[:-1])]
+        banned += [word[-1] for word in sampling.bad_words_ids if self._history.ends_with(word[:-1])]
         if sampled == 0:
             banned += sampling.begin_suppress_tokens
         if sampled < self._min_tokens:
@@ -140,7 +140,7 @@ def _each(flat: Flat, logits: Any, change: Any) -> None:
         flat = Flat([flat.rows[i] for i in kept], [flat.ids[i] for i in kept], [flat.values[i] for i in kept])
     device = logits.device
     place = torch.tensor(flat.rows, device=device), torch.tensor(flat.ids, device=device)
-    if change is torch.add:  # the same place may be named twice
+    if change is torch.add:  # one place may occur twice
         logits.index_put_(place, torch.tensor(flat.values, dtype=logits.dtype, device=device), accumulate=True)
     else:
         logits[place] = change(logits[place], torch.tensor(flat.values, dtype=logits.dtype, device=device))

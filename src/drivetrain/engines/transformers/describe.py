@@ -1,4 +1,4 @@
-"""What the engine declares of a model: once it is loaded, and from its files before."""
+"""What the engine declares about a model, once it is loaded or from its files alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def capabilities_of(kind: ModelKind, context_length: int) -> Capabilities:
 
 
 def stated_capabilities(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
-    """Of a folder, from the JSON of its configuration: without the library."""
+    """From the JSON of a folder's configuration, without the library."""
     return capabilities_of(stated_kind(config), context_length)
 
 
@@ -60,9 +60,9 @@ def of_loaded(loaded: Loaded) -> EngineInfo:
 
 
 def of_files(spec: ModelSpec, progress: Progress) -> Description:
-    """Reads configuration and tokenizer; no weights. Raises what loading would raise.
+    """Reads configuration and tokenizer but no weights. Raises what loading would raise.
 
-    A GGUF file that was not converted yet is read as it is; its tokenizer then takes some seconds.
+    A GGUF file that is not converted yet is read as it is; its tokenizer then takes some seconds.
     """
     try:
         return _of_files(spec, progress)
@@ -76,18 +76,18 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     from drivetrain.engines.checkpoint.quiet import quiet_library
 
     trust = bool(spec.options.get("trust_remote_code"))
-    where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust}
+    source: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust}
     folder = safetensors_made(spec)
     if folder is None:
-        folder, where["gguf_file"] = spec.path.parent, spec.path.name
+        folder, source["gguf_file"] = spec.path.parent, spec.path.name
     progress("reading the configuration", None)
     with quiet_library():
-        config = hf.AutoConfig.from_pretrained(folder, **where)
+        config = hf.AutoConfig.from_pretrained(folder, **source)
         kind = kind_of(config)
         progress("reading the tokenizer", None)
-        processor = hf.AutoProcessor.from_pretrained(folder, **where) if kind is ModelKind.VISION else None
-        tokenizer = processor.tokenizer if processor is not None else hf.AutoTokenizer.from_pretrained(folder, **where)
-        if (folder / "generation_config.json").is_file() and "gguf_file" not in where:
+        processor = hf.AutoProcessor.from_pretrained(folder, **source) if kind is ModelKind.VISION else None
+        tokenizer = processor.tokenizer if processor is not None else hf.AutoTokenizer.from_pretrained(folder, **source)
+        if (folder / "generation_config.json").is_file() and "gguf_file" not in source:
             structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
         else:
             structure = hf.GenerationConfig.from_model_config(config)

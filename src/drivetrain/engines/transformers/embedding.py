@@ -1,4 +1,4 @@
-"""Embeddings out of hidden states."""
+"""Embeddings from hidden states."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SETTINGS = frozenset({"device", "dtype", "trust_remote_code", "context_length", 
 
 
 class TransformersEngine:
-    """All work happens on one thread, job by job; `generate()` of the library cannot mix requests."""
+    """All work happens on one thread, job by job; the library's `generate()` cannot mix requests."""
 
     def __init__(self) -> None:
         self._thread = EngineThread("drivetrain-transformers")
@@ -104,7 +104,7 @@ class TransformersEngine:
         try:
             return await self._thread.call(work, on_cancel=given_up.set)
         except DeviceLost as exc:
-            self._lose(exc)
+            self._lose_device(exc)
             raise
         finally:
             self._embedding -= 1
@@ -125,7 +125,7 @@ class TransformersEngine:
             channel.abort()
         try:
             await self._thread.close()
-        finally:  # also of a thread that hangs, for which nobody waits any longer
+        finally:  # even if the thread hangs and nobody waits for it any longer
             self._loaded = None
             for channel in list(self._running):
                 self._release(channel, None)
@@ -137,10 +137,10 @@ class TransformersEngine:
     def _ended(self, channel: StepChannel, error: DrivetrainError | None) -> None:
         self._release(channel, error)
         if isinstance(error, DeviceLost):
-            self._lose(error)
+            self._lose_device(error)
 
-    def _lose(self, error: DeviceLost) -> None:
-        """Nothing that waits for the thread could be computed any more."""
+    def _lose_device(self, error: DeviceLost) -> None:
+        """Nothing that still waits for the thread could be computed."""
         self._lost = error
         for channel, generation in list(self._running.items()):
             generation.abort()
@@ -158,7 +158,7 @@ class TransformersEngine:
         except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
             error = errors.while_running(exc)
         if isinstance(error, OutOfMemory):
-            with contextlib.suppress(Exception):  # a device that is broken says so to the next request as well
+            with contextlib.suppress(Exception):  # a broken device says so to the next request as well
                 errors.free_cached_memory()
         self._last_progress = time.monotonic()
         return error

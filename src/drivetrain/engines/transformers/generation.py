@@ -93,7 +93,7 @@ class Generation:
         )
 
     def _after_step(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        """The stopping criterion: every row's newest id goes out, then the rows that are done are named."""
+        """The stopping criterion: send out each row's newest id, then name the rows that are done."""
         assert self._sampler is not None
         self._count_step()
         self._sampled += 1
@@ -124,15 +124,15 @@ class Generation:
         assert self.request.prompt_logprobs is not None
         with torch.no_grad():
             logits = self._loaded.model(**inputs).logits[0, :-1]
-        told, ids = [IdLogprobs(None)], self.request.prompt_ids[1:]
+        logprobs, ids = [IdLogprobs(None)], self.request.prompt_ids[1:]
         for start in range(0, len(ids), PROMPT_ROWS):  # so that no second copy of all logits is made
             rows = slice(start, start + PROMPT_ROWS)
-            told += logprobs_of(logits[rows], ids[rows], self.request.prompt_logprobs)
-        return tuple(told)
+            logprobs += logprobs_of(logits[rows], ids[rows], self.request.prompt_logprobs)
+        return tuple(logprobs)
 
 
 def _drawing(n: int) -> dict[str, Any]:
-    """The sampler leaves one id to draw, so greedy search will do; but that refuses several rows."""
+    """The sampler leaves one id to draw, so greedy search would do, but it refuses several rows."""
     return {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if n > 1 else {"do_sample": False}
 
 
@@ -158,7 +158,7 @@ def media_inputs(loaded: Loaded, media: Media) -> dict[str, Any]:
 
 
 def _accepted(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Leave out bookkeeping that the model does not take; never an input that carries the images."""
+    """Drop bookkeeping that the model does not take, but never an input that carries the images."""
     parameters = inspect.signature(model.forward).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and "pixel_values" in parameters:
         return {k: v for k, v in inputs.items() if k in parameters or k != "token_type_ids"}

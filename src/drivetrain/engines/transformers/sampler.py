@@ -33,9 +33,9 @@ class ChoiceRow:
 
 
 class RowSampler:
-    """Called by `generate()` with all ids so far and the raw logits of the next position, both one row a choice.
+    """Called by `generate()` with all ids so far and the raw logits of the next position, both one row per choice.
 
-    `ended` says which choices need no id any more; it may grow at any time.
+    `ended` holds the choices that need no more ids; it may grow at any time.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RowSampler:
         self._guidance = _guidance(request, model)
         self._rows: list[ChoiceRow] = []
         self.sampled: dict[int, Sampled] = {}
-        """What came of the last call, by the index of the choice."""
+        """What the last call sampled, by choice."""
 
     def __call__(self, input_ids: Any, logits: Any) -> Any:
         if not self._rows:
@@ -73,15 +73,15 @@ class RowSampler:
     def _choose(self, live: list[int], input_ids: Any, logits: Any) -> list[Sampled]:
         """One id for each choice in `live`, the ones that still go on."""
         rows = [self._rows[index] for index in live]
-        raw = self._of(live, logits)
-        guided = None if self._guidance is None else self._of(live, self._guidance(input_ids, logits))
+        raw = self._select(live, logits)
+        guided = None if self._guidance is None else self._select(live, self._guidance(input_ids, logits))
         if (forced := self._forced(rows[0])) is not None:
             return self._with_logprobs([forced] * len(rows), raw)
         if guided is not None:
             return self._with_logprobs([sampled.token_id for sampled in _sample(guided, rows)], raw)
         return _sample(raw, rows)
 
-    def _of(self, live: list[int], logits: Any) -> Any:
+    def _select(self, live: list[int], logits: Any) -> Any:
         return logits if len(live) == len(self._rows) else logits[live]
 
     def _with_logprobs(self, ids: list[int], raw: Any) -> list[Sampled]:
@@ -91,9 +91,9 @@ class RowSampler:
         return list(map(Sampled, ids, logprobs_of(raw, ids, self._request.logprobs)))
 
     def _forced(self, row: ChoiceRow) -> int | None:
-        """The id that the model's generation_config wants at this place (BART and its kin), whatever the request says.
+        """The id that generation_config forces at this position (BART and its kin), whatever the request says.
 
-        Of several end tokens the lowest, as greedy search has it. None is forced before `min_tokens`.
+        Of several end tokens the lowest, as in greedy search. No end is forced before `min_tokens`.
         """
         request, forced = self._request, None
         if row.num_sampled + 1 == request.max_tokens:
@@ -119,7 +119,7 @@ def _lowest(ids: int | list[int] | None) -> int | None:
 
 
 def _guidance(request: EngineRequest, model: Any) -> Any:
-    """The library's own processor, since it runs the model a second time; None where nothing is asked of it."""
+    """The library's own processor, since it runs the model a second time; None if the request needs none."""
     if request.sampling.guidance_scale == 1.0:
         return None
     from transformers.generation import UnbatchedClassifierFreeGuidanceLogitsProcessor

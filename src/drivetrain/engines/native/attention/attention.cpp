@@ -3,7 +3,7 @@
 // The queries that share a kv head, of all its query heads and of neighbouring ids, lie side by side in the lanes of
 // the vectors. So keys and values are read as they lie in the cache, nothing is summed across lanes, and a mask is a
 // comparison in each. The keys of a piece are taken in spans, each by whichever thread is free; what the spans say of a
-// query is joined at the end. All spans are of one length, so that what else is in the step has no part in the result.
+// query is joined at the end. All spans have one length, so the rest of the step has no effect on the result.
 
 #include <algorithm>
 #include <cstdint>
@@ -26,9 +26,9 @@ constexpr int BLOCK = 64;    // keys whose scores are held at once
 constexpr int SPAN = 1024;   // keys of one task
 constexpr int LARGEST = 256; // numbers in a key or a value
 constexpr float NEVER = -1e30f;
-constexpr size_t MOST_KEPT = 16 << 20; // numbers that are not given back after a step
+constexpr size_t MOST_KEPT = 16 << 20; // numbers of scratch memory kept after a step
 
-struct Piece { // so many ids of the packed row, from `start` on, at `first` and after in their sequence
+struct Piece { // `count` ids of the packed row from `start` on, at positions from `first` on in their sequence
     int64_t start, count, first, segment, row;
 };
 
@@ -43,7 +43,7 @@ struct Tensor { // of the new ids: `[heads, ids, size]`
 };
 
 struct Step {
-    int64_t num_pieces, heads, kv_heads, key_size, value_size, window; // of 0: none
+    int64_t num_pieces, heads, kv_heads, key_size, value_size, window; // window 0: none
     int64_t num_threads;
     double scale;
     Tensor query, key, value;
@@ -70,7 +70,7 @@ struct Task {
 
 static inline int64_t vectors_for(int64_t rows) { return (rows + WIDTH - 1) / WIDTH; }
 
-static inline Lanes exp2_of(Lanes x) { // of what is not above 0
+static inline Lanes exp2_of(Lanes x) { // for x of at most 0
     x = x < -126.0f ? Lanes{} - 126.0f : x;
     Whole whole = __builtin_convertvector(x - 0.5f, Whole);
     Lanes f = x - __builtin_convertvector(whole, Lanes);
@@ -107,7 +107,7 @@ static inline void add_values(const float *values, int64_t size, int64_t count, 
         for (int v = 0; v < V; v++) out[n][v] = sum[n][v];
 }
 
-static inline void fetch(const float *from, int64_t count) { // the processor guesses too late what is read next
+static inline void fetch(const float *from, int64_t count) { // the processor's own prefetching comes too late
     for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(from + i, 0, 3);
 }
 
@@ -118,7 +118,7 @@ template <int V> static void attend(const Step &step, const Task &task) {
     Lanes weight[BLOCK][V];
     Lanes largest[V], sum[V], fade[V];
     Whole position[V] = {};
-    const float scale = step.scale * 1.4426950408889634; // exp(x) is 2 to the power of so much x
+    const float scale = step.scale * 1.4426950408889634; // exp(x) is 2 to the power of x times this
     for (int64_t i = 0; i < key_size; i++)
         for (int v = 0; v < V; v++) query[i][v] = Lanes{};
     for (int64_t r = 0; r < task.rows; r++) {
@@ -259,7 +259,7 @@ static void attend_all(const Step &step) {
     if (memory.size() > MOST_KEPT) std::vector<float>().swap(memory);
 }
 
-// Not 0: there is no memory for what the spans find.
+// Returns nonzero if there is no memory for the results of the spans.
 extern "C" int drivetrain_attend(const Step *step) {
     try {
         attend_all(*step);

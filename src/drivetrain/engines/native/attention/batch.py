@@ -1,6 +1,6 @@
 """One step's work as tensors: all new ids in one row, decodes first, and where each one's keys and values are.
 
-Built once a step; the layers only look things up. Masks are made when the first layer asks and kept for the others.
+Built once per step; the layers only look things up. The first layer that needs a mask makes it for the others too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Decodes:
     """The single ids of the sequences in one segment: `ids[start:end]` of the packed row.
 
     Attention runs over the segment's first `num_rows` rows at once, as one block. Rows among them that decode
-    nothing in this step are computed for nothing and left out by `rows`; `dense` says that there are none.
+    nothing in this step are computed in vain and left out by `rows`; `dense` says that there are none.
     """
 
     segment: Segment
@@ -37,21 +37,21 @@ class Decodes:
     """Of the longest one, the new id included."""
     lengths: Any
     even: bool
-    """Whether all are of this length, so that no mask is needed."""
+    """Whether all have this length, so that no mask is needed."""
     masks: dict[int | None, Any] = field(default_factory=dict)
 
     def mask(self, window: int | None, dtype: Any) -> Any:
-        """Added to the scores: `[num_rows, 1, 1, length]`, or None where everything may be seen."""
+        """Added to the scores: `[num_rows, 1, 1, length]`, or None where everything may be visible."""
         if window is not None and window >= self.length:
             window = None
         if window is None and self.even:
             return None
         if window not in self.masks:
             column = torch.arange(self.length, device=self.lengths.device)
-            seen = column < self.lengths[:, None]
+            visible = column < self.lengths[:, None]
             if window is not None:
-                seen &= column >= self.lengths[:, None] - window
-            self.masks[window] = _additive(seen, dtype)[:, None, None, :]
+                visible &= column >= self.lengths[:, None] - window
+            self.masks[window] = _additive(visible, dtype)[:, None, None, :]
         return self.masks[window]
 
 
@@ -87,16 +87,16 @@ class Chunk:
         if (window, groups) not in self.masks:
             column = torch.arange(self.begin(window), self.length, device=device)
             row = torch.arange(self.first, self.length, device=device)[:, None]
-            seen = column <= row
+            visible = column <= row
             if window is not None:
-                seen &= column > row - window
-            self.masks[window, groups] = _additive(seen, dtype).repeat(groups, 1)
+                visible &= column > row - window
+            self.masks[window, groups] = _additive(visible, dtype).repeat(groups, 1)
         return self.masks[window, groups]
 
 
 @dataclass(slots=True)
 class PackedBatch:
-    """`works` are in the order of the packed row. `keep` are the places whose logits are wanted, in the same order."""
+    """`works` are in the order of the packed row. `keep` are the positions in it whose logits are wanted."""
 
     works: list[Work]
     input_ids: Any
@@ -104,13 +104,13 @@ class PackedBatch:
     keep: Any
     decodes: list[Decodes]
     chunks: list[Chunk]
-    listed: Any = None
-    """The chunks as the kernel wants them, once it has asked."""
+    kernel_pieces: Any = None
+    """The chunks in the kernel's form, which it makes when it first needs them."""
 
 
 def pack(works: Iterable[Work], cache: KvCache, device: Any, *, only_chunks: bool = False) -> PackedBatch:
-    """`only_chunks`: single ids are pieces as others are, and not joined by segment."""
-    singles = sorted((work for work in works if work.count == 1), key=_place)
+    """`only_chunks`: single ids are chunks like the others, not grouped by segment."""
+    singles = sorted((work for work in works if work.count == 1), key=_by_place)
     rest = [work for work in works if work.count > 1]
     ordered = singles + rest
     ids: list[int] = []
@@ -169,8 +169,8 @@ def _chunks(works: Sequence[Work], start: int, cache: KvCache) -> list[Chunk]:
     return made
 
 
-def _additive(seen: Any, dtype: Any) -> Any:
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, MASKED)
+def _additive(visible: Any, dtype: Any) -> Any:
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, MASKED)
 
 
 def _slot_place(work: Work) -> Any:
@@ -178,6 +178,6 @@ def _slot_place(work: Work) -> Any:
     return work.sequence.slot.place
 
 
-def _place(work: Work) -> tuple[int, int]:
+def _by_place(work: Work) -> tuple[int, int]:
     place = _slot_place(work)
     return place.capacity, place.index

@@ -1,7 +1,7 @@
-"""The attention of a step in one call a layer, by a small library of our own in C++ (`attention.cpp`).
+"""The attention of a step in one call per layer, by our own small C++ library (`attention.cpp`).
 
-Built where steps are compiled: there is a compiler then. It does what `layers.py` does by operations of torch, in
-float32 on a CPU, for plain layers and such with a window.
+Built where steps are compiled, since there is a compiler then. It does what `layers.py` does with torch's operations,
+in float32 on a CPU, for layers without soft cap or sinks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from drivetrain.engines.native.kv.cache import LayerShape, Segment
 SOURCE = Path(__file__).with_name("attention.cpp")
 LARGEST = 256
 MULTIPLE = 8
-"""What sizes of keys and values the source is for."""
+"""The sizes of keys and values that the source is for: multiples of this up to `LARGEST`."""
 
 
 class _Piece(ctypes.Structure):
@@ -60,7 +60,7 @@ def can_attend(shapes: Iterable[LayerShape]) -> bool:
 
 
 class Kernel:
-    """Built by torch's compiler, which keeps what it built. Raises what that raises."""
+    """Built by torch's compiler, which caches it. Raises what the compiler raises."""
 
     def __init__(self) -> None:
         from torch._inductor.codecache import CppCodeCache
@@ -72,14 +72,14 @@ class Kernel:
     def attend(
         self, batch: PackedBatch, layer: int, query: Any, key: Any, value: Any, *, scale: float, window: int | None
     ) -> Any:
-        """As `attention.attention`, over a batch that has only chunks; keys and values are in the cache afterwards."""
+        """As `layers.attention`, over a batch of chunks only; keys and values are in the cache afterwards."""
         if {query.dtype, key.dtype, value.dtype} != {torch.float32}:
             raise TypeError("this attention is for float32 only")
-        if batch.listed is None:
-            batch.listed = _listed(batch.chunks)
-        pieces, found_in = batch.listed
-        segments = (_Segment * len(found_in))(
-            *[_Segment(s.keys[layer].data_ptr(), s.values[layer].data_ptr(), s.capacity) for s in found_in]
+        if batch.kernel_pieces is None:
+            batch.kernel_pieces = _pieces(batch.chunks)
+        pieces, held = batch.kernel_pieces
+        segments = (_Segment * len(held))(
+            *[_Segment(s.keys[layer].data_ptr(), s.values[layer].data_ptr(), s.capacity) for s in held]
         )
         out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
         query, key, value = (_dense(x[0]) for x in (query, key, value))
@@ -104,8 +104,8 @@ class Kernel:
         return out
 
 
-def _listed(chunks: Sequence[Chunk]) -> tuple[Any, list[Segment]]:
-    """The pieces of a batch, for all layers, and the segments that they count in."""
+def _pieces(chunks: Sequence[Chunk]) -> tuple[Any, list[Segment]]:
+    """The pieces of a batch, the same for all layers, and the segments that they refer to by number."""
     segments = list(dict.fromkeys(chunk.segment for chunk in chunks))
     number = {segment: n for n, segment in enumerate(segments)}
     pieces = [_Piece(c.start, c.count, c.first, number[c.segment], c.row) for c in chunks]

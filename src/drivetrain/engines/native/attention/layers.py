@@ -1,7 +1,7 @@
 """Our attention inside the library's model classes: it keeps keys and values in our cache and reads them from there.
 
-The library calls `attention` once a layer with the packed row of the whole batch. What the step is about reaches it
-through the `Stage` that `install` puts on every attention module; there is no global state.
+The library calls `attention` once per layer with the packed row of the whole batch. The step's batch reaches it through
+the `Stage` that `install` puts on every attention module; there is no global state.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from drivetrain.engines.native.attention.kernel import Kernel, can_attend
 from drivetrain.engines.native.kv.cache import LayerShape
 
 NAME = "drivetrain"
-"""Under which the library knows this attention."""
+"""The library's name for this attention."""
 
 _STAGE = "_drivetrain_stage"
 
 
 class UnfitModel(Exception):
-    """The class asks of its attention what this one does not do. The message says what."""
+    """The class needs something of its attention that ours does not do. The message says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerMask:
-    """What the class says of a layer in place of a mask: all that came before, or a window of it."""
+    """Takes the place of a layer's mask: everything before, or a window of it."""
 
     window: int | None
 
@@ -45,12 +45,12 @@ class AttentionSpec:
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing between the scores and their softmax, and nothing beside it."""
+        """Whether scores go through a softmax and nothing else."""
         return self.softcap is None and self.sinks is None
 
 
 class Stage:
-    """What the model's attention is to work on. Without a batch it only takes note of the layers: the probe."""
+    """What the model's attention works on. Without a batch it only notes the layers, for the probe."""
 
     def __init__(self) -> None:
         self.batch: PackedBatch | None = None
@@ -64,13 +64,13 @@ class Stage:
         return _over_batch(self, layer, query, key, value, self.specs[layer])
 
     def use_kernel(self) -> None:
-        """Our own library for all layers, if it can do what each of them asks. Batches have only chunks then."""
+        """Use our own library, if it can serve every layer. Batches then have only chunks."""
         if can_attend(self.shapes.values()) and all(spec.plain for spec in self.specs.values()):
             self.kernel = Kernel()
 
 
 def register() -> None:
-    """Make the library know us. Idempotent."""
+    """Register with the library. Idempotent."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, attention)
@@ -78,7 +78,7 @@ def register() -> None:
 
 
 def install(model: Any) -> Stage:
-    """Give every module that may attend the stage of this model."""
+    """Give the model's stage to every module that may attend."""
     stage = Stage()
     for module in model.modules():
         if hasattr(module, "layer_idx"):
@@ -89,7 +89,7 @@ def install(model: Any) -> Stage:
 def layer_mask(
     *, mask_function: Any = None, local_size: int | None = None, use_vmap: bool = False, **_: Any
 ) -> LayerMask:
-    """In the library's place of a mask: only which window the layer has. Built once a forward pass, not filled."""
+    """In place of the library's mask: only the layer's window, and no tensor. Called once per forward pass."""
     if use_vmap or "chunked" in getattr(mask_function, "__qualname__", ""):
         raise UnfitModel("its attention mask is neither causal nor a sliding window")
     return LayerMask(local_size)
@@ -145,15 +145,15 @@ def _over_batch(stage: Stage, layer: int, query: Any, key: Any, value: Any, spec
 def _decode(group: Decodes, layer: int, query: Any, key: Any, value: Any, spec: AttentionSpec, out: Any) -> None:
     """One new id of each sequence against its row, all rows of the segment at once."""
     keys, values = group.segment.keys[layer], group.segment.values[layer]
-    mine = slice(group.start, group.end)
-    keys[group.rows, :, group.positions] = key[0, :, mine].transpose(0, 1)
-    values[group.rows, :, group.positions] = value[0, :, mine].transpose(0, 1)
+    span = slice(group.start, group.end)
+    keys[group.rows, :, group.positions] = key[0, :, span].transpose(0, 1)
+    values[group.rows, :, group.positions] = value[0, :, span].transpose(0, 1)
     kv_heads = keys.shape[1]
-    asked = query[0, :, mine].transpose(0, 1).unflatten(1, (kv_heads, -1))  # heads of one kv head are its queries
+    queries = query[0, :, span].transpose(0, 1).unflatten(1, (kv_heads, -1))  # heads of one kv head are its queries
     if not group.dense:
-        asked = asked.new_zeros(group.num_rows, *asked.shape[1:]).index_copy_(0, group.rows, asked)
+        queries = queries.new_zeros(group.num_rows, *queries.shape[1:]).index_copy_(0, group.rows, queries)
     found = attend(
-        asked,
+        queries,
         keys[: group.num_rows, :, : group.length],
         values[: group.num_rows, :, : group.length],
         group.mask(spec.window, query.dtype),
@@ -161,25 +161,25 @@ def _decode(group: Decodes, layer: int, query: Any, key: Any, value: Any, spec: 
     )
     if not group.dense:
         found = found[group.rows]
-    out[0, mine] = found.flatten(1, 2)
+    out[0, span] = found.flatten(1, 2)
 
 
 def _extend(chunk: Chunk, layer: int, query: Any, key: Any, value: Any, spec: AttentionSpec, out: Any) -> None:
     """A piece of a prompt against all that came before it in its row."""
     keys, values = chunk.segment.keys[layer][chunk.row], chunk.segment.values[layer][chunk.row]
-    mine = slice(chunk.start, chunk.end)
-    keys[:, chunk.first : chunk.length] = key[0, :, mine]
-    values[:, chunk.first : chunk.length] = value[0, :, mine]
+    span = slice(chunk.start, chunk.end)
+    keys[:, chunk.first : chunk.length] = key[0, :, span]
+    values[:, chunk.first : chunk.length] = value[0, :, span]
     groups = query.shape[1] // keys.shape[0]
-    seen = slice(chunk.begin(spec.window), chunk.length)
+    visible = slice(chunk.begin(spec.window), chunk.length)
     found = attend_chunk(
-        query[:, :, mine],
-        keys[None, :, seen],
-        values[None, :, seen],
+        query[:, :, span],
+        keys[None, :, visible],
+        values[None, :, visible],
         chunk.mask(spec.window, groups, query.dtype, query.device),
         spec,
     )
-    out[0, mine] = found[0].transpose(0, 1)
+    out[0, span] = found[0].transpose(0, 1)
 
 
 def attend(query: Any, key: Any, value: Any, mask: Any, spec: AttentionSpec) -> Any:
@@ -216,7 +216,7 @@ def attend_chunk(query: Any, key: Any, value: Any, mask: Any, spec: AttentionSpe
 
 
 def _explicit(query: Any, key: Any, value: Any, mask: Any, spec: AttentionSpec, sinks: Any) -> Any:
-    """The same by plain matrix products, for classes with a soft cap or with sinks."""
+    """The same with plain matrix products, for classes with a soft cap or sinks."""
     scores = torch.matmul(query, key.transpose(-1, -2)) * spec.scale
     if spec.softcap is not None:
         scores = torch.tanh(scores / spec.softcap) * spec.softcap

@@ -1,6 +1,6 @@
-"""What a traced model may not see into: our products and our attention, as operators of torch with a known shape.
+"""Our products and our attention as torch operators of a known shape, which a trace does not look into.
 
-A trace holds tensors and numbers only, so an operator names the object that does its work by a number.
+A trace holds only tensors and numbers, so an operator names the object that does its work by a number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _library.define("attend(Tensor query, Tensor key, Tensor value, int handle, int 
 
 
 def handle(of: Any) -> int:
-    """The number under which a trace knows this object, as long as it lives.
+    """A number that stands for this object in traces, as long as it lives.
 
     `linear` calls it with `x`, `attend` calls its `attend(layer, query, key, value)`.
     """

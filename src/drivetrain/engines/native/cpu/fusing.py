@@ -1,7 +1,7 @@
-"""Fewer and larger matrix products: projections that read the same input are done as one.
+"""Fewer and larger matrix products: projections that read the same input become one.
 
-The modules keep their names and places, so the model's class need not know: the first one that is called with an input
-computes for all, the others hand out their share of it.
+The modules keep their names and places, so the model's class need not know: the first one called with an input computes
+for all, and the others return their share of it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 def fuse_projections(model: Any) -> int:
-    """Join the linear layers that stand side by side, in place; the number of products saved in a pass."""
+    """Join linear layers that stand side by side, in place. Returns the number of products saved per pass."""
     saved = 0
     for parent in list(model.modules()):
         for names in SIBLINGS:
             layers = [getattr(parent, name, None) for name in names]
-            if _fit(layers):
+            if _can_join(layers):
                 joint = Joint(layers)
                 for i, name in enumerate(names):
                     setattr(parent, name, Share(joint, i))
@@ -29,7 +29,7 @@ def fuse_projections(model: Any) -> int:
 
 
 class _Last:
-    """What was computed last, and for which input. No module: those are slow to write to."""
+    """The last output and its input. Not a module: those are slow to write to."""
 
     __slots__ = ("input", "shares")
 
@@ -39,7 +39,7 @@ class _Last:
 
 
 class Joint(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
-    """One linear layer in the place of several. Holds its last output until the last share of it was taken."""
+    """One linear layer in place of several. Holds its last output until every share of it was taken."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Joint(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
 
 
 class Share(torch.nn.Module):  # type: ignore[misc]  # as above
-    """Stands in for one of the linear layers that were joined."""
+    """Takes the place of one of the joined linear layers."""
 
     def __init__(self, joint: Joint, index: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Share(torch.nn.Module):  # type: ignore[misc]  # as above
         return self.joint.share(self._index, x)
 
 
-def _fit(layers: Sequence[Any]) -> bool:
+def _can_join(layers: Sequence[Any]) -> bool:
     return all(type(layer) is torch.nn.Linear for layer in layers) and len(set(_kinds(layers))) == 1
 
 

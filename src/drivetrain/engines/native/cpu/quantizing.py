@@ -1,12 +1,12 @@
-"""`quantize int8` on a CPU: matrix products with weights of 8 bits, a quarter of the bytes and whole-number arithmetic.
+"""`quantize int8` on a CPU: matrix products with 8-bit weights, a quarter of the bytes and integer arithmetic.
 
-Each row of a weight has one scale. Before that, blocks of 64 columns are mixed by a Hadamard matrix, and the inputs
-likewise, which changes no product; it spreads single large values, which would make the steps of all others coarse.
+Each row of a weight has one scale. First, a Hadamard matrix mixes blocks of 64 columns, and the inputs likewise. That
+changes no product, but spreads single large values, which would make the steps of all others coarse.
 
-The inputs go in as two numbers of 8 bits each, coarse and fine, so they keep about 15 bits. With 8 bits a difference in
-the seventh digit, which another batch makes, becomes a whole step here and there and grows from layer to layer to
-percents of the logits: texts would depend on their company. Each row has its own scale, and the sums are exact: nothing
-of a neighbour gets into a row.
+Inputs are split into two numbers of 8 bits, coarse and fine, and so keep about 15 bits. With 8 bits, a difference in
+the seventh digit, which another batch makes, would now and then become a whole step and grow to percents of the logits:
+texts would depend on the rest of the batch. Each row has its own scale, and the sums are exact, so nothing of a
+neighbour gets into a row.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from drivetrain.engines.native.attention import operators
 WEIGHT_STEPS = 127
 BLOCK = 64
 SMALLEST_NORM = 1e-30
-"""In the place of 0 as the largest value of a row."""
+"""Takes the place of 0 as a row's largest value."""
 
 
 def check_machine(device: Any, dtype: Any) -> None:
-    """Raise `InvalidSetting` where int8 is not to be had."""
+    """Raise `InvalidSetting` if int8 does not work here."""
     if device.type != "cpu":
         raise _refused(
             f"quantize int8 is for CPUs, and the device is {device}", "leave quantize out, or set device cpu"
@@ -40,7 +40,7 @@ def check_machine(device: Any, dtype: Any) -> None:
 
 
 def available() -> bool:
-    """Whether this build of torch has the products: those of today do on x86."""
+    """Whether this build of torch has the products. Today's builds for x86 do."""
     there = "fbgemm" in torch.backends.quantized.supported_engines
     return there and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
 
@@ -76,7 +76,7 @@ class Int8Product:
         return out.view(*x.shape[:-1], out.shape[-1])
 
     def traced(self, x: Any) -> Any:
-        """The same as one expression, of which a compiler makes two loops."""
+        """The same as one expression, which a compiler turns into two loops."""
         rows = _mixed(x.reshape(-1, x.shape[-1]), self._mixing)
         steps = rows.abs().amax(-1, keepdim=True).clamp(min=SMALLEST_NORM) / self._steps
         rows = rows / steps
@@ -130,7 +130,7 @@ def _pack(weight: Any, scales: Any) -> Any:
     torch.backends.quantized.engine = "fbgemm"
     try:
         with warnings.catch_warnings():
-            # torch means to take away tensors that know their scale, but has no other door to these products yet:
+            # torch is about to drop tensors that know their scale, but offers no other way to these products yet:
             # https://github.com/pytorch/pytorch/issues/184982
             warnings.simplefilter("ignore", UserWarning)
             zeros = torch.zeros(len(weight), dtype=torch.long)

@@ -1,7 +1,7 @@
-"""On a CPU: linear layers whose weights are laid out once for their product, where the plain ones are read as they lie.
+"""Linear layers for CPUs, with weights that are laid out once for their product.
 
-With few rows, which is what decoding has, that is worth two to three times the speed, and with weights of 8 bits
-(`quantizing.py`) more. Only where the model computes in float32; elsewhere nothing is changed.
+With few rows, as in decoding, they are two to three times as fast as plain ones, and faster still with 8-bit weights
+(`quantizing.py`). Only for models that compute in float32; others are not changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Product(Protocol):
 
 
 def pack_linear_layers(model: Any, *, quantize: str = "none") -> int:
-    """Replace the linear layers in place; the number of them. Weights that embeddings share stay for those."""
+    """Replace the linear layers in place and return their number. Weights shared with embeddings stay for those."""
     if model.device.type != "cpu" or (quantize == "none" and not torch.backends.mkldnn.is_available()):
         return 0
     lay_out = Int8Product if quantize == "int8" else OneDnnProduct
@@ -45,7 +45,7 @@ def pack_linear_layers(model: Any, *, quantize: str = "none") -> int:
 
 
 def _weight_of(module: Any) -> Any:
-    """As `[out, in]`; None: no linear layer."""
+    """As `[out, in]`; None if this is no linear layer."""
     from transformers.pytorch_utils import Conv1D
 
     if type(module) is torch.nn.Linear:
@@ -82,13 +82,13 @@ class OneDnnProduct:
 
 
 def rounded(num_rows: int) -> int:
-    """oneDNN keeps a kernel of some hundred kB for every number of rows that it met, and chunks of prompts have any."""
+    """oneDNN keeps a kernel of some hundred kB for each number of rows it has met, and chunks have any number."""
     step = 1 if num_rows <= 8 else 4 if num_rows <= 64 else 32
     return -(-num_rows // step) * step
 
 
 class PackedLinear(torch.nn.Module):  # type: ignore[misc]  # torch is not typed here
-    """Stands in for a linear layer. Its `weight` has the shape and type of the old one, and mostly no content."""
+    """Takes the place of a linear layer. Its `weight` has the shape and type of the old one, but usually no content."""
 
     def __init__(self, linear: Any, product: Product, *, keep: bool) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from drivetrain.engines.native.kv.rows import Clear, Copy, Grow, Operation, Plac
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one token of one layer looks like."""
+    """The shape of one token in one layer."""
 
     heads: int
     kv_heads: int
@@ -29,7 +29,7 @@ class LayerShape:
 
     @property
     def cached(self) -> int:
-        """Numbers that are kept of one token."""
+        """Numbers kept for one token."""
         return self.kv_heads * (self.key_size + self.value_size)
 
     def token_bytes(self, dtype: Any) -> int:
@@ -48,7 +48,7 @@ class Segment:
 
 
 class KvCache:
-    """Does what the accounting wrote down. What is not filled yet is zero: NaN there would outlast the mask."""
+    """Does what the accounting wrote down. What is not filled yet is zero, because NaN there would outlast the mask."""
 
     def __init__(self, layers: Mapping[int, LayerShape], *, dtype: Any, device: Any) -> None:
         self._layers = dict(layers)
@@ -104,7 +104,7 @@ class KvCache:
         )
 
     def _block(self, *shape: int) -> Any:
-        """On a CPU of pages that the system gives as they are written: to fill gigabytes would hold up a step."""
+        """On a CPU, pages that the system provides as they are written: to zero gigabytes would hold up a step."""
         if self._device.type != "cpu" or not hasattr(mmap, "MAP_PRIVATE"):
             return torch.zeros(shape, dtype=self._dtype, device=self._device)
         pages = mmap.mmap(-1, prod(shape) * self._dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

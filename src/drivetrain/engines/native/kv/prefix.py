@@ -1,7 +1,7 @@
-"""Beginnings that are in the KV cache already, found again by the longest common one. No tensors here.
+"""Finds the longest beginning of a prompt that is already in the KV cache. No tensors here.
 
-Ids are looked up in blocks: each block's key is chained to the one before, so one key stands for a whole beginning.
-A `salt` keeps beginnings of different tenants apart.
+Ids are looked up in blocks. Each block's key is chained to the one before, so one key stands for a whole beginning. A
+`salt` keeps the beginnings of different tenants apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The first `length` tokens of `slot` are what was looked for."""
+    """The first `length` tokens of `slot` are the wanted ones."""
 
     slot: Slot
     length: int
@@ -46,7 +46,7 @@ class PrefixIndex:
         return bool(keys) and not self._holders.get(keys[-1])
 
     def add(self, slot: Slot, ids: Sequence[int], salt: Hashable = None) -> None:
-        """The row begins with these ids, all of them computed. Takes the place of what was said of it before."""
+        """The row begins with these ids, all computed. Replaces what was noted of it before."""
         self.forget(slot)
         keys = self._keys(ids, salt)
         if not keys:

@@ -2,7 +2,7 @@
 
 A row holds one sequence's keys and values in every layer. Rows of one capacity form a class, which grows by segments.
 In a class the hot rows (of running sequences) are always the first ones, so that attention can take them as one block;
-cold rows (beginnings kept for later prompts) stand behind them and give way. What must happen to the tensors is
+cold rows (beginnings kept for later prompts) stand behind them and can be evicted. What must happen to the tensors is
 written down as operations, in order; `drain` hands them to the cache, which does them before the next forward pass.
 """
 
@@ -16,20 +16,20 @@ from itertools import accumulate
 
 FIRST_CAPACITY = 128
 FIRST_SEGMENT = 4
-"""Rows of a class to begin with, at the least; each further segment doubles it."""
+"""The least number of rows that a class begins with; each further segment doubles it."""
 
 FIRST_SEGMENT_TOKENS = 2048
-"""Classes of short rows begin with more of them: attention runs once for each segment."""
+"""Classes of short rows begin with more, because attention runs once per segment."""
 
 FIRST_SEGMENT_SHARE = 1 / 16
-"""Of the budget, at the most, for those more."""
+"""The most of the budget that goes into such a first segment."""
 
 _ASTRAY = "a row is not where it should be"
 _USE = "the cold rows and their order of use differ"
 
 
 class BooksDisagree(Exception):
-    """A check of the accounting found what cannot be: a defect of ours."""
+    """The accounting contradicts itself: a defect of ours."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """The class gets so many more rows, as one segment."""
+    """The class gets `rows` more, as one segment."""
 
     capacity: int
     rows: int
@@ -94,8 +94,8 @@ Operation = Grow | Trim | Copy | Clear
 class SizeClass:
     """Hot rows are `0 .. len(hot) - 1`; a cold row is any other one that `cold` names; the rest is free.
 
-    A large machine has thousands of cold rows, and all of them may have to give way to one prompt: what is asked for
-    each of them is counted here, not looked for.
+    A large machine has thousands of cold rows, and one prompt may evict all of them, so what each eviction needs is
+    counted here, not searched for.
     """
 
     capacity: int
@@ -106,7 +106,7 @@ class SizeClass:
     num_cold_in: list[int] = field(default_factory=list)
     """Of each segment."""
     by_use: OrderedDict[Slot, None] = field(default_factory=OrderedDict)
-    """The cold rows; the last one was of use last."""
+    """The cold rows, least recently used first."""
 
     @property
     def rows(self) -> int:
@@ -145,7 +145,7 @@ class SizeClass:
         self.num_cold_in[self._segment_of(slot.index)] -= 1
 
     def _segment_of(self, index: int) -> int:
-        """There are few: each is as large as all before it."""
+        """There are few segments: each is as large as all before it."""
         for segment, rows in enumerate(self.segments):
             if index < rows:
                 return segment
@@ -178,7 +178,7 @@ def capacities(context_length: int, first: int = FIRST_CAPACITY) -> tuple[int, .
 
 
 class KvRows:
-    """The accounting. `evicted` is told of each cold row that gave way."""
+    """The accounting. `evicted` is called with each cold row that was evicted."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class KvRows:
         self._operations: list[Operation] = []
         self._cold: OrderedDict[Slot, None] = OrderedDict()
         self.num_left = 0
-        """How often a hot row was left. Until it is again, there is no room for what there was none for."""
+        """How often a hot row was left. While this is the same, what found no room finds none."""
         if max(sizes) * token_bytes > budget_bytes:
             raise ValueError("the budget holds no row of the largest class")
 
@@ -204,7 +204,7 @@ class KvRows:
 
     @property
     def bytes_hot(self) -> int:
-        """In the rows of running sequences. Asked from other threads too."""
+        """In the rows of running sequences. Read from other threads too."""
         return sum(len(c.hot) * c.row_bytes for c in self._classes.values())
 
     @property
@@ -247,7 +247,7 @@ class KvRows:
         return slot
 
     def enlarge(self, slot: Slot, length: int) -> bool:
-        """See that this hot row holds `length` tokens, by a move to a larger class if need be. False: no room."""
+        """See that this hot row holds `length` tokens, moving it to a larger class if necessary. False: no room."""
         if length <= slot.capacity:
             return True
         larger = self.take(length)
@@ -279,7 +279,7 @@ class KvRows:
         home = self._classes[slot.capacity]
         last = home.hot[-1]
         if slot is not last:
-            if not home.free and not self._grow(home) and not self._evict_from(home):
+            if not home.free and not self._grow(home) and not self._evict_oldest(home.by_use):
                 self.drop(slot)
                 return False
             target = Place(slot.capacity, home.free_index())
@@ -295,7 +295,7 @@ class KvRows:
         return True
 
     def touch(self, slot: Slot) -> None:
-        """It was of use: it goes last."""
+        """Mark it as the most recently used."""
         if slot in self._cold:
             self._cold.move_to_end(slot)
             self._classes[slot.capacity].by_use.move_to_end(slot)
@@ -342,11 +342,11 @@ class KvRows:
         return next(c for c in self._classes.values() if c.capacity >= length)
 
     def _make_room(self, wanted: SizeClass) -> bool:
-        """See that the class has a free row: grow, else give back idle segments, else evict what was used least."""
+        """See that the class has a free row: grow, else give back idle segments, else evict the least recently used."""
         while not wanted.free and not self._grow(wanted):
             if self._trim_one(but=wanted):
                 continue
-            if not self._evict_from(wanted) and not self._evict_one():
+            if not self._evict_oldest(wanted.by_use) and not self._evict_oldest(self._cold):
                 return False
         return True
 
@@ -371,14 +371,8 @@ class KvRows:
                 return True
         return False
 
-    def _evict_from(self, size: SizeClass) -> bool:
-        oldest = next(iter(size.by_use), None)
-        if oldest is not None:
-            self.evict(oldest)
-        return oldest is not None
-
-    def _evict_one(self) -> bool:
-        oldest = next(iter(self._cold), None)
+    def _evict_oldest(self, by_use: OrderedDict[Slot, None]) -> bool:
+        oldest = next(iter(by_use), None)
         if oldest is not None:
             self.evict(oldest)
         return oldest is not None

@@ -1,9 +1,8 @@
 """`compile`: the forward pass as compiled programs, where the model's class would call some two thousand operations.
 
 The class is traced once for a single id and once for any number of them: what it does to its input becomes a flat
-list of operations, whatever Python it went through. torch's compiler joins the small ones between the matrix
-products and the attention; those two stay ours (`attention/operators.py`). It needs a C++ compiler, and is offered on
-a CPU only.
+list of operations, whatever Python it went through. torch's compiler joins those between the matrix products and the
+attention, which stay ours (`attention/operators.py`). It needs a C++ compiler and a CPU.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from drivetrain.engines.native.attention.layers import Stage
 from drivetrain.engines.native.model.runner import Forward, plain_pass
 
 FEWEST = 2
-"""Ids, and logits asked for, of the program for any number: torch takes 0 and 1 for constants."""
+"""The fewest ids and logits in the program for any number: torch takes 0 and 1 for constants."""
 
 EXAMPLE = (24, 7)
-"""Ids and logits of the pass that is traced: two numbers that nobody takes for one another."""
+"""Ids and logits of the traced pass: two numbers that cannot be confused."""
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def check_machine(device: Any) -> None:
-    """Raise `InvalidSetting` where nothing can be compiled."""
+    """Raise `InvalidSetting` if nothing can be compiled here."""
     if device.type != "cpu":
         raise _refused(f"compile is for CPUs so far, and the device is {device}", "leave compile out")
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
@@ -43,9 +42,9 @@ def check_machine(device: Any) -> None:
 
 
 def compiled_pass(model: Any, stage: Stage, progress: Progress) -> Forward:
-    """Takes half a minute for a small model, and two seconds when it was compiled here before."""
+    """Takes half a minute for a small model, and two seconds if it was compiled here before."""
     try:
-        _keep_what_is_compiled()
+        _set_cache_folder()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torch's compiler loads old parts of torch
             progress("compiling the attention", None)
@@ -60,7 +59,7 @@ def compiled_pass(model: Any, stage: Stage, progress: Progress) -> Forward:
 
 
 class Compiled:
-    """A `Forward` of two programs. They are for tensors of any length: nothing is compiled once this is made."""
+    """A `Forward` of two programs for tensors of any length, so nothing is compiled later."""
 
     def __init__(self, one: Callable[..., Any], several: Callable[..., Any]) -> None:
         self._one = one
@@ -89,7 +88,7 @@ def _compiled(model: Any, num_ids: int, num_kept: int) -> Callable[..., Any]:
     return program
 
 
-def _keep_what_is_compiled() -> None:
+def _set_cache_folder() -> None:
     """In the user's own folder: the compiler's default is one that all users of the machine can write to."""
     if not os.environ.get(CACHE):
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -1,4 +1,4 @@
-"""Whether a model can run here at all, judged from its class, and from one short look at its layers."""
+"""Whether a model can run here at all, judged by its class and by one short pass through its layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_named_class(config: Any) -> None:
 
 
 def check_class(cls: Any) -> None:
-    """The class must leave its attention and its choice of positions to its caller. `supported.py` names some."""
+    """The class must leave its attention and its positions to its caller. `supported.py` names some that do not."""
     name = cls.__name__
     if not getattr(cls, "_supports_attention_backend", False):
         raise unfit(f"the class {name} does its attention by itself")
@@ -56,7 +56,7 @@ def probe(model: Any, stage: Stage) -> dict[int, LayerShape]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What a class raises when it is run our way, as a refusal."""
+    """Turn what a class raises when it is run our way into a refusal."""
     try:
         yield
     except UnfitModel as exc:

@@ -13,14 +13,14 @@ from drivetrain.engines.native.kv.cache import KvCache
 from drivetrain.engines.native.schedule.sequence import Work
 
 Forward = Callable[[Any, Any, Any], Any]
-"""Ids and their positions, both `[1, T]`, and the places whose logits are wanted, `[kept]`: `[kept, vocabulary]`."""
+"""From ids and positions, `[1, T]`, and the indices whose logits are wanted, `[kept]`, to `[kept, vocabulary]`."""
 
 
 def plain_pass(model: Any) -> Forward:
     """By the model's own class."""
 
     def forward(input_ids: Any, position_ids: Any, keep: Any) -> Any:
-        # Without a mask, the library would look for packed sequences in the positions. Nobody reads this one.
+        # Without a mask, the library would search the positions for packed sequences. Nobody reads this one.
         mask = torch.ones(1, 1, dtype=torch.bool, device=input_ids.device).expand(input_ids.shape)
         out = model(
             input_ids=input_ids,

@@ -1,4 +1,4 @@
-"""Before the first request: does the model say the same in our packed rows as it does by itself?
+"""Before the first request: are the model's logits in our packed rows the same as by itself?
 
 Several random texts go through the scheduler, the cache and our attention together, in chunks and then id by id; the
 logits of every position that is sampled are held against one plain pass of the model's own attention.
@@ -27,10 +27,10 @@ from drivetrain.engines.native.schedule.sequence import Job, Sequence
 LENGTHS = (3, 11, 24)
 DECODED = 4
 LONGEST_WINDOW = 256
-"""A sliding window is only passed by a text if it is no longer than this: a check must not take minutes."""
+"""The check runs past a sliding window only up to this length: it must not take minutes."""
 
 TOLERANCE = 1e-3
-"""Of the largest logit, in float32; other dtypes get what their rounding needs."""
+"""Relative to the largest logit, in float32; other dtypes get what their rounding needs."""
 
 
 def check(loaded: Loaded, forward: Forward) -> None:
@@ -50,7 +50,7 @@ def check(loaded: Loaded, forward: Forward) -> None:
 
 
 def _texts(loaded: Loaded) -> list[Sequence]:
-    chance = random.Random(0)  # noqa: S311 - not for secrets
+    rng = random.Random(0)  # noqa: S311 - not for secrets
     vocabulary = int(loaded.model.get_input_embeddings().num_embeddings)
     lengths = [n for n in LENGTHS if n + DECODED <= loaded.context_length]
     window = getattr(loaded.model.config.get_text_config(), "sliding_window", None)
@@ -60,7 +60,7 @@ def _texts(loaded: Loaded) -> list[Sequence]:
         Job.of(
             EngineRequest(
                 request_id="self-test",
-                prompt_ids=tuple(chance.randrange(vocabulary) for _ in range(length)),
+                prompt_ids=tuple(rng.randrange(vocabulary) for _ in range(length)),
                 context_length=loaded.context_length,
                 max_tokens=DECODED,
                 seeds=(0,),
@@ -80,7 +80,7 @@ def _packed(loaded: Loaded, sequences: list[Sequence], forward: Forward) -> list
     rows = KvRows(sizes, token_bytes=cache.token_bytes, budget_bytes=1000 * longest * cache.token_bytes)
     scheduler = Scheduler(rows, None, max_batch=len(sequences), budget=TokenBudget(alone=40, beside=7), headroom=1)
     runner = Runner(model, loaded.stage, cache, forward)
-    seen: dict[Sequence, list[Any]] = {sequence: [] for sequence in sequences}
+    computed_logits: dict[Sequence, list[Any]] = {sequence: [] for sequence in sequences}
     for sequence in sequences:
         scheduler.add(sequence.job)
     while not scheduler.idle:
@@ -89,11 +89,11 @@ def _packed(loaded: Loaded, sequences: list[Sequence], forward: Forward) -> list
         works, logits = runner.forward(planned)
         scheduler.computed(works)
         for work, row in zip([work for work in works if work.samples], logits.float(), strict=True):
-            seen[work.sequence].append(row)
+            computed_logits[work.sequence].append(row)
             work.sequence.ids.append(int(row.argmax()))
             if work.sequence.num_sampled == DECODED:
                 scheduler.end(work.sequence)
-    return [torch.stack(logits) for logits in seen.values()]
+    return [torch.stack(logits) for logits in computed_logits.values()]
 
 
 def _plain(model: Any, texts: list[list[int]]) -> list[Any]:

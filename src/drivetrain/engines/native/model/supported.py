@@ -1,7 +1,7 @@
-"""The models that this engine does not run: how that is said, and what of it the configuration tells. No torch here.
+"""Which models this engine refuses, as far as their configuration tells. No torch here.
 
-To ask a class itself takes seconds of imports, so causal classes that are refused are known by name, too. A test holds
-both tables against the installed library; a class that is in neither is asked when it is loaded (`probe.py`).
+Importing a class to ask it takes seconds, so refused causal classes are also listed by name. A test checks both tables
+against the installed library; a class in neither is examined when it is loaded (`probe.py`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def unfit(why: str) -> UnfitEngine:
 
 
 def stated_reason(config: Mapping[str, Any]) -> str | None:
-    """Why not, as far as the JSON of a configuration tells. The library may know more of what it leaves out."""
-    stated = StatedConfig(config)
-    return _kind_reason(stated_kind(config)) or next(_reasons(stated.get_text_config()), None) or known_reason(stated)
+    """Why not, as far as a configuration's JSON tells. The library may know more from its defaults."""
+    wrapped = StatedConfig(config)
+    return _kind_reason(stated_kind(config)) or next(_reasons(wrapped.get_text_config()), None) or known_reason(wrapped)
 
 
 def check_config(config: Any) -> None:
-    """Raise `UnfitEngine` for what a config of the library tells before any weight is read."""
+    """Raise `UnfitEngine` for what the library's config tells before any weight is read."""
     if why := _kind_reason(kind_of(config)) or next(_reasons(config.get_text_config()), None):
         raise unfit(why)
 
@@ -39,9 +39,9 @@ def _kind_reason(kind: ModelKind) -> str | None:
 
 
 def _reasons(text: Any) -> Iterator[str]:
-    """What the configuration of a causal model says that this engine does not do."""
-    stated = getattr(text, "layer_types", None)
-    kinds = {str(kind) for kind in stated} if isinstance(stated, (list, tuple)) else set()
+    """What a causal model's configuration asks for that this engine does not do."""
+    layer_types = getattr(text, "layer_types", None)
+    kinds = {str(kind) for kind in layer_types} if isinstance(layer_types, (list, tuple)) else set()
     if odd := sorted(kind for kind in kinds if any(word in kind for word in STATE_SPACE)):
         yield f"it has layers of the kind {odd[0]}, which keep a state that is no list of keys"
     if getattr(text, "attention_chunk_size", None) and ("chunked_attention" in kinds or not kinds):
@@ -58,9 +58,9 @@ def _reasons(text: Any) -> Iterator[str]:
 def _ropes(text: Any) -> Iterator[str]:
     """The kinds of rotary positions, of the model or of each kind of its layers."""
     for name in ("rope_parameters", "rope_scaling"):
-        stated = getattr(text, name, None)
-        if isinstance(stated, dict):
-            for part in (stated, *(value for value in stated.values() if isinstance(value, dict))):
+        rope = getattr(text, name, None)
+        if isinstance(rope, dict):
+            for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
                 yield str(part.get("rope_type", part.get("type", "")))
 
 
@@ -124,7 +124,7 @@ OWN_ATTENTION = {
     "zamba": "ZambaForCausalLM",
     "zamba2": "Zamba2ForCausalLM",
 }
-"""Model type and class: it does its attention by itself."""
+"""Model type and class of those that do their attention by themselves."""
 
 TAKES_NO = {
     "gemma4_assistant": ("Gemma4AssistantForCausalLM", "logits_to_keep"),
@@ -143,7 +143,7 @@ _WHY = {
 def known_reason(config: Any) -> str | None:
     """Why the class is refused that a configuration names, or that the library has for its model type.
 
-    Which class a model brings itself (`auto_map`) is not known before it is loaded.
+    A class that a model brings itself (`auto_map`) is not known before it is loaded.
     """
     named = getattr(config, "architectures", None)
     first = str(named[0]) if isinstance(named, (list, tuple)) and named else ""

@@ -1,8 +1,8 @@
 """How much of the prompts goes into a step. No tensors and no clock here.
 
-The unit of cost is one token's way through the model's linear layers. Attention comes on top of it and grows with what
-stands before the token: of SmolLM2-135M a token at position 8,000 costs some five times as much as the first one. So a
-budget in plain tokens would let one long prompt stall the streams more and more along its way.
+The unit of cost is one token's way through the model's linear layers. Attention comes on top and grows with what stands
+before the token: in SmolLM2-135M, a token at position 8,000 costs some five times as much as the first one. A budget in
+plain tokens would let a long prompt stall the streams more and more along its way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class TokenBudget:
 
     A chunk of n tokens that ends at position p costs `n + p * (n * attention + reading)`: its way through the layers,
     each token's attention to what came before, and the keys and values that are read once for all of them.
-    Of the first prompt of a step at least so many tokens are taken as `least` says, whatever they cost.
+    At least `least` tokens of a step's first prompt are taken, whatever they cost.
     """
 
     alone: float = 256
@@ -42,10 +42,10 @@ class TokenBudget:
 
 
 class Room:
-    """What is left of the budget of one step, in which the tokens at these positions are decoded.
+    """What is left of the budget of one step, which decodes the tokens at these positions and has `prompts` waiting.
 
-    So many `prompts` want of it. Beside decodes each of them counts: all of them together cost the decodes the same
-    time whether it is taken in one step or in many, and in one step they are served sooner.
+    Beside decodes, each prompt adds to the room: together they cost the decodes the same time in one step as in many,
+    and in one step they are served sooner.
     """
 
     def __init__(self, budget: TokenBudget, decoded: Sequence[int], prompts: int = 1) -> None:
@@ -61,10 +61,10 @@ class Room:
         return self._left >= 1 or not self._taken
 
     def take(self, start: int, pending: int) -> int:
-        """So many of a prompt's `pending` tokens from `start` on go into the step; they are paid for.
+        """How many of a prompt's `pending` tokens from `start` on go into the step; takes their cost off the room.
 
-        What does not fit as a whole leaves half of the room to those after it, so that no short prompt waits for the
-        whole of a long one.
+        A prompt that does not fit as a whole leaves half of the room to those after it, so that no short prompt waits
+        for all of a long one.
         """
         self._prompts -= 1
         least = 0 if self._taken else self._budget.least
@@ -79,35 +79,35 @@ class Room:
 
 
 SHARE = 0.8
-"""A step with prompts in it may cost so much more than it would without them."""
+"""How much more a step may cost with prompts in it, as a share of its cost without them."""
 
 LEAST = 4
-"""Where even this is dear, prompts are slow beside decodes, but they move."""
+"""Where even these are expensive, prompts are slow beside decodes, but they move."""
 
 ATTENTION = 1.5
-"""Attention does its multiplications so much slower than the linear layers do theirs."""
+"""How much slower attention multiplies than the linear layers do."""
 
 ATTENTION_BY_KERNEL = 0.7
-"""The same of our own attention, which is there when steps are compiled."""
+"""The same for our own attention, which comes with compiled steps."""
 
 READING_BY_KERNEL = 0.4
-"""It computes while it reads: so much of the time that the reading takes is left."""
+"""The share of the reading time that remains, since it computes while it reads."""
 
 WEIGHTS_ON_CPU = 25.0
-"""So many tokens' products take as long as reading all weights once, which is most of a step that only decodes."""
+"""The tokens whose products take as long as reading all weights once, most of a step that only decodes."""
 
 WEIGHTS_ON_ACCELERATOR = 256.0
-"""The same where there is far more arithmetic than memory to feed it."""
+"""The same where arithmetic is much faster than memory."""
 
 ALONE_ON_CPU = 512.0
 ALONE_ON_ACCELERATOR = 2048.0
 
 
 def budget_for(*, on_cpu: bool, weights: int, attended: int, cached: int, by_kernel: bool = False) -> TokenBudget:
-    """By the shapes of a model, all of whose weights and rows are of one type.
+    """By a model's shapes, with weights and rows of one dtype.
 
-    A token is multiplied with `weights` numbers, and with `attended` more for each position before it; of one position
-    the cache holds `cached` numbers.
+    A token is multiplied with `weights` numbers, and with `attended` more for each position before it; the cache holds
+    `cached` numbers per position.
     """
     reading = WEIGHTS_ON_CPU if on_cpu else WEIGHTS_ON_ACCELERATOR
     return TokenBudget(

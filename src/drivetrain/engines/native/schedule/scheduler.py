@@ -1,8 +1,8 @@
 """Which sequences do what in the next step: first come, first served, and decoding never stops. No tensors here.
 
 Each step decodes every running sequence by one id and fills what `budget.py` leaves room for with chunks of prompts.
-A sequence that outgrows its row while no row is to be had takes the one of the youngest running sequence, which
-waits again and computes its ids anew later.
+A sequence that outgrows its row when no other is free takes the one of the youngest running sequence, which waits again
+and computes its ids anew later.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from drivetrain.engines.native.schedule.budget import Room, TokenBudget
 from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
 
 HEADROOM = 64
-"""So many ids may follow before a new sequence has to move to a larger row."""
+"""Ids that may follow before a new sequence has to move to a larger row."""
 
 
 class Scheduler:
-    """`schedule` decides, `computed` is told what was done, `end` takes a sequence out at any moment between steps.
+    """`schedule` decides, `computed` notes what was done, `end` takes a sequence out at any time between steps.
 
     `waiting` and `running` are in order of arrival.
     """
@@ -43,7 +43,7 @@ class Scheduler:
         self._headroom = headroom
         self._no_row: Sequence | None = None
         self._num_left_then = 0
-        """For whom there was no row, and how often rows had been left when that was found."""
+        """The first that found no row, and how often rows had been left by then."""
 
     @property
     def idle(self) -> bool:
@@ -54,7 +54,7 @@ class Scheduler:
         insort(self.waiting, job.sequences[0], key=_order)
 
     def schedule(self) -> list[Work]:
-        """The next step's work; at least one piece of it unless `idle`. Rows are taken and moved for it."""
+        """The next step's work, at least one piece unless `idle`. Takes and moves rows for it."""
         work = self._decodes()
         room = Room(self._budget, [piece.start for piece in work], self._num_prompts())
         self._continue_prompts(work, room)
@@ -62,7 +62,7 @@ class Scheduler:
         return work
 
     def computed(self, works: list[Work]) -> None:
-        """The step was done. Call it before any sampled id is added or any sequence ended: rows may move then."""
+        """The step was done. Call this before adding sampled ids or ending a sequence: rows may move then."""
         for work in works:
             sequence = work.sequence
             assert sequence.slot is not None
@@ -91,7 +91,7 @@ class Scheduler:
             self.end(sequence, poisoned=poisoned)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Back to waiting. What was sampled stays; everything is computed again."""
+        """Back to waiting. It keeps what was sampled and computes everything again."""
         assert sequence.slot is not None
         self.running.remove(sequence)
         if sequence.slot.alive:
@@ -102,7 +102,7 @@ class Scheduler:
         self.num_preemptions += 1
 
     def lose_all_rows(self) -> None:
-        """After a fault in the tensors: all rows are gone, and who still runs waits again."""
+        """After a fault in the tensors: all rows are gone, and what still runs waits again."""
         for sequence in self.running:
             if sequence.slot is not None:
                 self._forget(sequence.slot)
@@ -126,12 +126,12 @@ class Scheduler:
         ready = [sequence for sequence in self.running if sequence.pending == 1]
         return [
             _work(sequence, 1)
-            for sequence in ready  # from the oldest on, so that who is preempted has no work yet
+            for sequence in ready  # oldest first, so that a preempted one has no work yet
             if sequence.slot is not None and self._fit(sequence, len(sequence.ids))
         ]
 
     def _num_prompts(self) -> int:
-        """How many have something of their prompt to compute now, or might begin with it."""
+        """How many have a part of their prompt to compute now, or might begin with it."""
         begun = sum(sequence.pending > 1 and sequence.awaits is None for sequence in self.running)
         if self._is_stuck:
             return begun
@@ -139,15 +139,15 @@ class Scheduler:
 
     @property
     def _is_stuck(self) -> bool:
-        """Whether there was no row for the first that waits, and nobody has left one since. To look for its beginning
-        again in each step would take all streams as long as the prompt is."""
+        """Whether there was no row for the first that waits, and none has been left since. Looking for its beginning
+        again in each step would cost all streams time in proportion to the prompt."""
         stuck = bool(self.waiting) and self.waiting[0] is self._no_row
         return stuck and self._num_left_then == self.rows.num_left
 
     def _continue_prompts(self, work: list[Work], room: Room) -> None:
-        """Chunks for those that have a row already, oldest first.
+        """Chunks for sequences that already have a row, oldest first.
 
-        The row of a sequence holds its whole prompt from the start, so nobody has to give way for this.
+        A row holds its sequence's whole prompt from the start, so nobody has to give way for this.
         """
         for sequence in self.running:
             if room and sequence.pending > 1 and self._may_go_on(sequence):
@@ -170,7 +170,7 @@ class Scheduler:
             work.append(_work(sequence, count))
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Give it a row that holds its ids and some more, with its beginning in it if that is known."""
+        """Give it a row that holds its ids and some more, with its beginning copied in if that is known."""
         limit = sequence.prompt_length + sequence.job.limit
         source = self._source(sequence)
         slot = self.rows.take(max(min(len(sequence.ids) + self._headroom, limit), len(sequence.ids)))
@@ -189,9 +189,9 @@ class Scheduler:
             sequence.cached = source.length
 
     def _being_computed(self, sequence: Sequence) -> Hit | None:
-        """The row of a prompt that is under way and has the longest common beginning, if it spares a block or more.
+        """The row of a prompt under way with the longest common beginning, if that saves a block or more.
 
-        Requests that come at once with one beginning would otherwise each compute it.
+        Requests that come at once with the same beginning would otherwise each compute it.
         """
         if self._prefixes is None or not sequence.job.may_use_cache:
             return None
@@ -205,7 +205,7 @@ class Scheduler:
         return best
 
     def _may_go_on(self, sequence: Sequence) -> bool:
-        """Whether nobody computes its beginning for it any more; what came of that is copied."""
+        """Whether it no longer waits for its beginning; if that was computed, copy it."""
         source = sequence.awaits
         if source is None:
             return True
@@ -278,6 +278,6 @@ def _order(sequence: Sequence) -> tuple[int, int]:
 def _work(sequence: Sequence, count: int) -> Work:
     start = sequence.computed
     reaches_end = start + count == len(sequence.ids)
-    if sequence.tells_prompt and start < sequence.prompt_length:
+    if sequence.scores_prompt and start < sequence.prompt_length:
         return Work(sequence, start, count, keep=count)
     return Work(sequence, start, count, keep=int(reaches_end))

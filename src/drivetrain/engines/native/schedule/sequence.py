@@ -24,10 +24,10 @@ class Sequence:
     ids: list[int]
     computed: int = 0
     cached: int = 0
-    """Of the prompt, how many tokens were found in the cache when it first got a row."""
+    """How many of the prompt's tokens were in the cache when it first got a row."""
     slot: Slot | None = None
     awaits: Hit | None = None
-    """A row in which the beginning is being computed right now: it is copied once it is there."""
+    """A row in which its beginning is being computed, to be copied from there."""
     ended: bool = False
     shape: Any = None
     """The sampler's own notes."""
@@ -63,30 +63,29 @@ class Sequence:
         return self.index == 0
 
     @property
-    def tells_prompt(self) -> bool:
+    def scores_prompt(self) -> bool:
         """Whether the prompt's logprobs are taken from this choice: the first one that has not ended."""
         job = self.job
-        if self.request.prompt_logprobs is None or job.prompt_told:
+        if self.request.prompt_logprobs is None or job.prompt_sent:
             return False
         return next((one for one in job.sequences if not one.ended), None) is self
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request. `reply` belongs to the engine: where the steps go."""
+    """One request."""
 
     request: EngineRequest
     number: int
-    reply: Any = None
     sequences: list[Sequence] = field(default_factory=list)
     spawned: bool = False
     """Whether the choices after the first one were let in."""
-    prompt_told: bool = False
+    prompt_sent: bool = False
     prompt_logprobs: list[IdLogprobs] = field(default_factory=list)
 
     @classmethod
-    def of(cls, request: EngineRequest, number: int, reply: Any = None) -> Job:
-        job = cls(request, number, reply)
+    def of(cls, request: EngineRequest, number: int) -> Job:
+        job = cls(request, number)
         job.sequences = [
             Sequence(job, index, (number, index), list(request.prompt_ids)) for index in range(len(request.seeds))
         ]
@@ -116,7 +115,7 @@ class Job:
 class Work:
     """What one sequence does in one step: `count` ids from `start` on go through the model.
 
-    `keep` is how many of these positions, the last ones, need logits.
+    The last `keep` of these positions need logits.
     """
 
     sequence: Sequence
@@ -126,5 +125,5 @@ class Work:
 
     @property
     def samples(self) -> bool:
-        """Whether an id is sampled after it: the positions reach the end of what is known."""
+        """Whether an id is sampled after it: the positions reach the end of the known ids."""
         return self.start + self.count == len(self.sequence.ids)

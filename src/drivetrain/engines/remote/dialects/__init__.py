@@ -1,1 +1,1 @@
-"""How each kind of upstream is asked and understood, one file each."""
+"""How to talk to each kind of upstream, one file each."""

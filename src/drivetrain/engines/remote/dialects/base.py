@@ -1,4 +1,4 @@
-"""How one kind of upstream is asked, and what its events mean: the port that each kind implements."""
+"""How to ask one kind of upstream, and what its events mean: the port that each kind implements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drivetrain.core.prompt import Prompt
 
 
 class UpstreamKind(StrEnum):
-    """What a server was found to be. One that is not known, or not for its ids, gets the text tier."""
+    """What a server was found to be. An unknown one, or a known one without ids, gets the text tier."""
 
     DRIVETRAIN = "drivetrain"
     LLAMACPP = "llama.cpp"
@@ -24,7 +24,7 @@ class UpstreamKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What an upstream was found to offer. Upstreams of one pool must agree in `identity`."""
+    """What an upstream was found to offer. The upstreams of a pool must agree in `identity`."""
 
     kind: UpstreamKind
     tokens: bool
@@ -34,17 +34,17 @@ class Facts:
     vocab_size: int = 1
     eos_ids: frozenset[int] = frozenset()
     specials: Mapping[str, int] = field(default_factory=dict)
-    words: frozenset[str] = frozenset()
-    """Names such as `<think>` that are one token too, and stand in texts like any word."""
+    plain_names: frozenset[str] = frozenset()
+    """Names such as `<think>` that are one token too, but appear in texts like any word."""
     bos_token: str | None = None
     eos_token: str | None = None
     chat_template: str | None = None
     stop: tuple[str, ...] = ()
     generation: bool = True
     embedding_size: int = 0
-    """0: the upstream gives no embeddings."""
+    """0 if the upstream gives no embeddings."""
     embed_inputs: int = MAX_INT
-    """How many texts one question for embeddings may hold."""
+    """The most texts in one request for embeddings."""
     pooling: str | None = None
     architecture: str = "unknown"
     dtype: str = "unknown"
@@ -53,7 +53,7 @@ class Facts:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Requests that are prepared for one must be good for the other."""
+        """A request prepared for one upstream must be valid for the other."""
         return (self.kind, self.tokens, self.generation, self.vocab_size, self.eos_ids, self.bos_token, self.stop)
 
 
@@ -61,26 +61,26 @@ class Reader(Protocol):
     """The events of one answer, in order, as steps of the contract."""
 
     async def hear(self, event: Mapping[str, Any]) -> Sequence[Step]:
-        """Raises `Broken` for an event that is not what the API says, or a `DrivetrainError`."""
+        """Raises `Broken` for an event that the API does not have, or a `DrivetrainError`."""
         ...
 
     @property
     def over(self) -> bool:
-        """Whether the choice has ended, and nothing that still comes matters."""
+        """Whether the choice has ended, so that nothing that still comes matters."""
         ...
 
     @property
     def settled(self) -> bool:
-        """Whether its end has been told: a connection that breaks after that takes nothing away."""
+        """Whether its end has arrived, so that a connection that breaks now loses nothing."""
         ...
 
     def close(self) -> Sequence[Step]:
-        """The stream has ended by itself. Raises `Broken` if the choice has not: nothing is cut off silently."""
+        """The stream has ended. Raises `Broken` if the choice has not: nothing is cut off silently."""
         ...
 
 
 class Splitter(Protocol):
-    """Texts to ids and back, by asking the upstream. Blocks; safe from any thread; raises `DrivetrainError`."""
+    """Splits and joins texts by asking the upstream. Blocks; safe from any thread; raises `DrivetrainError`."""
 
     def encode(self, prompt: Prompt) -> list[int]: ...
 
@@ -90,13 +90,13 @@ class Splitter(Protocol):
 
 
 class AskUpstream(Protocol):
-    """One question to one upstream, below its root, on the event loop. Raises `Refused`, `Broken` and `OSError`."""
+    """One query to one upstream, below its root, on the event loop. Raises `Refused`, `Broken` and `OSError`."""
 
     async def __call__(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any: ...
 
 
 class Learn(Protocol):
-    """Takes the spelling of an id that the upstream has told."""
+    """Takes the spelling of an id, as the upstream gave it."""
 
     def __call__(self, token_id: int, spelling: bytes, /) -> None: ...
 
@@ -109,11 +109,11 @@ class Dialect(Protocol):
 
     @property
     def path(self) -> str:
-        """Where completions are asked for, from the root of the host."""
+        """Where to ask for completions, from the root of the host."""
         ...
 
     def body(self, request: EngineRequest, index: int) -> dict[str, Any]:
-        """One choice of a request. Every value that the upstream takes is stated: no default of its own comes in."""
+        """The body for one choice. Sets every value that the upstream takes, so none of its defaults apply."""
         ...
 
     def reader(self, request: EngineRequest, index: int, learn: Learn) -> Reader: ...

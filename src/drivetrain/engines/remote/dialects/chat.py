@@ -1,4 +1,4 @@
-"""The text tier: messages in and text out over `/v1/chat/completions`, as any server of OpenAI's API does it."""
+"""The text tier: messages in and text out over `/v1/chat/completions`, as on any server with OpenAI's API."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from drivetrain.engines.remote.errors import Broken, Refused
 from drivetrain.http.address import Address
 
 HONOURED = frozenset({"n", "temperature", "top_p", "presence_penalty", "frequency_penalty"})
-"""What OpenAI's API itself has and a text tells nothing against. A seed it promises only as far as it can."""
+"""What OpenAI's API has and needs no ids. Not a seed, which it only promises to try."""
 
 _NEEDS_IDS = frozenset({"prompt", "echo", "overflow", "context_length"})
-"""Fields of the worker that need the prompt whole, or to know how long it is."""
+"""Fields of the worker that need the whole prompt, or its length."""
 
 MAX_SILENT = 2**18
-"""Tokens without a text of their own, such as those of hidden reasoning, that are believed."""
+"""The most tokens without text, such as those of hidden reasoning, that a usage is believed to report."""
 
 _REASONS = {
     "stop": FinishReason.STOP,
@@ -36,17 +36,17 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Where servers differ, found out by trying."""
+    """Where servers differ, as found by trial."""
 
     max_tokens: str = "max_tokens"
     tells_usage: bool = True
 
     def after(self, refused: Refused) -> Habits | None:
-        """What to try next, if a refusal names something that can be said otherwise or left out."""
-        said = f"{refused.param or ''} {refused.message}"
-        if self.max_tokens == "max_tokens" and "max_completion_tokens" in said:
+        """What to try next, if a refusal names a field that can be renamed or left out."""
+        text = f"{refused.param or ''} {refused.message}"
+        if self.max_tokens == "max_tokens" and "max_completion_tokens" in text:
             return replace(self, max_tokens="max_completion_tokens")
-        if self.tells_usage and "stream_options" in said:
+        if self.tells_usage and "stream_options" in text:
             return replace(self, tells_usage=False)
         return None
 
@@ -76,7 +76,7 @@ class TextDialect:
         self._habits = habits
 
     def body(self, request: EngineRequest, index: int) -> dict[str, Any]:
-        """Our own matcher ends at stops, so none is sent."""
+        """Our own matcher finds stops, so none is sent."""
         assert request.media is not None
         assert request.media.prompt.messages is not None
         sampling = request.sampling
@@ -100,7 +100,7 @@ class TextDialect:
 
 
 class _Reader:
-    """A choice's end is held back until the usage has come, or the stream is over."""
+    """Holds a choice's end back until the usage has come or the stream is over."""
 
     def __init__(self, index: int) -> None:
         self.over = False
@@ -134,7 +134,7 @@ class _Reader:
         return (TokenStep(self._index, (0,), pieces=(text.encode("utf-8", "replace"),)),)
 
     def _usage(self, usage: Any) -> Sequence[Step]:
-        """Tokens that gave no text of their own make up for the difference. Fewer tokens than pieces: ours stand."""
+        """Tokens without text make up the difference to the pieces. With fewer tokens than pieces, ours count."""
         if usage is None or self._reason is None:
             return ()
         self.over = True
@@ -158,8 +158,8 @@ class _Reader:
         return TokenStep(self._index, (0,) * silent, None, self._reason, (b"",) * silent)
 
 
-def _finish_reason(told: Any) -> FinishReason:
-    if told not in _REASONS:
-        shown = told if isinstance(told, str) and len(told) <= 40 else "one that is not known"
+def _finish_reason(value: Any) -> FinishReason:
+    if value not in _REASONS:
+        shown = value if isinstance(value, str) and len(value) <= 40 else "one that is not known"
         raise EngineFailed(f"the upstream ended the answer for another reason than its end or its length: {shown}")
-    return _REASONS[told]
+    return _REASONS[value]

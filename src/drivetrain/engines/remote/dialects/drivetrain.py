@@ -1,4 +1,4 @@
-"""Another Drivetrain: token ids in and out over `/v1/completions`, with everything that it says it honours."""
+"""Another Drivetrain: token ids in and out over `/v1/completions`, with everything that it declares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drivetrain.http.address import Address
 _SAMPLING = tuple(field.name for field in fields(Sampling))
 _NOT_OVER_HTTP = frozenset({"images", "prompt_logprobs", "sequence_bias", "exponential_decay_length_penalty"})
 _OWN = frozenset({"n"})
-"""One request a choice is sent, so this is always honoured."""
+"""Always honoured: each choice is a request of its own."""
 
 
 def facts_of(card: Mapping[str, Any]) -> Facts:
@@ -45,22 +45,22 @@ def facts_of(card: Mapping[str, Any]) -> Facts:
             default_sampling=defaults,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
-        raise Broken("its card of the model is not one that this version reads") from exc
+        raise Broken("its description of the model is not one that this version can read") from exc
 
 
 async def with_specials(facts: Facts, ask: AskUpstream, model: str) -> Facts:
-    """The special tokens that can be found out: the ends, and the one that texts begin with. Raises `Broken`."""
+    """Adds the special tokens that can be found: the ends, and the one that texts begin with. Raises `Broken`."""
     try:
         texts = [(await ask("POST", "/tokenize", {"model": model, "prompt": text}))["tokens"] for text in ("a", "b")]
         begins = [ids[0] for ids in texts if len(ids) > 1]
         bos = begins[0] if len(begins) == 2 and begins[0] == begins[1] else None
         spelled = {}
         for token_id in sorted(facts.eos_ids | ({bos} if bos is not None else set())):
-            told = await ask("POST", "/detokenize", {"model": model, "tokens": [token_id]})
-            if str(told["prompt"]).strip():  # else it is the space that a vocabulary puts before any text
-                spelled[str(told["prompt"])] = int(token_id)
+            answer = await ask("POST", "/detokenize", {"model": model, "tokens": [token_id]})
+            if str(answer["prompt"]).strip():  # else it is the space that a vocabulary puts before any text
+                spelled[str(answer["prompt"])] = int(token_id)
     except (KeyError, TypeError, ValueError, IndexError) as exc:
-        raise Broken("its way of splitting texts is not one that this version reads") from exc
+        raise Broken("its way of splitting texts is not one that this version can read") from exc
     names = {token_id: text for text, token_id in spelled.items()}
     eos = min(facts.eos_ids, default=None)
     return replace(
@@ -79,7 +79,7 @@ class DrivetrainDialect:
         self._max_stops = max_stops
 
     def body(self, request: EngineRequest, index: int) -> dict[str, Any]:
-        """Its own stops are off: ours decide. A stop id is kept in the text, which our own pipeline takes out."""
+        """Its own stops are off, because ours decide. A stop id stays in the text until our pipeline takes it out."""
         known = self.facts.parameters
         sampling = {name: getattr(request.sampling, name) for name in _SAMPLING if name in known}
         if "logit_bias" in sampling:
@@ -93,7 +93,7 @@ class DrivetrainDialect:
             "stream": True,
             "return_token_ids": True,
             "stop": [],
-            "stop_token_ids": stop_ids[: self._max_stops],  # ours sees the others
+            "stop_token_ids": stop_ids[: self._max_stops],  # our matcher finds the others
             "include_stop_str_in_output": True,
             **sampling,
         }
@@ -154,12 +154,12 @@ class _Reader:
 
     @staticmethod
     def _pieces(text: str, entries: Sequence[Mapping[str, Any]], count: int) -> tuple[bytes, ...]:
-        """Each id's own bytes where they are told. Else the last one of a delta completes its text."""
+        """Each id's own bytes, if they are given. Else the last id of a delta has all of its text."""
         if not count:
             return ()
-        told = tuple(bytes(entry["bytes"]) for entry in entries)
-        if len(told) == count and b"".join(told).decode("utf-8", "replace") == text:
-            return told
+        pieces = tuple(bytes(entry["bytes"]) for entry in entries)
+        if len(pieces) == count and b"".join(pieces).decode("utf-8", "replace") == text:
+            return pieces
         return (*[b""] * (count - 1), text.encode())
 
     @property
@@ -171,17 +171,17 @@ class _Reader:
 
 
 class DrivetrainSplitter:
-    """It renders chats itself, with its own idea of what is special."""
+    """The upstream renders chats itself, with its own idea of what is special."""
 
     def __init__(self, ask: Ask, model: str) -> None:
         self._ask = ask
         self._model = model
 
     def encode(self, prompt: Prompt) -> list[int]:
-        given: dict[str, Any] = {"prompt": prompt.text}
+        body: dict[str, Any] = {"prompt": prompt.text}
         if prompt.messages is not None:
-            given = {"messages": messages_json(prompt.messages)}
-        return [int(i) for i in self._ask("/tokenize", {"model": self._model, **given})["tokens"]]
+            body = {"messages": messages_json(prompt.messages)}
+        return [int(i) for i in self._ask("/tokenize", {"model": self._model, **body})["tokens"]]
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._ask("/detokenize", {"model": self._model, "tokens": list(ids)})["prompt"])

@@ -22,13 +22,13 @@ HONOURED = frozenset({
     "n", "seed", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
     "frequency_penalty", "logit_bias", "suppress_tokens", "cache_salt",
 })  # fmt: skip
-"""Not `bad_words_ids`: over HTTP vLLM takes words only, and splits them itself."""
+"""Not `bad_words_ids`: over HTTP vLLM takes only words, and splits them itself."""
 
 MOST_LOGPROBS = 20
-"""What a vLLM gives that is not told otherwise; where it gives fewer, none are promised."""
+"""vLLM's own default limit. If a server allows fewer, none are offered."""
 
 BAN = -100.0
-"""The lowest bias that vLLM's server lets pass. At the highest temperature it is a factor of e⁻⁵⁰."""
+"""The lowest bias that vLLM's server accepts: at the highest temperature, a factor of e⁻⁵⁰."""
 
 _LOWEST_LOGPROB = -9999.0
 _VOCABULARY = re.compile(r"[Vv]ocabulary size: (\d+)")
@@ -37,10 +37,10 @@ _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 async def facts_of(ask: AskUpstream, model: str, completions: str, context_length: int) -> Facts | None:
-    """By asking for ids, logprobs and ends, a token each; None where this version gives no ids.
+    """From trials for ids, logprobs and ends, one token each; None if this version gives no ids.
 
-    `completions` is the path below the root. Raises `Refused`, `Broken` and `OSError` for what any request may meet:
-    silence is no answer, and one that has too much to do now is not taken for one that can less.
+    `completions` is the path below the root. Raises `Refused`, `Broken` and `OSError` for what any request may meet: a
+    server that is silent or busy is not taken for a less capable one.
     """
     try:
         return await _Trial(ask, model, completions).facts(context_length)
@@ -48,12 +48,12 @@ async def facts_of(ask: AskUpstream, model: str, completions: str, context_lengt
         if exc.status not in _REFUSALS:
             raise
     except (Unreadable, KeyError, TypeError, ValueError, IndexError, AttributeError):
-        pass  # a server of another version, or in front of one: what it gives as text is tried next
+        pass  # another version, or a server in front of one: the text tier is tried next
     return None
 
 
 def without_generation(context_length: int) -> Facts:
-    """Of a server that embeds only: what it says of ids that it does not have tells nothing of how many it has."""
+    """Of a server that only embeds: its refusals do not tell the size of its vocabulary."""
     return Facts(
         kind=UpstreamKind.VLLM,
         tokens=True,
@@ -74,10 +74,10 @@ class _Trial:
         plain, framed = [await self._split("a", framed=framed) for framed in (False, True)]
         named = await self._named()
         logprobs = await self._logprobs(plain)
-        said = {text: await self._said(plain, i) for text, i in named.items()}
-        ends = sorted({i for text, i in named.items() if said[text]["finish_reason"] == "stop"})
-        words = frozenset(text for text, i in named.items() if i not in ends and text in said[text]["text"])
-        specials = {text: i for text, i in named.items() if text not in words}
+        answers = {text: await self._answer_of(plain, i) for text, i in named.items()}
+        ends = sorted({i for text, i in named.items() if answers[text]["finish_reason"] == "stop"})
+        plain_names = frozenset(text for text, i in named.items() if i not in ends and text in answers[text]["text"])
+        specials = {text: i for text, i in named.items() if text not in plain_names}
         names = {i: text for text, i in specials.items()}
         notes = ["chats are rendered by the upstream"]
         if not ends:
@@ -90,25 +90,25 @@ class _Trial:
             vocab_size=await self._vocab_size(plain),
             eos_ids=frozenset(ends),
             specials=specials,
-            words=words,
+            plain_names=plain_names,
             bos_token=next((names[i] for i in frame(plain, framed)[:1] if i in names), None),
             eos_token=next((names[i] for i in ends), None),
             notes=tuple(notes),
         )
 
     async def _named(self) -> dict[str, int]:
-        """Of the usual names and those in the frame of a chat, each that is one token here."""
+        """The usual names, and those in the frame of a chat, that are one token here."""
         names = [*ENDS, *WORDS, *SPELLED.findall(await self._chat())]
         body = split_question(self._model, "\n".join(sorted(set(names))), spelled=True)
-        told = await self._ask("POST", "/tokenize", body)
+        answer = await self._ask("POST", "/tokenize", body)
         wanted = set(names)
-        return {text: int(i) for i, text in zip(told["tokens"], told["token_strs"], strict=True) if text in wanted}
+        return {text: int(i) for i, text in zip(answer["tokens"], answer["token_strs"], strict=True) if text in wanted}
 
     async def _chat(self) -> str:
-        """A model without a chat template has none; its upstream then refuses messages with its own words."""
-        asked = {"model": self._model, "messages": [{"role": "user", "content": "a"}]}
+        """Empty for a model without a chat template, whose upstream then refuses messages itself."""
+        body = {"model": self._model, "messages": [{"role": "user", "content": "a"}]}
         try:
-            ids = (await self._ask("POST", "/tokenize", asked))["tokens"]
+            ids = (await self._ask("POST", "/tokenize", body))["tokens"]
         except Refused as exc:
             if exc.status not in _REFUSALS:
                 raise
@@ -116,7 +116,7 @@ class _Trial:
         return str((await self._ask("POST", "/detokenize", {"model": self._model, "tokens": ids}))["prompt"])
 
     async def _vocab_size(self, ids: Sequence[int]) -> int:
-        """From what it says of an id that no vocabulary has. Raises `ValueError` where it says nothing of the kind."""
+        """From its refusal of an id that no vocabulary has. Raises `ValueError` if it accepts the id."""
         try:
             await self._complete(ids, logit_bias={str(2**31 - 1): 0.0})
         except Refused as exc:
@@ -126,7 +126,7 @@ class _Trial:
         raise ValueError("an id outside of every vocabulary is taken")
 
     async def _logprobs(self, ids: Sequence[int]) -> frozenset[str]:
-        """Which of the two kinds of logprobs come with ids. Raises `KeyError` or `ValueError` where no ids come."""
+        """Which of the two kinds of logprobs come with ids. Raises `KeyError` or `ValueError` if no ids come."""
         try:
             choice = await self._complete(
                 ids, echo=True, logprobs=MOST_LOGPROBS, return_token_ids=True, return_tokens_as_token_ids=True
@@ -142,8 +142,8 @@ class _Trial:
             return frozenset({"logprobs", "prompt_logprobs"})
         return frozenset({"logprobs"}) if len(entries) == 1 else frozenset()
 
-    async def _said(self, ids: Sequence[int], token_id: int) -> Mapping[str, Any]:
-        """An answer of this token: it ends there if that is an end, and shows in the text if it is no special one."""
+    async def _answer_of(self, ids: Sequence[int], token_id: int) -> Mapping[str, Any]:
+        """An answer forced to begin with this token: an end stops it, and a plain word shows in its text."""
         return await self._complete(ids, logit_bias={str(token_id): 100.0}, max_tokens=2)
 
     async def _complete(self, ids: Sequence[int], **more: Any) -> Mapping[str, Any]:
@@ -152,8 +152,8 @@ class _Trial:
         return found
 
     async def _split(self, text: str, *, framed: bool) -> list[int]:
-        told = await self._ask("POST", "/tokenize", split_question(self._model, text, framed=framed))
-        return [int(i) for i in told["tokens"]]
+        answer = await self._ask("POST", "/tokenize", split_question(self._model, text, framed=framed))
+        return [int(i) for i in answer["tokens"]]
 
 
 class VllmDialect:
@@ -164,9 +164,9 @@ class VllmDialect:
         self._speller = Speller(ask, model, facts.specials)
 
     def body(self, request: EngineRequest, index: int) -> dict[str, Any]:
-        """vLLM gives one token at least: of a choice that wants none, the reader drops it.
+        """vLLM gives at least one token; for a choice that wants none, the reader drops it.
 
-        A request that names its seed gets a salt of its own, so that nothing that was kept changes its rounding.
+        A request that names its seed gets a salt of its own, so that no cached prefix changes its rounding.
         """
         sampling = request.sampling
         limit = max(1, limit_of(request))
@@ -195,9 +195,9 @@ class VllmDialect:
         salt = secrets.token_hex(16) if request.seeded else request.cache_salt
         if salt is not None:
             body["cache_salt"] = salt
-        asked = [count for count in (request.logprobs, request.prompt_logprobs) if count is not None]
-        if asked:
-            body["logprobs"] = max(asked)
+        counts = [count for count in (request.logprobs, request.prompt_logprobs) if count is not None]
+        if counts:
+            body["logprobs"] = max(counts)
             body["return_tokens_as_token_ids"] = True
             body["echo"] = request.prompt_logprobs is not None
         return body
@@ -206,7 +206,7 @@ class VllmDialect:
         return _Reader(request, index, learn, self._speller)
 
     def _biases(self, request: EngineRequest) -> dict[str, float]:
-        """Raises `InvalidRequest` where nothing is left: vLLM would sample all the same."""
+        """Raises `InvalidRequest` if nothing is left, since vLLM would sample all the same."""
         banned = request.sampling.suppress_tokens
         never = {*banned, *(request.stop_ids if request.min_tokens else ())}
         if len(never) >= self.facts.vocab_size:
@@ -241,7 +241,7 @@ class _Reader:
         return (*prompt, await self._tokens(choice, entries))
 
     async def _prompt(self, entries: list[IdLogprobs]) -> Sequence[Step]:
-        """The first event echoes the prompt, where its logprobs are wanted: they are taken off `entries`."""
+        """The first event echoes the prompt if its logprobs are wanted. They are removed from `entries`."""
         if self._begun or self._request.prompt_logprobs is None:
             self._begun = True
             return ()
@@ -280,10 +280,10 @@ class _Reader:
         raise Broken("the stream ended without a finish reason")
 
 
-def _entries(told: Mapping[str, Any], count: int) -> list[IdLogprobs]:
-    """vLLM lists the `count` likeliest, and the one that stands there besides where it is none of them."""
+def _entries(listed: Mapping[str, Any], count: int) -> list[IdLogprobs]:
+    """vLLM lists the `count` likeliest ids, and the actual one besides if it is none of them."""
     found = []
-    for logprob, top in zip(told.get("token_logprobs") or (), told.get("top_logprobs") or (), strict=True):
+    for logprob, top in zip(listed.get("token_logprobs") or (), listed.get("top_logprobs") or (), strict=True):
         if logprob is None:
             found.append(IdLogprobs(None))
             continue

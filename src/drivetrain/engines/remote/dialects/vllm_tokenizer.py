@@ -15,28 +15,28 @@ from drivetrain.engines.remote.spellings import SUSPICIOUS, frame
 from drivetrain.text.pieces import byte_level_bytes
 
 MARKS = tuple(map(chr, range(0xE000, 0xE040)))
-"""Characters of nobody's, to be put into texts and taken out of their ids again."""
+"""Private characters, put into texts and taken out of their ids again."""
 
 REPLACEMENT = "�"
 
 MOST_KEPT = 4096
-"""Words of callers that were asked for; past it only those that are special tokens are remembered."""
+"""Callers' words to remember; past this number, only those that are special tokens."""
 
 
 def split_question(model: str, text: str, *, framed: bool = False, spelled: bool = False) -> dict[str, Any]:
-    """A body for `/tokenize`. `framed`: with what the vocabulary begins a text with; `spelled`: with the pieces."""
+    """A body for `/tokenize`. `framed`: with the ids that a text begins with; `spelled`: with the pieces."""
     return {"model": model, "prompt": text, "add_special_tokens": framed, "return_token_strs": spelled}
 
 
 class VllmSplitter:
-    """vLLM renders chats itself and takes each name of a special token for that token. A name in a message is broken
-    up by a character that stands nowhere else, and the ids of that character are taken out again. Names that are known
-    to be words stay whole, as with an engine in this process; templates look for them too."""
+    """vLLM renders chats itself and takes each name of a special token for that token. So a name in a message is broken
+    up with a character that no message contains, and that character's ids are taken out again. Names known to be words
+    stay whole, as with an engine in this process; templates look for them too."""
 
     def __init__(self, ask: Ask, model: str, facts: Facts) -> None:
         self._ask = ask
         self._model = model
-        self._words = facts.words
+        self._plain_names = facts.plain_names
         self._special: dict[str, bool] = dict.fromkeys(facts.specials, True)
         self._bos: list[int] | None = None
 
@@ -67,24 +67,24 @@ class VllmSplitter:
         raise EngineFailed("the upstream cannot be made to take a special token's name in a message as plain text")
 
     def _rendered(self, messages: Sequence[Message], texts: Sequence[str]) -> list[int]:
-        said = [one | {"content": text} for one, text in zip(messages_json(messages), texts, strict=True)]
-        return [int(i) for i in self._ask("/tokenize", {"model": self._model, "messages": said})["tokens"]]
+        sent = [one | {"content": text} for one, text in zip(messages_json(messages), texts, strict=True)]
+        return [int(i) for i in self._ask("/tokenize", {"model": self._model, "messages": sent})["tokens"]]
 
     def _specials_in(self, texts: Sequence[str]) -> list[str]:
-        """The longest first. What looks like one is asked for once."""
-        found = {match for text in texts for match in SUSPICIOUS.findall(text)} - self._words
+        """The longest first. The upstream is asked once about each text that looks like one."""
+        found = {match for text in texts for match in SUSPICIOUS.findall(text)} - self._plain_names
         known = self._special
         found |= {name for name, is_one in known.items() if is_one and any(name in text for text in texts)}
         if new := sorted(found - known.keys()):
-            asked = self._ask("/tokenize", split_question(self._model, "\n".join(new), spelled=True))
-            strings = set(asked["token_strs"])
+            answer = self._ask("/tokenize", split_question(self._model, "\n".join(new), spelled=True))
+            strings = set(answer["token_strs"])
             known = known | {name: name in strings for name in new}
             few = len(known) <= MOST_KEPT
             self._special = {name: is_one for name, is_one in known.items() if few or is_one}
         return sorted((name for name in found if known[name]), key=len, reverse=True)
 
     def _ids_of(self, mark: str) -> list[int]:
-        """As it is split in the middle of a special token's name."""
+        """As the upstream splits it in the middle of a special token's name."""
         return self._split(f"<{mark}|")[1:-1]
 
     def _split(self, text: str, *, framed: bool = False) -> list[int]:
@@ -100,7 +100,7 @@ def _broken_up(text: str, spelled: Iterable[str], mark: str) -> str:
 
 
 def _without(ids: Sequence[int], run: Sequence[int], count: int) -> list[int] | None:
-    """`ids` without each `run`; None where there are not exactly `count` of them."""
+    """`ids` without each `run`; None if there are not exactly `count` of them."""
     kept: list[int] = []
     found = i = 0
     while i < len(ids):
@@ -113,9 +113,9 @@ def _without(ids: Sequence[int], run: Sequence[int], count: int) -> list[int] | 
 
 
 class Speller:
-    """What ids spell, asked once each, for one upstream.
+    """What ids spell on one upstream, asked once each.
 
-    An id that is only a part of a character spells nothing that can be asked for alone: None.
+    None for an id that is only a part of a character, which cannot be asked for alone.
     """
 
     def __init__(self, ask: AskUpstream, model: str, specials: Mapping[str, int]) -> None:
@@ -131,14 +131,14 @@ class Speller:
             self._note(token_id, None if REPLACEMENT in text else text.encode(), learn)
 
     async def spell_text(self, ids: Sequence[int], learn: Learn) -> None:
-        """As `spell`, for ids that follow one another: parts of a character are found out from the whole of it."""
+        """As `spell`, for ids in sequence: parts of a character are found from the whole of it."""
         await self.spell(ids, learn)
         for known, run in groupby(ids, lambda i: self._known[i] is not None):
             if not known:
                 await self._spell_parts(list(run), learn)
 
     async def pieces(self, ids: Sequence[int], text: str, learn: Learn) -> tuple[bytes, ...]:
-        """What each id adds to the text that all of them add. Where that cannot be told, the last word adds it all."""
+        """What each id adds to their text. If that is unknown, the last one that is not special adds it all."""
         if len(ids) > 1:
             await self.spell(ids, learn)
             each = [b"" if i in self._specials else self._known[i] or b"" for i in ids]
@@ -161,7 +161,7 @@ class Speller:
                 return
 
     async def _texts(self, ids: Sequence[int]) -> list[str]:
-        """All in one question, with a special token between them; each alone where that cannot be taken apart."""
+        """All in one query, with a special token between them; each alone if that cannot be taken apart."""
         if self._mark is not None:
             mark, mark_id = self._mark
             between = [mark_id, *(i for token_id in ids for i in (token_id, mark_id))]

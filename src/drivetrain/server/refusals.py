@@ -11,10 +11,10 @@ from starlette.types import Scope
 from drivetrain.core.errors import Cancelled, DrivetrainError, InvalidRequest, ModelNotFound
 from drivetrain.server.counts import OTHER
 from drivetrain.server.parse.translate import trace_headers
-from drivetrain.telemetry.genai import Operation, refuse
+from drivetrain.telemetry.genai import Operation
 from drivetrain.telemetry.ids import id_here
 from drivetrain.telemetry.logs import FIELDS
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 
 _log = logging.getLogger("drivetrain.requests")
 
@@ -33,7 +33,7 @@ _OPERATIONS = {
 }
 
 
-def tell_refusal(tracer: Tracer, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
+def tell_refusal(tracer: GenAiTracer | None, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
     """A span and a log line, only of what nobody else tells: a worker does it for each request whose id it has put into
     the error, and whoever left before an answer was not refused. Without the model, which is whatever the client wrote;
     so may a field's name be, and then it is told only if it looks like one.
@@ -41,8 +41,8 @@ def tell_refusal(tracer: Tracer, scope: Scope, error: DrivetrainError, began_ns:
     operation = _OPERATIONS.get(scope["path"])
     if operation is None or error.request_id is not None or isinstance(error, Cancelled):
         return
-    if tracer.active:
-        refuse(tracer, operation, error, parent=trace_headers(Headers(scope=scope)), began_ns=began_ns)
+    if tracer is not None:
+        tracer.refuse(operation, error, parent=trace_headers(Headers(scope=scope)), began_ns=began_ns)
     if isinstance(error, (InvalidRequest, ModelNotFound)):  # the fleet has told what kept a model from being loaded
         fields = {"request_id": id_here(), "path": scope["path"], "ending": error.code, "param": named(error.param)}
         _log.info("%s %s %s %s", *fields.values(), extra={FIELDS: fields})

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
-from opentelemetry.trace import NoOpTracerProvider, Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    NoOpTracerProvider,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+    get_current_span,
+)
 from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -52,7 +61,10 @@ class GenAiTracer:
     ) -> Span:
         """`parent` holds the caller's trace headers; bad ones are as none. None: below the program's current span."""
         context = None if parent is None else _W3C.extract(trace_context(parent) or {}, Context())
-        return self._tracer.start_span(name, context, kind, attributes, start_time=began_ns)
+        span = self._tracer.start_span(name, context, kind, attributes, start_time=began_ns)
+        if not span.get_span_context().is_valid:  # before 1.41, a tracer that does nothing loses the parent
+            return NonRecordingSpan(get_current_span(context).get_span_context())
+        return span
 
     def request(self, operation: Operation, model: str | None, parent: Mapping[str, str] | None, began_ns: int) -> Span:
         """`model` is None where none was found."""

@@ -123,6 +123,18 @@ def test_providers_of_the_programs_own() -> None:
     assert found["queue"].parent == span.get_span_context()
 
 
+def test_without_providers_the_programs_span_is_only_named() -> None:
+    exporter, spans = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    spans.add_span_processor(SimpleSpanProcessor(exporter))
+    with spans.get_tracer("the program").start_as_current_span("theirs") as theirs:
+        span = GenAiTracer().start("ours", attributes={"a": "b"})
+        end_span(span, "engine_error")
+        assert headers_below(span) == headers_below(theirs)
+        assert theirs.is_recording()
+    (found,) = exporter.get_finished_spans()
+    assert (found.name, found.attributes, found.status.is_ok) == ("theirs", {}, True)
+
+
 def test_the_callers_headers_place_it(collector: Collector) -> None:
     (span,) = sent(collector, {"TraceParent": PARENT, "tracestate": "vendor=x,other@v=y"})
     assert span.trace_id == PARENT.split("-")[1]

@@ -88,6 +88,8 @@ BLOWUPS = {
     "comparing shared lists": DAG.replace("USE", "{{ ns.x == ns.y }}"),
     "testing shared lists": DAG.replace("USE", "{{ ns.x is eq ns.y }}"),
     "selecting shared lists": DAG.replace("USE", "{{ [ns.x] | select('eq', ns.y) | list | length }}"),
+    "selecting what a list holds": "{{ ([1] * 60000) | select('in', [2] * 60000) | list | length }}",
+    "rejecting what a list lacks": "{{ ([1] * 60000) | map('abs') | reject('ne', 1) | select('in', [2] * 60000) | first }}",
     "finding shared lists": DAG.replace("USE", "{{ [ns.x].index(ns.y) }}"),
     "searching shared lists": DAG.replace("USE", "{{ ns.x in [ns.y] }}"),
     "shared lists in upper case": DAG.replace("USE", "{{ ns.x | upper }}"),

@@ -159,6 +159,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
             __self._check_text_method(__obj.__name__, owner, args)
+        elif isinstance(owner, (list, tuple)):
+            __self.budget.weigh(owner)  # its methods compare each item
         return __self._charged(super().call(__context, __obj, *args, **kwargs))
 
     def getitem(self, obj: Any, argument: Any) -> Any:

@@ -30,7 +30,7 @@ from drivetrain.server.app import create_app
 from drivetrain.server.run import Stop, address_of, bind, serve
 from drivetrain.server.settings import ServerSettings
 from drivetrain.store.store import Store
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.tools.bench.load import Load
 from drivetrain.tools.bench.outcome import Round
 from drivetrain.tools.bench.remote import Asking, Remote
@@ -63,7 +63,7 @@ server.serve_forever()
 """
 
 
-def make_worker(tracer: Tracer | None = None) -> EngineWorker:
+def make_worker(tracer: GenAiTracer | None = None) -> EngineWorker:
     found = Store().pull("smollm2-135m")
     spec = ModelSpec(name="smollm2-135m", path=found.path, format=found.format)
     tokenizer = of_files(spec, lambda what, share: None).tokenizer  # in this process, as with all engines but llama.cpp
@@ -73,7 +73,7 @@ def make_worker(tracer: Tracer | None = None) -> EngineWorker:
     return EngineWorker(FakeEngine(script, tokenizer=tokenizer), spec, Settings(max_waiting=600), tracer=tracer)
 
 
-async def in_process(tracer: Tracer | None = None) -> list[dict[str, Any]]:
+async def in_process(tracer: GenAiTracer | None = None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"us_per_empty_turn": await empty_turn()}]
     async with make_worker(tracer) as worker:
 

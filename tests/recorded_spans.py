@@ -4,74 +4,164 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
+from opentelemetry.context import Context
+from opentelemetry.metrics import Histogram, MeterProvider, NoOpMeter
+from opentelemetry.trace import (
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    TracerProvider,
+    get_current_span,
+)
 
 from drivetrain.telemetry import genai
-from drivetrain.telemetry.tracing import Attributes, SpanKind, Value
+from drivetrain.telemetry.genai import Value
+from drivetrain.telemetry.tracing import GenAiTracer, headers_below
 
 
-@dataclass
-class RecordedSpan:
-    """`ends` has the type of the error, or None, of each time that it was closed."""
+class RecordedSpan(Span):
+    """`ends` has the type of the error, or None, of each time that it was closed; `parent` the caller's headers."""
 
-    name: str
-    kind: SpanKind
-    parent: Mapping[str, str] | None
-    began_ns: int | None
-    recorded: bool = True
-    context: Mapping[str, str] | None = None
-    attributes: dict[str, Value] = field(default_factory=dict)
-    children: list[tuple[str, int, int, str | None]] = field(default_factory=list)
-    events: list[tuple[str, dict[str, Value]]] = field(default_factory=list)
-    measures: list[tuple[str, float, dict[str, Value]]] = field(default_factory=list)
-    ends: list[str | None] = field(default_factory=list)
-    message: str = ""
-    ended_ns: int | None = None
+    def __init__(
+        self, tracer: Spans, name: str, context: Context | None, kind: SpanKind, began_ns: int | None, number: int
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.above = get_current_span(context)
+        self.began_ns = began_ns
+        self.recorded = tracer.recorded
+        self.attributes: dict[str, Value] = {}
+        self.children: list[tuple[str, int, int, str | None]] = []
+        self.events: list[tuple[str, dict[str, Value]]] = []
+        self.measures: list[tuple[str, float, dict[str, Value]]] = []
+        self.ends: list[str | None] = []
+        self.message = ""
+        self.failed = False
+        self.ended_ns: int | None = None
+        self._place = SpanContext(int("a" * 32, 16), number, is_remote=False, trace_flags=TraceFlags(1))
 
-    def set(self, attributes: Attributes) -> None:
+    @property
+    def parent(self) -> Mapping[str, str] | None:
+        return headers_below(self.above)
+
+    @property
+    def context(self) -> Mapping[str, str] | None:
+        return headers_below(self)
+
+    def get_span_context(self) -> SpanContext:
+        return self._place
+
+    def is_recording(self) -> bool:
+        return self.recorded
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         self.attributes |= attributes
 
-    def child(self, name: str, began_ns: int, ended_ns: int, *, error_type: str | None = None) -> None:
-        self.children.append((name, began_ns, ended_ns, error_type))
+    def set_attribute(self, key: str, value: Any) -> None:
+        self.attributes[key] = value
 
-    def event(self, name: str, attributes: Attributes, at_ns: int) -> None:
+    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
         assert self.began_ns is not None
-        assert at_ns >= self.began_ns
+        assert timestamp is not None
+        assert timestamp >= self.began_ns
         self.events.append((name, dict(attributes)))
 
-    def measure(self, name: str, seconds: float, attributes: Attributes) -> None:
-        self.measures.append((name, seconds, dict(attributes)))
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        assert isinstance(status, Status)
+        self.failed, self.message = status.status_code is StatusCode.ERROR, status.description or ""
 
-    def end(self, *, error_type: str | None = None, message: str = "", at_ns: int | None = None) -> None:
-        self.ends.append(error_type)
-        self.message, self.ended_ns = message, at_ns
+    def end(self, end_time: int | None = None) -> None:
+        """Of a part that is over, only its parent tells."""
+        kind = self.attributes.pop("error.type", None)
+        assert kind is None or isinstance(kind, str)
+        assert self.failed == (kind is not None)
+        self.ends.append(kind)
+        self.ended_ns = end_time
+        if isinstance(self.above, RecordedSpan):
+            assert self.began_ns is not None
+            assert end_time is not None
+            self.above.children.append((self.name, self.began_ns, end_time, kind))
+
+    def update_name(self, name: str) -> None:
+        raise AssertionError("the name of a span does not change")
+
+    def record_exception(self, *_: Any, **__: Any) -> None:
+        raise AssertionError("what an exception says may quote the caller")
 
 
-class RecordingTracer:
-    """`context` of a span is valid, and of no other span."""
+class Spans(TracerProvider, Tracer):
+    """Both the provider and the tracer. `context` of a span is valid, and of no other span."""
 
-    active = True
-
-    def __init__(self, *, content: bool = False, recorded: bool = True) -> None:
-        self.content = content
+    def __init__(self, span: type[RecordedSpan], *, recorded: bool) -> None:
+        self._span = span
         self.recorded = recorded
-        self.spans: list[RecordedSpan] = []
+        self.opened: list[RecordedSpan] = []
 
-    def start(
+    def get_tracer(self, *_: Any, **__: Any) -> Tracer:
+        return self
+
+    def start_span(
         self,
         name: str,
-        *,
+        context: Context | None = None,
         kind: SpanKind = SpanKind.INTERNAL,
-        parent: Mapping[str, str] | None = None,
-        attributes: Attributes | None = None,
-        began_ns: int | None = None,
+        attributes: Any = None,
+        links: Any = None,
+        start_time: int | None = None,
+        record_exception: bool = True,
+        set_status_on_exception: bool = True,
     ) -> RecordedSpan:
-        context = {"traceparent": f"00-{'a' * 32}-{len(self.spans) + 1:016x}-01"}
-        span = RecordedSpan(name, kind, parent, began_ns, self.recorded, context, dict(attributes or {}))
-        self.spans.append(span)
+        span = self._span(self, name, context, kind, start_time, len(self.opened) + 1)
+        span.set_attributes(attributes or {})
+        self.opened.append(span)
         return span
+
+    def start_as_current_span(self, *_: Any, **__: Any) -> AbstractContextManager[Span]:  # type: ignore[override]
+        raise AssertionError("nothing here is global")
+
+
+class Measures(MeterProvider, NoOpMeter):
+    """Both the provider and the meter: a measurement is kept by the span that it was made in."""
+
+    def __init__(self) -> None:
+        NoOpMeter.__init__(self, "tests")
+
+    def get_meter(self, *_: Any, **__: Any) -> NoOpMeter:
+        return self
+
+    def create_histogram(self, name: str, *_: Any, **__: Any) -> Histogram:
+        return SpansHistogram(name)
+
+
+class SpansHistogram(Histogram):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def record(self, amount: float, attributes: Any = None, context: Context | None = None) -> None:
+        span = get_current_span(context)
+        assert isinstance(span, RecordedSpan)
+        span.measures.append((self.name, amount, dict(attributes)))
+
+
+class RecordingTracer(GenAiTracer):
+    def __init__(
+        self, span: type[RecordedSpan] = RecordedSpan, *, content: bool = False, recorded: bool = True
+    ) -> None:
+        self._opened = Spans(span, recorded=recorded)
+        super().__init__(self._opened, Measures(), content=content)
+
+    @property
+    def spans(self) -> list[RecordedSpan]:
+        """Those that stand for something of their own, and are no part of another."""
+        return [span for span in self._opened.opened if not isinstance(span.above, RecordedSpan)]
 
     @property
     def requests(self) -> list[RecordedSpan]:

@@ -15,7 +15,7 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
 from drivetrain.engines.remote.wire import Timeouts
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 
@@ -152,7 +152,7 @@ async def worker_at(
     model: str = "m",
     timeouts: Timeouts | None = QUICK,
     options: Sequence[tuple[str, Any]] = (),
-    tracer: Tracer | None = None,
+    tracer: GenAiTracer | None = None,
     **settings: Any,
 ) -> AsyncIterator[EngineWorker]:
     reference = f"{','.join(urls)}#{model}"

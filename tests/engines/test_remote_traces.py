@@ -13,7 +13,7 @@ import pytest
 from remote_rigs import PATIENT, SECRET, Asked, ends, error, says, scripted, stream, usage, worker_at
 
 from drivetrain.telemetry.otel import open_tracer
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.worker.worker import EngineWorker
 from otlp_collector import Collector, SentSpan, collecting
 from recorded_spans import RecordingTracer
@@ -45,7 +45,7 @@ def upstream(collector: Collector) -> Iterator[Served]:
         yield served
 
 
-def in_front_of(served: Served, tracer: Tracer | None = None) -> AbstractAsyncContextManager[EngineWorker]:
+def in_front_of(served: Served, tracer: GenAiTracer | None = None) -> AbstractAsyncContextManager[EngineWorker]:
     return worker_at(f"{served.base}/v1", model=served.model, timeouts=PATIENT, tracer=tracer)
 
 

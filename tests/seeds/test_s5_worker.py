@@ -94,14 +94,14 @@ async def test_metadata_names_context_roles_and_separator(worker: EngineWorker) 
 
 
 async def test_context_and_trace_can_be_given_per_request(checkpoint: Callable[[str], Path]) -> None:
-    tracer = RecordingTracer()
+    tracer, here = RecordingTracer(), {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
     async with drivetrain.Worker.open(checkpoint("gpt2"), engine="transformers", tracer=tracer) as opened:
         result = await opened.generate(
-            prompt="Once upon a time", context_length=32, ignore_eos=True, trace_context={"traceparent": "00-ab-cd-01"}
+            prompt="Once upon a time", context_length=32, ignore_eos=True, trace_context=here
         )
         assert result.usage.total_tokens == 32
     request_span = tracer.spans[-1]
-    assert request_span.parent == {"traceparent": "00-ab-cd-01"}
+    assert request_span.parent == here
     assert tracer.spans[0].name == "drivetrain.load"
     assert tracer.spans[0].attributes["drivetrain.engine"] == "transformers"
 

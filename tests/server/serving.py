@@ -21,7 +21,7 @@ from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.server.app import Route, create_app
 from drivetrain.server.run import HttpServer, Stop, bind, serve
 from drivetrain.server.settings import ServerSettings
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 
@@ -114,7 +114,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    open_worker: OpenWorker, tracer: Tracer | None = None, more_routes: Sequence[Route] = (), **settings: Any
+    open_worker: OpenWorker, tracer: GenAiTracer | None = None, more_routes: Sequence[Route] = (), **settings: Any
 ) -> Iterator[Served]:
     made = ServerSettings(port=0, **settings)
     sock = bind(made)
@@ -165,7 +165,7 @@ def serving(
         assert not thread.is_alive()
 
 
-def fake(settings: dict[str, Any] | None = None, /, tracer: Tracer | None = None, **script: Any) -> OpenWorker:
+def fake(settings: dict[str, Any] | None = None, /, tracer: GenAiTracer | None = None, **script: Any) -> OpenWorker:
     """A worker on the fake engine with this script."""
 
     @contextlib.asynccontextmanager

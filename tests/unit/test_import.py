@@ -32,6 +32,15 @@ def test_nothing_heavy(code: str) -> None:
     assert not HEAVY & loaded_by(code)
 
 
+def test_of_opentelemetry_only_its_api() -> None:
+    """The SDK and its exporters come when somebody asks for traces."""
+    script = "import drivetrain.cli.serve.command, drivetrain.assembly.opening, drivetrain.server.app, sys; "
+    script += "print(*{'.'.join(name.split('.')[:2]) for name in sys.modules if name.startswith('opentelemetry.')})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert {"opentelemetry.trace", "opentelemetry.metrics"} <= set(done.stdout.split())
+    assert not {"opentelemetry.sdk", "opentelemetry.exporter"} & set(done.stdout.split())
+
+
 def test_importing_alone_loads_nothing_of_ours_but_the_package() -> None:
     script = "import drivetrain, sys, json; print(json.dumps([m for m in sys.modules if m.startswith('drivetrain.')]))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

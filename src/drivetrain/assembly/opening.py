@@ -19,7 +19,7 @@ from drivetrain.store.catalogue import CATALOGUE
 from drivetrain.store.models import LocalModel
 from drivetrain.store.references import parse
 from drivetrain.store.store import Store
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.worker import worker as worker_module
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.sources import read_settings
@@ -80,7 +80,7 @@ class Parts:
     settings: Settings
 
     def worker(
-        self, *, tracer: Tracer | None = None, progress: Progress | None = None, stats: Stats | None = None
+        self, *, tracer: GenAiTracer | None = None, progress: Progress | None = None, stats: Stats | None = None
     ) -> Worker:
         """`stats` are counts to go on with: those of an earlier worker of the same model."""
         made = self.make()
@@ -204,7 +204,7 @@ class Worker(worker_module.EngineWorker):
         engine: str = "auto",
         *,
         progress: Progress | None = None,
-        tracer: Tracer | None = None,
+        tracer: GenAiTracer | None = None,
         store: Store | None = None,
         **settings: Any,
     ) -> Opening:
@@ -227,7 +227,7 @@ class Worker(worker_module.EngineWorker):
         settings: Settings,
         *,
         progress: Progress | None = None,
-        tracer: Tracer | None = None,
+        tracer: GenAiTracer | None = None,
         store: Store | None = None,
         stats: Stats | None = None,
     ) -> Opening:

@@ -26,7 +26,7 @@ from drivetrain.server.metrics import endpoint as metrics
 from drivetrain.server.models import Models
 from drivetrain.server.refusals import tell_refusal
 from drivetrain.server.settings import ServerSettings
-from drivetrain.telemetry.tracing import NoTracer, Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 
 Endpoint = Callable[[Exchange, Context], Awaitable[Response | None]]
 """Returns the response to send, or None if it has already sent its answer."""
@@ -63,11 +63,11 @@ _APIS = tuple(path for _, path, _ in ROUTES if path.startswith("/v1/") and "{" n
 def create_app(
     models: Models,
     settings: ServerSettings | None = None,
-    tracer: Tracer | None = None,
+    tracer: GenAiTracer | None = None,
     more_routes: Sequence[Route] = (),
 ) -> ASGIApp:
     settings = settings or ServerSettings()
-    context = Context(models, settings, tracer=tracer or NoTracer())
+    context = Context(models, settings, tracer=tracer)
     return Guard(App(context, (*more_routes, *ROUTES)), settings, context.counts)
 
 

@@ -9,7 +9,7 @@ from drivetrain.server.counts import Counts
 from drivetrain.server.models import Models
 from drivetrain.server.rate import Rate
 from drivetrain.server.settings import ServerSettings
-from drivetrain.telemetry.tracing import NoTracer, Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,5 +21,5 @@ class Context:
     """Tokens per second, for `/status`."""
     parser: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="drivetrain-parse"))
     """For large bodies. One thread, so that only one body at a time takes more memory than its bytes."""
-    tracer: Tracer = field(default_factory=NoTracer)
+    tracer: GenAiTracer | None = None
     """For requests that never reach a worker; each worker has it too."""

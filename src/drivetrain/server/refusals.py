@@ -11,10 +11,10 @@ from starlette.types import Scope
 from drivetrain.core.errors import Cancelled, DrivetrainError, InvalidRequest, ModelNotFound
 from drivetrain.server.counts import OTHER
 from drivetrain.server.parse.translate import trace_headers
-from drivetrain.telemetry.genai import Operation, refuse
+from drivetrain.telemetry.genai import Operation
 from drivetrain.telemetry.ids import id_here
 from drivetrain.telemetry.logs import FIELDS
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 
 _log = logging.getLogger("drivetrain.requests")
 
@@ -33,15 +33,15 @@ _OPERATIONS = {
 }
 
 
-def tell_refusal(tracer: Tracer, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
+def tell_refusal(tracer: GenAiTracer | None, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
     """A span and a log line, unless the worker has written them (it has put a request id into the error) or the client
     left. The model is not shown, since a client can write anything there; a field's name only if it looks like one.
     """
     operation = _OPERATIONS.get(scope["path"])
     if operation is None or error.request_id is not None or isinstance(error, Cancelled):
         return
-    if tracer.active:
-        refuse(tracer, operation, error, parent=trace_headers(Headers(scope=scope)), began_ns=began_ns)
+    if tracer is not None:
+        tracer.refuse(operation, error, parent=trace_headers(Headers(scope=scope)), began_ns=began_ns)
     if isinstance(error, (InvalidRequest, ModelNotFound)):  # the fleet logs why a model could not be loaded
         fields = {"request_id": id_here(), "path": scope["path"], "ending": error.code, "param": named(error.param)}
         _log.info("%s %s %s %s", *fields.values(), extra={FIELDS: fields})

@@ -59,12 +59,17 @@ def output_messages(choices: Sequence[Choice]) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    return _Room().cut(str(error))
+    return utf8(_Room().cut(str(error)))
 
 
 def finish_reason(choice: Choice) -> str:
     """Of a choice that something cut short, `error`."""
     return "error" if choice.finish_reason is None else choice.finish_reason.value
+
+
+def utf8(text: str) -> str:
+    """One text that is not UTF-8 would cost all the spans that are sent with it."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _messages(request: GenerateRequest) -> Sequence[Message]:
@@ -99,4 +104,4 @@ def _image(image: ImagePart, room: _Room) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

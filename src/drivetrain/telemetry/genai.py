@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from enum import StrEnum
 
 from drivetrain.core.errors import Cancelled, DrivetrainError
-from drivetrain.telemetry.content import error_text
-from drivetrain.telemetry.tracing import Span, SpanKind, Tracer, Value
+
+Value = str | float | int | bool | tuple[str, ...]
+Attributes = Mapping[str, Value]
 
 PROVIDER = "drivetrain"
 
@@ -48,18 +48,6 @@ def identity(operation: Operation, model: str | None) -> dict[str, Value]:
     return found
 
 
-def open_span(
-    tracer: Tracer, operation: Operation, model: str | None, parent: Mapping[str, str] | None, began_ns: int
-) -> Span:
-    return tracer.start(
-        operation.value if model is None else f"{operation.value} {model}",
-        kind=SpanKind.SERVER,
-        parent=parent,
-        attributes=identity(operation, model),
-        began_ns=began_ns,
-    )
-
-
 def error_type(error: BaseException | None) -> str | None:
     """The error's code; of another exception than ours, its class."""
     if error is None:
@@ -67,27 +55,3 @@ def error_type(error: BaseException | None) -> str | None:
     if isinstance(error, DrivetrainError):
         return error.code
     return Cancelled.code if isinstance(error, asyncio.CancelledError) else type(error).__qualname__
-
-
-def close_span(span: Span, error: BaseException | None, *, content: bool, at_ns: int) -> None:
-    """What an error says may quote the caller, so it goes with the content."""
-    message = error_text(error) if content and error is not None else ""
-    span.end(error_type=error_type(error), message=message, at_ns=at_ns)
-
-
-def refuse(
-    tracer: Tracer,
-    operation: Operation,
-    error: DrivetrainError,
-    *,
-    model: str | None = None,
-    parent: Mapping[str, str] | None = None,
-    began_ns: int,
-) -> None:
-    """The whole span of a request that was refused before there was anything to do for it."""
-    if not tracer.active:
-        return
-    now = max(began_ns, time.time_ns())
-    span = open_span(tracer, operation, model, parent, began_ns)
-    span.measure(REQUEST_DURATION, (now - began_ns) / 1e9, identity(operation, model) | {"error.type": error.code})
-    close_span(span, error, content=tracer.content, at_ns=now)

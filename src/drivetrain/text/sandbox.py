@@ -37,7 +37,7 @@ _NESTS: Any = (list, tuple, dict, type({}.keys()), type({}.values()), type({}.it
 _LAZY: Any = (GeneratorType, type(reversed([])))
 _WIDTHS = frozenset({"ljust", "rjust", "center", "zfill"})
 _STRIPS = frozenset({"strip", "lstrip", "rstrip"})
-_NUMERIC = ("odd", "even", "divisibleby")  # tests that use %, which formats where a text stands on its left
+_NUMERIC = frozenset({"odd", "even", "divisibleby"})  # tests that use %, which formats where a text is on its left
 
 _FILTERS = """abs capitalize count d default dictsort e escape first float indent int items last length list lower map
 max min reject rejectattr reverse round safe select selectattr sort string title trim unique upper"""
@@ -52,7 +52,7 @@ _METHODS: dict[type, frozenset[str]] = {
     **dict.fromkeys((int, float), frozenset()),
 }
 
-_JUDGED = {"Compare.expr", "Operand.expr", "Test.node", "Test.args", "Pair.key", "Getitem.arg", "For.test"}
+_JUDGED = {"Compare.expr", "Operand.expr", "Pair.key", "Getitem.arg", "For.test"}
 """Fields of jinja2's nodes whose values are compared or hashed, or that run where no loop body does."""
 
 
@@ -132,7 +132,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters |= {"charged ": self._charged, "weighed ": self._weighed, "joined ": self._join}
         self.filters["searched "] = self._searched
         tests: Any = self.tests
-        tests.update({name: self._numeric(tests[name]) for name in _NUMERIC})
+        self.tests = {name: self._tested(name, plain) for name, plain in tests.items()}
         self.globals.pop("lipsum")
         self.globals["namespace"] = _Namespace
 
@@ -159,6 +159,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
             __self._check_text_method(__obj.__name__, owner, args)
+        elif isinstance(owner, (list, tuple)):
+            __self.budget.weigh(owner)  # its methods compare each item
         return __self._charged(super().call(__context, __obj, *args, **kwargs))
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -207,15 +209,21 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
         return guarded
 
-    def _numeric(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        def judged(*args: Any) -> Any:
-            if not all(isinstance(arg, (int, float)) for arg in args):
-                raise TypeError("only numbers can be divided")
-            if sum(arg.bit_length() for arg in args if isinstance(arg, int)) > MAX_BITS:
-                raise LimitPassed("size")
-            return plain(*args)
+    def _tested(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Each test is a step, since `select` and its like may run one on every item before they give any."""
 
-        return judged
+        @functools.wraps(plain)
+        def tested(*args: Any, **kwargs: Any) -> Any:
+            values = (*args, *kwargs.values())
+            list(map(self._searched if name == "in" else self._weighed, values))
+            if name in _NUMERIC:
+                if not all(isinstance(value, (int, float)) for value in values):
+                    raise TypeError("only numbers can be divided")
+                if sum(value.bit_length() for value in values if isinstance(value, int)) > MAX_BITS:
+                    raise LimitPassed("size")
+            return plain(*args, **kwargs)
+
+        return tested
 
     def _charged(self, value: Any) -> Any:
         """Count a value just made. What a lazy filter would give bit by bit is drawn at once, and so counted."""
@@ -239,7 +247,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def _searched(self, value: Any) -> Any:
-        """What stands right of `in`. A loop gives all that it runs over, and nobody has weighed that."""
+        """What `in` looks at. A loop gives all that it runs over, and nobody has weighed that."""
         if isinstance(value, LoopContext):
             raise SecurityError("a chat template may not search its loop")
         return self._weighed(value)
@@ -312,11 +320,11 @@ class _Namespace(Namespace):
 
 
 def _hooked(node: Any) -> Any:
-    """Where jinja2 asks nobody: literal text, loops, slices, `~`, comparisons, tests, keys."""
+    """Where jinja2 asks nobody: literal text, loops, slices, `~`, comparisons, keys."""
     for field, value in node.iter_fields():
         hook = "weighed " if f"{type(node).__name__}.{field}" in _JUDGED else ""
-        if field == "args" or (isinstance(node, nodes.Operand) and node.op in {"in", "notin"}):
-            hook = hook and "searched "
+        if isinstance(node, nodes.Operand) and node.op in {"in", "notin"}:
+            hook = "searched "
         if isinstance(value, list):
             value[:] = [_through(hook, _hooked(item)) if isinstance(item, nodes.Node) else item for item in value]
         elif isinstance(value, nodes.Node):

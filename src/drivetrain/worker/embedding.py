@@ -31,7 +31,7 @@ from drivetrain.worker.admission import ATTEMPTS, Slot
 from drivetrain.worker.run import Host
 from drivetrain.worker.settle import refuse_hopeless
 from drivetrain.worker.text_threads import LONG_CHARS, TextThreads
-from drivetrain.worker.tracing import EmbeddingTrace
+from drivetrain.worker.tracing import EmbeddingTrace, NoTrace
 
 EmbedInput = str | tuple[int, ...]
 
@@ -44,7 +44,13 @@ class Embedding:
     """Ends with its vectors, an error, its deadline or an interrupt. Its slot is free once the engine releases it."""
 
     def __init__(
-        self, inputs: Sequence[EmbedInput], *, model: str, host: Host, threads: TextThreads, trace: EmbeddingTrace
+        self,
+        inputs: Sequence[EmbedInput],
+        *,
+        model: str,
+        host: Host,
+        threads: TextThreads,
+        trace: EmbeddingTrace | NoTrace,
     ) -> None:
         self.times = Times()
         self._inputs = inputs

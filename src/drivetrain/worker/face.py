@@ -16,7 +16,7 @@ from drivetrain.core.stats import Stats, ending
 from drivetrain.core.worker import EventSink
 from drivetrain.telemetry.genai import Operation
 from drivetrain.telemetry.ids import id_here
-from drivetrain.telemetry.tracing import NoTracer, Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.worker import logbook
 from drivetrain.worker.stream import EventStream, Readable, Reader
 from drivetrain.worker.tracing import Traces
@@ -27,10 +27,10 @@ T = TypeVar("T")
 class Face(ABC):
     """Each request is counted and logged once, when it ends, even if it is refused before it has a run."""
 
-    def __init__(self, name: str, stats: Stats, tracer: Tracer | None = None) -> None:
+    def __init__(self, name: str, stats: Stats, tracer: GenAiTracer | None = None) -> None:
         self._name = name
         self.stats = stats
-        self._traces = Traces(tracer or NoTracer(), name)
+        self._traces = Traces(tracer, name)
 
     # What each kind of worker does in its own way. All of these raise at once what can be told without work.
 

@@ -8,12 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from opentelemetry.trace import INVALID_SPAN, Span
+
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Embeddings
 from drivetrain.telemetry import content, genai
-from drivetrain.telemetry.genai import Operation
-from drivetrain.telemetry.tracing import NoSpan, Span, Tracer, Value
+from drivetrain.telemetry.genai import Operation, Value
+from drivetrain.telemetry.tracing import GenAiTracer, headers_below
 from drivetrain.telemetry.w3c import trace_context
 from drivetrain.worker.run import Run
 
@@ -38,36 +40,37 @@ class Opening:
 
 
 class Traces:
-    """The spans of one worker. `engine` is known once the model is loaded."""
+    """The spans of one worker. `engine` is known once the model is loaded. Without a tracer nothing is done for any."""
 
-    def __init__(self, tracer: Tracer, model: str) -> None:
+    def __init__(self, tracer: GenAiTracer | None, model: str) -> None:
         self._tracer = tracer
-        self._model = model
+        self._model = content.utf8(model)
         self.engine = ""
 
     def load(self) -> Span:
+        if self._tracer is None:
+            return INVALID_SPAN
         return self._tracer.start("drivetrain.load", attributes={"gen_ai.request.model": self._model})
 
     def refuse(self, operation: Operation, error: DrivetrainError, parent: Mapping[str, str] | None) -> None:
-        began_ns = time.time_ns()
-        genai.refuse(self._tracer, operation, error, model=self._model, parent=_headers(parent), began_ns=began_ns)
+        if self._tracer is not None:
+            began_ns = time.time_ns()
+            self._tracer.refuse(operation, error, model=self._model, parent=_headers(parent), began_ns=began_ns)
 
     def request(self, request: GenerateRequest) -> RequestTrace | NoTrace:
-        if not self._tracer.active:
+        if self._tracer is None:
             return NO_TRACE if request.trace_context is None else NoTrace(trace_context(request.trace_context))
-        return RequestTrace(self._open(operation_of(request), request.trace_context))
+        return RequestTrace(self._open(self._tracer, operation_of(request), request.trace_context))
 
-    def embedding(self, parent: Mapping[str, str] | None) -> EmbeddingTrace:
-        return EmbeddingTrace(self._open(Operation.EMBEDDINGS, parent))
+    def embedding(self, parent: Mapping[str, str] | None) -> EmbeddingTrace | NoTrace:
+        if self._tracer is None:
+            return NoTrace(trace_context(_headers(parent)))
+        return EmbeddingTrace(self._open(self._tracer, Operation.EMBEDDINGS, parent))
 
-    def _open(self, operation: Operation, parent: Mapping[str, str] | None) -> OpenSpan:
+    def _open(self, tracer: GenAiTracer, operation: Operation, parent: Mapping[str, str] | None) -> OpenSpan:
         opening = Opening()
-        span: Span
-        if self._tracer.active:
-            span = genai.open_span(self._tracer, operation, self._model, _headers(parent), opening.ns)
-        else:
-            span = NoSpan(_headers(parent))
-        return OpenSpan(span, opening, genai.identity(operation, self._model), self.engine, self._tracer.content)
+        span = tracer.request(operation, self._model, _headers(parent), opening.ns)
+        return OpenSpan(tracer, span, opening, genai.identity(operation, self._model), self.engine)
 
 
 def _headers(given: object) -> Mapping[str, str] | None:
@@ -85,28 +88,32 @@ def operation_of(request: GenerateRequest) -> Operation:
 class OpenSpan:
     """A span that waits for the end of its request, and what every request's has in common."""
 
+    tracer: GenAiTracer
     span: Span
     opening: Opening
     identity: dict[str, Value]
     engine: str
-    content: bool
+
+    @property
+    def recorded(self) -> bool:
+        """If not, what only its attributes need does not have to be worked out."""
+        return self.span.is_recording()
 
     def restarted(self, error: DrivetrainError) -> None:
         try:
-            if self.span.recorded:
-                self.span.event(RESTARTED, {"error.type": error.code}, self.opening.at(time.monotonic()))
+            self.span.add_event(RESTARTED, {"error.type": error.code}, self.opening.at(time.monotonic()))
         except Exception:  # noqa: BLE001 - whoever looks on must not keep a request from going on
             _log.exception("a request observer failed")
 
     def close(self, marks: Marks, ended: float, error: BaseException | None) -> None:
         kind = genai.error_type(error)
-        if self.span.recorded:
-            self.span.set(
+        if self.recorded:
+            self.span.set_attributes(
                 {"gen_ai.response.model": self.identity["gen_ai.request.model"], "drivetrain.engine": self.engine}
             )
             self._phases(marks, ended, kind)
         self.measure(genai.REQUEST_DURATION, ended - self.opening.monotonic, kind)
-        genai.close_span(self.span, error, content=self.content, at_ns=self.opening.at(ended))
+        self.tracer.end(self.span, error, self.opening.at(ended))
 
     def _phases(self, marks: Marks, ended: float, kind: str | None) -> None:
         """Each one lasts until the next; an error is that of the last."""
@@ -114,11 +121,11 @@ class OpenSpan:
         for place, (name, began) in enumerate(begun):
             last = place == len(begun) - 1
             end = ended if last else begun[place + 1][1]
-            self.span.child(name, self.opening.at(began), self.opening.at(end), error_type=kind if last else None)
+            self.tracer.child(self.span, name, self.opening.at(began), self.opening.at(end), kind if last else None)
 
     def measure(self, name: str, seconds: float, kind: str | None = None) -> None:
         more = {"gen_ai.response.model": self.identity["gen_ai.request.model"]} | ({"error.type": kind} if kind else {})
-        self.span.measure(name, max(0.0, seconds), self.identity | more)
+        self.tracer.measure(self.span, name, max(0.0, seconds), self.identity | more)
 
 
 class NoTrace:
@@ -127,10 +134,13 @@ class NoTrace:
     def __init__(self, context: Mapping[str, str] | None) -> None:
         self.context = context
 
+    def phase(self, name: str) -> None:
+        return None
+
     def restarted(self, error: DrivetrainError) -> None:
         return None
 
-    def close(self, run: Run, error: DrivetrainError | None) -> None:
+    def close(self, answered: object, error: BaseException | None) -> None:
         return None
 
 
@@ -145,7 +155,7 @@ class RequestTrace:
 
     @property
     def context(self) -> Mapping[str, str] | None:
-        return self._opened.span.context
+        return headers_below(self._opened.span)
 
     def restarted(self, error: DrivetrainError) -> None:
         self._opened.restarted(error)
@@ -161,10 +171,10 @@ class RequestTrace:
             ("decode", times.first_token),
         ]
         try:
-            if opened.span.recorded:
-                opened.span.set(asked(run.request) | _answered(run))
-                if opened.content:
-                    opened.span.set(_said(run))
+            if opened.recorded:
+                opened.span.set_attributes(asked(run.request) | _answered(run))
+                if opened.tracer.content:
+                    opened.span.set_attributes(_said(run))
             if error is None:
                 self._measure_tokens(run)
         finally:
@@ -188,7 +198,7 @@ class EmbeddingTrace:
 
     @property
     def context(self) -> Mapping[str, str] | None:
-        return self._opened.span.context
+        return headers_below(self._opened.span)
 
     def phase(self, name: str) -> None:
         self._marks.append((name, time.monotonic()))
@@ -200,8 +210,8 @@ class EmbeddingTrace:
 
     def close(self, made: Embeddings | None, error: BaseException | None) -> None:
         try:
-            if made is not None and self._opened.span.recorded:
-                self._opened.span.set(
+            if made is not None and self._opened.recorded:
+                self._opened.span.set_attributes(
                     {
                         "gen_ai.usage.input_tokens": made.usage.prompt_tokens,
                         "gen_ai.embeddings.dimension.count": len(made.vectors[0]),

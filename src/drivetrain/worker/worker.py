@@ -23,7 +23,7 @@ from drivetrain.core.worker import EventSink
 from drivetrain.telemetry.genai import error_type
 from drivetrain.telemetry.ids import id_here, new_id
 from drivetrain.telemetry.memory import MemoryAverage, host_memory
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer, end_span
 from drivetrain.worker import logbook
 from drivetrain.worker.admission import Admission
 from drivetrain.worker.embedding import Embedding, check_embedding
@@ -63,7 +63,7 @@ class EngineWorker(Face):
         settings: Settings | None = None,
         *,
         remake: Callable[[], Engine] | None = None,
-        tracer: Tracer | None = None,
+        tracer: GenAiTracer | None = None,
         progress: Progress | None = None,
         stats: Stats | None = None,
     ) -> None:
@@ -112,12 +112,12 @@ class EngineWorker(Face):
                 raise NotReady("the worker was stopped while it loaded")
             self._supervisor.ready(info)
         except BaseException as exc:
-            span.end(error_type=error_type(exc))
+            end_span(span, error_type(exc))
             await self._shut()
             raise
         self._traces.engine = info.engine
-        span.set({"drivetrain.engine": info.engine})
-        span.end()
+        span.set_attribute("drivetrain.engine", info.engine)
+        end_span(span)
 
     def _make_ready(self, info: EngineInfo) -> int:
         """Prepare to serve requests with this engine. Returns how many of them may run at once."""

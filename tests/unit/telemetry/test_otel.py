@@ -1,4 +1,4 @@
-"""The tracer port on the real SDK and exporter, against an endpoint that decodes what it is sent."""
+"""Spans and measurements by the real SDK and exporter, against an endpoint that decodes what it is sent."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from drivetrain import __version__
-from drivetrain.core.errors import InvalidSetting
-from drivetrain.telemetry.genai import HISTOGRAMS, REQUEST_DURATION
-from drivetrain.telemetry.otel import OtelTracer, open_tracer
-from drivetrain.telemetry.tracing import SpanKind
+from drivetrain.core.engine import ModelSpec, WeightsFormat
+from drivetrain.core.errors import InvalidRequest, InvalidSetting
+from drivetrain.core.messages import Message, TextPart
+from drivetrain.core.request import GenerateRequest
+from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.telemetry.genai import HISTOGRAMS, REQUEST_DURATION, Operation
+from drivetrain.telemetry.otel import open_tracer
+from drivetrain.telemetry.tracing import GenAiTracer, end_span, headers_below
+from drivetrain.worker.settings import Settings
+from drivetrain.worker.worker import EngineWorker
 from otlp_collector import ERROR, SERVER, Collector, SentSpan, collecting
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -53,20 +64,20 @@ def test_a_span_with_its_children_and_measurements(collector: Collector) -> None
     now = time.time_ns()
     with open_tracer(collector.base + "/") as tracer:
         span = tracer.start("chat toy", kind=SpanKind.SERVER, attributes={"a": "b"}, began_ns=now)
-        recorded = span.recorded
-        span.set({"reasons": ("stop", "length"), "share": 0.5, "number": 3, "sure": True, "torn": "\ud800!"})
-        span.child("queue", now, now + 1000)
-        span.child("decode", now + 1000, now + 2000, error_type="engine_error")
-        span.event("drivetrain.restarted", {"error.type": "engine_error"}, now + 500)
-        span.measure(REQUEST_DURATION, 0.03, {"a": "b"})
-        span.end(error_type="engine_error", message="it broke", at_ns=now + 3000)
-        assert (recorded, span.recorded) == (True, False)
+        recorded = span.is_recording()
+        span.set_attributes({"reasons": ("stop", "length"), "share": 0.5, "number": 3, "sure": True})
+        tracer.child(span, "queue", now, now + 1000)
+        tracer.child(span, "decode", now + 1000, now + 2000, "engine_error")
+        span.add_event("drivetrain.restarted", {"error.type": "engine_error"}, now + 500)
+        tracer.measure(span, REQUEST_DURATION, 0.03, {"a": "b"})
+        end_span(span, "engine_error", "it broke", at_ns=now + 3000)
+        assert (recorded, span.is_recording()) == (True, False)
     (root,) = collector.requests
     assert (root.name, root.kind, root.parent_id) == ("chat toy", SERVER, "")
     assert (root.began_ns, root.ended_ns) == (now, now + 3000)
     assert (root.status, root.message) == (ERROR, "it broke")
     assert root.attributes == {
-        "a": "b", "reasons": ["stop", "length"], "share": 0.5, "number": 3, "sure": True, "torn": "?!",
+        "a": "b", "reasons": ["stop", "length"], "share": 0.5, "number": 3, "sure": True,
         "error.type": "engine_error",
     }  # fmt: skip
     assert root.events == [("drivetrain.restarted", now + 500, {"error.type": "engine_error"})]
@@ -79,6 +90,49 @@ def test_a_span_with_its_children_and_measurements(collector: Collector) -> None
     assert (histogram.count, histogram.sum, histogram.attributes) == (1, 0.03, {"a": "b"})
     assert histogram.bounds == HISTOGRAMS[REQUEST_DURATION][1]
     assert histogram.num_exemplars == 1
+
+
+async def test_a_text_that_is_not_utf_8_costs_no_spans(collector: Collector) -> None:
+    """One would keep all spans from being sent that are sent with it. The table of fields refuses most of them."""
+    torn = "torn \ud800"
+    spec = ModelSpec(name=torn, path=Path(), format=WeightsFormat.NONE)
+    with open_tracer(collector.base, content=True) as tracer:
+        async with EngineWorker(FakeEngine(Script(text="ab")), spec, Settings(), tracer=tracer) as worker:
+            request = GenerateRequest(messages=(Message("user", (TextPart(torn),)),))
+            with pytest.raises(InvalidRequest):
+                await worker.complete(request)
+            tracer.refuse(Operation.CHAT, InvalidRequest(torn), began_ns=1)
+    ended, refused = collector.requests
+    assert ended.name == "chat torn ?"
+    assert "torn ?" in ended.attributes["gen_ai.input.messages"]
+    assert refused.message == "torn ?"
+
+
+def test_providers_of_the_programs_own() -> None:
+    """A program that has set up OpenTelemetry gives us what it has; what it has not goes nowhere."""
+    exporter, spans = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    spans.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = GenAiTracer(spans)
+    with spans.get_tracer("the program").start_as_current_span("theirs") as theirs:
+        span = tracer.start("ours")
+        tracer.child(span, "queue", 1, 2)
+        tracer.measure(span, REQUEST_DURATION, 0.03, {})
+        span.end()
+    found = {span.name: span for span in exporter.get_finished_spans()}
+    assert found["ours"].parent == theirs.get_span_context()
+    assert found["queue"].parent == span.get_span_context()
+
+
+def test_without_providers_the_programs_span_is_only_named() -> None:
+    exporter, spans = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    spans.add_span_processor(SimpleSpanProcessor(exporter))
+    with spans.get_tracer("the program").start_as_current_span("theirs") as theirs:
+        span = GenAiTracer().start("ours", attributes={"a": "b"})
+        end_span(span, "engine_error")
+        assert headers_below(span) == headers_below(theirs)
+        assert theirs.is_recording()
+    (found,) = exporter.get_finished_spans()
+    assert (found.name, found.attributes, found.status.is_ok) == ("theirs", {}, True)
 
 
 def test_the_callers_headers_place_it(collector: Collector) -> None:
@@ -124,7 +178,7 @@ def test_what_is_handed_on_is_the_place_of_the_span(collector: Collector, flags:
     parent = PARENT.removesuffix("01") + flags
     with open_tracer(collector.base) as tracer:
         span = tracer.start("x", parent={"traceparent": parent, "tracestate": "vendor=x"})
-        context = span.context
+        context = headers_below(span)
         span.end()
     assert context is not None
     version, trace_id, span_id, handed = context["traceparent"].split("-")
@@ -141,7 +195,7 @@ def test_a_span_that_goes_nowhere_is_nobodys_parent(
     monkeypatch.setenv(name, value)
     with open_tracer(collector.base) as tracer:
         spans = [tracer.start("x", parent=parent) for parent in (None, {}, {"TraceParent": PARENT})]
-        assert [span.context for span in spans] == [None, None, {"traceparent": PARENT}]
+        assert [headers_below(span) for span in spans] == [None, None, {"traceparent": PARENT}]
         for span in spans:
             span.end()
     assert not collector.spans
@@ -156,9 +210,9 @@ def test_the_sampler_of_the_environment(collector: Collector, monkeypatch: pytes
 def test_what_is_not_recorded_is_counted_and_has_no_children(collector: Collector) -> None:
     with open_tracer(collector.base, sample=0.0) as tracer:
         span = tracer.start("x")
-        assert not span.recorded
-        span.child("queue", 1, 2)
-        span.measure(REQUEST_DURATION, 0.03, {})
+        assert not span.is_recording()
+        tracer.child(span, "queue", 1, 2)
+        tracer.measure(span, REQUEST_DURATION, 0.03, {})
         span.end()
     assert not collector.spans
     assert collector.histograms[REQUEST_DURATION][0].count == 1
@@ -170,7 +224,7 @@ def test_the_environment_says_where_and_who(collector: Collector, monkeypatch: p
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     with open_tracer() as tracer:
         span = tracer.start("x")
-        span.measure(REQUEST_DURATION, 0.03, {})
+        tracer.measure(span, REQUEST_DURATION, 0.03, {})
         span.end()
     assert collector.spans[0].resource["service.name"] == "mine"
     assert not collector.histograms
@@ -203,13 +257,13 @@ def test_a_setting_of_the_sdk_that_it_does_not_take(monkeypatch: pytest.MonkeyPa
         open_tracer("http://127.0.0.1:1")
 
 
-def many(tracer: OtelTracer, number: int) -> float:
+def many(tracer: GenAiTracer, number: int) -> float:
     """The longest that one span took."""
     slowest = 0.0
     for _ in range(number):
         began = time.perf_counter()
         span = tracer.start("x")
-        span.child("queue", 1, 2)
+        tracer.child(span, "queue", 1, 2)
         span.end()
         slowest = max(slowest, time.perf_counter() - began)
     return slowest
@@ -241,9 +295,9 @@ def test_a_collector_that_hangs_holds_up_the_end_for_a_limited_time(
     assert many(tracer, 10) < 1.0
 
 
-def test_without_the_package_the_remedy_is_told() -> None:
+def test_without_the_sdk_the_remedy_is_told() -> None:
     code = (
-        "import sys; sys.modules['opentelemetry'] = None\n"
+        "import sys; sys.modules['opentelemetry.sdk'] = None\n"
         "from drivetrain.core.errors import MissingExtra\n"
         "try:\n    import drivetrain.telemetry.otel\n"
         "except MissingExtra as exc:\n    print(exc)\n"

@@ -35,6 +35,7 @@ from recorded_spans import RecordingTracer, checked
 
 PHASES = ["queue", "prepare", "prefill", "decode"]
 CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]}
+PARENT = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
 LONG = Script(repeat=True, step_delay_s=0.002)
 
 
@@ -48,12 +49,12 @@ async def test_a_finished_request() -> None:
     async with worker(Script(text="one two three"), tracer) as made:
         result = await made.generate(
             **CHAT, max_tokens=5, temperature=0.5, seed=7, n=2, request_id="mine", stop=["zzz"],
-            trace_context={"traceparent": "x"},
+            trace_context=PARENT,
         )  # fmt: skip
     (span,) = tracer.requests
     checked(span, PHASES)
     assert span.name == "chat toy"
-    assert span.parent == {"traceparent": "x"}
+    assert span.parent == PARENT
     assert span.attributes == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "drivetrain",
@@ -217,7 +218,7 @@ async def test_an_error_says_which_request_it_ended() -> None:
 async def test_embeddings() -> None:
     tracer = RecordingTracer()
     async with worker(Script(), tracer) as made:
-        found = await made.embed(["one", "two"], trace_context={"traceparent": "x"})
+        found = await made.embed(["one", "two"], trace_context=PARENT)
         with pytest.raises(InvalidRequest):
             await made.embed([])
         with pytest.raises(InvalidRequest):
@@ -225,7 +226,7 @@ async def test_embeddings() -> None:
     done, refused, late = tracer.requests
     checked(done, ["queue", "prepare", "embed"])
     assert done.name == "embeddings toy"
-    assert done.parent == {"traceparent": "x"}
+    assert done.parent == PARENT
     assert done.attributes["gen_ai.usage.input_tokens"] == found.usage.prompt_tokens
     assert done.attributes["gen_ai.embeddings.dimension.count"] == len(found.vectors[0])
     checked(refused, [], "invalid_request")
@@ -312,7 +313,7 @@ async def test_content_only_when_asked() -> None:
 async def test_what_an_error_quotes_is_cut() -> None:
     tracer = RecordingTracer(content=True)
     error = InvalidRequest("x" * 100_000)
-    genai.refuse(tracer, genai.Operation.CHAT, error, began_ns=0)
+    tracer.refuse(genai.Operation.CHAT, error, began_ns=0)
     assert len(tracer.requests[0].message) == MAX_CHARS + 1
 
 

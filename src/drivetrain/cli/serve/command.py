@@ -25,7 +25,7 @@ from drivetrain.telemetry.memory import settle_heap
 if TYPE_CHECKING:
     from drivetrain.scale.fleet.fleet import Fleet
     from drivetrain.server.settings import ServerSettings
-    from drivetrain.telemetry.tracing import Tracer
+    from drivetrain.telemetry.tracing import GenAiTracer
     from drivetrain.worker.settings import Settings
 
 _PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
@@ -135,7 +135,7 @@ def read_keys(file: Path | None) -> tuple[str, ...]:
 
 
 def _serve_one(
-    args: argparse.Namespace, settings: Settings, server: ServerSettings, dropin: Dropin, tracer: Tracer | None
+    args: argparse.Namespace, settings: Settings, server: ServerSettings, dropin: Dropin, tracer: GenAiTracer | None
 ) -> None:
     """The address is taken first: a port in use is told before a model is fetched.
 
@@ -178,7 +178,7 @@ def _serve_several(
     said: fleet.FleetArguments,
     server: ServerSettings,
     dropin: Dropin,
-    tracer: Tracer | None,
+    tracer: GenAiTracer | None,
 ) -> None:
     import asyncio
 
@@ -212,7 +212,7 @@ async def _run_server(
     models: Fleet,
     settings: ServerSettings,
     dropin: Dropin,
-    tracer: Tracer | None,
+    tracer: GenAiTracer | None,
     sock: socket.socket,
     start: Callable[[], Awaitable[None]],
     ready: Callable[[], None],

@@ -17,7 +17,7 @@ from drivetrain.scale.fleet.policy import Limits
 from drivetrain.store.references import LocalPath, parse
 from drivetrain.store.store import Store
 from drivetrain.telemetry.memory import host_memory, settle_heap
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 
 BESIDE_WEIGHTS = 1.2
 """What a model needs for each byte of its weights: keys, values and the rest come to it. A rough figure: what it is too
@@ -25,7 +25,7 @@ low for is told by the memory itself."""
 
 
 def make_fleet(
-    chosen: Sequence[Chosen], said: FleetArguments, progress: Progress, tracer: Tracer | None = None
+    chosen: Sequence[Chosen], said: FleetArguments, progress: Progress, tracer: GenAiTracer | None = None
 ) -> Fleet:
     names = {one.name for one in chosen}
     for name in (*said.pinned, *said.aliases.values()):
@@ -35,7 +35,7 @@ def make_fleet(
     return Fleet(offers, Limits(**said.limits), free_bytes=free_bytes, settled=settle_heap)
 
 
-def _offer(one: Chosen, said: FleetArguments, progress: Progress, tracer: Tracer | None) -> Offer:
+def _offer(one: Chosen, said: FleetArguments, progress: Progress, tracer: GenAiTracer | None) -> Offer:
     settings, stats = one.resolved.settings, Stats()  # which go on when it is loaded again
 
     async def open_worker(report: Progress) -> Opened:

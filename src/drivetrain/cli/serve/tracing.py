@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.telemetry.tracing import ENDPOINT_VARIABLES, wanted
+from drivetrain.telemetry.wanted import ENDPOINT_VARIABLES, wanted, wanted_tracer
 
 if TYPE_CHECKING:
     import argparse
 
-    from drivetrain.telemetry.tracing import Tracer
+    from drivetrain.telemetry.tracing import GenAiTracer
 
 
 def add_tracing_flags(group: Any) -> None:
@@ -34,26 +33,13 @@ def add_tracing_flags(group: Any) -> None:
     )
 
 
-def traced(args: argparse.Namespace) -> bool:
-    """Whether there are traces. Raises `InvalidSetting` for what says how they are where there are none."""
-    if wanted(args.otlp_endpoint):
-        return True
+def tracing(args: argparse.Namespace) -> AbstractContextManager[GenAiTracer | None]:
+    """The tracer, while entered: None if nobody asked for one. Raises `InvalidSetting` for a flag that says how traces
+    are where there are none."""
     for flag, given in (("--trace-content", args.trace_content), ("--trace-sample", args.trace_sample is not None)):
-        if given:
+        if given and not wanted(args.otlp_endpoint):
             raise InvalidSetting(
                 f"{flag} has no effect without traces: give --otlp-endpoint too",
                 param="otlp_endpoint",
             )
-    return False
-
-
-@contextlib.contextmanager
-def tracing(args: argparse.Namespace) -> Iterator[Tracer | None]:
-    """While entered, the tracer: None if nobody asked for one. At the end, what is left is sent, for a limited time."""
-    if not traced(args):
-        yield None
-        return
-    from drivetrain.telemetry.otel import open_tracer
-
-    with open_tracer(args.otlp_endpoint, content=args.trace_content, sample=args.trace_sample) as tracer:
-        yield tracer
+    return wanted_tracer(args.otlp_endpoint, content=args.trace_content, sample=args.trace_sample)

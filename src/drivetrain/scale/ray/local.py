@@ -20,7 +20,7 @@ from drivetrain.scale.ray.handle import HandleWorker
 from drivetrain.server.app import create_app
 from drivetrain.server.run import Stop, serve
 from drivetrain.server.settings import ServerSettings
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 
 LOOK_S = 1.0
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 async def serve_alone(
     handles: Mapping[str, Any],
     settings: ServerSettings,
-    tracer: Tracer | None,
+    tracer: GenAiTracer | None,
     sock: socket.socket,
     ready: Callable[[Mapping[str, HandleWorker]], None],
 ) -> None:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from drivetrain.telemetry.logs import configure
-from drivetrain.telemetry.tracing import Tracer, wanted
+from drivetrain.telemetry.tracing import GenAiTracer
+from drivetrain.telemetry.wanted import wanted_tracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +29,10 @@ class Observability:
 
 
 @contextlib.contextmanager
-def observing(told: Mapping[str, Any]) -> Iterator[Tracer | None]:
+def observing(told: Mapping[str, Any]) -> Iterator[GenAiTracer | None]:
     """While entered, the tracer of this process, if anybody wants traces."""
     asked = Observability(**told)
     if asked.log_format:
         configure(asked.log_format, asked.log_level)
-    if not wanted(asked.otlp_endpoint):
-        yield None
-        return
-    from drivetrain.telemetry.otel import open_tracer
-
-    with open_tracer(asked.otlp_endpoint, content=asked.trace_content, sample=asked.trace_sample) as tracer:
+    with wanted_tracer(asked.otlp_endpoint, content=asked.trace_content, sample=asked.trace_sample) as tracer:
         yield tracer

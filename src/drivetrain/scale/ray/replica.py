@@ -18,7 +18,7 @@ from drivetrain.core.status import Metadata, State, Status
 from drivetrain.scale.ray import protocol
 from drivetrain.scale.ray.event_link import EventClient, Route
 from drivetrain.telemetry.ids import HTTP_REQUEST_ID
-from drivetrain.telemetry.tracing import Tracer
+from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.worker.stream import EventStream, Reader
 from drivetrain.worker.worker import EngineWorker
 
@@ -67,7 +67,7 @@ class Replica:
         self._name = secrets.token_hex(8)
         self._well = time.monotonic()
 
-    async def start(self, tracer: Tracer | None = None) -> None:
+    async def start(self, tracer: GenAiTracer | None = None) -> None:
         """Called by whoever makes the replica; it takes no request before."""
         self._worker = await assembly.Worker.open(self._model, tracer=tracer, **self._settings)
 

@@ -20,7 +20,7 @@ from drivetrain.engines.remote.dialects.base import Facts, Splitter, UpstreamKin
 from drivetrain.engines.remote.dialects.drivetrain import DrivetrainSplitter
 from drivetrain.engines.remote.dialects.llamacpp import LlamaCppSplitter
 from drivetrain.engines.remote.dialects.vllm_tokenizer import VllmSplitter
-from drivetrain.engines.remote.generation import Generation, Served
+from drivetrain.engines.remote.generation import RemoteGeneration, Served
 from drivetrain.engines.remote.pool import Pool
 from drivetrain.engines.remote.probe import Prober
 from drivetrain.engines.remote.tokenizer import NoSplitter, RemoteTokenizer
@@ -83,7 +83,9 @@ class RemoteEngine:
         served = self._served
         if served is None or self._closed:
             return refused(EngineFailed("the engine is closed"), sink)
-        return self._running.start(f"remote-{request.request_id}", sink, lambda push: Generation(request, served, push))
+        return self._running.start(
+            f"remote-{request.request_id}", sink, lambda push: RemoteGeneration(request, served, push)
+        )
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         served = self._served

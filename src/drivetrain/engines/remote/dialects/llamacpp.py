@@ -11,11 +11,12 @@ from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
 from drivetrain.core.tokenizer import check_wanted
 from drivetrain.engines.base.room import room
 from drivetrain.engines.llama_server import completion
+from drivetrain.engines.llama_server.ends import ENDS
 from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read, unspelled
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, Reader, UpstreamKind
 from drivetrain.engines.remote.errors import Broken
-from drivetrain.engines.remote.spellings import ENDS, SPELLED, SUSPICIOUS, frame
+from drivetrain.engines.remote.spellings import SPELLED, SUSPICIOUS, frame
 from drivetrain.http.address import Address
 
 HONOURED = completion.HONOURED - completion.SEVERAL_COMPLETIONS

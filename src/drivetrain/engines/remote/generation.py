@@ -19,8 +19,8 @@ from drivetrain.engines.remote.wire import Timeouts, asked
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A pool that is open and what is needed to ask it."""
+class RemoteModel:
+    """A model of the upstreams in an open pool, and what is needed to ask them for it."""
 
     pool: Pool
     model: str
@@ -30,8 +30,8 @@ class Served:
     count_step: Callable[[], None]
 
 
-class ChoiceRun:
-    def __init__(self, index: int, request: EngineRequest, served: Served, emit: Emit) -> None:
+class UpstreamChoice:
+    def __init__(self, index: int, request: EngineRequest, served: RemoteModel, emit: Emit) -> None:
         self._index = index
         self._request = request
         self._served = served
@@ -83,13 +83,13 @@ class ChoiceRun:
 class RemoteGeneration(Generation):
     """When it has ended, all its connections are closed."""
 
-    def __init__(self, request: EngineRequest, served: Served, emit: Emit) -> None:
+    def __init__(self, request: EngineRequest, served: RemoteModel, emit: Emit) -> None:
         super().__init__(request, emit)
         self._served = served
         self._counted = 0
 
     async def run_choice(self, index: int) -> None:
-        await ChoiceRun(index, self._request, self._served, self.emit).run()
+        await UpstreamChoice(index, self._request, self._served, self.emit).run()
 
     def emit(self, step: Step) -> None:
         """How many tokens the prompt has, which the text tier hears last, is told once all choices have heard it."""

@@ -16,7 +16,7 @@ from contract.llamacpp_server import LlamaCppServer, running
 from contract.rigs import narrowed, started
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
-from drivetrain.engines.remote.generation import ChoiceRun
+from drivetrain.engines.remote.generation import UpstreamChoice
 from drivetrain.store.store import Store
 from drivetrain.worker.worker import EngineWorker
 from server.serving import Served, fake, serving
@@ -60,7 +60,7 @@ class RemoteRig:
     def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
         """Each choice fails as it hears its event number `at_step`, those that tell of the prompt not counted."""
         heard: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        hear = ChoiceRun._hear
+        hear = UpstreamChoice._hear
 
         async def fail(choice: Any, event: Any, reader: Any) -> None:
             if not _tells_of_the_prompt(event):
@@ -70,7 +70,7 @@ class RemoteRig:
             await hear(choice, event, reader)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ChoiceRun, "_hear", fail)
+            patch.setattr(UpstreamChoice, "_hear", fail)
             yield
 
     def _engine(self, worker: EngineWorker) -> RemoteEngine:

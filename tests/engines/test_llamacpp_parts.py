@@ -1,4 +1,4 @@
-"""The parts of the llamacpp engine that need no model: recovery of lost ids, slots, seeds, bodies, metadata."""
+"""The parts of the llamacpp engine that need no model: recovery of lost ids, slots, metadata."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import struct
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.prompt import Prompt, Segment
-from drivetrain.core.sampling import Sampling
 from drivetrain.engines.llamacpp.gguf import read_metadata
-from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
 from drivetrain.engines.llamacpp.slots import UNKNOWN, SlotPool, common_prefix
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer
@@ -149,34 +145,6 @@ async def test_slots_are_given_in_order_and_cancelling_a_waiter_loses_none() -> 
     assert order == [0, 1, 3, 4]
     async with pool.taken((0,)):
         pass
-
-
-@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6))
-def test_seeds_are_32_bits_and_never_random(seed: int, position: int) -> None:
-    assert 0 <= leg_seed(seed, position) < 2**32 - 1
-
-
-def test_seeds_differ() -> None:
-    seeds = [*range(-50, 50), 2**63 - 1, -(2**63), 2**32, 2**33]
-    assert len({leg_seed(seed, 0) for seed in seeds}) == len(seeds)
-    assert leg_seed(0, 0) != leg_seed(0, 1)
-    assert leg_seed(1, 0) == 2433363436  # a receipt's seed must mean the same for ever
-
-
-def body(**changes: Any) -> dict[str, Any]:
-    request = EngineRequest(
-        request_id="r", prompt_ids=(1,), context_length=64, max_tokens=5, seeds=(1,), sampling=Sampling(**changes)
-    )
-    return completion(request, Leg(prompt=(1,), limit=5, banned=frozenset({3, 2}), seed=7, slot=0))
-
-
-def test_a_body_states_everything_in_the_contracts_order() -> None:
-    made = body(temperature=0.5, logit_bias={3: 1.0, 4: -2.0})
-    assert made["samplers"] == ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
-    assert made["logit_bias"] == [(4, -2.0), (2, False), (3, False)]
-    assert made["repeat_last_n"] == 64
-    assert "n_probs" not in made
-    assert body(temperature=0.0)["temperature"] == body(top_k=1)["temperature"] == 0.0
 
 
 def test_metadata_of_every_type_and_none_that_is_cut_short(tmp_path: Path) -> None:

@@ -183,6 +183,21 @@ async def test_llamacpps_server_says_through_us_what_it_says(llamacpp: LlamaCppS
 
 
 @pytest.mark.slow
+async def test_one_seed_gives_one_answer_at_llamacpp_and_in_our_own_engine_for_it(llamacpp: LlamaCppServer) -> None:
+    asked: dict[str, Any] = {"prompt": "Once upon a time", "temperature": 0.9, "ignore_eos": True, "max_tokens": 32}
+    async with (
+        LlamaCppRig().open() as direct,
+        worker_at(llamacpp.url, model="smollm2", timeouts=PATIENT) as worker,
+    ):
+        told = set()
+        for seed in (1, 2, -(2**63), 2**63 - 1):
+            here, there = await worker.generate(**asked, seed=seed), await direct.generate(**asked, seed=seed)
+            assert here.choices[0].token_ids == there.choices[0].token_ids
+            told.add(here.choices[0].token_ids)
+    assert len(told) == 4
+
+
+@pytest.mark.slow
 async def test_half_characters_lose_no_id_at_llamacpp(llamacpp: LlamaCppServer) -> None:
     prompt = "🌍🚀🎉 🌍🚀🎉 🌍🚀🎉 🌍🚀🎉"
     async with worker_at(llamacpp.url, model="smollm2", timeouts=PATIENT) as worker:

@@ -17,7 +17,7 @@ from drivetrain.core.engine import ModelSpec
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.vllm.core import Core, Loaded, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
-from drivetrain.engines.vllm.generation import Generation
+from drivetrain.engines.vllm.generation import VllmGeneration
 from drivetrain.engines.vllm.options import engine_arguments
 from drivetrain.store.store import Store
 from drivetrain.worker.settings import Settings
@@ -134,7 +134,7 @@ class VllmRig:
     def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
         """Each choice fails as it hears its output number `at_step`."""
         heard: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
-        hear = Generation._hear
+        hear = VllmGeneration._hear
 
         def fail(generation: Any, index: int, *rest: Any) -> None:
             counts = heard.setdefault(generation, {})
@@ -144,7 +144,7 @@ class VllmRig:
             hear(generation, index, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Generation, "_hear", fail)
+            patch.setattr(VllmGeneration, "_hear", fail)
             yield
 
     def _engine(self, worker: EngineWorker) -> VllmEngine:

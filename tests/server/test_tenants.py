@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from drivetrain.core.engine import EngineRequest
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.worker import EventSink
 from drivetrain.engines.fake import FakeEngine
-from drivetrain.engines.llamacpp import generation, payload
+from drivetrain.engines.llama_server.completion import Completion
+from drivetrain.engines.llama_server.frames import EndFrame, PromptFrame, TokenFrame, read
+from drivetrain.engines.llamacpp import generation
 from drivetrain.engines.llamacpp.child.connection import Connection
-from drivetrain.engines.llamacpp.payload import Leg
 from server.serving import Served, fake, serving
 
 PROMPT = "This beginning is what two tenants have in common. " * 5
@@ -58,18 +59,19 @@ def test_tenants_share_nothing_and_each_keeps_what_is_its_own(checkpoint: Callab
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens of each prompt llama.cpp has worked on, by its own account."""
     seen: list[int] = []
-    completion, leg_over = payload.completion, generation.ChoiceRun._leg_over
+    body_of = Completion.body
 
-    def asked(request: EngineRequest, leg: Leg) -> dict[str, Any]:
-        body = completion(request, leg)
+    def asked(completion: Completion, request: EngineRequest) -> dict[str, Any]:
+        body = body_of(completion, request)
         return {**body, "response_fields": [*body["response_fields"], "timings"]}
 
-    def over(run: generation.ChoiceRun, event: dict[str, Any], leg: Leg) -> None:
-        seen.append(event["timings"]["prompt_n"])
-        leg_over(run, event, leg)
+    def heard(event: Mapping[str, Any]) -> PromptFrame | TokenFrame | EndFrame:
+        if event["stop"]:
+            seen.append(event["timings"]["prompt_n"])
+        return read(event)
 
-    monkeypatch.setattr(generation, "completion", asked)
-    monkeypatch.setattr(generation.ChoiceRun, "_leg_over", over)
+    monkeypatch.setattr(Completion, "body", asked)
+    monkeypatch.setattr(generation, "read", heard)
     return seen
 
 

@@ -15,7 +15,7 @@ from drivetrain.cli import main
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.kinds import CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf
 from drivetrain.core.parameters import ENGINE_PARAMETERS, PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
-from drivetrain.engines.llamacpp import payload
+from drivetrain.engines.llama_server import completion
 from drivetrain.engines.remote.dialects import chat as remote_chat
 from drivetrain.engines.remote.dialects import llamacpp as remote_llamacpp
 from drivetrain.engines.remote.dialects import vllm as remote_vllm
@@ -98,7 +98,7 @@ def honoured() -> dict[str, Capabilities]:
         if (one := engine.stated_capabilities) is not None
     }
     llamacpp = Capabilities(
-        parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | payload.HONOURED | {"images"},
+        parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | completion.HONOURED | {"images"},
         embeddings=True,
         context_length=4096,
         max_concurrency=4,

@@ -9,7 +9,7 @@ from typing import Any
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.engines.remote.dialects.base import Facts, UpstreamKind
-from drivetrain.engines.remote.dialects.llamacpp import LlamaCppDialect, LlamaCppSplitter
+from drivetrain.engines.remote.dialects.llamacpp import LlamaCppDialect, LlamaCppSplitter, facts_of
 from drivetrain.http.address import Address
 
 SPECIALS = {"<|im_start|>": 256, "<|im_end|>": 257, "<|hidden|>": 258}
@@ -78,3 +78,24 @@ def test_what_came_with_a_salt_is_seen_by_nobody() -> None:
     assert dialect.body(request, 0)["cache_prompt"] is True
     for salt in ("a", "a", "b", None):
         assert dialect.body(replace(request, cache_salt=salt), 0)["cache_prompt"] is False
+
+
+async def test_each_end_that_llamacpp_knows_by_its_spelling_is_one_here() -> None:
+    specials = {"<eos>": 1, "<turn|>": 2, "<|tool|>": 3, "</s>": 4}
+
+    async def ask(method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        if path == "/props":
+            template = "<|tool|>{{ messages }}"
+            return {
+                "chat_template": template, "eos_token": "<eos>", "total_slots": 1,
+                "default_generation_settings": {"n_ctx": 64},
+            }  # fmt: skip
+        assert body is not None
+        known = specials if body["parse_special"] else {"</s>": 4}  # which is a word like any other in this vocabulary
+        return {"tokens": [{"piece": text, "id": known[text]} for text in body["content"].split("\n") if text in known]}
+
+    facts = await facts_of(ask, {"meta": {"n_vocab": 9}})
+    assert facts.eos_ids == {1, 2}
+    assert facts.specials == {"<eos>": 1, "<turn|>": 2, "<|tool|>": 3}
+    assert not {"min_tokens", "begin_suppress_tokens", "presence_penalty"} & facts.parameters
+    assert {"seed", "n", "logit_bias"} <= facts.parameters

@@ -115,6 +115,24 @@ async def test_an_abort_is_over_when_vllm_has_answered(engine: VllmEngine, core:
         await anext(stream)
 
 
+async def test_an_abort_of_what_is_leaving_does_not_cut_the_wait_for_vllm_short(
+    engine: VllmEngine, core: ScriptedCore
+) -> None:
+    core.answers.clear()
+    stream = StepReading(engine, request())
+    await anext(stream)
+    stream.handle.finish(0)
+    await asyncio.sleep(0.01)
+    stream.handle.abort()
+    await asyncio.sleep(0.01)
+    assert len(engine._running) == 1
+    assert not stream.released.is_set()
+    core.answers.set()
+    await asyncio.wait_for(stream.released.wait(), 5)
+    assert not engine.busy
+    assert len(core.let_gone) == 1
+
+
 async def test_a_choice_that_is_finished_from_outside_is_let_go(engine: VllmEngine, core: ScriptedCore) -> None:
     stream = StepReading(engine, request(seeds=(1, 2)))
     while engine.steps_run < 3:
@@ -166,6 +184,32 @@ async def test_a_device_that_its_process_has_lost_is_the_end_of_that_process(
     assert not engine.busy
     assert not engine.health().alive
     assert "device has failed" in engine.health().detail
+
+
+async def test_a_lost_device_ends_all_at_once_though_vllm_answers_nothing(
+    engine: VllmEngine, core: ScriptedCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drivetrain.engines.vllm.engine.TOLD_S", 0.05)
+    core.answers.clear()
+    other = StepReading(engine, request())
+    await anext(other)
+
+    async def broken(*_: Any) -> AsyncGenerator[Any, None]:
+        for output in list[Any]():
+            yield output
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    async def close() -> None:
+        core.answers.set()
+
+    monkeypatch.setattr(core, "outputs", broken)
+    monkeypatch.setattr(core, "close", close)
+    for stream in (StepReading(engine, request()), other):
+        with pytest.raises(EngineFailed, match="device has failed"):
+            await asyncio.wait_for(all_of(stream), 5)
+    assert not engine.busy
+    await asyncio.wait_for(engine.close(), 5)
+    assert len(core.let_gone) == 2
 
 
 async def test_bans_that_leave_nothing_never_reach_vllm(engine: VllmEngine, core: ScriptedCore) -> None:

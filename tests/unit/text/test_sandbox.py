@@ -89,7 +89,7 @@ BLOWUPS = {
     "testing shared lists": DAG.replace("USE", "{{ ns.x is eq ns.y }}"),
     "selecting shared lists": DAG.replace("USE", "{{ [ns.x] | select('eq', ns.y) | list | length }}"),
     "selecting what a list holds": "{{ ([1] * 60000) | select('in', [2] * 60000) | list | length }}",
-    "rejecting what a list lacks": "{{ ([1] * 60000) | map('abs') | reject('ne', 1) | select('in', [2] * 60000) | first }}",
+    "rejecting what a list lacks": "{{ ([1] * 60000) | map('abs') | reject('ne', 1) | select('in', [2] * 60000)|first }}",
     "finding shared lists": DAG.replace("USE", "{{ [ns.x].index(ns.y) }}"),
     "counting shared lists": DAG.replace("range(60)", "range(12)").replace("USE", "{{ ([ns.x] * 20000).count(ns.y) }}"),
     "searching shared lists": DAG.replace("USE", "{{ ns.x in [ns.y] }}"),

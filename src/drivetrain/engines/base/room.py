@@ -1,9 +1,15 @@
-"""How much may follow a prompt with images, whose length is known only once they are expanded."""
+"""How much may follow a prompt, also one with images, whose length is known only once they are expanded."""
 
 from __future__ import annotations
 
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow
+
+
+def room(request: EngineRequest) -> int:
+    """How many ids a choice may have behind the ids of its prompt."""
+    left = request.context_length - len(request.prompt_ids)
+    return left if request.max_tokens is None else min(request.max_tokens, left)
 
 
 def room_after(prompt_tokens: int, request: EngineRequest) -> int:

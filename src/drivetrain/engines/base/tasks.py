@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
-from drivetrain.core.engine import Step, StepSink
+from drivetrain.core.engine import StepSink
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.engines.base.channel import StepChannel
-
-
-class Generation(Protocol):
-    """One request. When `run` is over, or its cancelling is, nothing of it is held any more."""
-
-    async def run(self) -> None: ...
-
-    def finish(self, index: int) -> None:
-        """One choice is not wanted any more."""
-        ...
+from drivetrain.engines.base.generation import Emit, Generation
 
 
 class RequestTasks:
@@ -31,9 +21,9 @@ class RequestTasks:
 
     def __len__(self) -> int:
         """Those that have not been let go yet."""
-        return len(self._tasks)
+        return sum(not channel.released for channel in self._tasks)
 
-    def start(self, name: str, sink: StepSink, make: Callable[[Callable[[Step], None]], Generation]) -> StepChannel:
+    def start(self, name: str, sink: StepSink, make: Callable[[Emit], Generation]) -> StepChannel:
         """`make` gets where its steps go."""
         channel = StepChannel(
             sink, on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index)
@@ -51,6 +41,12 @@ class RequestTasks:
             channel.abort()
         return tasks
 
+    def fail_all(self, error: Callable[[], DrivetrainError]) -> None:
+        """Whoever computes is gone, and holds nothing: each request has ended now, whenever its task does."""
+        for channel, task in list(self._tasks.items()):
+            channel.release(error())
+            task.cancel()
+
     def _abort(self, channel: StepChannel) -> None:
         task = self._tasks.get(channel)
         if task is not None:
@@ -63,6 +59,20 @@ class RequestTasks:
             self._moved()
         error = None if task.cancelled() else task.exception()
         channel.release(None if error is None else self._translate(error))
+
+
+async def uninterrupted(work: Awaitable[None]) -> None:
+    """Waits for it also when cancelled, and raises that afterwards."""
+    future = asyncio.ensure_future(work)
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            cancelled = True
+    future.result()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def refused(error: DrivetrainError, sink: StepSink) -> StepChannel:

@@ -26,7 +26,7 @@ from drivetrain.engines.llamacpp.embedding import Embedder
 from drivetrain.engines.llamacpp.generation import Served
 from drivetrain.engines.llamacpp.loading import describe, open_model
 from drivetrain.engines.llamacpp.options import SETTINGS
-from drivetrain.engines.llamacpp.request import Generation
+from drivetrain.engines.llamacpp.request import LlamaCppGeneration
 from drivetrain.telemetry.memory import host_memory
 
 __all__ = ["SETTINGS", "LlamaCppEngine"]
@@ -79,7 +79,7 @@ class LlamaCppEngine:
         if served is None or not self._is_alive():
             return refused(EngineFailed("llama.cpp is not running"), sink)
         return self._running.start(
-            f"llamacpp-{request.request_id}", sink, lambda push: Generation(request, served, push)
+            f"llamacpp-{request.request_id}", sink, lambda push: LlamaCppGeneration(request, served, push)
         )
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:

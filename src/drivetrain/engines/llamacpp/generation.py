@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
+from drivetrain.core.engine import EngineRequest, PromptStep, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.results import FinishReason
+from drivetrain.engines.base.generation import Emit
 from drivetrain.engines.base.room import room_after
+from drivetrain.engines.llama_server.completion import OVERSHOOT, Completion, seed_at
+from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read, unspelled
 from drivetrain.engines.llamacpp.child.connection import Connection
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.idle import SlotWatch
 from drivetrain.engines.llamacpp.images.continuing import Continued, behind
 from drivetrain.engines.llamacpp.images.prompt import ImagePrompt, ImagePrompts, refused
-from drivetrain.engines.llamacpp.payload import Leg, completion, leg_seed
 from drivetrain.engines.llamacpp.recovery import lost_ids
 from drivetrain.engines.llamacpp.slots import UNKNOWN, Slot, SlotPool
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
-
-OVERSHOOT = 4
-"""Ids past a limit that suffice to complete any half character."""
-
-Emit = Callable[[Step], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +34,16 @@ class Served:
     count_step: Callable[[], None]
     watch: SlotWatch
     image_prompts: ImagePrompts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One completion of llama.cpp, which is mostly all of a choice. Bans that end before the answer does make more, and
+    ends of llama.cpp's that are none of ours. `forced` are ids that a grammar makes it sample first.
+    """
+
+    completion: Completion
+    forced: tuple[int, ...] = ()
 
 
 class ChoiceRun:
@@ -55,17 +62,14 @@ class ChoiceRun:
         self._emit = emit
         self._images = images
         self._key = request.prompt_ids if images is None else images.key
-        self._sampled: list[int] = []
+        self._ids = ChoiceIds(index, request)
         self._received = 0
         self._missing = 0
-        self._plain = False
         self._ended = False
         self._last: TokenStep | None = None
-        left = request.context_length - len(request.prompt_ids)
-        self._limit = left if request.max_tokens is None else request.max_tokens
 
     async def run(self) -> None:
-        if self._limit <= 0:
+        if self._ids.limit <= 0:
             self._emit(TokenStep(self.index, (), None, FinishReason.LENGTH))
             return
         async with self._served.slots.taken(self._key, self._request.cache_salt) as slot:
@@ -80,12 +84,12 @@ class ChoiceRun:
         if self._images is None or self._served.image_prompts is None:
             return None
         tokenizer = self._served.image_prompts.tokenizer
-        return await asyncio.to_thread(behind, self._images, self._sampled, tokenizer)
+        return await asyncio.to_thread(behind, self._images, self._ids.sampled, tokenizer)
 
     def _next_leg(self, slot: Slot, continued: Continued | None) -> Leg:
-        request, position = self._request, len(self._sampled)
+        request, position = self._request, len(self._ids.sampled)
         banned = set(request.sampling.suppress_tokens)
-        limit = self._limit - position
+        limit = self._ids.limit - position
         if continued is not None:
             banned |= self._served.vocabulary.server_ends - request.stop_ids
             limit += OVERSHOOT  # so a half character at the limit costs no second leg
@@ -97,36 +101,37 @@ class ChoiceRun:
             limit = 1
         if self._missing:
             limit = self._missing + OVERSHOOT
-        return Leg(
-            prompt=(*request.prompt_ids, *self._sampled) if continued is None else continued.prompt.body,
-            forced=() if continued is None else continued.forced,
-            grammar=None if continued is None else continued.grammar,
-            limit=limit,
+        forced = () if continued is None else continued.forced
+        completion = Completion(
+            prompt=(*request.prompt_ids, *self._ids.sampled) if continued is None else continued.prompt.body,
+            limit=len(forced) + limit,
+            seed=seed_at(request.seeds[self.index], position),
             banned=frozenset(banned),
-            seed=leg_seed(request.seeds[self.index], position),
-            slot=slot.id,
+            ignore_eos=self._missing > 0,
             reuse=slot.salt == request.cache_salt,
-            keep_on=self._missing > 0,
+            slot=slot.id,
+            grammar=None if continued is None else continued.grammar,
         )
+        return Leg(completion, forced)
 
     async def _run_leg(self, leg: Leg, slot: Slot) -> None:
         """Leaving it before llama.cpp's own end closes the connection, and waits until the slot is idle."""
         self._received = 0
-        self._plain = self._request.logprobs is None and not leg.forced and not self._missing
         over = enough = False
         slot.cached = ()
-        if not leg.reuse:
+        if not leg.completion.reuse:
             slot.salt = UNKNOWN
 
         def hear(event: dict[str, Any]) -> bool:
             nonlocal over, enough
             slot.salt = self._request.cache_salt  # nothing of anybody else's is left in it now
-            over = event["stop"]
-            enough = self._hear(event, leg)
+            frame = read(event)
+            over = isinstance(frame, EndFrame)
+            enough = self._hear(frame, leg)
             return enough
 
         try:
-            await self._served.connection.follow("/completion", completion(self._request, leg), hear)
+            await self._served.connection.follow("/completion", leg.completion.body(self._request), hear)
             if not enough:
                 raise EOFError("the answer broke off")
         finally:
@@ -135,105 +140,75 @@ class ChoiceRun:
                     await self._served.watch.until_idle(slot.id)
             finally:
                 # The last id was sampled and not computed; without any, who knows how much of the prompt was.
-                slot.cached = (*self._key, *self._sampled[:-1]) if self._sampled else ()
+                slot.cached = (*self._key, *self._ids.sampled[:-1]) if self._ids.sampled else ()
 
-    def _hear(self, event: dict[str, Any], leg: Leg) -> bool:
+    def _hear(self, frame: PromptFrame | TokenFrame | EndFrame, leg: Leg) -> bool:
         """True once nothing more of this leg is wanted."""
-        if event["stop"]:
-            self._leg_over(event, leg)
+        if isinstance(frame, EndFrame):
+            self._leg_over(frame, leg)
             return True
         if self._last is not None:
             self._give_last()  # llama.cpp did not end where we do: the leg is closed
             return True
         self._served.count_step()
-        if "prompt_progress" in event:
-            self._hear_prompt(event["prompt_progress"])
+        if isinstance(frame, PromptFrame):
+            self._hear_prompt(frame)
         else:
-            self._take(event, leg)
+            self._take(frame, leg)
         return self._ended and self._last is None
 
-    def _hear_prompt(self, progress: Mapping[str, int]) -> None:
+    def _hear_prompt(self, frame: PromptFrame) -> None:
         """Before an image is looked at, and with each step: only llama.cpp knows how long a prompt with images is."""
-        total, cached = progress["total"], progress["cache"]
         if self._images is None:
-            self._emit(PromptStep(cached_tokens=cached))
-        elif not self._sampled:
-            self._limit = room_after(total, self._request)
-            self._emit(PromptStep(self._images.expanded(total), cached_tokens=cached))
+            self._emit(PromptStep(cached_tokens=frame.cached))
+        elif not self._ids.sampled:
+            self._ids.limit = room_after(frame.total, self._request)
+            self._emit(PromptStep(self._images.expanded(frame.total), cached_tokens=frame.cached))
 
-    def _leg_over(self, event: dict[str, Any], leg: Leg) -> None:
+    def _leg_over(self, frame: EndFrame, leg: Leg) -> None:
         """What is missing at the end was half a character: it is sampled again, with some room to become whole."""
-        predicted = int(event["tokens_predicted"])
         if self._last is not None:
             self._give_last()
             return
-        if self._images is not None and event["stop_type"] == "limit" and predicted < leg.sampled:
+        in_reach = frame.predicted < leg.completion.limit
+        if self._images is not None and frame.reason is FinishReason.LENGTH and in_reach:
             self._emit(TokenStep(self.index, (), None, FinishReason.LENGTH))  # the context is full
             self._ended = True
             return
-        missing = predicted - self._received
-        if (missing and leg.keep_on and self._received == len(leg.forced)) or not predicted:
+        missing = frame.predicted - self._received
+        again = leg.completion.ignore_eos and self._received == len(leg.forced)
+        if (missing and again) or not frame.predicted:
             raise EngineFailed("llama.cpp ended without a token that can be known")
         self._missing = missing
 
-    def _take(self, event: dict[str, Any], leg: Leg) -> None:
-        """One frame: mostly one id, with those before it that the stream left out."""
-        ids: tuple[int, ...] = tuple(event["tokens"])
-        predicted: int = event["tokens_predicted"]
-        next_one = self._plain and len(ids) == 1 and predicted == self._received + 1
-        if next_one and ids[0] not in self._request.stop_ids and len(self._sampled) + 1 < self._limit:
-            self._received = predicted  # as nearly always, at less cost than below
-            self._sampled.append(ids[0])
-            self._emit(TokenStep(self.index, ids))
-            return
+    def _take(self, frame: TokenFrame, leg: Leg) -> None:
         if self._received < len(leg.forced):
-            if predicted > len(leg.forced) or ids[-1] != leg.forced[predicted - 1]:
+            if frame.predicted > len(leg.forced) or frame.ids[-1] != leg.forced[frame.predicted - 1]:
                 raise EngineFailed("llama.cpp did not come back to where this answer was")
-            self._received = predicted
+            self._received = frame.predicted
             return
-        entries = None if self._request.logprobs is None else self._logprobs(event, self._request.logprobs)
-        lost = predicted - self._received - len(ids)
-        if lost > 0:
-            ids = (*self._recover(event, ids[-1], lost), *ids)
-            entries = None if entries is None else [*([IdLogprobs(None)] * lost), *entries]
-        self._received = predicted
-        self._missing = max(0, self._missing - len(ids))
-        reason = None
-        for taken, token_id in enumerate(ids, 1):
-            self._sampled.append(token_id)
-            reason = self._reason(token_id)
-            if reason is not None:
-                ids = ids[:taken]
-                break
-        step = TokenStep(self.index, ids, None if entries is None else tuple(entries[: len(ids)]), reason)
-        self._ended = reason is not None
-        if reason is not None and (predicted >= leg.sampled or ids[-1] in self._served.vocabulary.eos_ids):
+        missing = frame.missing(self._received)
+        step = self._ids.step(frame, self._recover(frame, missing) if missing else ())
+        self._received = frame.predicted
+        self._missing = max(0, self._missing - len(frame.ids) - missing)
+        self._ended = step.reason is not None
+        if self._ended and self._llamacpp_ends(frame, step, leg):
             self._last = step  # until llama.cpp has ended too, which is the next frame
         else:
             self._emit(step)
+
+    def _llamacpp_ends(self, frame: TokenFrame, step: TokenStep, leg: Leg) -> bool:
+        return frame.predicted >= leg.completion.limit or step.token_ids[-1] in self._served.vocabulary.eos_ids
 
     def _give_last(self) -> None:
         assert self._last is not None
         self._emit(self._last)
         self._last = None
 
-    def _reason(self, token_id: int) -> FinishReason | None:
-        if token_id in self._request.stop_ids and len(self._sampled) > self._request.min_tokens:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(self._sampled) >= self._limit else None
-
-    def _recover(self, event: dict[str, Any], last: int, count: int) -> tuple[int, ...]:
-        text: str | bytes = event["content"]
-        if probabilities := event.get("completion_probabilities"):
-            text = bytes(probabilities[0]["bytes"])
-        found = lost_ids(self._served.vocabulary, text, last, count)
+    def _recover(self, frame: TokenFrame, count: int) -> tuple[int, ...]:
+        """By the bytes of the gap, where they are told."""
+        text = bytes(frame.probabilities[0]["bytes"]) if frame.probabilities else frame.text
+        found = lost_ids(self._served.vocabulary, text, frame.ids[-1], count)
         if found is None:
-            raise EngineFailed(f"llama.cpp's stream left out {count} tokens that cannot be worked out from its text")
+            raise unspelled(count)
         return found
-
-    def _logprobs(self, event: dict[str, Any], count: int) -> list[IdLogprobs]:
-        made: list[IdLogprobs] = []
-        for entry in event["completion_probabilities"]:
-            top = tuple((int(t["id"]), min(0.0, float(t["logprob"]))) for t in entry["top_logprobs"][:count])
-            made.append(IdLogprobs(min(0.0, float(entry["logprob"])), top))
-        return made

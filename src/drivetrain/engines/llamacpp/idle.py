@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from drivetrain.engines.base.tasks import uninterrupted
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.child.connection import Connection
 
@@ -35,15 +36,7 @@ class SlotWatch:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_on(), name="drivetrain-llamacpp-slots")
             self._asking.add_done_callback(self._settle)
-        cancelled = False
-        while not idle.done():
-            try:
-                await asyncio.shield(idle)
-            except asyncio.CancelledError:
-                cancelled = True
-        idle.result()
-        if cancelled:
-            raise asyncio.CancelledError
+        await uninterrupted(idle)
 
     def _settle(self, asking: asyncio.Task[None]) -> None:
         """Nobody waits for ever, whatever ended it: it may have been cancelled before it began."""

@@ -11,6 +11,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.engines.llama_server.completion import HONOURED
 from drivetrain.engines.llamacpp.child.connection import Connection
 from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
 from drivetrain.engines.llamacpp.generation import Served
@@ -26,7 +27,6 @@ from drivetrain.engines.llamacpp.options import (
     read_options,
     stated_sampling,
 )
-from drivetrain.engines.llamacpp.payload import HONOURED
 from drivetrain.engines.llamacpp.slots import SlotPool
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit, Split
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary

@@ -1,8 +1,7 @@
-"""The ids that llama.cpp's stream leaves out: it sends nothing while its text ends in half a character.
+"""The ids that llama.cpp's stream leaves out, worked out from the text of the gap and their number.
 
-The frame after the gap has the text of the whole gap, and the count of ids is known; so the gap is a way to spell
-some bytes with so many pieces. Where there are several ways, the one that merging pairs (lowest id first, as a BPE
-vocabulary is made) leads to is taken: models say what they were taught. The bytes are right in any case.
+Where there are several ways to spell its bytes with so many pieces, the one that merging pairs (lowest id first, as a
+BPE vocabulary is made) leads to is taken: models say what they were taught. The bytes are right in any case.
 """
 
 from __future__ import annotations

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-from drivetrain.core.engine import EngineRequest, PromptStep, Step
+from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import InvalidRequest, Unsupported
-from drivetrain.engines.base.choices import Choices
-from drivetrain.engines.llamacpp.generation import ChoiceRun, Emit, Served
+from drivetrain.engines.base.generation import Emit, Generation
+from drivetrain.engines.llamacpp.generation import ChoiceRun, Served
 from drivetrain.engines.llamacpp.images.prompt import ImagePrompt
 
 
-class Generation(Choices):
+class LlamaCppGeneration(Generation):
     """When it has ended, every slot is idle."""
 
     def __init__(self, request: EngineRequest, served: Served, emit: Emit) -> None:
-        super().__init__(request)
+        super().__init__(request, emit)
         self._served = served
-        self._emit = emit
         self._image_prompt: ImagePrompt | None = None
-        self._prompt_told = False
 
     async def run(self) -> None:
         if len(set(self._request.sampling.suppress_tokens)) >= self._served.vocabulary.size:
@@ -37,13 +35,3 @@ class Generation(Choices):
         if prompts is None:
             raise Unsupported("this model has no vision part", param="images")
         return await asyncio.to_thread(prompts.make, media)
-
-    def emit(self, step: Step) -> None:
-        """The first choice that hears of the prompt tells of it."""
-        if isinstance(step, PromptStep):
-            if self._prompt_told:
-                return
-            self._prompt_told = True
-        elif step.index in self._finished:
-            return
-        self._emit(step)

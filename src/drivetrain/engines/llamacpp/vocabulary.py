@@ -9,20 +9,12 @@ from typing import Any
 
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.tokenizer import LONGEST_PIECE
+from drivetrain.engines.llama_server.ends import ENDS
 from drivetrain.engines.llamacpp.gguf import as_text
 from drivetrain.text.pieces import byte_level_bytes
 
 _UNKNOWN, _CONTROL, _BYTE = 2, 3, 6
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-ENDS = frozenset({
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
-})  # fmt: skip
-"""Tokens that llama.cpp takes for the end of a text or a turn by their spelling, and makes special by it.
-
-"""
 
 FILL_IN_ENDS = frozenset({
     "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>",

@@ -11,7 +11,7 @@ from drivetrain.core.engine import EmbedItem
 from drivetrain.core.errors import EngineFailed
 from drivetrain.engines.remote.attempts import attempted
 from drivetrain.engines.remote.errors import Broken
-from drivetrain.engines.remote.generation import Served
+from drivetrain.engines.remote.generation import RemoteModel
 from drivetrain.engines.remote.pool import Upstream
 from drivetrain.engines.remote.vectors import body, vectors_of
 from drivetrain.engines.remote.wire import MAX_BODY_BYTES, ask_json
@@ -20,7 +20,7 @@ MOST_INPUTS = 256
 _NUMBER_BYTES = 24
 
 
-async def embedded(served: Served, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
+async def embedded(served: RemoteModel, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
     """One unit vector per item. Raises what the last attempt raised; cancelling closes the connection."""
     facts = served.pool.facts
     most = min(facts.embed_inputs, MOST_INPUTS, max(1, MAX_BODY_BYTES // (facts.embedding_size * _NUMBER_BYTES + 256)))
@@ -33,7 +33,7 @@ async def embedded(served: Served, items: Sequence[EmbedItem]) -> list[tuple[flo
     return vectors
 
 
-async def _ask(served: Served, items: Sequence[EmbedItem], upstream: Upstream) -> list[list[float]]:
+async def _ask(served: RemoteModel, items: Sequence[EmbedItem], upstream: Upstream) -> list[list[float]]:
     timeouts = replace(served.timeouts, ask_s=served.timeouts.first_s)
     path, question = f"{upstream.address.path}/embeddings", body(served.model, [item.token_ids for item in items])
     context = items[0].trace_context

@@ -20,7 +20,7 @@ from drivetrain.engines.remote.dialects.base import Facts, Splitter, UpstreamKin
 from drivetrain.engines.remote.dialects.drivetrain import DrivetrainSplitter
 from drivetrain.engines.remote.dialects.llamacpp import LlamaCppSplitter
 from drivetrain.engines.remote.dialects.vllm_tokenizer import VllmSplitter
-from drivetrain.engines.remote.generation import Generation, Served
+from drivetrain.engines.remote.generation import RemoteGeneration, RemoteModel
 from drivetrain.engines.remote.pool import Pool
 from drivetrain.engines.remote.probe import Prober
 from drivetrain.engines.remote.tokenizer import NoSplitter, RemoteTokenizer
@@ -37,7 +37,7 @@ class RemoteEngine:
         self._key = key
         self._timeouts = timeouts
         self._pool: Pool | None = None
-        self._served: Served | None = None
+        self._served: RemoteModel | None = None
         self._running = RequestTasks(errors.while_running, self._note_progress)
         self._embedding = set[asyncio.Task[list[tuple[float, ...]]]]()
         self._closed = False
@@ -75,7 +75,7 @@ class RemoteEngine:
         facts = await self._pool.open()
         asker = Asker(self._pool.askable, key, timeouts)
         tokenizer = RemoteTokenizer(facts, _splitter(facts, asker, reference.model))
-        self._served = Served(self._pool, reference.model, key, timeouts, tokenizer.learn, self._count_step)
+        self._served = RemoteModel(self._pool, reference.model, key, timeouts, tokenizer.learn, self._count_step)
         progress("ready", 1.0)
         return _info(facts, tokenizer)
 
@@ -83,7 +83,9 @@ class RemoteEngine:
         served = self._served
         if served is None or self._closed:
             return refused(EngineFailed("the engine is closed"), sink)
-        return self._running.start(f"remote-{request.request_id}", sink, lambda push: Generation(request, served, push))
+        return self._running.start(
+            f"remote-{request.request_id}", sink, lambda push: RemoteGeneration(request, served, push)
+        )
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         served = self._served

@@ -7,8 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
-from drivetrain.engines.base.choices import Choices
+from drivetrain.core.engine import EngineRequest, Step, TokenStep
+from drivetrain.engines.base.generation import Emit, Generation
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.attempts import attempted
 from drivetrain.engines.remote.dialects.base import Learn, Reader
@@ -17,12 +17,10 @@ from drivetrain.engines.remote.events import events, most_bytes
 from drivetrain.engines.remote.pool import Pool, Upstream
 from drivetrain.engines.remote.wire import Timeouts, asked
 
-Emit = Callable[[Step], None]
-
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A pool that is open and what is needed to ask it."""
+class RemoteModel:
+    """A model of the upstreams in an open pool, and what is needed to ask them for it."""
 
     pool: Pool
     model: str
@@ -32,8 +30,8 @@ class Served:
     count_step: Callable[[], None]
 
 
-class ChoiceRun:
-    def __init__(self, index: int, request: EngineRequest, served: Served, emit: Emit) -> None:
+class UpstreamChoice:
+    def __init__(self, index: int, request: EngineRequest, served: RemoteModel, emit: Emit) -> None:
         self._index = index
         self._request = request
         self._served = served
@@ -82,28 +80,22 @@ class ChoiceRun:
             self._emit(step)
 
 
-class Generation(Choices):
+class RemoteGeneration(Generation):
     """When it has ended, all its connections are closed."""
 
-    def __init__(self, request: EngineRequest, served: Served, emit: Emit) -> None:
-        super().__init__(request)
+    def __init__(self, request: EngineRequest, served: RemoteModel, emit: Emit) -> None:
+        super().__init__(request, emit)
         self._served = served
-        self._emit = emit
-        self._prompt_told = False
-        self._told: list[PromptStep] = []
+        self._counted = 0
 
     async def run_choice(self, index: int) -> None:
-        await ChoiceRun(index, self._request, self._served, self.emit).run()
+        await UpstreamChoice(index, self._request, self._served, self.emit).run()
 
     def emit(self, step: Step) -> None:
-        """The first choice that hears of the prompt tells of it; its tokens are told once all choices did."""
-        if isinstance(step, TokenStep):
-            if step.index not in self._finished:
-                self._emit(step)
-        elif step.num_tokens is not None:
-            self._told.append(step)
-            if len(self._told) == len(self._request.seeds):
-                self._emit(step)
-        elif not self._prompt_told:
-            self._prompt_told = True
+        """How many tokens the prompt has, which the text tier hears last, is told once all choices have heard it."""
+        if isinstance(step, TokenStep) or step.num_tokens is None:
+            super().emit(step)
+            return
+        self._counted += 1
+        if self._counted == len(self._request.seeds):
             self._emit(step)

@@ -61,7 +61,7 @@ class TransformersEngine:
             raise
 
     def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
-        from drivetrain.engines.transformers.generation import Generation
+        from drivetrain.engines.transformers.generation import TransformersGeneration
 
         loop = asyncio.get_running_loop()
         channel = StepChannel(
@@ -74,7 +74,7 @@ class TransformersEngine:
         if self._closed or self._loaded is None or self._lost is not None:
             channel.release(errors.again(self._lost) if self._lost else EngineFailed("the engine is closed"))
             return channel
-        generation = Generation(request, self._loaded, emit, self._count_step)
+        generation = TransformersGeneration(request, self._loaded, emit, self._count_step)
         self._running[channel] = generation
         outcome: list[DrivetrainError | None] = [EngineFailed("the engine's thread broke on this request")]
         self._thread.submit(

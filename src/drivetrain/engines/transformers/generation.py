@@ -27,7 +27,7 @@ PROMPT_ROWS = 256
 IMAGE_INPUTS = frozenset({"pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"})
 
 
-class Generation:
+class TransformersGeneration:
     """`run` is called on the engine's thread, `abort` and `finish` from anywhere.
 
     `generate()` calls the sampler and then the stopping criterion once a step; both are ours. The criterion is

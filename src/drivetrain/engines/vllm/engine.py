@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step, StepSink
-from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed
+from drivetrain.core.errors import DeviceLost, EngineFailed
 from drivetrain.core.results import DeviceMemory
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.base.channel import StepChannel
+from drivetrain.engines.base.generation import Emit
+from drivetrain.engines.base.tasks import RequestTasks, refused
 from drivetrain.engines.base.thread import post
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.checkpoint.kinds import ModelKind
 from drivetrain.engines.vllm import describe, errors
 from drivetrain.engines.vllm.core import Core, Running
 from drivetrain.engines.vllm.gauges import Gauges
-from drivetrain.engines.vllm.generation import Generation
+from drivetrain.engines.vllm.generation import VllmGeneration
 from drivetrain.engines.vllm.options import batch_size, engine_arguments, with_images
 
 TOLD_S = 2.0
@@ -38,8 +39,7 @@ class VllmEngine:
         self._core: Running | None = None
         self._tokenizer: Tokenizer | None = None
         self._vocab_size = 0
-        self._running: dict[StepChannel, asyncio.Task[None]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._running = RequestTasks(errors.while_running, self._note_progress)
         self._numbers = itertools.count()
         self._closed = False
         self._lost = ""
@@ -81,26 +81,29 @@ class VllmEngine:
         return info
 
     def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
-        channel = StepChannel(
-            sink, on_abort=lambda: self._abort(channel), on_finish=lambda index: generation.finish(index)
-        )
-        if self._core is None or self._tokenizer is None or self._closed or self._lost or not self._core.alive:
-            channel.release(EngineFailed("the engine is closed" if self._closed else self._lost or errors.DEAD))
-            return channel
-
-        def emit(step: Step) -> None:
-            self.steps_run += 1
-            self._last_progress = time.monotonic()
-            channel.push(step)
-
+        core, tokenizer = self._core, self._tokenizer
+        if core is None or tokenizer is None or self._closed or self._lost or not core.alive:
+            return refused(EngineFailed("the engine is closed" if self._closed else self._lost or errors.DEAD), sink)
         name = f"{request.request_id}-{next(self._numbers)}"
-        generation = Generation(
-            request, self._core, tokenizer=self._tokenizer, vocab_size=self._vocab_size, name=name, emit=emit
-        )
-        task = asyncio.create_task(generation.run(), name=f"vllm-{name}")
-        self._running[channel] = task
-        task.add_done_callback(lambda done: self._done(channel, generation, done))
-        return channel
+
+        def make(push: Emit) -> VllmGeneration:
+            def emit(step: Step) -> None:
+                self.steps_run += 1
+                self._note_progress()
+                push(step)
+
+            return VllmGeneration(
+                request,
+                core,
+                tokenizer=tokenizer,
+                vocab_size=self._vocab_size,
+                name=name,
+                emit=emit,
+                failed=self._note_failure,
+                let_go=self._let_go,
+            )
+
+        return self._running.start(f"vllm-{name}", sink, make)
 
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         raise EngineFailed("the vllm engine gives no embeddings")
@@ -124,58 +127,29 @@ class VllmEngine:
     async def close(self) -> None:
         """What is still running ends first, so that vLLM is told of it; then vLLM ends, also if it does not answer."""
         self._closed = True
-        for channel in list(self._running):
-            channel.abort()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(TOLD_S):
-                await self._all_ended()
+        tasks = self._running.abort_all()
+        if tasks:
+            await asyncio.wait(tasks, timeout=TOLD_S)
         if self._core is not None:
             await self._core.close()
-        await self._all_ended()
-
-    async def _all_ended(self) -> None:
-        while tasks := [*self._running.values(), *self._leaving]:
+        if tasks:
             await asyncio.wait(tasks)
-            await asyncio.sleep(0)  # for their callbacks
 
-    def _abort(self, channel: StepChannel) -> None:
-        task = self._running.get(channel)
-        if task is not None:
-            task.cancel()
-
-    def _done(self, channel: StepChannel, generation: Generation, task: asyncio.Task[None]) -> None:
-        """The one end of every request. Those that were left before their end are waited for in vLLM."""
-        error = None if task.cancelled() else self._error(task.exception())
-        if not generation.ids:
-            self._release(channel, error)
-            return
-        leaving = asyncio.create_task(self._leave(channel, generation.ids, error))
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
-
-    async def _leave(self, channel: StepChannel, ids: list[str], error: DrivetrainError | None) -> None:
+    async def _let_go(self, request_ids: list[str]) -> None:
         assert self._core is not None
-        try:
-            await self._core.let_go(ids)
-        finally:
-            self._release(channel, error)
+        await self._core.let_go(request_ids)
+        self._note_progress()
 
-    def _release(self, channel: StepChannel, error: DrivetrainError | None) -> None:
-        self._running.pop(channel, None)
+    def _note_progress(self) -> None:
         self._last_progress = time.monotonic()
-        channel.release(error)
+
+    def _note_failure(self, exc: Exception) -> None:
+        """A device that is lost is lost to vLLM's process, which is ended; another one may use it."""
+        error = errors.while_running(exc)
+        if isinstance(error, DeviceLost):
+            self._lost = error.message
+            self._died()
 
     def _died(self) -> None:
         """Every request ends at once, whatever vLLM may still say of it."""
-        for channel, task in list(self._running.items()):
-            self._release(channel, EngineFailed(self._lost or errors.DEAD))
-            task.cancel()
-
-    def _error(self, exc: BaseException | None) -> DrivetrainError | None:
-        """A device that is lost is lost to vLLM's process, which is ended; another one may use it."""
-        error = None if exc is None else errors.while_running(exc)
-        if not isinstance(error, DeviceLost):
-            return error
-        self._lost = error.message
-        self._died()
-        return EngineFailed(error.message)
+        self._running.fail_all(lambda: EngineFailed(self._lost or errors.DEAD))

@@ -9,6 +9,7 @@ from typing import Any
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.sampling import Sampling
+from drivetrain.engines.base.room import room
 
 LOWEST_TEMPERATURE = 0.01
 """Below it vLLM's constructor puts this in place of what was asked for."""
@@ -41,12 +42,6 @@ def parameters_of(request: EngineRequest, index: int) -> dict[str, Any]:
         "detokenize": False,
         "skip_reading_prefix_cache": request.seeded or (index == 0 and request.prompt_logprobs is not None),
     }
-
-
-def room(request: EngineRequest) -> int:
-    """How many tokens a choice may have."""
-    left = request.context_length - len(request.prompt_ids)
-    return left if request.max_tokens is None else min(request.max_tokens, left)
 
 
 def seed_of(seed: int) -> int:

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drivetrain.core.engine import EngineRequest, IdLogprobs, PromptStep, Step, TokenStep
-from drivetrain.core.errors import EngineFailed
+from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
-from drivetrain.core.results import FinishReason
 from drivetrain.core.tokenizer import check_wanted
+from drivetrain.engines.base.room import room
+from drivetrain.engines.llama_server import completion
+from drivetrain.engines.llama_server.ends import ENDS
+from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read, unspelled
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, Reader, UpstreamKind
 from drivetrain.engines.remote.errors import Broken
-from drivetrain.engines.remote.spellings import ENDS, SPELLED, SUSPICIOUS, frame
+from drivetrain.engines.remote.spellings import SPELLED, SUSPICIOUS, frame
 from drivetrain.http.address import Address
 
-HONOURED = frozenset({
-    "n", "seed", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",
-    "repetition_penalty", "logit_bias", "suppress_tokens", "cache_salt",
-})  # fmt: skip
-"""Not presence and frequency penalties: llama.cpp counts the prompt's tokens for them, the contract does not. Not what
-holds for a part of the answer only, such as `min_tokens`: one request is one set of rules."""
-
-OVERSHOOT = 4
-"""Ids past a limit that suffice to complete any half character, behind which llama.cpp would hide ids."""
-
-_ORDER = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
-_GREEDY_ORDER = ("penalties", "temperature")
-_NO_SEED = 2**32 - 1
+HONOURED = completion.HONOURED - completion.SEVERAL_COMPLETIONS
 
 
 async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> Facts:
@@ -79,35 +68,15 @@ class LlamaCppDialect:
 
     def body(self, request: EngineRequest, index: int) -> dict[str, Any]:
         self._salted |= request.cache_salt is not None  # it knows no salts: from then on nobody sees what it has kept
-        sampling = request.sampling
-        banned = set(sampling.suppress_tokens)
-        biases: list[tuple[int, float | bool]] = [(i, b) for i, b in sampling.logit_bias.items() if i not in banned]
-        body: dict[str, Any] = {
-            "prompt": request.prompt_ids,
-            "n_predict": limit_of(request) + OVERSHOOT,
-            "seed": _seed(request.seeds[index]),
-            "stream": True,
-            "return_tokens": True,
-            "return_progress": True,
-            "cache_prompt": not request.seeded and not self._salted,
-            "response_fields": ["stop", "stop_type", "tokens_predicted"],
-            "samplers": _GREEDY_ORDER if sampling.greedy else _ORDER,
-            "temperature": 0.0 if sampling.greedy else sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "typical_p": sampling.typical_p,
-            "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": request.context_length,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "logit_bias": [*biases, *((i, False) for i in sorted(banned))],  # false is minus infinity to it
-            "ignore_eos": not self.facts.eos_ids <= request.stop_ids,
-        }
-        if request.logprobs is not None:
-            body["n_probs"] = max(1, request.logprobs)
-            body["post_sampling_probs"] = False
-        return body
+        asked = completion.Completion(
+            prompt=request.prompt_ids,
+            limit=room(request) + completion.OVERSHOOT,
+            seed=completion.seed_at(request.seeds[index]),
+            banned=frozenset(request.sampling.suppress_tokens),
+            ignore_eos=not self.facts.eos_ids <= request.stop_ids,
+            reuse=not self._salted,
+        )
+        return asked.body(request)
 
     def reader(self, request: EngineRequest, index: int, learn: Learn) -> Reader:
         return _Reader(request, index, learn, self._ask)
@@ -116,71 +85,42 @@ class LlamaCppDialect:
 class _Reader:
     def __init__(self, request: EngineRequest, index: int, learn: Learn, ask: AskUpstream) -> None:
         self.over = False
-        self._request = request
-        self._index = index
+        self._ids = ChoiceIds(index, request)
         self._learn = learn
         self._ask = ask
-        self._limit = limit_of(request)
-        self._received = 0
 
     async def hear(self, event: Mapping[str, Any]) -> Sequence[Step]:
         try:
-            if "prompt_progress" in event:
-                return (PromptStep(cached_tokens=int(event["prompt_progress"]["cache"])),)
-            return (self._end(event) if event["stop"] else await self._ids(event),)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as exc:
+            frame = read(event)
+            if isinstance(frame, PromptFrame):
+                return (PromptStep(cached_tokens=frame.cached),)
+            return (self._end(frame) if isinstance(frame, EndFrame) else await self._take(frame),)
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise Broken("an event is not what llama.cpp's API says") from exc
 
-    async def _ids(self, event: Mapping[str, Any]) -> TokenStep:
-        """One frame: mostly one id. The first one after half a character has the text of those that were left out."""
-        text, predicted = str(event["content"]), int(event["tokens_predicted"])
-        ids = tuple(int(i) for i in event["tokens"])
-        entries = self._logprobs(event)
-        lost = predicted - self._received - len(ids)
-        if lost > 0:
-            ids = (*await self._recover(text, lost, ids), *ids)
-            entries = None if entries is None else (*[IdLogprobs(None)] * lost, *entries)
-        pieces = (*[b""] * (len(ids) - 1), text.encode("utf-8", "replace"))[: len(ids)]
-        for taken, token_id in enumerate(ids, 1):
-            reason = self._reason(token_id)
-            if reason is not None:
-                self.over = True
-                kept = None if entries is None else entries[:taken]
-                return TokenStep(self._index, ids[:taken], kept, reason, pieces[:taken])
-        return TokenStep(self._index, ids, entries, None, pieces)
+    async def _take(self, frame: TokenFrame) -> TokenStep:
+        for token_id, spelling in frame.spellings():
+            self._learn(token_id, spelling)
+        missing = frame.missing(len(self._ids.sampled))
+        step = self._ids.step(frame, await self._recover(frame, missing) if missing else ())
+        self.over = step.reason is not None
+        pieces = (*[b""] * (missing + len(frame.ids) - 1), frame.text.encode("utf-8", "replace"))
+        return step._replace(pieces=pieces[: len(step.token_ids)])
 
-    def _reason(self, token_id: int) -> FinishReason | None:
-        self._received += 1
-        if token_id in self._request.stop_ids:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if self._received >= self._limit else None
-
-    def _end(self, event: Mapping[str, Any]) -> TokenStep:
+    def _end(self, frame: EndFrame) -> TokenStep:
         """llama.cpp ended where we did not: at an end that is not known here, or because its context is full."""
         self.over = True
-        kind = event["stop_type"]
-        if kind not in {"eos", "limit"}:
+        if frame.reason is None:
             raise Broken("llama.cpp ended the answer and does not say why")
-        return TokenStep(self._index, (), None, FinishReason.STOP if kind == "eos" else FinishReason.LENGTH)
+        return TokenStep(self._ids.index, (), None, frame.reason)
 
-    async def _recover(self, text: str, count: int, last: tuple[int, ...]) -> tuple[int, ...]:
-        """The ids that the stream left out: models spell a character as the vocabulary splits it."""
-        found = await self._ask("POST", "/tokenize", {"content": text})
+    async def _recover(self, frame: TokenFrame, count: int) -> tuple[int, ...]:
+        """The upstream has the vocabulary, and models spell a character as it is split there."""
+        found = await self._ask("POST", "/tokenize", {"content": frame.text})
         ids = tuple(int(i) for i in found["tokens"])
-        if len(ids) != count + len(last) or ids[count:] != last:
-            raise EngineFailed(f"llama.cpp's stream left out {count} tokens that cannot be worked out from its text")
+        if len(ids) != count + len(frame.ids) or ids[count:] != frame.ids:
+            raise unspelled(count)
         return ids[:count]
-
-    def _logprobs(self, event: Mapping[str, Any]) -> tuple[IdLogprobs, ...] | None:
-        if self._request.logprobs is None:
-            return None
-        found = []
-        for entry in event["completion_probabilities"]:
-            for told in (entry, *entry["top_logprobs"]):
-                self._learn(int(told["id"]), bytes(told["bytes"]))
-            top = tuple((int(t["id"]), min(0.0, float(t["logprob"]))) for t in entry["top_logprobs"])
-            found.append(IdLogprobs(min(0.0, float(entry["logprob"])), top[: self._request.logprobs]))
-        return tuple(found)
 
     @property
     def settled(self) -> bool:
@@ -188,11 +128,6 @@ class _Reader:
 
     def close(self) -> Sequence[Step]:
         raise Broken("the stream ended before the answer did")
-
-
-def limit_of(request: EngineRequest) -> int:
-    left = request.context_length - len(request.prompt_ids)
-    return left if request.max_tokens is None else request.max_tokens
 
 
 class LlamaCppSplitter:
@@ -237,8 +172,3 @@ class LlamaCppSplitter:
             plain, framed = self._split("a", specials=False), self._split("a", specials=False, framed=True)
             self._server_bos = frame(plain, framed)
         return self._server_bos
-
-
-def _seed(seed: int) -> int:
-    """llama.cpp's 32 bits from our 64, the same on every machine; never the one value that means «random» to it."""
-    return int.from_bytes(hashlib.blake2b(seed.to_bytes(16, "big", signed=True), digest_size=8).digest()) % _NO_SEED

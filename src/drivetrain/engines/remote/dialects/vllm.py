@@ -12,6 +12,7 @@ from drivetrain.core.errors import EngineFailed, InvalidRequest
 from drivetrain.core.kinds import MAX_INT
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.results import FinishReason
+from drivetrain.engines.base.room import room
 from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, Reader, UpstreamKind
 from drivetrain.engines.remote.dialects.vllm_tokenizer import Speller, split_question
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
@@ -169,7 +170,7 @@ class VllmDialect:
         A request that names its seed gets a salt of its own, so that no cached prefix changes its rounding.
         """
         sampling = request.sampling
-        limit = max(1, limit_of(request))
+        limit = max(1, room(request))
         ends_as_theirs = self.facts.eos_ids <= request.stop_ids
         body: dict[str, Any] = {
             "model": self._model,
@@ -235,7 +236,7 @@ class _Reader:
         counts = (self._request.logprobs, self._request.prompt_logprobs)
         entries = _entries(choice.get("logprobs") or {}, max(count or 0 for count in counts))
         prompt = await self._prompt(entries)
-        if limit_of(self._request) <= 0:
+        if room(self._request) <= 0:
             self.over = True
             return (*prompt, TokenStep(self._index, (), None, FinishReason.LENGTH))
         return (*prompt, await self._tokens(choice, entries))
@@ -299,8 +300,3 @@ def _id(name: str) -> int:
 
 def _logprob(value: Any) -> float:
     return min(0.0, max(_LOWEST_LOGPROB, float(value)))
-
-
-def limit_of(request: EngineRequest) -> int:
-    left = request.context_length - len(request.prompt_ids)
-    return left if request.max_tokens is None else min(request.max_tokens, left)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
-from drivetrain.core.engine import EngineRequest
+from drivetrain.core.engine import EngineRequest, PromptStep, Step
+
+Emit = Callable[[Step], None]
 
 
-class Choices(ABC):
-    """`run` ends when every choice has ended; cancelling it ends them all. A lone choice needs no task of its own."""
+class Generation(ABC):
+    """`run` ends when every choice has ended; cancelling it ends them all. Nothing of the request is held after that.
 
-    def __init__(self, request: EngineRequest) -> None:
+    Choices give their steps to `emit`. A lone choice needs no task of its own.
+    """
+
+    def __init__(self, request: EngineRequest, emit: Emit) -> None:
         self._request = request
+        self._emit = emit
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._finished: set[int] = set()
+        self._prompt_told = False
 
     @abstractmethod
     async def run_choice(self, index: int) -> None: ...
@@ -40,3 +48,13 @@ class Choices(ABC):
         self._finished.add(index)
         if index in self._tasks:
             self._tasks[index].cancel()
+
+    def emit(self, step: Step) -> None:
+        """The first choice that hears of the prompt tells of it, and a choice that is finished tells nothing."""
+        if isinstance(step, PromptStep):
+            if self._prompt_told:
+                return
+            self._prompt_told = True
+        elif step.index in self._finished:
+            return
+        self._emit(step)

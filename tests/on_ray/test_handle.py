@@ -444,6 +444,7 @@ async def test_each_ending_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
     lines[-1] = lines[-1].partition(" ")[2]
     begins = ["whole m finished(length) 3+2", "lost m engine_error 3+2", "refused m unsupported", "m unsupported 0"]
     assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=True)] == begins
+    assert "first" in lines[1], "one that failed has its times too"
     assert worker.stats.endings == {"finished": 1, "engine_error": 1, "unsupported": 2}
 
 

@@ -142,7 +142,7 @@ class HandleWorker(Face):
     @property
     def _busy(self) -> bool:
         """Ray ends what runs in a replica that is lost. So where something runs, a look that waits has to wait."""
-        return any(run.collecting.started and not run.ended for run in self._runs)
+        return any(run.begun and not run.ended for run in self._runs)
 
     @property
     def _last_word(self) -> float:
@@ -174,7 +174,7 @@ class HandleWorker(Face):
     @property
     def status(self) -> Status:
         said = self._said.status if self._said is not None else None
-        begun = sum(run.collecting.started for run in self._runs)
+        begun = sum(run.begun for run in self._runs)
         return Status(
             state=self.state,
             running=begun,
@@ -194,7 +194,7 @@ class HandleWorker(Face):
     def _last_progress(self) -> float:
         """By what the replicas say, and by the answers that come over this handle: that a replica answers is none."""
         told = self._words.last_progress()
-        moved = [self._moved, *(run.last_heard for run in self._runs if run.collecting.started)]
+        moved = [self._moved, *(run.last_heard for run in self._runs if run.begun)]
         return max(told if told is not None else self._heard, *moved)
 
     @property
@@ -311,7 +311,7 @@ class HandleWorker(Face):
     def released(self, run: HandleRun) -> None:
         """Called by each run once, when no replica holds anything of it any more."""
         self._heard = max(self._heard, run.last_heard)
-        if run.collecting.started:
+        if run.begun:
             self._moved = max(self._moved, run.last_heard)
         self._runs.discard(run)
         if not self._runs:

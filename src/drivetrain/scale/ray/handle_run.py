@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, NotReady
-from drivetrain.core.events import Event
+from drivetrain.core.events import Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Partial, Result
+from drivetrain.core.results import Usage
 from drivetrain.core.stats import Stats
 from drivetrain.core.worker import EventSink
 from drivetrain.scale.ray import protocol
-from drivetrain.scale.ray.collecting import Collecting
 from drivetrain.scale.ray.errors import FOREIGN, LOST, translated
 from drivetrain.scale.ray.event_link import EventServer
 from drivetrain.worker import logbook
 from drivetrain.worker.lifecycle import Lifecycle
+from drivetrain.worker.output import Collected
 
 ATTEMPTS = 3
 """A replica that is lost before it said anything has done nothing that anybody saw: the request goes to another one."""
@@ -70,12 +70,15 @@ class HandleRun(Lifecycle):
         observer: Observer,
         timeout_s: float,
     ) -> None:
-        super().__init__(sink, request_id=request_id, model=model, timeout_s=timeout_s)
-        self.collecting = Collecting(request, request_id, model, observer.stats)
+        super().__init__(request, sink, request_id=request_id, model=model, timeout_s=timeout_s)
         self.last_heard = 0.0
         self._call = call
         self._inlet = inlet
         self._observer = observer
+        self._stats = observer.stats
+        self._prompt_tokens = 0
+        self._usage: Usage | None = None
+        self._finished = False
         self._told = asyncio.Event()
         """How the attempt ended is known."""
         self._attempts = 0
@@ -90,8 +93,21 @@ class HandleRun(Lifecycle):
         if self._task is None and not self.ended:
             self._task = asyncio.create_task(self._run(), name=f"drivetrain-{self.request_id}")
 
-    def result(self) -> Result:
-        return self.collecting.result()
+    @property
+    def begun(self) -> bool:
+        """Whether its first event has come."""
+        return self.collected is not None
+
+    @property
+    def usage(self) -> Usage:
+        """As the replica gave it with the ending; until then, by the tokens that have come."""
+        if self._usage is not None:
+            return self._usage
+        return Usage(self._prompt_tokens, self._num_tokens)
+
+    @property
+    def _num_tokens(self) -> int:
+        return self.collected.num_tokens if self.collected is not None else 0
 
     # The way of the request
 
@@ -134,7 +150,7 @@ class HandleRun(Lifecycle):
 
     @property
     def _may_go_elsewhere(self) -> bool:
-        return not self.ended and not self.collecting.started and self._attempts < ATTEMPTS
+        return not self.ended and not self.begun and self._attempts < ATTEMPTS
 
     async def _read(self) -> None:
         """To the end also what was interrupted: the end of the call is the end of the request in the replica.
@@ -159,7 +175,7 @@ class HandleRun(Lifecycle):
                 async with asyncio.timeout(LAST_WORD_S):
                     await self._told.wait()
         if not self._told.is_set():
-            what = f"of {self._attempts} attempts, {self.collecting.usage.completion_tokens} tokens came"
+            what = f"of {self._attempts} attempts, {self._num_tokens} tokens came"
             _log.error("%s: the call ended without its last event: %s", self.request_id, what)
             self._declined = self._may_go_elsewhere
 
@@ -170,7 +186,8 @@ class HandleRun(Lifecycle):
         self.last_heard = time.monotonic()
         try:
             events, ending = protocol.load_events(item)
-            self.collecting.take(events)
+            for event in events:
+                self._collect(event)
         except Exception as exc:  # noqa: BLE001 - of a version that says other things, whatever it says
             self.interrupt(EngineFailed(f"the replica sent something that this ingress does not understand: {exc!r}"))
             return
@@ -181,12 +198,34 @@ class HandleRun(Lifecycle):
                 self._declined = True
                 self._told.set()
                 return
-            self.collecting.told(usage)
+            self._usage = usage
             self._end(error)
+
+    def _collect(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._begin(event)
+        elif isinstance(event, Finished):
+            self._usage, self.metrics, self._finished = event.usage, event.metrics, True
+        elif self.collected is None:
+            raise ValueError(f"{type(event).__name__} before Started")
+        else:
+            self.collected.take(event)
+            if isinstance(event, Delta) and event.token_ids:
+                self._stats.count_tokens(self.times, event.index, len(event.token_ids))
+
+    def _begin(self, started: Started) -> None:
+        """Its slot is known by this event only, so `queue_s` holds the way to the replica and the prompt too."""
+        request = self.request
+        logprobs = request.logprobs is not None or request.prompt_logprobs is not None
+        self.collected = Collected(request.n or 1, logprobs=logprobs)
+        self._prompt_tokens, self.prompt_token_ids = started.prompt_tokens, started.prompt_token_ids
+        self.truncated_tokens = started.truncated_tokens
+        self.times.admitted = time.monotonic()
+        self._stats.queue_s.observe(self.times.admitted - self.times.entered)
 
     def _hand_on(self, events: Sequence[Event]) -> None:
         """A good answer has ended by the time that its last event is heard."""
-        if self.collecting.finished:
+        if self._finished:
             self._end(None)
         self._give(events)
 
@@ -209,9 +248,9 @@ class HandleRun(Lifecycle):
             self._response.cancel()
 
     def _note(self, error: DrivetrainError | None) -> None:
-        self.collecting.count(error)
-        logbook.ended(self.collecting, error, self.collecting.metrics)
+        self._stats.completion_tokens += self.usage.completion_tokens - self._num_tokens  # of a stop that was cut off
+        self._stats.count(self.times, self, error)
+        if error is not None:
+            self.metrics = self.times.metrics(self.usage)
+        logbook.ended(self, error, self.metrics)
         self._told.set()
-
-    def _partial(self) -> Partial:
-        return self.collecting.partial

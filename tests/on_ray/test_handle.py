@@ -294,7 +294,7 @@ async def test_but_not_while_one_has_something_to_do(monkeypatch: pytest.MonkeyP
                 await asyncio.sleep(0.01)
 
 
-NOT_NOW: list[Item] = [protocol.dump_ending(NotReady("the engine is restarting", retry_after_s=2.0))]
+NOT_NOW: list[Item] = [protocol.dump_failure(NotReady("the engine is restarting", retry_after_s=2.0))]
 
 
 async def test_a_request_that_a_replica_declines_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:

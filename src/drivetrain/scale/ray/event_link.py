@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol, cast
 
-from drivetrain.scale.ray.protocol import Reply
+from drivetrain.scale.ray.protocol import ReplyTo
 
 GREETING_S = 5.0
 """For the key to come. Nobody else has any business here."""
@@ -92,7 +92,7 @@ class EventServer:
             reading.transport.close()
 
     @contextlib.contextmanager
-    def expect(self, run: Run) -> Iterator[Reply | None]:
+    def expect(self, run: Run) -> Iterator[ReplyTo | None]:
         """Where the replica is to send the items of this run, for its call; nowhere before `open`."""
         if self._server is None:
             yield None
@@ -100,7 +100,7 @@ class EventServer:
         number = next(self._numbers)
         self._runs[number] = run
         try:
-            yield Reply(self._host, self._port, self._key, number)
+            yield ReplyTo(self._host, self._port, self._key, number)
         finally:
             del self._runs[number]
             for reading in self._readings:
@@ -190,7 +190,7 @@ class EventClient:
         self._away: dict[Address, float] = {}
         """Those that could not be reached, and until when they are not tried."""
 
-    async def way(self, reply: Reply | None) -> Route | None:
+    async def way(self, reply: ReplyTo | None) -> Route | None:
         """To where a call wants its items; None where it said nothing, or where there is no way now."""
         if reply is None:
             return None

@@ -241,7 +241,7 @@ class HandleWorker(Face):
         self._idle.clear()
         return run
 
-    def _call(self, request: GenerateRequest, prefix: tuple[int, ...], reply: protocol.Reply | None) -> Any:
+    def _call(self, request: GenerateRequest, prefix: tuple[int, ...], reply: protocol.ReplyTo | None) -> Any:
         if self._state is not State.READY:
             raise self._not_ready()
         return self._streams.submit.remote(protocol.dump_call(request, reply), prefix)

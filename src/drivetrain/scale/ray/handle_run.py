@@ -65,7 +65,7 @@ class HandleRun(Lifecycle):
         *,
         request_id: str,
         model: str,
-        call: Callable[[protocol.Reply | None], Response],
+        call: Callable[[protocol.ReplyTo | None], Response],
         inlet: EventServer,
         observer: Observer,
         timeout_s: float,

@@ -127,19 +127,19 @@ class Replica:
                 raise NotReady("the engine of this replica is restarting", retry_after_s=5.0)
             run = self.worker.submit(request, link or reader)
         except DrivetrainError as exc:
-            yield protocol.dump_ending(exc)
+            yield protocol.dump_failure(exc)
             return
         async with EventStream(run, reader) as stream:
             if link is not None:
                 await link.ended.wait()
                 if not link.there:
-                    yield protocol.dump_ending(NotReady("the connection to the caller was lost", retry_after_s=1.0))
+                    yield protocol.dump_failure(NotReady("the connection to the caller was lost", retry_after_s=1.0))
                 return
             try:
                 while events := await stream.batch():
                     yield protocol.dump_events(events)
             except DrivetrainError as exc:
-                yield protocol.dump_ending(exc)
+                yield protocol.dump_failure(exc)
 
     async def embed(self, call: bytes) -> bytes:
         inputs, timeout_s, trace_context, request_id = protocol.loads(list[Any], call)
@@ -178,7 +178,7 @@ class _ByLink:
         self._send(protocol.dump_events(events), ends=isinstance(events[-1], Finished))
 
     def fail(self, error: DrivetrainError) -> None:
-        self._send(protocol.dump_ending(error), ends=True)
+        self._send(protocol.dump_failure(error), ends=True)
 
     def _send(self, item: bytes, *, ends: bool) -> None:
         self.there = self._way.send(item) and self.there

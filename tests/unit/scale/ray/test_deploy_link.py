@@ -12,7 +12,7 @@ import pytest
 
 from drivetrain.scale.ray import event_link
 from drivetrain.scale.ray.event_link import EventClient, EventServer, Route
-from drivetrain.scale.ray.protocol import Reply
+from drivetrain.scale.ray.protocol import ReplyTo
 
 HERE = "127.0.0.1"
 
@@ -183,7 +183,7 @@ async def test_a_caller_that_cannot_be_reached_is_not_tried_for_each_request(
     with socket.socket() as sock:
         sock.bind((HERE, 0))
         port = sock.getsockname()[1]
-    outlets, reply = EventClient(), Reply(HERE, port, "key", 0)
+    outlets, reply = EventClient(), ReplyTo(HERE, port, "key", 0)
     with caplog.at_level(logging.WARNING):
         assert await asyncio.gather(*(outlets.way(reply) for _ in range(3))) == [None] * 3
         assert await outlets.way(reply) is None
@@ -224,7 +224,7 @@ async def test_one_that_comes_back_is_found_while_requests_go_the_longer_way(mon
         left -= 1
 
     hangs = await asyncio.start_server(hang, HERE, 0)
-    outlets, reply = EventClient(), Reply(HERE, hangs.sockets[0].getsockname()[1], "key", 0)
+    outlets, reply = EventClient(), ReplyTo(HERE, hangs.sockets[0].getsockname()[1], "key", 0)
     assert await outlets.way(reply) is None
     await asyncio.sleep(0.06)
     async with asyncio.timeout(0.2):
@@ -246,7 +246,7 @@ async def test_who_takes_the_connection_and_not_the_key_is_no_way(after: int, ca
 
     proxy = await asyncio.start_server(accept, HERE, 0)
     outlets = EventClient()
-    assert await outlets.way(Reply(HERE, proxy.sockets[0].getsockname()[1], "key", 0)) is None
+    assert await outlets.way(ReplyTo(HERE, proxy.sockets[0].getsockname()[1], "key", 0)) is None
     assert "through Ray instead" in caplog.text
     assert not outlets._connections
     proxy.close()

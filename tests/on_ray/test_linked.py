@@ -96,7 +96,7 @@ class Pair:
 
     async def queued(self) -> list[EventStream]:
         """More, of which nothing has come, because they wait in the replica."""
-        streams = [self.worker.stream(**LONG) for _ in range(4)]
+        streams = [self.worker.stream(prompt="x", max_tokens=100, ignore_eos=True) for _ in range(4)]
         self.reading = [asyncio.create_task(read(stream)) for stream in streams]
         await until(lambda: self.replica.worker.status.waiting == len(streams))
         return streams

@@ -30,9 +30,9 @@ from drivetrain.core.status import Metadata, State, Status
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.ray import handle, handle_run, protocol, reports
 from drivetrain.scale.ray.handle import HandleWorker
-from drivetrain.scale.ray.replica import Description, Terms
+from drivetrain.scale.ray.reports import ReplicaReport, Terms
 
-DESCRIPTION = Description(
+REPORT = ReplicaReport(
     metadata=Metadata(
         name="m", engine="fake", architecture="", device="cpu", dtype="", context_length=99, vocab_size=9, family="",
         family_why="", roles={}, separator="", stop=(), eos_ids=(), embedding_size=0, pooling=None, sampling={},
@@ -94,7 +94,7 @@ class Scripted:
 
     def __init__(self, *script: list[Item], describe: Item | None = None) -> None:
         self._script = list(script)
-        self._describe = describe or protocol.dumps(DESCRIPTION)
+        self._describe = describe or protocol.dumps(REPORT)
         self.calls: list[Answer] = []
         self.looks = 0
 
@@ -266,7 +266,7 @@ async def test_nobody_there_is_not_ready() -> None:
 
 async def test_replicas_that_fall_silent_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "SILENCE_S", 0.05)
-    monkeypatch.setattr(handle, "LOOK_S", 0.02)
+    monkeypatch.setattr(handle, "POLL_S", 0.02)
     scripted = Scripted()
     async with worker_over(scripted) as worker:
         scripted._describe = ActorDiedError()
@@ -280,7 +280,7 @@ async def test_replicas_that_fall_silent_are_not_ready(monkeypatch: pytest.Monke
 async def test_but_not_while_one_has_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all slots compute long prompts, a look waits for its turn, and nothing else is heard."""
     monkeypatch.setattr(handle, "SILENCE_S", 0.05)
-    monkeypatch.setattr(handle, "LOOK_S", 0.02)
+    monkeypatch.setattr(handle, "POLL_S", 0.02)
     scripted = Scripted([WHOLE[0], 5.0])
     async with worker_over(scripted) as worker:
         answer = worker.stream(prompt="x")
@@ -326,8 +326,8 @@ async def test_what_is_not_understood_ends_the_request_and_its_call(item: bytes)
 
 def word(replica: str = "a", restarts: int = 0, **status: Any) -> bytes:
     """What a replica says of itself."""
-    told = replace(DESCRIPTION.status, **status)
-    return protocol.dumps(replace(DESCRIPTION, replica=replica, restarts=restarts, status=told))
+    told = replace(REPORT.status, **status)
+    return protocol.dumps(replace(REPORT, replica=replica, restarts=restarts, status=told))
 
 
 AWAY: dict[str, Any] = {"state": State.RESTARTING, "engine_alive": False, "last_progress_s": 500.0}
@@ -340,7 +340,7 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 async def test_counts_are_those_of_all_replicas_that_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "LOOK_S", 0.01)
+    monkeypatch.setattr(handle, "POLL_S", 0.01)
     monkeypatch.setattr(reports, "RECENT_S", 0.03)
     scripted = Scripted()
     async with worker_over(scripted) as worker:
@@ -348,13 +348,13 @@ async def test_counts_are_those_of_all_replicas_that_there_were(monkeypatch: pyt
             scripted._describe = word(replica, restarts=number, preemptions=number)
             await until(lambda total=total: worker.stats.restarts == total)  # type: ignore[misc] # of this turn
             assert worker.status.preemptions == worker.stats.preemptions == total
-        await until(lambda: len(worker._words._recent) == 1)
+        await until(lambda: len(worker._reports._recent) == 1)
         assert worker.stats.restarts == worker.stats.preemptions == 8
 
 
 async def test_where_all_restart_none_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """That they say so, at once and often, is no progress."""
-    monkeypatch.setattr(handle, "LOOK_S", 0.02)
+    monkeypatch.setattr(handle, "POLL_S", 0.02)
     scripted = Scripted(describe=word(**AWAY))
     async with worker_over(scripted) as worker:
         assert [worker.state, worker.status.state] == [State.RESTARTING] * 2
@@ -401,13 +401,13 @@ async def test_answers_that_come_are_progress() -> None:
 
 async def test_looks_are_quick_while_the_last_word_is_of_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may have said better before; if they still do, one of them answers soon."""
-    monkeypatch.setattr(handle, "LOOK_S", 0.05)
+    monkeypatch.setattr(handle, "POLL_S", 0.05)
     scripted = Scripted(describe=word("a"))
     async with worker_over(scripted) as worker:
         scripted._describe = word("b", **AWAY)
-        await until(lambda: worker._description.replica == "b")
+        await until(lambda: worker._report.replica == "b")
         assert worker.state is State.READY
-        monkeypatch.setattr(handle, "LOOK_S", 10.0)
+        monkeypatch.setattr(handle, "POLL_S", 10.0)
         looks = scripted.looks
         await until(lambda: scripted.looks >= looks + 2)
 

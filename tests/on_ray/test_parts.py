@@ -17,7 +17,8 @@ from drivetrain.core.status import State
 from drivetrain.scale.ray import protocol, replica
 from drivetrain.scale.ray.application import Ingress
 from drivetrain.scale.ray.observability import Observability, observing
-from drivetrain.scale.ray.replica import Description, Replica
+from drivetrain.scale.ray.replica import Replica
+from drivetrain.scale.ray.reports import ReplicaReport
 from drivetrain.scale.ray.router import PrefixRouter
 from otlp_collector import collecting
 
@@ -54,7 +55,7 @@ async def test_it_says_how_often_its_engine_was_started_again() -> None:
     made = Replica("fake", {})
     await made.start()
     made.worker.stats.restarts = 3
-    said = protocol.loads(Description, await made.describe())
+    said = protocol.loads(ReplicaReport, await made.describe())
     await made.stop()
     assert said.restarts == 3
     assert said.status.state is State.READY
@@ -73,7 +74,7 @@ async def test_embeddings_have_the_callers_id_in_the_replicas_log(caplog: pytest
 async def test_a_replica_sends_spans_where_it_is_told_to() -> None:
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     with collecting() as collector:
-        told = Observability(otlp_endpoint=collector.base).told
+        told = Observability(otlp_endpoint=collector.base).arguments
         with observing(told) as tracer:
             made = Replica("fake", {})
             await made.start(tracer)
@@ -86,8 +87,8 @@ async def test_a_replica_sends_spans_where_it_is_told_to() -> None:
 
 
 def test_what_is_told_is_what_is_not_a_default() -> None:
-    assert Observability().told == {}
-    assert Observability(log_format="json", trace_sample=0.5).told == {"log_format": "json", "trace_sample": 0.5}
+    assert Observability().arguments == {}
+    assert Observability(log_format="json", trace_sample=0.5).arguments == {"log_format": "json", "trace_sample": 0.5}
     with observing({}) as tracer:
         assert tracer is None
 

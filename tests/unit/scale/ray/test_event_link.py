@@ -1,4 +1,4 @@
-"""The connection between a replica and a caller: every item for its request, in order, or the request is told."""
+"""The connection between a replica and a caller: each item reaches its request, in order, or the request ends."""
 
 from __future__ import annotations
 
@@ -153,12 +153,12 @@ def caller(server: EventServer) -> tuple[str, int]:
         return reply_to.host, reply_to.port
 
 
-@pytest.mark.parametrize("said", [b"0 []\n", b"wrong\n0 []\n", b"\n", b"x" * 10_000, b"\xff\x00\n0 x\n"])
-async def test_who_does_not_know_the_key_is_not_heard(ends: Ends, said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"0 []\n", b"wrong\n0 []\n", b"\n", b"x" * 10_000, b"\xff\x00\n0 x\n"])
+async def test_who_does_not_know_the_key_is_not_heard(ends: Ends, sent: bytes) -> None:
     run = Kept()
     with ends.server.expect(run):
         reader, writer = await asyncio.open_connection(*caller(ends.server))
-        writer.write(said)
+        writer.write(sent)
         async with asyncio.timeout(5):
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await reader.readexactly(1)

@@ -80,7 +80,7 @@ def test_one_that_is_not_heard_beside_others_counts_no_more_but_its_counts_do() 
 
 
 def test_a_long_silence_makes_nobody_worse() -> None:
-    """A look waits for a free replica: where all are at work, none is heard."""
+    """A poll waits for a free replica: while all are busy, none reports."""
     reports = ReplicaReports()
     reports.add(report("busy"), 0.0)
     reports.add(report("away", State.RESTARTING), 1.0)

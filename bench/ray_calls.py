@@ -17,7 +17,7 @@ from ray import serve
 from drivetrain.scale.ray import cluster
 from drivetrain.scale.ray.handle import HandleWorker
 from drivetrain.scale.ray.plan import ModelPlan
-from drivetrain.scale.ray.serving import ServedReplica
+from drivetrain.scale.ray.replica import ServedReplica
 
 PROMPT = "Once upon a time there was a small engine that kept its word. " * 20
 

@@ -326,7 +326,7 @@ def test_which_errors_stick(message: str) -> None:
         errors.while_loading(RuntimeError(message), engine="x"),
     ):
         assert type(translated) is DeviceLost
-        assert isinstance(protocol.load_events(protocol.dump_ending(translated))[1][0], DeviceLost)  # type: ignore[index] # it has one
+        assert isinstance(protocol.load_events(protocol.dump_failure(translated))[1][0], DeviceLost)  # type: ignore[index] # it has one
 
 
 @pytest.mark.parametrize(

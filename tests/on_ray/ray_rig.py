@@ -104,12 +104,12 @@ class Numbered:
 
 
 class NumberedMethod:
-    def __init__(self, way: Any, number: int, method: str) -> None:
-        self._way = way
+    def __init__(self, remote: Any, number: int, method: str) -> None:
+        self._remote = remote
         self._to = (number, method)
 
     def remote(self, *arguments: Any, **named: Any) -> Any:
-        return self._way.remote(*self._to, *arguments, **named)
+        return self._remote.remote(*self._to, *arguments, **named)
 
 
 def now(method: Any, *arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`drivetrain deploy` with a Ray of its own, as a process that is asked, left, hurt and stopped."""
+"""`drivetrain deploy` with a private Ray: a process that answers, loses clients and replicas, and is stopped."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ async def until_ready(process: Process, port: int) -> None:
 
 async def status(port: int) -> dict[str, Any]:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as plain:
-        told: dict[str, Any] = (await plain.get("/status")).json()["models"][MODEL]
-        return told
+        status_now: dict[str, Any] = (await plain.get("/status")).json()["models"][MODEL]
+        return status_now
 
 
 async def until_so(port: int, is_so: Callable[[dict[str, Any]], bool]) -> None:
@@ -79,10 +79,10 @@ async def until_so(port: int, is_so: Callable[[dict[str, Any]], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-def all_of_them(told: dict[str, Any]) -> bool:
+def all_of_them(status_now: dict[str, Any]) -> bool:
     """Most run; some may wait in the replica that the router prefers, as its slots are fewer."""
-    num: int = told["running"] + told["waiting"]
-    return num == STREAMS and told["running"] > STREAMS / 2
+    num: int = status_now["running"] + status_now["waiting"]
+    return num == STREAMS and status_now["running"] > STREAMS / 2
 
 
 async def test_it_answers_as_serve_does(of: openai.AsyncOpenAI) -> None:
@@ -100,7 +100,9 @@ async def test_both_replicas_work_and_what_is_left_ends(two: int, of: openai.Asy
     await until_so(two, all_of_them)
     for answer in answers:
         await answer.close()
-    await until_so(two, lambda told: not told["running"] and told["endings"].get("cancelled") == STREAMS)
+    await until_so(
+        two, lambda status_now: not status_now["running"] and status_now["endings"].get("cancelled") == STREAMS
+    )
 
 
 async def test_a_replica_that_is_killed_under_streams(two: int, of: openai.AsyncOpenAI) -> None:
@@ -123,7 +125,7 @@ async def test_ctrl_c_lets_what_runs_end(smollm2: str, tmp_path: Path) -> None:
 
 async def ended_by_ctrl_c(process: Process, port: int, of: openai.AsyncOpenAI) -> None:
     running = [asyncio.create_task(streamed(of, 300)) for _ in range(4)]
-    await until_so(port, lambda told: told["running"] == len(running))
+    await until_so(port, lambda status_now: status_now["running"] == len(running))
     assert not any(stream.done() for stream in running)
     process.send_signal(signal.SIGINT)
     assert {ending for _, ending in await asyncio.gather(*running)} == {"length"}
@@ -153,5 +155,5 @@ async def test_a_model_that_no_replica_can_load_is_told_with_the_reason(tmp_path
     with deployed(tmp_path, str(model)) as (process, _):
         async with asyncio.timeout(100):
             assert await asyncio.to_thread(process.wait) == 1
-    (said,) = [line for line in (tmp_path / "out").read_text().splitlines() if line.startswith("drivetrain:")]
-    assert "model-broken could not be started: the GGUF file holds no vocabulary" in said
+    (line,) = [text for text in (tmp_path / "out").read_text().splitlines() if text.startswith("drivetrain:")]
+    assert "model-broken could not be started: the GGUF file holds no vocabulary" in line

@@ -110,7 +110,7 @@ async def test_a_rolling_update_loses_no_request(port: int, of: openai.AsyncOpen
     await deployed.until(lambda: not set(before) & set(deployed.replica_pids()), 100)
     await asyncio.sleep(1)
     done.set()
-    endings = [ending for told in await asyncio.gather(*asking) for ending in told]
+    endings = [ending for of_one in await asyncio.gather(*asking) for ending in of_one]
     assert len(endings) > 8
     assert set(endings) == {"length"}
     with pytest.raises(openai.BadRequestError) as caught:

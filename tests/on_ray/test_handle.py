@@ -30,9 +30,9 @@ from drivetrain.core.status import Metadata, State, Status
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.ray import handle, handle_run, protocol, reports
 from drivetrain.scale.ray.handle import HandleWorker
-from drivetrain.scale.ray.replica import Description, Terms
+from drivetrain.scale.ray.reports import ReplicaReport, Terms
 
-DESCRIPTION = Description(
+REPORT = ReplicaReport(
     metadata=Metadata(
         name="m", engine="fake", architecture="", device="cpu", dtype="", context_length=99, vocab_size=9, family="",
         family_why="", roles={}, separator="", stop=(), eos_ids=(), embedding_size=0, pooling=None, sampling={},
@@ -94,16 +94,16 @@ class Scripted:
 
     def __init__(self, *script: list[Item], describe: Item | None = None) -> None:
         self._script = list(script)
-        self._describe = describe or protocol.dumps(DESCRIPTION)
+        self._describe = describe or protocol.dumps(REPORT)
         self.calls: list[Answer] = []
-        self.looks = 0
+        self.polls = 0
 
     def options(self, *, stream: bool) -> Scripted:
         return self
 
     @property
     def describe(self) -> Method:
-        self.looks += 1
+        self.polls += 1
         return Method(lambda: Answer([self._describe]))
 
     @property
@@ -266,7 +266,7 @@ async def test_nobody_there_is_not_ready() -> None:
 
 async def test_replicas_that_fall_silent_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "SILENCE_S", 0.05)
-    monkeypatch.setattr(handle, "LOOK_S", 0.02)
+    monkeypatch.setattr(handle, "POLL_S", 0.02)
     scripted = Scripted()
     async with worker_over(scripted) as worker:
         scripted._describe = ActorDiedError()
@@ -278,9 +278,9 @@ async def test_replicas_that_fall_silent_are_not_ready(monkeypatch: pytest.Monke
 
 
 async def test_but_not_while_one_has_something_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all slots compute long prompts, a look waits for its turn, and nothing else is heard."""
+    """While all slots compute long prompts, a poll waits its turn, and no events come."""
     monkeypatch.setattr(handle, "SILENCE_S", 0.05)
-    monkeypatch.setattr(handle, "LOOK_S", 0.02)
+    monkeypatch.setattr(handle, "POLL_S", 0.02)
     scripted = Scripted([WHOLE[0], 5.0])
     async with worker_over(scripted) as worker:
         answer = worker.stream(prompt="x")
@@ -294,7 +294,7 @@ async def test_but_not_while_one_has_something_to_do(monkeypatch: pytest.MonkeyP
                 await asyncio.sleep(0.01)
 
 
-NOT_NOW: list[Item] = [protocol.dump_ending(NotReady("the engine is restarting", retry_after_s=2.0))]
+NOT_NOW: list[Item] = [protocol.dump_failure(NotReady("the engine is restarting", retry_after_s=2.0))]
 
 
 async def test_a_request_that_a_replica_declines_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,10 +324,10 @@ async def test_what_is_not_understood_ends_the_request_and_its_call(item: bytes)
         assert worker.stats.endings == {"engine_error": 1}
 
 
-def word(replica: str = "a", restarts: int = 0, **status: Any) -> bytes:
-    """What a replica says of itself."""
-    told = replace(DESCRIPTION.status, **status)
-    return protocol.dumps(replace(DESCRIPTION, replica=replica, restarts=restarts, status=told))
+def report(replica: str = "a", restarts: int = 0, **status: Any) -> bytes:
+    """What `describe` returns."""
+    changed = replace(REPORT.status, **status)
+    return protocol.dumps(replace(REPORT, replica=replica, restarts=restarts, status=changed))
 
 
 AWAY: dict[str, Any] = {"state": State.RESTARTING, "engine_alive": False, "last_progress_s": 500.0}
@@ -340,42 +340,42 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 async def test_counts_are_those_of_all_replicas_that_there_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "LOOK_S", 0.01)
+    monkeypatch.setattr(handle, "POLL_S", 0.01)
     monkeypatch.setattr(reports, "RECENT_S", 0.03)
     scripted = Scripted()
     async with worker_over(scripted) as worker:
         for replica, number, total in (("a", 5, 5), ("b", 2, 7), ("a", 6, 8)):
-            scripted._describe = word(replica, restarts=number, preemptions=number)
+            scripted._describe = report(replica, restarts=number, preemptions=number)
             await until(lambda total=total: worker.stats.restarts == total)  # type: ignore[misc] # of this turn
             assert worker.status.preemptions == worker.stats.preemptions == total
-        await until(lambda: len(worker._words._recent) == 1)
+        await until(lambda: len(worker._reports._recent) == 1)
         assert worker.stats.restarts == worker.stats.preemptions == 8
 
 
 async def test_where_all_restart_none_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """That they say so, at once and often, is no progress."""
-    monkeypatch.setattr(handle, "LOOK_S", 0.02)
-    scripted = Scripted(describe=word(**AWAY))
+    monkeypatch.setattr(handle, "POLL_S", 0.02)
+    scripted = Scripted(describe=report(**AWAY))
     async with worker_over(scripted) as worker:
         assert [worker.state, worker.status.state] == [State.RESTARTING] * 2
         assert worker.status.last_progress_s >= 500
         fleet = Fleet.of({"m": worker})
         assert [fleet.ready, worker.status.engine_alive] == [False, False]
-        scripted._describe = word("b")
+        scripted._describe = report("b")
         await until(lambda: worker.state is State.READY)
         assert [fleet.ready, worker.status.engine_alive] == [True, True]
         assert worker.status.last_progress_s < 100
 
 
 async def test_or_have_failed() -> None:
-    async with worker_over(Scripted(describe=word(**{**AWAY, "state": State.FAILED}))) as worker:
+    async with worker_over(Scripted(describe=report(**{**AWAY, "state": State.FAILED}))) as worker:
         assert [worker.state, worker.status.state] == [State.FAILED] * 2
         assert not worker.status.engine_alive
 
 
 async def test_a_request_goes_out_all_the_same_since_one_may_be_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle_run, "DECLINED_WAIT_S", 0.01)
-    async with worker_over(Scripted(NOT_NOW, [*WHOLE], describe=word(**AWAY))) as worker:
+    async with worker_over(Scripted(NOT_NOW, [*WHOLE], describe=report(**AWAY))) as worker:
         assert (await worker.generate(prompt="x")).text == "Hello"
         assert worker.state is State.RESTARTING
         assert worker.status.last_progress_s < 100
@@ -383,14 +383,14 @@ async def test_a_request_goes_out_all_the_same_since_one_may_be_back(monkeypatch
 
 async def test_that_one_declines_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle_run, "DECLINED_WAIT_S", 0.01)
-    async with worker_over(Scripted(NOT_NOW, NOT_NOW, NOT_NOW, describe=word(**AWAY))) as worker:
+    async with worker_over(Scripted(NOT_NOW, NOT_NOW, NOT_NOW, describe=report(**AWAY))) as worker:
         with pytest.raises(NotReady):
             await worker.generate(prompt="x")
         assert worker.status.last_progress_s >= 500
 
 
 async def test_answers_that_come_are_progress() -> None:
-    async with worker_over(Scripted([WHOLE[0], 5.0], describe=word(last_progress_s=500.0))) as worker:
+    async with worker_over(Scripted([WHOLE[0], 5.0], describe=report(last_progress_s=500.0))) as worker:
         assert worker.status.last_progress_s >= 500
         answer = worker.stream(prompt="x")
         await anext(answer)
@@ -399,21 +399,21 @@ async def test_answers_that_come_are_progress() -> None:
         assert worker.status.last_progress_s < 100
 
 
-async def test_looks_are_quick_while_the_last_word_is_of_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others may have said better before; if they still do, one of them answers soon."""
-    monkeypatch.setattr(handle, "LOOK_S", 0.05)
-    scripted = Scripted(describe=word("a"))
+async def test_polls_are_quick_while_the_latest_report_is_of_one_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may have reported better before. If they still do, one of them is polled soon."""
+    monkeypatch.setattr(handle, "POLL_S", 0.05)
+    scripted = Scripted(describe=report("a"))
     async with worker_over(scripted) as worker:
-        scripted._describe = word("b", **AWAY)
-        await until(lambda: worker._description.replica == "b")
+        scripted._describe = report("b", **AWAY)
+        await until(lambda: worker._report.replica == "b")
         assert worker.state is State.READY
-        monkeypatch.setattr(handle, "LOOK_S", 10.0)
-        looks = scripted.looks
-        await until(lambda: scripted.looks >= looks + 2)
+        monkeypatch.setattr(handle, "POLL_S", 10.0)
+        polls = scripted.polls
+        await until(lambda: scripted.polls >= polls + 2)
 
 
 async def test_a_drain_shows_whatever_the_replicas_do() -> None:
-    worker = HandleWorker(Scripted(describe=word(**AWAY)), "m")
+    worker = HandleWorker(Scripted(describe=report(**AWAY)), "m")
     worker.start()
     await worker.ready()
     await worker.drain()
@@ -423,9 +423,9 @@ async def test_a_drain_shows_whatever_the_replicas_do() -> None:
 
 
 async def test_upstreams_and_memory_are_those_of_the_replica_heard_last() -> None:
-    told: dict[str, Any] = {"upstreams": (True, False), "memory": (DeviceMemory("cpu", 1, 2, 3, 4),), "kv_used": 0.5}
-    async with worker_over(Scripted(describe=word(**told))) as worker:
-        assert {name: getattr(worker.status, name) for name in told} == told
+    fields: dict[str, Any] = {"upstreams": (True, False), "memory": (DeviceMemory("cpu", 1, 2, 3, 4),), "kv_used": 0.5}
+    async with worker_over(Scripted(describe=report(**fields))) as worker:
+        assert {name: getattr(worker.status, name) for name in fields} == fields
 
 
 async def test_each_ending_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -444,6 +444,7 @@ async def test_each_ending_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
     lines[-1] = lines[-1].partition(" ")[2]
     begins = ["whole m finished(length) 3+2", "lost m engine_error 3+2", "refused m unsupported", "m unsupported 0"]
     assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=True)] == begins
+    assert "first" in lines[1], "one that failed has its times too"
     assert worker.stats.endings == {"finished": 1, "engine_error": 1, "unsupported": 2}
 
 

@@ -96,7 +96,7 @@ class Pair:
 
     async def queued(self) -> list[EventStream]:
         """More, of which nothing has come, because they wait in the replica."""
-        streams = [self.worker.stream(**LONG) for _ in range(4)]
+        streams = [self.worker.stream(prompt="x", max_tokens=100, ignore_eos=True) for _ in range(4)]
         self.reading = [asyncio.create_task(read(stream)) for stream in streams]
         await until(lambda: self.replica.worker.status.waiting == len(streams))
         return streams
@@ -114,8 +114,8 @@ class Pair:
         return not self.worker._runs and not self.replica.worker._runs and not self.replica.worker.status.running
 
     def cut(self) -> None:
-        for reading in list(self.worker._inlet._readings):
-            reading.transport.abort()
+        for connection in list(self.worker._event_server._connections):
+            connection.transport.abort()
 
 
 @asynccontextmanager
@@ -127,7 +127,7 @@ async def paired(host: str = "127.0.0.1") -> AsyncIterator[Pair]:
         yield pair
         await until(lambda: pair.at_rest)
         await pair.worker.stop()
-        pair.replica._outlets.close()
+        pair.replica._event_client.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -165,9 +165,9 @@ async def test_without_an_address_they_go_by_the_calls(host: str) -> None:
 
 async def test_where_the_replica_cannot_connect_they_go_by_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     async with paired() as pair:
-        assert pair.worker._inlet._server is not None
-        pair.worker._inlet._server.close()
-        await pair.worker._inlet._server.wait_closed()
+        assert pair.worker._event_server._server is not None
+        pair.worker._event_server._server.close()
+        await pair.worker._event_server._server.wait_closed()
         result = await pair.worker.generate(prompt="x", max_tokens=20)
         assert result.choices[0].finish_reason is not None
         assert pair.near.calls[0].num_items > 1
@@ -210,7 +210,7 @@ class Late(Call):
 
 async def test_an_end_that_comes_before_the_events_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "Call", Late)
-    monkeypatch.setattr("drivetrain.scale.ray.handle_run.LAST_WORD_S", 0.5)
+    monkeypatch.setattr("drivetrain.scale.ray.handle_run.LAST_EVENTS_S", 0.5)
     async with paired() as pair:
         engine = FakeRig()._engine(pair.replica.worker)
         engine.script = replace(engine.script, step_delay_s=0.05)
@@ -259,7 +259,7 @@ async def test_a_declined_request_does_not_mind_the_link() -> None:
         (stream,) = await pair.begun(1)
         (run,) = pair.worker._runs
         run._declined = True
-        run.broken()
+        run.disconnected()
         assert not run.ended
         await stream.aclose()
 
@@ -280,8 +280,8 @@ async def test_whatever_a_call_raises_the_request_has_its_ending(
 async def test_one_bad_event_is_its_own_requests_alone() -> None:
     async with paired() as pair:
         bad, good = await pair.begun(2)
-        (number, *_), *_ = pair.worker._inlet._runs.items()
-        pair.worker._inlet._runs[number].take(protocol.dump_events([Delta(7, "x", (1,))]))
+        (number, *_), *_ = pair.worker._event_server._receivers.items()
+        pair.worker._event_server._receivers[number].take(protocol.dump_events([Delta(7, "x", (1,))]))
         (_, error), (_, none) = await asyncio.gather(read(bad), read(good))
         assert type(error) is EngineFailed
         assert none is None
@@ -290,7 +290,7 @@ async def test_one_bad_event_is_its_own_requests_alone() -> None:
 async def test_a_replica_whose_caller_went_ends_what_it_did_for_it() -> None:
     async with paired() as pair:
         streams = await pair.begun(STREAMS)
-        pair.worker._inlet.close()
+        pair.worker._event_server.close()
         await until(lambda: not pair.replica.worker.status.running)
         for stream in streams:
             _, error = await read(stream)
@@ -336,10 +336,10 @@ async def test_a_reader_that_stops_is_cancelled_and_the_link_goes_on() -> None:
 
 
 async def test_an_ending_that_does_not_come_is_not_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drivetrain.scale.ray.handle_run.LAST_WORD_S", 0.05)
+    monkeypatch.setattr("drivetrain.scale.ray.handle_run.LAST_EVENTS_S", 0.05)
     async with paired() as pair:
         (stream,) = await pair.begun(1)
-        monkeypatch.setattr(event_link.EventServer, "take", lambda *_: None)
+        monkeypatch.setattr(event_link.EventServer, "dispatch", lambda *_: None)
         pair.near.calls[0].cancel()
         _, error = await read(stream)
         assert type(error) is EngineFailed

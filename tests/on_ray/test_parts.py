@@ -17,7 +17,8 @@ from drivetrain.core.status import State
 from drivetrain.scale.ray import protocol, replica
 from drivetrain.scale.ray.application import Ingress
 from drivetrain.scale.ray.observability import Observability, observing
-from drivetrain.scale.ray.replica import Description, Replica
+from drivetrain.scale.ray.replica import Replica
+from drivetrain.scale.ray.reports import ReplicaReport
 from drivetrain.scale.ray.router import PrefixRouter
 from otlp_collector import collecting
 
@@ -54,10 +55,10 @@ async def test_it_says_how_often_its_engine_was_started_again() -> None:
     made = Replica("fake", {})
     await made.start()
     made.worker.stats.restarts = 3
-    said = protocol.loads(Description, await made.describe())
+    report = protocol.loads(ReplicaReport, await made.describe())
     await made.stop()
-    assert said.restarts == 3
-    assert said.status.state is State.READY
+    assert report.restarts == 3
+    assert report.status.state is State.READY
 
 
 async def test_embeddings_have_the_callers_id_in_the_replicas_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -73,8 +74,8 @@ async def test_embeddings_have_the_callers_id_in_the_replicas_log(caplog: pytest
 async def test_a_replica_sends_spans_where_it_is_told_to() -> None:
     parent = f"00-{'a' * 32}-{'b' * 16}-01"
     with collecting() as collector:
-        told = Observability(otlp_endpoint=collector.base).told
-        with observing(told) as tracer:
+        arguments = Observability(otlp_endpoint=collector.base).arguments
+        with observing(arguments) as tracer:
             made = Replica("fake", {})
             await made.start(tracer)
             await made.worker.generate(prompt="x", max_tokens=3, trace_context={"traceparent": parent})
@@ -86,8 +87,8 @@ async def test_a_replica_sends_spans_where_it_is_told_to() -> None:
 
 
 def test_what_is_told_is_what_is_not_a_default() -> None:
-    assert Observability().told == {}
-    assert Observability(log_format="json", trace_sample=0.5).told == {"log_format": "json", "trace_sample": 0.5}
+    assert Observability().arguments == {}
+    assert Observability(log_format="json", trace_sample=0.5).arguments == {"log_format": "json", "trace_sample": 0.5}
     with observing({}) as tracer:
         assert tracer is None
 
@@ -139,8 +140,8 @@ async def test_nor_for_what_it_has_seen() -> None:
 
 async def status(client: str, server: dict[str, Any]) -> int:
     app = Ingress({"host": "127.0.0.1", "port": 8000, **server}, {}, {}).__serve_build_asgi_app__()
-    way = httpx.ASGITransport(app=app, client=(client, 1))
-    async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8000") as plain:
+    transport = httpx.ASGITransport(app=app, client=(client, 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as plain:
         return (await plain.get("/v1/models")).status_code
 
 

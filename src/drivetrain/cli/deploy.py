@@ -134,14 +134,14 @@ def run(args: argparse.Namespace) -> int:
         raise MissingExtra("a deployment", extra="ray")
     with tracing(args):
         pass  # what is wrong with the flags, or missing for them, is said here and not by every replica
-    told = Observability(
+    observability = Observability(
         log_format=args.log_format,
         log_level=args.log_level or ("warning" if args.quiet else "info"),
         otlp_endpoint=args.otlp_endpoint,
         trace_content=args.trace_content,
         trace_sample=args.trace_sample,
-    ).told
-    arguments = arguments_of(models, ingress, told)
+    ).arguments
+    arguments = arguments_of(models, ingress, observability)
     if args.dry_run:
         import yaml
 
@@ -230,6 +230,7 @@ def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None
     with bind(settings) as sock, cluster.joined(None):
         from drivetrain.scale.ray.local import serve_alone
         from drivetrain.scale.ray.observability import observing
+        from drivetrain.scale.ray.plan import OBSERVABILITY
 
         def greet(workers: Mapping[str, HandleWorker]) -> None:
             settle_heap()
@@ -240,5 +241,5 @@ def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None
             for name, worker in list(workers.items())[:1]:
                 output.line(ways_in(address_of(sock), name, worker.capabilities, None, settings))
 
-        with observing(arguments.get("telling", {})) as tracer, cluster.replicas(arguments) as handles:
+        with observing(arguments.get(OBSERVABILITY, {})) as tracer, cluster.replicas(arguments) as handles:
             asyncio.run(serve_alone(handles, settings, tracer, sock, greet))

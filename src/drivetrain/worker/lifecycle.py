@@ -1,17 +1,21 @@
-"""What every request for text has, wherever it runs: a deadline, interrupts, and one ending, told to its sink."""
+"""What every request for text has, wherever it runs: a deadline, interrupts, one ending for its sink, and a result."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError
 from drivetrain.core.events import Event
-from drivetrain.core.results import Partial
+from drivetrain.core.request import GenerateRequest
+from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, Usage
+from drivetrain.core.stats import Times
 from drivetrain.core.worker import EventSink
+from drivetrain.worker.output import Collected
 
 _log = logging.getLogger(__name__)
 
@@ -19,11 +23,20 @@ _log = logging.getLogger(__name__)
 class Lifecycle(ABC):
     """Subclasses do the work and call `_give` with events and `_end` with what ended it. All on one event loop."""
 
-    def __init__(self, sink: EventSink, *, request_id: str, model: str, timeout_s: float) -> None:
+    def __init__(
+        self, request: GenerateRequest, sink: EventSink, *, request_id: str, model: str, timeout_s: float
+    ) -> None:
+        self.request = request
         self.sink = sink
         self.request_id = request_id
         self.model = model
         self.ended = False
+        self.times = Times()
+        self.metrics = Metrics()
+        self.prompt_token_ids: tuple[int, ...] | None = None
+        self.truncated_tokens = 0
+        self.collected: Collected | None = None
+        """None until the prompt is known."""
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(timeout_s, self._expire, timeout_s)
 
@@ -43,6 +56,32 @@ class Lifecycle(ABC):
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it everything is over
             self._loop.call_soon_threadsafe(self.cancel, "the reader went away")
 
+    # What came of it
+
+    @property
+    @abstractmethod
+    def usage(self) -> Usage:
+        """So far; whole once it has ended."""
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return self.collected.choices if self.collected is not None else ()
+
+    @property
+    def finish_reasons(self) -> list[FinishReason]:
+        return self.collected.finish_reasons if self.collected is not None else []
+
+    def result(self) -> Result:
+        return Result(
+            request_id=self.request_id,
+            model=self.model,
+            choices=self.choices,
+            usage=self.usage,
+            metrics=self.metrics,
+            prompt_token_ids=self.prompt_token_ids,
+            truncated_tokens=self.truncated_tokens,
+        )
+
     # What the subclass does
 
     @abstractmethod
@@ -52,10 +91,6 @@ class Lifecycle(ABC):
     @abstractmethod
     def _leave(self) -> None:
         """It was interrupted: stop what still works for it."""
-
-    @abstractmethod
-    def _partial(self) -> Partial:
-        """What came before it failed."""
 
     def _rest(self) -> Sequence[Event]:
         """Events that the sink was not given before it failed."""
@@ -84,6 +119,7 @@ class Lifecycle(ABC):
         if self.ended:
             return
         self.ended = True
+        self.times.ended = time.monotonic()
         self._timer.cancel()
         try:
             self._note(error)
@@ -91,7 +127,7 @@ class Lifecycle(ABC):
             _log.exception("a request observer failed")
         if error is None:
             return
-        error.request_id, error.partial = self.request_id, self._partial()
+        error.request_id, error.partial = self.request_id, Partial(self.choices, self.usage)
         error.__traceback__ = None  # whoever keeps the error would keep all frames of this request, and its prompt
         self._give(self._rest())
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from drivetrain.core.engine import EngineInfo, IdLogprobs, TokenStep
@@ -13,35 +13,60 @@ from drivetrain.worker.prepare import Prepared
 
 
 @dataclass(slots=True)
-class Collected:
-    """What has been given out of one choice."""
-
+class _CollectedChoice:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finished: ChoiceFinished | None = None
 
-    def take(self, delta: Delta) -> None:
-        self.texts.append(delta.text)
-        self.token_ids += delta.token_ids
-        if delta.logprobs:
-            self.logprobs += delta.logprobs
 
-    def choice(self, index: int, *, logprobs: bool) -> Choice:
-        finished = self.finished
+class Collected:
+    """What the events of one request add up to, whether a run here makes them or a replica elsewhere sends them.
+
+    `logprobs` is whether it asked for any.
+    """
+
+    def __init__(self, num_choices: int, *, logprobs: bool) -> None:
+        self._logprobs = logprobs
+        self._choices = [_CollectedChoice() for _ in range(num_choices)]
+
+    def take(self, event: Delta | ChoiceFinished) -> None:
+        choice = self._choices[event.index]
+        if type(event) is ChoiceFinished:
+            choice.finished = event
+        elif type(event) is Delta:
+            choice.texts.append(event.text)
+            choice.token_ids += event.token_ids
+            if event.logprobs:
+                choice.logprobs += event.logprobs
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(choice.texts or choice.finished for choice in self._choices)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(choice.token_ids) for choice in self._choices)
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(self._choice(index, choice) for index, choice in enumerate(self._choices))
+
+    def _choice(self, index: int, choice: _CollectedChoice) -> Choice:
+        finished = choice.finished
         return Choice(
             index=index,
-            text="".join(self.texts),
-            token_ids=tuple(self.token_ids),
-            logprobs=tuple(self.logprobs) if logprobs else None,
+            text="".join(choice.texts),
+            token_ids=tuple(choice.token_ids),
+            logprobs=tuple(choice.logprobs) if self._logprobs else None,
             finish_reason=finished.reason if finished else None,
             matched_stop=finished.matched_stop if finished else None,
         )
 
-
-def finish_reasons(choices: Iterable[Collected]) -> list[FinishReason]:
-    """Of those that have ended by themselves."""
-    return [choice.finished.reason for choice in choices if choice.finished is not None]
+    @property
+    def finish_reasons(self) -> list[FinishReason]:
+        """Of the choices that have ended by themselves."""
+        return [choice.finished.reason for choice in self._choices if choice.finished is not None]
 
 
 class Output:
@@ -56,14 +81,14 @@ class Output:
         self.events: list[Event] = []
         self.num_open = len(request.seeds)
         """Choices that have not ended."""
+        logprobs = request.logprobs is not None or request.prompt_logprobs is not None
+        self.collected = Collected(self.num_open, logprobs=logprobs)
         self._prompt_ids = request.prompt_ids
         self._prompt_text = prepared.prompt_text
         self._echoed = 0
         self._tokenizer = tokenizer
         self._interval = interval
         self._waiting: dict[int, Delta] = {}
-        self._wants_logprobs = request.logprobs is not None or request.prompt_logprobs is not None
-        self._collected = [Collected() for _ in request.seeds]
         self._choices = [
             ChoiceText(
                 index,
@@ -110,31 +135,21 @@ class Output:
     @property
     def is_empty(self) -> bool:
         """Whether nothing came of the request yet."""
-        return not self.num_tokens and not any(choice.texts or choice.finished for choice in self._collected)
+        return not self.num_tokens and self.collected.is_empty
 
     @property
     def num_tokens(self) -> int:
         return sum(choice.num_tokens for choice in self._choices)
 
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        logprobs = self._wants_logprobs
-        return tuple(collected.choice(i, logprobs=logprobs) for i, collected in enumerate(self._collected))
-
-    @property
-    def finish_reasons(self) -> list[FinishReason]:
-        return finish_reasons(self._collected)
-
     def _finish(self, finished: ChoiceFinished) -> None:
         self._flush(finished.index)
-        self._collected[finished.index].finished = finished
-        self.events.append(finished)
+        self._emit(finished)
         self.num_open -= 1
 
     def _give(self, delta: Delta) -> None:
         """Send a delta, or gather it with its neighbours."""
         if not self._waiting and len(delta.token_ids) >= self._interval:
-            self._send(delta)
+            self._emit(delta)
             return
         waiting = self._waiting.pop(delta.index, None)
         if waiting is not None:
@@ -142,21 +157,21 @@ class Output:
         if len(delta.token_ids) < self._interval:
             self._waiting[delta.index] = delta
         else:
-            self._send(delta)
+            self._emit(delta)
 
     def _flush(self, index: int) -> None:
         waiting = self._waiting.pop(index, None)
         if waiting is not None:
-            self._send(waiting)
+            self._emit(waiting)
 
-    def _send(self, delta: Delta) -> None:
-        self._collected[delta.index].take(delta)
-        self.events.append(delta)
+    def _emit(self, event: Delta | ChoiceFinished) -> None:
+        self.collected.take(event)
+        self.events.append(event)
 
     def _echo(self, text: str, logprobs: tuple[TokenLogprob, ...] | None = None) -> None:
         if text or logprobs:
             for index in range(len(self._choices)):
-                self._send(Delta(index, text, (), logprobs))
+                self._emit(Delta(index, text, (), logprobs))
 
 
 def _joined(first: Delta, second: Delta) -> Delta:

@@ -13,8 +13,8 @@ from drivetrain.core.engine import Engine, EngineInfo, IdLogprobs, PromptStep, R
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, bug
 from drivetrain.core.events import Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, TokenLogprob, Usage
-from drivetrain.core.stats import Stats, Times
+from drivetrain.core.results import FinishReason, Metrics, TokenLogprob, Usage
+from drivetrain.core.stats import Stats
 from drivetrain.core.worker import EventSink
 from drivetrain.worker.admission import ATTEMPTS, Admission, Slot, Ticket
 from drivetrain.worker.echo import EchoFirst
@@ -86,15 +86,10 @@ class Run(Lifecycle):
         timeout_s: float,
         stream_interval: int,
     ) -> None:
-        super().__init__(sink, request_id=request_id, model=model, timeout_s=timeout_s)
-        self.request = request
-        self.times = Times()
+        super().__init__(request, sink, request_id=request_id, model=model, timeout_s=timeout_s)
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.told = False
-        self.truncated = 0
-        self.prompt_token_ids: tuple[int, ...] | None = None
-        self.metrics = Metrics()
         self._host = host
         self._info = host.info
         self._stats = host.stats
@@ -122,29 +117,10 @@ class Run(Lifecycle):
         if self._began:
             await self._free.wait()
 
-    def result(self) -> Result:
-        return Result(
-            request_id=self.request_id,
-            model=self.model,
-            choices=self.choices,
-            usage=self.usage,
-            metrics=self.metrics,
-            prompt_token_ids=self.prompt_token_ids,
-            truncated_tokens=self.truncated,
-        )
-
     @property
     def usage(self) -> Usage:
         num_tokens = self._output.num_tokens if self._output is not None else 0
         return Usage(self.prompt_tokens, num_tokens, self.cached_tokens, self.told)
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        return self._output.choices if self._output is not None else ()
-
-    @property
-    def finish_reasons(self) -> list[FinishReason]:
-        return self._output.finish_reasons if self._output is not None else []
 
     # The way to the engine
 
@@ -197,12 +173,13 @@ class Run(Lifecycle):
         self._attempts += 1
         if self._prepared is not None:
             self._prepared.let_go()
-        self._handle = self._slot = self._prepared = self._output = self.times.admitted = self.times.prepared = None
+        self._handle = self._slot = self._prepared = self._output = self.collected = None
+        self.times.admitted = self.times.prepared = None
         self._launch(admission.enter_again)
         return True
 
     def _hand_over(self, prepared: Prepared) -> None:
-        self._prepared, self._info, self.truncated = prepared, self._host.info, prepared.truncated
+        self._prepared, self._info, self.truncated_tokens = prepared, self._host.info, prepared.truncated
         request = prepared.request
         if request.media is None:
             self._begin(request.prompt_ids)
@@ -266,9 +243,11 @@ class Run(Lifecycle):
         self.prompt_tokens = len(prompt_ids)
         self.prompt_token_ids = prompt_ids
         output = self._output = Output(self._prepared, prompt_ids, self._info, interval=self._interval)
+        self.collected = output.collected
         if not self._start_given:
             self._start_given = True
-            started = Started(self.request_id, self.model, self.prompt_tokens, self.truncated, self.prompt_token_ids)
+            truncated = self.truncated_tokens
+            started = Started(self.request_id, self.model, self.prompt_tokens, truncated, self.prompt_token_ids)
             output.events.insert(0, started)
 
     def _take_step(self, step: Step) -> None:
@@ -345,7 +324,6 @@ class Run(Lifecycle):
     def _note(self, error: DrivetrainError | None) -> None:
         """The engine may be in the middle of handing on its steps, so the abort comes later."""
         self._loop.call_soon(self._abort)
-        self.times.ended = time.monotonic()
         try:
             if self._output is not None and error is not None:
                 self._output.flush()
@@ -358,6 +336,3 @@ class Run(Lifecycle):
     def _leave(self) -> None:
         if self._starting is not None:
             self._starting.cancel()
-
-    def _partial(self) -> Partial:
-        return Partial(self.choices, self.usage)

@@ -1,4 +1,4 @@
-"""The application that Serve runs: a deployment for each model, and the server in front of them all."""
+"""The application that Serve runs: a deployment for each model, and the server in front of them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from drivetrain.http.address import is_loopback
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.ray.handle import HandleWorker
 from drivetrain.scale.ray.observability import observing
-from drivetrain.scale.ray.plan import KEY_VARIABLE, settings_of
-from drivetrain.scale.ray.serving import ServedReplica
+from drivetrain.scale.ray.plan import KEY_VARIABLE, OBSERVABILITY, settings_of
+from drivetrain.scale.ray.replica import ServedReplica
 from drivetrain.server.app import create_app
 from drivetrain.server.errors import refusal
 
 
 def build(arguments: dict[str, Any]) -> Application:
-    """What `plan.arguments_of` made; a config file names this function as `import_path`."""
+    """From what `plan.arguments_of` made. A file for Serve names this function as its `import_path`."""
     ingress = arguments["ingress"]
-    told = arguments.get("telling", {})
-    handles = {model["settings"]["name"]: model_of(model, told) for model in arguments["models"]}
+    observability = arguments.get(OBSERVABILITY, {})
+    handles = {model["settings"]["name"]: model_of(model, observability) for model in arguments["models"]}
     served = serve.deployment(serve.ingress()(Ingress), **ingress["options"])
-    return served.bind(ingress["server"], handles, told)
+    return served.bind(ingress["server"], handles, observability)
 
 
-def model_of(model: Mapping[str, Any], told: Mapping[str, Any]) -> Application:
+def model_of(model: Mapping[str, Any], observability: Mapping[str, Any]) -> Application:
     """One model, without a server."""
-    return serve.deployment(ServedReplica, **model["options"]).bind(model["model"], model["settings"], told)
+    return serve.deployment(ServedReplica, **model["options"]).bind(model["model"], model["settings"], observability)
 
 
 _NEEDS_KEY = refusal(
@@ -44,8 +44,8 @@ _NEEDS_KEY = refusal(
 )
 
 
-_BALANCED = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_ENABLE_DIRECT_INGRESS", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
-"""Each has Serve put another program in front of the ingress, which does not hand on who asks."""
+_CLIENT_HIDDEN_BY = ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_ENABLE_DIRECT_INGRESS", "RAY_SERVE_THROUGHPUT_OPTIMIZED")
+"""Each puts another program in front of the ingress, which does not pass on the client's address."""
 
 
 def workers_of(handles: Mapping[str, Any]) -> dict[str, HandleWorker]:
@@ -53,18 +53,18 @@ def workers_of(handles: Mapping[str, Any]) -> dict[str, HandleWorker]:
 
 
 def _link_host() -> str:
-    """Where replicas reach this process past Ray; empty where Ray encrypts what it carries, since that way does not."""
+    """Where replicas reach this process past Ray. None (empty) if Ray encrypts its traffic, since the link does not."""
     if os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}:
         return ""
     return str(ray.util.get_node_ip_address())
 
 
 class Ingress:
-    """The same server as that of `drivetrain serve`, over handles in place of workers."""
+    """The server of `drivetrain serve`, over handles in place of workers."""
 
-    def __init__(self, server: Mapping[str, Any], handles: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    def __init__(self, server: Mapping[str, Any], handles: Mapping[str, Any], observability: Mapping[str, Any]) -> None:
         self._stack = ExitStack()
-        self._tracer = self._stack.enter_context(observing(told))
+        self._tracer = self._stack.enter_context(observing(observability))
         self._settings = settings_of(server)
         self._workers = workers_of(handles)
 
@@ -80,17 +80,17 @@ class Ingress:
         return with_lifespan
 
     def _admits(self, scope: Scope) -> bool:
-        """Where Serve listens is not ours to say; without a key this is for this machine alone, whatever that is."""
+        """Serve decides where it listens; whatever that is, without a key only this machine is answered."""
         settings = self._settings
         if settings.api_keys or settings.insecure_no_key:
             return True
-        if any(os.environ.get(name) == "1" for name in _BALANCED):
-            return False  # the client is then the balancer, whoever asked it
+        if any(os.environ.get(name) == "1" for name in _CLIENT_HIDDEN_BY):
+            return False  # the client that we see is that program, whoever asked it
         client, _port = scope.get("client") or ("", 0)
         return is_loopback(client)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """From the start to the end of this ingress. Serve has let its requests end before the end."""
+        """From startup to shutdown. Serve lets running requests end before it shuts an ingress down."""
         while (message := await receive())["type"] != "lifespan.shutdown":
             assert message["type"] == "lifespan.startup"
             for worker in self._workers.values():

@@ -1,4 +1,4 @@
-"""From Ray's exceptions to ours, once. What a replica itself says is typed already and comes as an answer."""
+"""Ray's exceptions as ours. Errors of a replica's own come as answers, with their type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, Not
 
 FOREIGN = (RayError, RayServeException)
 LOST = (RayActorError, ActorDiedError, ActorUnavailableError)
-"""The replica is gone, or cannot be reached: nothing is known of what it did."""
+"""The replica is gone or out of reach, and what it did is unknown."""
 
 RETRY_AFTER_S = 1.0
 

@@ -1,12 +1,13 @@
-"""One connection from a replica to each ingress that calls it, which brings the events of all their requests.
+"""Events on their way from replicas to a caller, past Ray: one TCP connection between each replica and each caller.
 
-Serve routes each request, ends it, and knows when it has ended. But an item of a stream costs Ray half a millisecond
-on either side, and an engine makes one for each token of each request. So events go past Ray: the caller listens, and
-says in each call where and under which number; the replica connects once, and sends what a step of the engine brought
-for all requests in one piece. Where the replica cannot connect, its items go by the call itself.
+Serve routes a request, ends it and knows when it has ended. But every item of a streaming call costs Ray half a
+millisecond on either side, and an engine produces one per token and request. So the caller listens, and names its
+address and a request number in each call. The replica connects to it once and sends what one engine step produced for
+all requests in one write. A replica that cannot connect sends its items as those of the call.
 
-A line is a number, a space, and an item of `wire`, which has no line breaks. The first line of a connection is the key,
-and is answered with a line, so that the replica knows whom it speaks to. Knows no Ray.
+On the wire, a line is a request number, a space, and an item as `protocol` writes it, which has no line breaks. The
+first line is the key; the caller answers with an empty line, so that the replica knows who took the connection.
+Knows no Ray.
 """
 
 from __future__ import annotations
@@ -22,47 +23,47 @@ import time
 from collections.abc import Iterator
 from typing import Protocol, cast
 
-from drivetrain.scale.ray.protocol import Reply
+from drivetrain.scale.ray.protocol import ReplyTo
 
-GREETING_S = 5.0
-"""For the key to come. Nobody else has any business here."""
+KEY_TIMEOUT_S = 5.0
+"""A connection that has not sent the key by then is closed: only replicas have any business here."""
 
-MAX_GREETING = 256
+MAX_KEY_BYTES = 256
 
-MAX_STRANGERS = 256
-"""Connections that may be without their key at a time."""
+MAX_UNAUTHENTICATED = 256
+"""Connections at a time that have not sent the key yet."""
 
-CONNECT_S = 2.0
+CONNECT_TIMEOUT_S = 2.0
 
-AWAY_S = 30.0
-"""A caller that could not be reached is not tried again for so long, and then while requests go the longer way."""
+RECONNECT_S = 30.0
+"""A caller that could not be reached is not tried again before this, and then while requests use their calls."""
 
-MAX_UNSENT = 64 * 2**20
-"""Bytes that wait for a caller which does not read: beyond, it is given up with all its requests."""
+MAX_UNSENT_BYTES = 64 * 2**20
+"""What may wait for a caller that does not read. Beyond it, the connection and all its requests are given up."""
 
-SILENT_S = 30
-"""A connection whose other end does not even acknowledge is lost by then: a network may drop one without a word."""
+ACK_TIMEOUT_S = 30
+"""A connection whose other end acknowledges nothing for this long is lost: a network may drop one silently."""
 
-Address = tuple[str, int, str]
-"""Host, port, key."""
+_Endpoint = tuple[str, int, str]
+"""Where a caller listens: host, port, key."""
 
 _log = logging.getLogger(__name__)
 
 
-class Run(Protocol):
+class Receiver(Protocol):
     """A request of the caller."""
 
     def take(self, item: bytes) -> None: ...
 
-    def broken(self) -> None:
-        """No item will come any more by the connection that brought the first ones."""
+    def disconnected(self) -> None:
+        """The connection that brought the first items is lost, so no more will come."""
         ...
 
 
 class EventServer:
-    """The caller's end. It listens on the address of this machine in the cluster, for those that know the key.
+    """The caller's end. It listens on this machine's address in the cluster, for replicas that know the key.
 
-    Without an address it does not, and all items come by the calls.
+    Without an address it does not listen, and all items come by the calls.
     """
 
     def __init__(self, host: str) -> None:
@@ -71,15 +72,15 @@ class EventServer:
         self._server: asyncio.Server | None = None
         self._port = 0
         self._numbers = itertools.count()
-        self._runs: dict[int, Run] = {}
-        self._readings: set[_Reading] = set()
+        self._receivers: dict[int, Receiver] = {}
+        self._connections: set[_ServerConnection] = set()
 
     async def open(self) -> None:
         if not self._host:
             return
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: _Reading(self), self._host, 0, backlog=1024)
+            self._server = await loop.create_server(lambda: _ServerConnection(self), self._host, 0, backlog=1024)
         except OSError as exc:
             _log.warning("cannot listen on %s (%r): events go through Ray instead", self._host, exc)
             return
@@ -88,185 +89,186 @@ class EventServer:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        for reading in list(self._readings):
-            reading.transport.close()
+        for connection in list(self._connections):
+            connection.transport.close()
 
     @contextlib.contextmanager
-    def expect(self, run: Run) -> Iterator[Reply | None]:
-        """Where the replica is to send the items of this run, for its call; nowhere before `open`."""
+    def expect(self, receiver: Receiver) -> Iterator[ReplyTo | None]:
+        """Where the replica is to send the items of this request, to be named in its call; None if nobody listens."""
         if self._server is None:
             yield None
             return
         number = next(self._numbers)
-        self._runs[number] = run
+        self._receivers[number] = receiver
         try:
-            yield Reply(self._host, self._port, self._key, number)
+            yield ReplyTo(self._host, self._port, self._key, number)
         finally:
-            del self._runs[number]
-            for reading in self._readings:
-                reading.numbers.discard(number)
+            del self._receivers[number]
+            for connection in self._connections:
+                connection.numbers.discard(number)
 
-    # What the connections tell
+    # Called by the connections
 
-    def admits(self, key: bytes) -> bool:
-        return hmac.compare_digest(key, self._key.encode())
+    def is_key(self, line: bytes) -> bool:
+        return hmac.compare_digest(line, self._key.encode())
 
-    def connected(self, reading: _Reading) -> bool:
-        """Whether there is room for one more that has not said who it is."""
-        self._readings.add(reading)
-        return sum(not other.known for other in self._readings) <= MAX_STRANGERS
+    def add(self, connection: _ServerConnection) -> bool:
+        """Whether there is room for one more that has not sent the key."""
+        self._connections.add(connection)
+        return sum(not other.authenticated for other in self._connections) <= MAX_UNAUTHENTICATED
 
-    def take(self, line: bytes, reading: _Reading) -> None:
-        """Hand on what a line holds. What comes for a request that has ended is nobody's."""
-        told, _, item = line.partition(b" ")
-        number = int(told)
-        run = self._runs.get(number)
-        if run is not None:
-            reading.numbers.add(number)
-            run.take(item)
+    def dispatch(self, line: bytes, connection: _ServerConnection) -> None:
+        """Hand a line's item to its request. What comes for a request that has ended is dropped."""
+        digits, _, item = line.partition(b" ")
+        number = int(digits)
+        receiver = self._receivers.get(number)
+        if receiver is not None:
+            connection.numbers.add(number)
+            receiver.take(item)
 
-    def lost(self, reading: _Reading) -> None:
-        self._readings.discard(reading)
-        for number in reading.numbers & self._runs.keys():
-            self._runs[number].broken()
+    def remove(self, connection: _ServerConnection) -> None:
+        self._connections.discard(connection)
+        for number in connection.numbers & self._receivers.keys():
+            self._receivers[number].disconnected()
 
 
-class _Reading(asyncio.Protocol):
-    """One connection of a replica."""
+class _ServerConnection(asyncio.Protocol):
+    """One connection from a replica."""
 
     transport: asyncio.Transport
 
-    def __init__(self, inlet: EventServer) -> None:
+    def __init__(self, server: EventServer) -> None:
         self.numbers: set[int] = set()
-        self.known = False
-        self._inlet = inlet
-        self._rest: list[bytes] = []
+        """Requests that have had items by this connection."""
+        self.authenticated = False
+        self._server = server
+        self._partial_line: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = _watched(transport)
-        if self._inlet.connected(self):
-            self._timer = asyncio.get_running_loop().call_later(GREETING_S, self._expire)
+        self.transport = _with_keepalive(transport)
+        if self._server.add(self):
+            self._timer = asyncio.get_running_loop().call_later(KEY_TIMEOUT_S, self._expire)
         else:
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         first, *more = data.split(b"\n")
-        self._rest.append(first)
+        self._partial_line.append(first)
         for following in more:
-            if not self._line(b"".join(self._rest)):
+            if not self._take_line(b"".join(self._partial_line)):
                 return
-            self._rest = [following]
-        if not self.known and sum(map(len, self._rest)) > MAX_GREETING:
+            self._partial_line = [following]
+        if not self.authenticated and sum(map(len, self._partial_line)) > MAX_KEY_BYTES:
             self.transport.abort()
 
-    def _line(self, line: bytes) -> bool:
+    def _take_line(self, line: bytes) -> bool:
         """Whether to go on."""
-        if self.known:
-            self._inlet.take(line, self)
+        if self.authenticated:
+            self._server.dispatch(line, self)
             return True
-        if not self._inlet.admits(line):
+        if not self._server.is_key(line):
             self.transport.abort()
             return False
-        self.known = True
+        self.authenticated = True
         self.transport.write(b"\n")
         return True
 
     def _expire(self) -> None:
-        if not self.known:
+        if not self.authenticated:
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._inlet.lost(self)
+        self._server.remove(self)
 
 
 class EventClient:
-    """The replica's end: a connection to each caller that said where it listens."""
+    """The replica's end: a connection to each caller that has named its address."""
 
     def __init__(self) -> None:
-        self._connections: dict[Address, asyncio.Task[_Writing | None]] = {}
-        self._away: dict[Address, float] = {}
-        """Those that could not be reached, and until when they are not tried."""
+        self._connections: dict[_Endpoint, asyncio.Task[_ClientConnection | None]] = {}
+        self._unreachable: dict[_Endpoint, float] = {}
+        """Callers that could not be reached, and until when they are not tried again."""
 
-    async def way(self, reply: Reply | None) -> Route | None:
-        """To where a call wants its items; None where it said nothing, or where there is no way now."""
-        if reply is None:
+    async def route(self, reply_to: ReplyTo | None) -> Route | None:
+        """To the request that a call names. None if it names none, or if its caller cannot be reached now."""
+        if reply_to is None:
             return None
-        address = (reply.host, reply.port, reply.key)
-        away = self._away.get(address)
-        if address not in self._connections:
-            if away is not None and time.monotonic() < away:
+        endpoint = (reply_to.host, reply_to.port, reply_to.key)
+        retry_at = self._unreachable.get(endpoint)
+        if endpoint not in self._connections:
+            if retry_at is not None and time.monotonic() < retry_at:
                 return None
-            self._connections[address] = asyncio.create_task(self._connect(address))
-        connecting = self._connections[address]
-        if away is not None and not connecting.done():
+            self._connections[endpoint] = asyncio.create_task(self._connect(endpoint))
+        connecting = self._connections[endpoint]
+        if retry_at is not None and not connecting.done():
             return None
-        writing = await asyncio.shield(connecting)
-        return Route(writing, reply.number) if writing is not None else None
+        connection = await asyncio.shield(connecting)
+        return Route(connection, reply_to.number) if connection is not None else None
 
-    async def _connect(self, address: Address) -> _Writing | None:
-        """Either it stands in `_connections` until it is lost, or it is gone from there when this returns."""
-        host, port, key = address
-        writing: _Writing | None = None
+    async def _connect(self, endpoint: _Endpoint) -> _ClientConnection | None:
+        """It stays in `_connections` until it is lost; if it fails, it is gone from there when this returns."""
+        host, port, key = endpoint
+        connection: _ClientConnection | None = None
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(CONNECT_S):
-                _, writing = await loop.create_connection(lambda: _Writing(self, address), host, port)
-                await writing.greet(key)
-        except Exception as exc:  # noqa: BLE001 - whatever keeps it from being reached, there is the longer way
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await loop.create_connection(lambda: _ClientConnection(self, endpoint), host, port)
+                await connection.authenticate(key)
+        except Exception as exc:  # noqa: BLE001 - whatever keeps it from being reached, the calls can carry the items
             _log.warning("no connection to the caller at %s (%r): its events go through Ray instead", host, exc)
-            if writing is not None:
-                writing.transport.abort()
+            if connection is not None:
+                connection.transport.abort()
             now = time.monotonic()
-            self._away = {known: until for known, until in self._away.items() if until > now - AWAY_S}
-            self._away[address] = now + AWAY_S
-            self.lost(address)
+            self._unreachable = {other: at for other, at in self._unreachable.items() if at > now - RECONNECT_S}
+            self._unreachable[endpoint] = now + RECONNECT_S
+            self.remove(endpoint)
             return None
-        self._away.pop(address, None)
-        return writing
+        self._unreachable.pop(endpoint, None)
+        return connection
 
-    def lost(self, address: Address) -> None:
-        self._connections.pop(address, None)
+    def remove(self, endpoint: _Endpoint) -> None:
+        self._connections.pop(endpoint, None)
 
     def close(self) -> None:
-        """What was sent still goes."""
+        """What has been given to `send` still goes out."""
         connections, self._connections = list(self._connections.values()), {}
-        for made in connections:
-            if not made.done():
-                made.cancel()
-            elif not made.cancelled() and (writing := made.result()) is not None:
-                writing.close()
+        for connecting in connections:
+            if not connecting.done():
+                connecting.cancel()
+            elif not connecting.cancelled() and (connection := connecting.result()) is not None:
+                connection.close()
 
 
-class _Writing(asyncio.Protocol):
-    """One connection to a caller. What is sent within one turn of the loop goes as one piece."""
+class _ClientConnection(asyncio.Protocol):
+    """One connection to a caller. What is sent within one turn of the event loop goes out in one write."""
 
     transport: asyncio.Transport
 
-    def __init__(self, outlets: EventClient, address: Address) -> None:
-        self._outlets = outlets
-        self._address = address
+    def __init__(self, client: EventClient, endpoint: _Endpoint) -> None:
+        self._client = client
+        self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
         self._lines: list[bytes] = []
-        self._answered: asyncio.Future[None] = self._loop.create_future()
+        self._key_taken: asyncio.Future[None] = self._loop.create_future()
         self._lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = _watched(transport)
+        self.transport = _with_keepalive(transport)
 
-    async def greet(self, key: str) -> None:
-        """Return once the other end has taken the key."""
+    async def authenticate(self, key: str) -> None:
+        """Return once the other end has accepted the key."""
         self.send(key.encode())
-        await self._answered
+        await self._key_taken
 
     def data_received(self, data: bytes) -> None:
-        if not self._answered.done():
-            self._answered.set_result(None)
+        if not self._key_taken.done():
+            self._key_taken.set_result(None)
 
     def send(self, line: bytes) -> bool:
-        """Whether anybody is there."""
+        """Whether the connection still stands."""
         if not self._lines:
             self._loop.call_soon(self._flush)
         self._lines.append(line)
@@ -277,8 +279,8 @@ class _Writing(asyncio.Protocol):
         if self._lost or not lines:
             return
         self.transport.write(b"\n".join([*lines, b""]))
-        if self.transport.get_write_buffer_size() > MAX_UNSENT:
-            _log.warning("a caller does not read: %d bytes are waiting for it, so it is dropped", MAX_UNSENT)
+        if self.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            _log.warning("dropping a caller that does not read: more than %d bytes wait for it", MAX_UNSENT_BYTES)
             self.transport.abort()
 
     def close(self) -> None:
@@ -287,33 +289,33 @@ class _Writing(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        if not self._answered.done():
-            self._answered.set_exception(ConnectionError("it was closed before it was answered"))
-        self._outlets.lost(self._address)
+        if not self._key_taken.done():
+            self._key_taken.set_exception(ConnectionError("the caller closed the connection before it took the key"))
+        self._client.remove(self._endpoint)
 
 
 class Route:
     """Where the items of one request go."""
 
-    def __init__(self, writing: _Writing, number: int) -> None:
-        self._writing = writing
+    def __init__(self, connection: _ClientConnection, number: int) -> None:
+        self._connection = connection
         self._number = b"%d " % number
 
     def send(self, item: bytes) -> bool:
-        """Whether anybody is there."""
-        return self._writing.send(self._number + item)
+        """Whether the connection still stands."""
+        return self._connection.send(self._number + item)
 
 
-def _watched(transport: asyncio.BaseTransport) -> asyncio.Transport:
-    """With a time after which a network that carries nothing any more counts as a lost connection."""
+def _with_keepalive(transport: asyncio.BaseTransport) -> asyncio.Transport:
+    """Set the time after which a connection that carries nothing any more counts as lost."""
     sock: socket.socket = transport.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
-        ("TCP_KEEPIDLE", SILENT_S // 2),
-        ("TCP_KEEPINTVL", SILENT_S // 6),
+        ("TCP_KEEPIDLE", ACK_TIMEOUT_S // 2),
+        ("TCP_KEEPINTVL", ACK_TIMEOUT_S // 6),
         ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", SILENT_S * 1000),
+        ("TCP_USER_TIMEOUT", ACK_TIMEOUT_S * 1000),
     ):
-        if hasattr(socket, name):  # not every system has them all
+        if hasattr(socket, name):  # not every system has all of them
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return cast("asyncio.Transport", transport)  # uvloop's, which Serve runs, is none by its class
+    return cast("asyncio.Transport", transport)  # uvloop's, which Serve runs on, is not a subclass of it

@@ -23,9 +23,8 @@ from drivetrain.scale.ray import protocol
 from drivetrain.scale.ray.errors import FOREIGN, LOST, translated
 from drivetrain.scale.ray.event_link import EventServer
 from drivetrain.scale.ray.handle_run import ATTEMPTS, HandleRun
-from drivetrain.scale.ray.prefix import prefix_of
-from drivetrain.scale.ray.replica import Description
-from drivetrain.scale.ray.reports import ReplicaReports
+from drivetrain.scale.ray.prefix_affinity import prefix_of
+from drivetrain.scale.ray.reports import ReplicaReport, ReplicaReports
 from drivetrain.telemetry.ids import id_here
 from drivetrain.worker import logbook
 from drivetrain.worker.embedding import check_embedding
@@ -35,13 +34,13 @@ from drivetrain.worker.tracing import operation_of
 
 T = TypeVar("T")
 
-LOOK_S = 2.0
-"""Between two looks at the replicas; a tenth of it while the last one to answer took no requests."""
+POLL_S = 2.0
+"""Between two polls of the replicas; a tenth of it while the last one to report took no requests."""
 
 SILENCE_S = 15.0
-"""Without a word of any replica for so long there is none. A look waits for a free one, so events are words too."""
+"""After this long without a sign of life there is no replica. A poll waits for a free one, so events count as well."""
 
-WATCH_S = 1.0
+WATCH_INTERVAL_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -53,24 +52,26 @@ class Handle(Protocol):
 
 
 class HandleWorker(Face):
-    """What it counts is what went through this handle: `running` has begun, `waiting` has not, and neither is released.
+    """Counts what goes through this handle: requests that have had events are `running`, the others are `waiting`.
 
     All methods belong to the event loop that `start` ran on.
     """
 
     def __init__(self, handle: Handle, name: str, *, host: str = "") -> None:
-        """`host` is the address of this machine in the cluster, where replicas bring their events; none: by Ray."""
+        """`host` is this machine's address in the cluster, to which replicas send events. Without it they go by Ray."""
         super().__init__(name, Stats())
-        self._inlet = EventServer(host)
+        self._event_server = EventServer(host)
         self._calls: Any = handle
         self._streams: Any = handle.options(stream=True)
         self._state = State.LOADING
-        """Whether this handle takes requests: where a replica answers, it does, whatever the replicas' engines do."""
-        self._said: Description | None = None
-        self._words = ReplicaReports()
-        self._heard = time.monotonic()
-        self._moved = 0.0
-        self._answered = asyncio.Event()
+        """Of this handle. It is ready once a replica has reported, whatever state that replica is in."""
+        self._latest: ReplicaReport | None = None
+        self._reports = ReplicaReports()
+        self._last_sign_at = time.monotonic()
+        """Of a replica: a report, or an item of a request that is gone."""
+        self._last_event_at = 0.0
+        """Of the requests that are gone."""
+        self._found = asyncio.Event()
         self._runs: set[HandleRun] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -79,18 +80,18 @@ class HandleWorker(Face):
     # Lifecycle
 
     def start(self) -> None:
-        """Begin to look for replicas; requests are `NotReady` until one has answered."""
-        self._tasks = [asyncio.create_task(self._look_forever()), asyncio.create_task(self._watch_readers())]
+        """Begin to poll replicas. Requests are `NotReady` until one has reported."""
+        self._tasks = [asyncio.create_task(self._poll_forever()), asyncio.create_task(self._watch_readers())]
 
     async def ready(self) -> None:
-        """Return once a replica has answered."""
-        await self._answered.wait()
+        """Return once a replica has reported."""
+        await self._found.wait()
 
     async def drain(self, grace_s: float | None = None) -> None:
-        """Take no more requests, let the running ones end, cancel what is left after the grace time."""
+        """Take no more requests, let the running ones end, and cancel what is left after the grace time."""
         if self._state in {State.LOADING, State.READY}:
             self._state = State.DRAINING
-        grace = grace_s if grace_s is not None else self._said.terms.drain_s if self._said is not None else 0.0
+        grace = grace_s if grace_s is not None else self._latest.terms.drain_s if self._latest is not None else 0.0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._idle.wait()
@@ -101,80 +102,80 @@ class HandleWorker(Face):
             await run.released()
 
     async def stop(self, grace_s: float | None = 0.0) -> None:
-        """Let go of the handle. The replicas stay: they belong to Serve."""
+        """Stop using the handle. The replicas stay: they belong to Serve."""
         await self.drain(grace_s)
         self._state = State.STOPPED
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._inlet.close()
+        self._event_server.close()
 
-    async def _look_forever(self) -> None:
-        await self._inlet.open()
+    async def _poll_forever(self) -> None:
+        await self._event_server.open()
         while True:
-            await self._look()
-            if self._state is State.READY and not self._busy and time.monotonic() - self._last_word > SILENCE_S:
+            await self._poll()
+            if self._state is State.READY and not self._busy and self._silent_s > SILENCE_S:
                 self._state = State.LOADING
-            await asyncio.sleep(LOOK_S if self._all_well else LOOK_S / 10)
+            await asyncio.sleep(POLL_S if self._is_well else POLL_S / 10)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
             async with asyncio.timeout(SILENCE_S):
-                said = protocol.loads(Description, await self._answer("describe"))
+                report = protocol.loads(ReplicaReport, await self._answer("describe"))
         except TimeoutError:
             return
-        except Exception as exc:  # noqa: BLE001 - whatever another process says or does not say: there is a next look
+        except Exception as exc:  # noqa: BLE001 - whatever another process does, there is a next poll
             _log.warning("a replica of %s did not report its health: %s", self._name, type(exc).__name__)
             return
-        self._said, self._heard = said, time.monotonic()
-        self._words.hear(said, self._heard)
-        self.stats.restarts, self.stats.preemptions = self._words.restarts, self._words.preemptions
-        self._answered.set()
+        self._latest, self._last_sign_at = report, time.monotonic()
+        self._reports.add(report, self._last_sign_at)
+        self.stats.restarts, self.stats.preemptions = self._reports.restarts, self._reports.preemptions
+        self._found.set()
         if self._state is State.LOADING:
             self._state = State.READY
 
     @property
-    def _all_well(self) -> bool:
-        """As far as the last word goes: it is of one that takes requests, if there is such a one."""
-        said = self._said
-        return self._state is State.READY and said is not None and said.status.state is State.READY
+    def _is_well(self) -> bool:
+        """By the latest report: Serve asks a replica that takes no requests only if all are so."""
+        latest = self._latest
+        return self._state is State.READY and latest is not None and latest.status.state is State.READY
 
     @property
     def _busy(self) -> bool:
-        """Ray ends what runs in a replica that is lost. So where something runs, a look that waits has to wait."""
-        return any(run.collecting.started and not run.ended for run in self._runs)
+        """Ray ends the calls of a lost replica. So while one runs there is a replica, and a poll has only to wait."""
+        return any(run.begun and not run.ended for run in self._runs)
 
     @property
-    def _last_word(self) -> float:
-        return max([self._heard, *(run.last_heard for run in self._runs)])
+    def _silent_s(self) -> float:
+        return time.monotonic() - max([self._last_sign_at, *(run.last_item_at for run in self._runs)])
 
     async def _watch_readers(self) -> None:
-        """Cancel readers that have stopped reading: the events of a replica come whether anybody takes them or not."""
+        """Cancel readers that have stopped reading: a replica sends events whether anybody takes them or not."""
         while True:
-            await self._answered.wait()
-            terms = self._description.terms
-            await asyncio.sleep(min(WATCH_S, terms.reader_timeout_s / 4))
+            await self._found.wait()
+            terms = self._report.terms
+            await asyncio.sleep(min(WATCH_INTERVAL_S, terms.reader_timeout_s / 4))
             cancel_unread(self._runs, max_unread=terms.max_unread, timeout_s=terms.reader_timeout_s)
 
     # What it is
 
     @property
     def state(self) -> State:
-        """While replicas answer, that of the best of them. Requests are sent to them in any: one may have come back."""
-        return self._words.state if self._state is State.READY else self._state
+        """While replicas report, that of the best one. Requests go out in any state: a replica may have recovered."""
+        return self._reports.state if self._state is State.READY else self._state
 
     @property
     def metadata(self) -> Metadata:
-        return self._description.metadata
+        return self._report.metadata
 
     @property
     def capabilities(self) -> Capabilities:
-        return self._description.capabilities
+        return self._report.capabilities
 
     @property
     def status(self) -> Status:
-        said = self._said.status if self._said is not None else None
-        begun = sum(run.collecting.started for run in self._runs)
+        latest = self._latest.status if self._latest is not None else None
+        begun = sum(run.begun for run in self._runs)
         return Status(
             state=self.state,
             running=begun,
@@ -182,33 +183,33 @@ class HandleWorker(Face):
             endings=dict(self.stats.endings),
             prompt_tokens=self.stats.prompt_tokens,
             completion_tokens=self.stats.completion_tokens,
-            engine_alive=self._state in {State.READY, State.DRAINING} and self._words.engine_alive,
-            last_progress_s=max(0.0, time.monotonic() - self._last_progress),
-            kv_used=said.kv_used if said is not None else 0.0,
+            engine_alive=self._state in {State.READY, State.DRAINING} and self._reports.engine_alive,
+            last_progress_s=max(0.0, time.monotonic() - self._last_progress_at),
+            kv_used=latest.kv_used if latest is not None else 0.0,
             preemptions=self.stats.preemptions,
-            upstreams=said.upstreams if said is not None else (),
-            memory=said.memory if said is not None else (),
+            upstreams=latest.upstreams if latest is not None else (),
+            memory=latest.memory if latest is not None else (),
         )
 
     @property
-    def _last_progress(self) -> float:
-        """By what the replicas say, and by the answers that come over this handle: that a replica answers is none."""
-        told = self._words.last_progress()
-        moved = [self._moved, *(run.last_heard for run in self._runs if run.collecting.started)]
-        return max(told if told is not None else self._heard, *moved)
+    def _last_progress_at(self) -> float:
+        """By the reports, and by the events that come over this handle. A report alone is no progress."""
+        reported = self._reports.last_progress()
+        events = [self._last_event_at, *(run.last_item_at for run in self._runs if run.begun)]
+        return max(reported if reported is not None else self._last_sign_at, *events)
 
     @property
-    def _description(self) -> Description:
-        if self._said is None:
+    def _report(self) -> ReplicaReport:
+        if self._latest is None:
             raise self._not_ready()
-        return self._said
+        return self._latest
 
-    def _serving(self, request_id: str) -> Description:
-        if self._said is None or self._state is not State.READY:
+    def _report_if_ready(self, request_id: str) -> ReplicaReport:
+        if self._latest is None or self._state is not State.READY:
             raise self._not_ready(request_id)
-        return self._said
+        return self._latest
 
-    # What it does: the rest of it is in `Face`
+    # What it does; the rest is in `Face`
 
     def submit(self, request: GenerateRequest, sink: EventSink) -> HandleRun:
         run = self._admitted(request, sink)
@@ -217,11 +218,11 @@ class HandleWorker(Face):
 
     def _admitted(self, request: GenerateRequest, sink: EventSink) -> HandleRun:
         request_id = request.request_id or id_here()
-        said = self._said
-        if said is None or self._state is State.LOADING:
+        latest = self._latest
+        if latest is None or self._state is State.LOADING:
             raise self._not_ready(request_id)
         try:
-            check(request, said.capabilities)
+            check(request, latest.capabilities)
             _refuse_paths(request)
         except DrivetrainError as exc:
             self._refuse(exc, request_id, operation_of(request), request.trace_context)
@@ -232,19 +233,19 @@ class HandleWorker(Face):
             sink,
             request_id=request_id,
             model=self._name,
-            call=lambda reply: self._call(named, prefix, reply),
-            inlet=self._inlet,
+            send=lambda reply_to: self._send(named, prefix, reply_to),
+            event_server=self._event_server,
             observer=self,
-            timeout_s=request.timeout_s or said.terms.timeout_s,
+            timeout_s=request.timeout_s or latest.terms.timeout_s,
         )
         self._runs.add(run)
         self._idle.clear()
         return run
 
-    def _call(self, request: GenerateRequest, prefix: tuple[int, ...], reply: protocol.Reply | None) -> Any:
+    def _send(self, request: GenerateRequest, prefix: tuple[int, ...], reply_to: protocol.ReplyTo | None) -> Any:
         if self._state is not State.READY:
             raise self._not_ready()
-        return self._streams.submit.remote(protocol.dump_call(request, reply), prefix)
+        return self._streams.submit.remote(protocol.dump_call(request, reply_to), prefix)
 
     def _tokenize(
         self,
@@ -254,37 +255,37 @@ class HandleWorker(Face):
         add_special_tokens: bool | None,
         request_id: str,
     ) -> Awaitable[list[int]]:
-        limit = self._serving(request_id).terms.timeout_s
+        limit = self._report_if_ready(request_id).terms.timeout_s
         return self._ids(text, (text, messages, add_special_tokens, request_id), limit)
 
-    async def _ids(self, text: str | None, asked: tuple[Any, ...], limit_s: float) -> list[int]:
-        """Judged here: what is no text would be one once it has crossed as JSON."""
+    async def _ids(self, text: str | None, arguments: tuple[Any, ...], limit_s: float) -> list[int]:
+        """The text is checked here: as JSON, bytes would arrive as text."""
         if text is not None:
             String().judge("text", text)
-        return await self._ask(list[int], "tokenize", asked, limit_s)
+        return await self._ask(list[int], "tokenize", arguments, limit_s)
 
     def _detokenize(self, ids: Sequence[int], *, request_id: str) -> Awaitable[str]:
-        return self._ask(str, "detokenize", (ids, request_id), self._serving(request_id).terms.timeout_s)
+        return self._ask(str, "detokenize", (ids, request_id), self._report_if_ready(request_id).terms.timeout_s)
 
     def _embed(
         self, inputs: Any, *, timeout_s: float | None, trace_context: Mapping[str, str] | None, request_id: str
     ) -> Awaitable[Embeddings]:
-        return self._vectors(self._serving(request_id), inputs, timeout_s, trace_context, request_id)
+        return self._vectors(self._report_if_ready(request_id), inputs, timeout_s, trace_context, request_id)
 
     async def _vectors(
         self,
-        said: Description,
+        report: ReplicaReport,
         inputs: Any,
         timeout_s: float | None,
         trace_context: Mapping[str, str] | None,
         request_id: str,
     ) -> Embeddings:
-        items = check_embedding(inputs, timeout_s, said.capabilities, size=said.metadata.embedding_size)
-        asked = (items, timeout_s, trace_context, request_id)
-        return await self._ask(Embeddings, "embed", asked, timeout_s or said.terms.timeout_s)
+        items = check_embedding(inputs, timeout_s, report.capabilities, size=report.metadata.embedding_size)
+        arguments = (items, timeout_s, trace_context, request_id)
+        return await self._ask(Embeddings, "embed", arguments, timeout_s or report.terms.timeout_s)
 
     async def _ask(self, hint: type[T], method: str, arguments: Any, limit_s: float) -> T:
-        """A call with one answer. It goes to another replica when the first one is lost: nobody saw anything of it."""
+        """A call with one answer. If its replica is lost it goes to another: nobody has seen anything of it."""
         call = protocol.dumps(arguments)
         try:
             async with asyncio.timeout(limit_s):
@@ -309,16 +310,16 @@ class HandleWorker(Face):
     # What it notes
 
     def released(self, run: HandleRun) -> None:
-        """Called by each run once, when no replica holds anything of it any more."""
-        self._heard = max(self._heard, run.last_heard)
-        if run.collecting.started:
-            self._moved = max(self._moved, run.last_heard)
+        """As `Observer`."""
+        self._last_sign_at = max(self._last_sign_at, run.last_item_at)
+        if run.begun:
+            self._last_event_at = max(self._last_event_at, run.last_item_at)
         self._runs.discard(run)
         if not self._runs:
             self._idle.set()
 
     def _not_ready(self, request_id: str | None = None) -> NotReady:
-        """`request_id`: of a request, which has its line in the log then."""
+        """With the `request_id` of a request, this logs its line."""
         what = "no replica answers yet" if self._state is State.LOADING else f"the worker is {self._state.value}"
         error = NotReady(what, retry_after_s=5.0)
         if request_id is not None:

@@ -1,7 +1,7 @@
-"""A deployment with a Ray of its own: the replicas are that Ray's, and the server is this process.
+"""A deployment with a private Ray: Ray runs the replicas, and the server is this process.
 
-No proxy or ingress of Serve's is between a client and the replicas, so all that `drivetrain serve` does at its socket
-holds here as well, and a piece of an answer takes one way less.
+There is no proxy or ingress of Serve's in between, so everything that `drivetrain serve` does at its socket holds here
+as well, and a piece of an answer takes one hop less.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from drivetrain.server.run import Stop, serve
 from drivetrain.server.settings import ServerSettings
 from drivetrain.telemetry.tracing import GenAiTracer
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -34,24 +34,23 @@ async def serve_alone(
     sock: socket.socket,
     ready: Callable[[Mapping[str, HandleWorker]], None],
 ) -> None:
-    """Until a signal, as `drivetrain serve`. Raises `LoadFailed` for a model of which no replica could be started."""
+    """Serve until a signal, as `drivetrain serve` does. Raises `LoadFailed` if no replica of a model can be started."""
     workers = workers_of(handles)
     fleet = Fleet.of(workers, replaced=True)
     stop = Stop()
-
-    noted: set[cluster.Told] = set()
+    logged: set[cluster.DeploymentMessage] = set()
 
     async def start() -> None:
         for worker in workers.values():
             worker.start()
         for worker in workers.values():
-            while not await _answers_within(worker, LOOK_S):
-                for told in await asyncio.to_thread(cluster.told_of_replicas):
-                    if told.failed:
-                        raise LoadFailed(f"{told.deployment} could not be started: {told.message}")
-                    if told not in noted:
-                        noted.add(told)
-                        _log.warning("%s: %s", told.deployment, told.message)
+            while not await _is_ready_within(worker, POLL_S):
+                for message in await asyncio.to_thread(cluster.deployment_messages):
+                    if message.failed:
+                        raise LoadFailed(f"{message.deployment} could not be started: {message.text}")
+                    if message not in logged:
+                        logged.add(message)
+                        _log.warning("%s: %s", message.deployment, message.text)
 
     app = create_app(fleet, settings, tracer)
     try:
@@ -62,9 +61,9 @@ async def serve_alone(
             await worker.stop()
 
 
-async def _answers_within(worker: HandleWorker, longest_s: float) -> bool:
+async def _is_ready_within(worker: HandleWorker, timeout_s: float) -> bool:
     try:
-        async with asyncio.timeout(longest_s):
+        async with asyncio.timeout(timeout_s):
             await worker.ready()
     except TimeoutError:
         return False

@@ -1,4 +1,4 @@
-"""What the processes of a deployment tell others: their log and their traces, as plain values like all of a plan."""
+"""Where the processes of a deployment send their log and their traces, as plain values like the rest of a plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drivetrain.telemetry.wanted import wanted_tracer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observability:
-    """Nobody logs without a `log_format`. Traces go to `otlp_endpoint`, or where the environment of the nodes says."""
+    """Without a `log_format` nothing is logged. Without an `otlp_endpoint`, the nodes' environment may name one."""
 
     log_format: str = ""
     log_level: str = "info"
@@ -23,16 +23,16 @@ class Observability:
     trace_sample: float | None = None
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What is not a default."""
+    def arguments(self) -> dict[str, Any]:
+        """Those that are not the default, for the application's arguments."""
         return {name: value for name, value in asdict(self).items() if value != getattr(Observability(), name)}
 
 
 @contextlib.contextmanager
-def observing(told: Mapping[str, Any]) -> Iterator[GenAiTracer | None]:
-    """While entered, the tracer of this process, if anybody wants traces."""
-    asked = Observability(**told)
-    if asked.log_format:
-        configure(asked.log_format, asked.log_level)
-    with wanted_tracer(asked.otlp_endpoint, content=asked.trace_content, sample=asked.trace_sample) as tracer:
+def observing(arguments: Mapping[str, Any]) -> Iterator[GenAiTracer | None]:
+    """While entered, this process logs and traces as `Observability.arguments` say; its tracer, if it traces."""
+    chosen = Observability(**arguments)
+    if chosen.log_format:
+        configure(chosen.log_format, chosen.log_level)
+    with wanted_tracer(chosen.otlp_endpoint, content=chosen.trace_content, sample=chosen.trace_sample) as tracer:
         yield tracer

@@ -13,6 +13,8 @@ from drivetrain.server.settings import ServerSettings
 
 KEY_VARIABLE = "DRIVETRAIN_API_KEY"
 APPLICATION = "drivetrain"
+OBSERVABILITY = "observability"
+"""The key of the `Observability.arguments` in the application's arguments, if there are any."""
 INGRESS = "ingress"
 IMPORT_PATH = "drivetrain.scale.ray.application:build"
 ROUTER = "drivetrain.scale.ray.router:PrefixRouter"
@@ -26,21 +28,21 @@ RUNTIME = {
 }
 """For the processes of replicas and ingresses, wherever they run.
 
-Nothing of ours blocks the event loop, so Serve needs no second thread beside it, and no token has to pass from one to
-the other; and a call has ended only when our side of it has, which is how a handle knows that a slot is free.
+Nothing of ours blocks the event loop, so Serve needs no second thread for it, and no token has to cross from one to
+the other. Also, a call then ends only when our side of it has: that is how a handle knows that a slot is free.
 """
 
 SURGE = 25
 INGRESS_SURGE = 100
-"""An ingress reserves nothing, so there is room for all new ones before an old one goes."""
+"""An ingress reserves nothing, so all new ones fit in before an old one goes."""
 
 SPARE_S = 10.0
-"""Beyond the longest request: what a replica gets to go down."""
+"""Beyond the longest request: what a replica gets to shut down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlan:
-    """One model. `settings` are those of its workers that were stated; all else is their default."""
+    """One model. `settings` are the given settings of its workers; the others keep their defaults."""
 
     model: str
     name: str
@@ -48,15 +50,15 @@ class ModelPlan:
     min_replicas: int = 1
     max_replicas: int = 1
     max_ongoing: int = 16
-    """Calls in one replica at a time. More wait where they can still go to any replica, and to one that is to come."""
+    """Calls in one replica at a time. More wait in the ingress, where any replica can take them, a new one too."""
     target_ongoing: float = 8.0
-    """What autoscaling aims at in each replica."""
+    """Calls per replica that autoscaling aims for."""
     max_queued: int = 64
-    """Calls that wait for a replica in each ingress; one more is refused as overloaded."""
+    """Calls that may wait for a replica in each ingress; one more is refused as overloaded."""
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     surge: int = SURGE
-    """Per cent of replicas that an update may start before old ones go; with 0 an old one goes first."""
+    """Percentage of replicas that an update may start before old ones stop; with 0 an old one stops first."""
     longest_s: float = 600.0
     upscale_delay_s: float = 5.0
     downscale_delay_s: float = 60.0
@@ -113,7 +115,7 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressPlan:
-    """`server` are settings of the HTTP server. Keys never stand here: each ingress reads them where it runs."""
+    """`server` holds settings of the HTTP server, never a key: each ingress reads that where it runs."""
 
     server: Mapping[str, Any] = field(default_factory=dict)
     num_replicas: int = 1
@@ -134,25 +136,25 @@ class IngressPlan:
 
 
 def settings_of(server: Mapping[str, Any]) -> ServerSettings:
-    """Of an `IngressPlan`, with the key that the environment of this process has. Raises `InvalidSetting`."""
+    """Those of an `IngressPlan`, with the key from this process's environment. Raises `InvalidSetting`."""
     key = os.environ.get(KEY_VARIABLE, "").strip()
     return ServerSettings(**server, api_keys=(key,) if key else ())
 
 
 def arguments_of(
-    models: Sequence[ModelPlan], ingress: IngressPlan, told: Mapping[str, Any] | None = None
+    models: Sequence[ModelPlan], ingress: IngressPlan, observability: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """For `application.build`. `told` is of an `Observability`, and without it there are neither log nor traces."""
+    """For `application.build`. `observability` holds `Observability.arguments`; without it nothing is logged."""
     named = [{"model": m.model, "settings": {**m.settings, "name": m.name}, "options": m.options} for m in models]
     return {
         "models": named,
         "ingress": {"server": dict(ingress.server), "options": ingress.options},
-        **({"telling": dict(told)} if told else {}),
+        **({OBSERVABILITY: dict(observability)} if observability else {}),
     }
 
 
 def config_of(arguments: Mapping[str, Any], *, host: str, port: int) -> dict[str, Any]:
-    """What `arguments_of` gave, in the shape that `serve deploy` and KubeRay's RayService take."""
+    """The arguments in the format that `serve deploy` and KubeRay's RayService take."""
     return {
         "proxy_location": "EveryNode",
         "http_options": {"host": host, "port": port},

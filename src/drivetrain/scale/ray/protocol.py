@@ -1,7 +1,7 @@
 """What crosses between a replica and a handle: JSON in bytes, so that old and new replicas understand each other.
 
-Ray would pickle whatever it is given; of ours it carries bytes only. The types are read from the annotations of the
-contract's own dataclasses and named tuples, and a field that the other side does not know is left out.
+Ray pickles whatever it is given, so it is only given bytes. The types are read from the annotations of the contract's
+own dataclasses and named tuples. A field that the reading side does not know is dropped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """Where a caller listens for the events of a request; see `event_link`."""
+class ReplyTo:
+    """Where the caller listens for the events of a request; see `event_link`."""
 
     host: str
     port: int
@@ -38,12 +38,66 @@ class Reply:
 _EVENTS: dict[str, type] = {cls.__name__: cls for cls in (Started, Delta, ChoiceFinished, Finished)}
 _ERROR = "error"
 _REPLY = "reply"
-_SIMPLE = frozenset({int, str, float, bool})
-"""What is the same in JSON; long lists of these are not looked at one by one."""
+_SCALARS = frozenset({int, str, float, bool})
+"""The same in JSON: long lists of them are not walked."""
+
+
+# From values to bytes
 
 
 def dumps(value: Any) -> bytes:
-    return json.dumps(_plain(value), separators=(",", ":")).encode()
+    return _encode(value).encode()
+
+
+def dump_call(request: GenerateRequest, reply_to: ReplyTo | None) -> bytes:
+    return dumps({**_plain(request), _REPLY: reply_to})
+
+
+def dump_answer(value: Any) -> bytes:
+    """What a call returned, or the error that ended it; see `load_answer`."""
+    return dumps({_ERROR: _plain_error(value)} if isinstance(value, DrivetrainError) else {"value": value})
+
+
+def dump_events(events: Sequence[Event]) -> bytes:
+    return dumps([_plain_event(event) for event in events])
+
+
+def dump_failure(error: DrivetrainError) -> bytes:
+    """The last item of a request that failed. Of its partial only the usage goes: the text went before."""
+    usage = error.partial.usage if error.partial is not None else Usage()
+    return dumps([[_ERROR, _plain_error(error), usage]])
+
+
+def _plain_event(event: Event) -> list[Any]:
+    if isinstance(event, Delta):  # JSON would have a list of any named tuple, with no names that another version knows
+        if event.logprobs is None:
+            return [event.index, event.text, event.token_ids]
+        return [Delta.__name__, event._asdict()]
+    return [type(event).__name__, event]
+
+
+def _plain_error(error: DrivetrainError) -> dict[str, Any]:
+    return {"code": error.code, **{name: value for name, value in vars(error).items() if name != "partial"}}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for. A field that is None by default is left out."""
+    if is_dataclass(value) and not isinstance(value, type):
+        named = ((field, getattr(value, field.name)) for field in fields(value))
+        return {field.name: item for field, item in named if item is not None or field.default is not None}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, frozenset):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} cannot cross between a replica and a handle")
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
+
+
+# From bytes to values
 
 
 def loads(hint: type[T], data: bytes) -> T:
@@ -51,21 +105,10 @@ def loads(hint: type[T], data: bytes) -> T:
     return made
 
 
-def dump_call(request: GenerateRequest, reply: Reply | None) -> bytes:
-    return json.dumps({**_plain(request), _REPLY: _plain(reply)}, separators=(",", ":")).encode()
-
-
-def load_call(data: bytes) -> tuple[GenerateRequest, Reply | None]:
-    told = json.loads(data)
-    reply = told.pop(_REPLY, None)
-    return _shaped(GenerateRequest, told), _shaped(Reply, reply)
-
-
-def dump_answer(value: Any) -> bytes:
-    """What a call gave, or the error that it ended in; see `load_answer`."""
-    if isinstance(value, DrivetrainError):
-        return json.dumps({_ERROR: _plain_error(value)}).encode()
-    return json.dumps({"value": _plain(value)}, separators=(",", ":")).encode()
+def load_call(data: bytes) -> tuple[GenerateRequest, ReplyTo | None]:
+    call = json.loads(data)
+    reply_to = call.pop(_REPLY, None)
+    return _shaped(GenerateRequest, call), _shaped(ReplyTo, reply_to)
 
 
 def load_answer(hint: type[T], data: bytes) -> T:
@@ -76,18 +119,8 @@ def load_answer(hint: type[T], data: bytes) -> T:
     return made
 
 
-def dump_events(events: Sequence[Event]) -> bytes:
-    return json.dumps([_plain_event(event) for event in events], separators=(",", ":")).encode()
-
-
-def dump_ending(error: DrivetrainError) -> bytes:
-    """The last item of a request that failed. Of the partial only the usage goes: its text went before."""
-    usage = error.partial.usage if error.partial is not None else Usage()
-    return json.dumps([[_ERROR, _plain_error(error), _plain(usage)]]).encode()
-
-
 def load_events(data: bytes) -> tuple[list[Event], tuple[DrivetrainError, Usage] | None]:
-    """The events, and the ending with an error if that is what came."""
+    """The events, and the failure with the usage up to it, if that is what came."""
     events: list[Event] = []
     for item in json.loads(data):
         if type(item[0]) is int:
@@ -99,54 +132,47 @@ def load_events(data: bytes) -> tuple[list[Event], tuple[DrivetrainError, Usage]
     return events, None
 
 
-def _plain_event(event: Event) -> list[Any]:
-    if type(event) is Delta and event.logprobs is None:
-        return [event.index, event.text, event.token_ids]
-    return [type(event).__name__, _plain(event)]
-
-
-def _plain_error(error: DrivetrainError) -> dict[str, Any]:
-    return {"code": error.code, **{name: value for name, value in vars(error).items() if name != "partial"}}
-
-
-def _error(told: dict[str, Any]) -> DrivetrainError:
-    """One that this side does not know is a fault of the engine as far as anybody can tell here."""
-    values = dict(told)
-    cls = _errors().get(values.pop("code"), EngineFailed)
+def _error(plain: dict[str, Any]) -> DrivetrainError:
+    """To this side, an error of a class that it does not know is a failed engine."""
+    values = dict(plain)
+    cls = _error_classes().get(values.pop("code"), EngineFailed)
     error = cls.__new__(cls, values["message"])
     error.__dict__.update(values, partial=None)
     return error
 
 
 @functools.cache
-def _errors() -> dict[str, type[DrivetrainError]]:
+def _error_classes() -> dict[str, type[DrivetrainError]]:
     """By code; of classes that share one, the one nearest to the root."""
     found: dict[str, type[DrivetrainError]] = {}
-    todo = deque([DrivetrainError])
-    while todo:
-        cls = todo.popleft()
+    queue = deque([DrivetrainError])
+    while queue:
+        cls = queue.popleft()
         found.setdefault(cls.code, cls)
-        todo += cls.__subclasses__()
+        queue += cls.__subclasses__()
     return found
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        named = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: _plain(item) for field, item in named if item is not None or field.default is not None}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):  # a named one
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, frozenset)):
-        if set(map(type, value)) <= _SIMPLE:
-            return list(value)
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return value
+def _shaped(hint: Any, value: Any) -> Any:
+    """The JSON value as the annotation says."""
+    if value is None or hint is Any or hint in _SCALARS:
+        return value
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _shaped(_member(arguments, value), value)
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return tuple(_shaped(kind, item) for kind, item in zip(arguments, value, strict=True))
+    if origin in (tuple, list, frozenset):
+        return origin(value if arguments[0] in _SCALARS else (_shaped(arguments[0], item) for item in value))
+    if origin is not None and issubclass(origin, Mapping):
+        key, item_hint = arguments
+        return {int(k) if key is int else k: _shaped(item_hint, item) for k, item in value.items()}
+    if hint is bytes:
+        return base64.b64decode(value)
+    if issubclass(hint, Enum):
+        return hint(value)
+    hints = _hints(hint)
+    return hint(**{name: _shaped(hints[name], item) for name, item in value.items() if name in hints})
 
 
 @functools.cache
@@ -154,49 +180,13 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, localns={})  # a field may have the name of a type
 
 
-def _shaped(hint: Any, value: Any) -> Any:
-    """The value as the annotation says."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if value is None or hint is Any:
-        return value
-    if origin in (typing.Union, types.UnionType):
-        return _shaped(_member(arguments, value), value)
-    if origin is tuple:
-        repeated = len(arguments) == 2 and arguments[1] is Ellipsis
-        if repeated and arguments[0] in _SIMPLE:
-            return tuple(value)
-        kinds = [arguments[0]] * len(value) if repeated else arguments
-        return tuple(_shaped(kind, item) for kind, item in zip(kinds, value, strict=True))
-    if origin is frozenset:
-        return frozenset(_shaped(arguments[0], item) for item in value)
-    if origin is list:
-        return [_shaped(arguments[0], item) for item in value]
-    if origin is not None and issubclass(origin, Mapping):
-        key, item_hint = arguments
-        return {int(k) if key is int else k: _shaped(item_hint, item) for k, item in value.items()}
-    if hint is bytes:
-        return base64.b64decode(value)
-    if isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields")):
-        hints = _hints(hint)
-        return hint(**{name: _shaped(hints[name], item) for name, item in value.items() if name in hints})
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
-    return value
-
-
 def _member(members: Sequence[Any], value: Any) -> Any:
-    """Which one of a union a value is: of objects by the names of their fields, else by the JSON type."""
-    return next((member for member in members if _may_be(member, value)), Any)
-
-
-def _may_be(member: Any, value: Any) -> bool:
-    kind = typing.get_origin(member) or member
-    if isinstance(value, dict):
-        return (
-            set(value) <= set(_hints(kind))
-            if isinstance(kind, type) and is_dataclass(kind)
-            else issubclass(kind, Mapping)
-        )
+    """Which member of a union a value is: a tuple by its brackets, of classes the one that has all its fields."""
+    known = [member for member in members if member is not types.NoneType]
+    if len(known) == 1:
+        return known[0]
     if isinstance(value, list):
-        return issubclass(kind, (tuple, list, frozenset))
-    return isinstance(value, kind) or (issubclass(kind, (Enum, bytes)) and isinstance(value, str)) or kind is float
+        return next(member for member in known if typing.get_origin(member) is tuple)
+    if isinstance(value, dict):
+        return next(member for member in known if isinstance(member, type) and value.keys() <= _hints(member).keys())
+    return Any

@@ -1,4 +1,4 @@
-"""One worker in one replica: it starts, says how it is, streams, and drains before it goes. Knows no Ray."""
+"""One worker in one replica: it starts, reports, streams, and drains before it goes. Knows no Ray."""
 
 from __future__ import annotations
 
@@ -6,89 +6,60 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from contextlib import ExitStack
+from typing import Any
 
 from drivetrain import assembly
-from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.events import Event, Finished
 from drivetrain.core.messages import Message
-from drivetrain.core.status import Metadata, State, Status
+from drivetrain.core.status import State
 from drivetrain.scale.ray import protocol
 from drivetrain.scale.ray.event_link import EventClient, Route
+from drivetrain.scale.ray.observability import observing
+from drivetrain.scale.ray.reports import ReplicaReport, RoutingStats, Terms
 from drivetrain.telemetry.ids import HTTP_REQUEST_ID
 from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.worker.stream import EventStream, Reader
 from drivetrain.worker.worker import EngineWorker
 
 RESTART_S = 600.0
-"""An engine that has not come back after so long comes back nowhere: a new replica may."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What a handle has to keep to on the caller's side, where the readers are: settings of the worker."""
-
-    timeout_s: float
-    drain_s: float
-    reader_timeout_s: float
-    max_unread: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
-    """What a replica says of itself. In a deployment the metadata, capabilities and terms are those of all replicas."""
-
-    metadata: Metadata
-    capabilities: Capabilities
-    terms: Terms
-    status: Status
-    restarts: int = 0
-    """How often its engine had failed and was loaded again."""
-    replica: str = ""
-
-
-class RoutingStats(TypedDict):
-    """What a replica tells routers through Serve."""
-
-    away: bool
-    """It takes nothing now: its engine is being started again."""
+"""An engine that has not recovered by then will not recover here; a new replica may do better."""
 
 
 class Replica:
-    """Bytes in, bytes out, by the rules of `wire`. An error of ours is an answer, never an exception of Ray's."""
+    """Bytes in, bytes out, as `protocol` writes them. An error of ours is an answer, never an exception of Ray's."""
 
     def __init__(self, model: str, settings: Mapping[str, Any]) -> None:
         self._model = model
         self._settings = dict(settings)
         self._worker: EngineWorker | None = None
-        self._outlets = EventClient()
+        self._event_client = EventClient()
         self._name = secrets.token_hex(8)
-        self._well = time.monotonic()
+        self._healthy_at = time.monotonic()
 
     async def start(self, tracer: GenAiTracer | None = None) -> None:
-        """Called by whoever makes the replica; it takes no request before."""
+        """Called by whoever makes the replica, before any request."""
         self._worker = await assembly.Worker.open(self._model, tracer=tracer, **self._settings)
 
     async def check_health(self) -> None:
-        """Raises where the engine has ended for good, and so has the replica replaced. The worker mends what it can."""
+        """Raise if the engine has ended for good, so that Serve replaces the replica. The worker mends what it can."""
         state, now = self.worker.state, time.monotonic()
         if state is State.FAILED:
             raise EngineFailed("the engine stopped")
         if state is not State.RESTARTING:
-            self._well = now
-        elif now - self._well > RESTART_S:
-            raise EngineFailed(f"the engine has not recovered for {now - self._well:.0f} seconds")
+            self._healthy_at = now
+        elif now - self._healthy_at > RESTART_S:
+            raise EngineFailed(f"the engine has not recovered for {now - self._healthy_at:.0f} seconds")
 
     def record_routing_stats(self) -> RoutingStats:
         return RoutingStats(away=self.worker.state in {State.RESTARTING, State.FAILED})
 
     async def stop(self) -> None:
-        """Let what runs end within the worker's grace, then free everything."""
+        """Let running requests end within the worker's grace time, then free everything."""
         if self._worker is not None:
             await self._worker.stop(None)
-        self._outlets.close()
+        self._event_client.close()
 
     @property
     def worker(self) -> EngineWorker:
@@ -103,7 +74,7 @@ class Replica:
             reader_timeout_s=settings.reader_timeout_s,
             max_unread=settings.max_unread,
         )
-        description = Description(
+        report = ReplicaReport(
             metadata=worker.metadata,
             capabilities=worker.capabilities,
             terms=terms,
@@ -111,39 +82,39 @@ class Replica:
             restarts=worker.stats.restarts,
             replica=self._name,
         )
-        return protocol.dumps(description)
+        return protocol.dumps(report)
 
     async def submit(self, call: bytes, prefix: Sequence[int] = ()) -> AsyncIterator[bytes]:
-        """The events of one answer; what came together is one item, and an error is the last one.
+        """The events of one answer. Each item holds those that came together; an error is the last item.
 
-        Items go over the link that the call names; only where there is none, they are what this gives. `prefix` is for
-        the router alone. Cancelling the call ends the request; when it has ended, its slot is free.
+        Items go over the link that the call names, and are yielded only if there is none. `prefix` is for the router.
+        Cancelling the call ends the request. Once the call has ended, its slot is free.
         """
-        request, reply = protocol.load_call(call)
-        way = await self._outlets.way(reply)
-        reader, link = Reader(), None if way is None else _ByLink(way)
+        request, reply_to = protocol.load_call(call)
+        route = await self._event_client.route(reply_to)
+        reader, sink = Reader(), None if route is None else _RouteSink(route)
         try:
-            if self.worker.state is State.RESTARTING:  # it could wait here, but others may take it at once
+            if self.worker.state is State.RESTARTING:  # it could wait here, but other replicas may take it at once
                 raise NotReady("the engine of this replica is restarting", retry_after_s=5.0)
-            run = self.worker.submit(request, link or reader)
+            run = self.worker.submit(request, sink or reader)
         except DrivetrainError as exc:
-            yield protocol.dump_ending(exc)
+            yield protocol.dump_failure(exc)
             return
         async with EventStream(run, reader) as stream:
-            if link is not None:
-                await link.ended.wait()
-                if not link.there:
-                    yield protocol.dump_ending(NotReady("the connection to the caller was lost", retry_after_s=1.0))
+            if sink is not None:
+                await sink.ended.wait()
+                if not sink.connected:
+                    yield protocol.dump_failure(NotReady("the connection to the caller was lost", retry_after_s=1.0))
                 return
             try:
                 while events := await stream.batch():
                     yield protocol.dump_events(events)
             except DrivetrainError as exc:
-                yield protocol.dump_ending(exc)
+                yield protocol.dump_failure(exc)
 
     async def embed(self, call: bytes) -> bytes:
         inputs, timeout_s, trace_context, request_id = protocol.loads(list[Any], call)
-        HTTP_REQUEST_ID.set(request_id)  # so that its lines in the logs here and at the caller can be told to be one
+        HTTP_REQUEST_ID.set(request_id)  # the caller's, so that log lines here and there can be matched
         return await _answer(self.worker.embed(inputs, timeout_s=timeout_s, trace_context=trace_context))
 
     async def tokenize(self, call: bytes) -> bytes:
@@ -159,15 +130,30 @@ class Replica:
         return await _answer(self.worker.detokenize(ids))
 
 
-class _ByLink:
+class ServedReplica(Replica):
+    """As Serve makes it and takes it down: it waits for the running calls, then for `__del__`."""
+
+    async def __init__(  # type: ignore[misc] # Serve awaits it
+        self, model: str, settings: Mapping[str, Any], observability: Mapping[str, Any]
+    ) -> None:
+        super().__init__(model, settings)
+        self._stack = ExitStack()
+        await self.start(self._stack.enter_context(observing(observability)))
+
+    async def __del__(self) -> None:
+        await self.stop()
+        self._stack.close()
+
+
+class _RouteSink:
     """The sink of a request whose events go over the link."""
 
     unread = 0
-    """What waits for a caller that does not read is the link's business."""
+    """The link itself bounds what waits for a caller that does not read."""
 
-    def __init__(self, way: Route) -> None:
-        self._way = way
-        self.there = True
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self.connected = True
         self.ended = asyncio.Event()
 
     @property
@@ -178,11 +164,11 @@ class _ByLink:
         self._send(protocol.dump_events(events), ends=isinstance(events[-1], Finished))
 
     def fail(self, error: DrivetrainError) -> None:
-        self._send(protocol.dump_ending(error), ends=True)
+        self._send(protocol.dump_failure(error), ends=True)
 
     def _send(self, item: bytes, *, ends: bool) -> None:
-        self.there = self._way.send(item) and self.there
-        if ends or not self.there:
+        self.connected = self._route.send(item) and self.connected
+        if ends or not self.connected:
             self.ended.set()
 
 

@@ -1,22 +1,53 @@
-"""What the replicas of one deployment said of themselves last, and what they are together. Knows no Ray."""
+"""What a replica reports about itself, and what the reports of one deployment add up to. Knows no Ray."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
-from drivetrain.core.status import State
-from drivetrain.scale.ray.replica import Description
+from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.status import Metadata, State, Status
 
 RECENT_S = 15.0
-"""A word counts until one comes that is so much later. Serve asks one that is away only where all are away, so words of
-those that take requests stop when none does, and no long silence of a busy one makes its word an old one."""
+"""A report counts until another replica's comes that much later. Serve asks a replica that is away only if all are, so
+replicas that take requests stop reporting only when there are none. And a long silence of busy ones ages no report."""
 
 BEST_FIRST = (State.READY, State.RESTARTING, State.FAILED)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Settings of the worker that the handle enforces, because the readers are on its side."""
+
+    timeout_s: float
+    drain_s: float
+    reader_timeout_s: float
+    max_unread: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReport:
+    """All replicas of a deployment have the same metadata, capabilities and terms."""
+
+    metadata: Metadata
+    capabilities: Capabilities
+    terms: Terms
+    status: Status
+    restarts: int = 0
+    """How often its engine failed and was loaded again."""
+    replica: str = ""
+
+
+class RoutingStats(TypedDict):
+    """What a replica tells routers through Serve."""
+
+    away: bool
+    """It takes no requests now, because its engine is restarting or has failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimedReport:
-    said: Description
+    report: ReplicaReport
     at: float
 
 
@@ -26,32 +57,36 @@ class ReplicaReports:
         self._restarts: dict[str, int] = {}
         self._preemptions: dict[str, int] = {}
 
-    def hear(self, said: Description, now: float) -> None:
-        name = said.replica
-        self._recent[name] = TimedReport(said, now)
-        self._recent = {other: word for other, word in self._recent.items() if now - word.at <= RECENT_S}
-        self._restarts[name] = max(said.restarts, self._restarts.get(name, 0))
-        self._preemptions[name] = max(said.status.preemptions, self._preemptions.get(name, 0))
+    def add(self, report: ReplicaReport, now: float) -> None:
+        name = report.replica
+        self._recent[name] = TimedReport(report, now)
+        self._recent = {other: timed for other, timed in self._recent.items() if now - timed.at <= RECENT_S}
+        self._restarts[name] = max(report.restarts, self._restarts.get(name, 0))
+        self._preemptions[name] = max(report.status.preemptions, self._preemptions.get(name, 0))
+
+    @property
+    def _statuses(self) -> list[Status]:
+        return [timed.report.status for timed in self._recent.values()]
 
     @property
     def state(self) -> State:
-        """That of the best of them. Where all are on their way out, one that takes requests is still to come."""
-        theirs = {word.said.status.state for word in self._recent.values()}
-        return next((state for state in BEST_FIRST if state in theirs), State.LOADING)
+        """That of the best replica. If all are draining or stopped, one that takes requests is still to come."""
+        states = {status.state for status in self._statuses}
+        return next((state for state in BEST_FIRST if state in states), State.LOADING)
 
     @property
     def engine_alive(self) -> bool:
-        """Of any of the best of them."""
-        statuses, best = [word.said.status for word in self._recent.values()], self.state
-        return any(status.engine_alive for status in statuses if status.state is best)
+        """Of any of the best replicas."""
+        best = self.state
+        return any(status.engine_alive for status in self._statuses if status.state is best)
 
     def last_progress(self) -> float | None:
-        """When an engine last did something as far as they said; by the clock of `hear`."""
-        return max((word.at - word.said.status.last_progress_s for word in self._recent.values()), default=None)
+        """When an engine last made progress, by the clock of `add`."""
+        return max((timed.at - timed.report.status.last_progress_s for timed in self._recent.values()), default=None)
 
     @property
     def restarts(self) -> int:
-        """Of all that there were, as `preemptions`; neither falls when a replica goes."""
+        """Of all replicas that there have been, like `preemptions`: neither falls when a replica goes."""
         return sum(self._restarts.values())
 
     @property

@@ -1,4 +1,4 @@
-"""The connection between a replica and a caller: every item for its request, in order, or the request is told."""
+"""The connection between a replica and a caller: each item reaches its request, in order, or the request ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from drivetrain.scale.ray import event_link
 from drivetrain.scale.ray.event_link import EventClient, EventServer, Route
-from drivetrain.scale.ray.protocol import Reply
+from drivetrain.scale.ray.protocol import ReplyTo
 
 HERE = "127.0.0.1"
 
@@ -22,38 +22,38 @@ class Kept:
 
     def __init__(self) -> None:
         self.items: list[bytes] = []
-        self.num_broken = 0
+        self.num_lost = 0
 
     def take(self, item: bytes) -> None:
         self.items.append(item)
 
-    def broken(self) -> None:
-        self.num_broken += 1
+    def disconnected(self) -> None:
+        self.num_lost += 1
 
 
 class Ends:
     """A caller and a replica."""
 
     def __init__(self) -> None:
-        self.inlet = EventServer(HERE)
-        self.outlets = EventClient()
+        self.server = EventServer(HERE)
+        self.client = EventClient()
         self.calls = ExitStack()
 
     async def begin(self) -> tuple[Kept, Route]:
         run = Kept()
-        way = await self.outlets.way(self.calls.enter_context(self.inlet.expect(run)))
-        assert way is not None
-        return run, way
+        route = await self.client.route(self.calls.enter_context(self.server.expect(run)))
+        assert route is not None
+        return run, route
 
 
 @pytest.fixture
 async def ends() -> AsyncIterator[Ends]:
     made = Ends()
-    await made.inlet.open()
+    await made.server.open()
     with made.calls:
         yield made
-    made.outlets.close()
-    made.inlet.close()
+    made.client.close()
+    made.server.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -65,14 +65,14 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_each_request_gets_its_items_in_order_over_one_connection(ends: Ends) -> None:
     begun = await asyncio.gather(*(ends.begin() for _ in range(16)))
     for number in range(50):
-        for index, (_, way) in enumerate(begun):
-            assert way.send(b"%d of %d" % (number, index))
+        for index, (_, route) in enumerate(begun):
+            assert route.send(b"%d of %d" % (number, index))
         if number % 7 == 0:
             await asyncio.sleep(0)
     await until(lambda: all(len(run.items) == 50 for run, _ in begun))
     for index, (run, _) in enumerate(begun):
         assert run.items == [b"%d of %d" % (number, index) for number in range(50)]
-    assert len(ends.inlet._readings) == 1
+    assert len(ends.server._connections) == 1
 
 
 async def test_what_one_turn_of_the_loop_sends_is_one_piece(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,96 +80,96 @@ async def test_what_one_turn_of_the_loop_sends_is_one_piece(ends: Ends, monkeypa
     begun[0][1].send(b"first")
     await until(lambda: bool(begun[0][0].items))
     received: list[bytes] = []
-    (reading,) = ends.inlet._readings
-    monkeypatch.setattr(reading, "data_received", received.append)
-    for _, way in begun:
-        way.send(b"x")
+    (connection,) = ends.server._connections
+    monkeypatch.setattr(connection, "data_received", received.append)
+    for _, route in begun:
+        route.send(b"x")
     await until(lambda: bool(received))
     assert received[0].count(b"\n") == 4
 
 
 @pytest.mark.parametrize("item", [b"", b"[]", b"x" * 5_000_000, "Ünïcödé 🚲 ".encode() * 1000], ids=len)
 async def test_an_item_of_any_size_arrives_whole(ends: Ends, item: bytes) -> None:
-    run, way = await ends.begin()
-    way.send(item)
-    way.send(b"after it")
+    run, route = await ends.begin()
+    route.send(item)
+    route.send(b"after it")
     await until(lambda: len(run.items) == 2)
     assert run.items == [item, b"after it"]
 
 
 async def test_what_comes_after_the_end_is_nobodys(ends: Ends) -> None:
-    ended, way = await ends.begin()
+    ended, route = await ends.begin()
     ends.calls.close()
     running, other = await ends.begin()
-    way.send(b"late")
+    route.send(b"late")
     other.send(b"in time")
     await until(lambda: bool(running.items))
     assert not ended.items
-    assert not ended.num_broken
+    assert not ended.num_lost
 
 
 async def test_a_connection_that_is_lost_ends_what_began_on_it_once(ends: Ends) -> None:
     begun = [await ends.begin() for _ in range(3)]
     waiting, _ = await ends.begin()
-    for _, way in begun:
-        way.send(b"x")
+    for _, route in begun:
+        route.send(b"x")
     await until(lambda: all(run.items for run, _ in begun))
-    (reading,) = ends.inlet._readings
-    reading.transport.abort()
-    await until(lambda: not ends.inlet._readings)
-    assert [run.num_broken for run, _ in begun] == [1, 1, 1]
-    assert waiting.num_broken == 0
+    (connection,) = ends.server._connections
+    connection.transport.abort()
+    await until(lambda: not ends.server._connections)
+    assert [run.num_lost for run, _ in begun] == [1, 1, 1]
+    assert waiting.num_lost == 0
     await until(lambda: not begun[0][1].send(b"y"))
-    again, way = await ends.begin()
-    way.send(b"z")
+    again, route = await ends.begin()
+    route.send(b"z")
     await until(lambda: again.items == [b"z"])
 
 
 async def test_a_replica_that_goes_is_heard_of(ends: Ends) -> None:
-    run, way = await ends.begin()
-    way.send(b"x")
+    run, route = await ends.begin()
+    route.send(b"x")
     await until(lambda: bool(run.items))
-    ends.outlets.close()
-    await until(lambda: run.num_broken == 1)
+    ends.client.close()
+    await until(lambda: run.num_lost == 1)
 
 
 async def test_nothing_is_kept_of_requests_that_ended(ends: Ends) -> None:
     for _ in range(100):
-        with ends.inlet.expect(run := Kept()) as reply:
-            way = await ends.outlets.way(reply)
-            assert way is not None
-            way.send(b"x")
+        with ends.server.expect(run := Kept()) as reply_to:
+            route = await ends.client.route(reply_to)
+            assert route is not None
+            route.send(b"x")
             await until(lambda run=run: bool(run.items))  # type: ignore[misc] # bound early on purpose
-        way.send(b"late")
+        route.send(b"late")
     await asyncio.sleep(0.05)
-    (reading,) = ends.inlet._readings
-    assert not reading.numbers
-    assert not ends.inlet._runs
+    (connection,) = ends.server._connections
+    assert not connection.numbers
+    assert not ends.server._receivers
 
 
-def caller(inlet: EventServer) -> tuple[str, int]:
-    with inlet.expect(Kept()) as reply:
-        assert reply is not None
-        return reply.host, reply.port
+def caller(server: EventServer) -> tuple[str, int]:
+    with server.expect(Kept()) as reply_to:
+        assert reply_to is not None
+        return reply_to.host, reply_to.port
 
 
-@pytest.mark.parametrize("said", [b"0 []\n", b"wrong\n0 []\n", b"\n", b"x" * 10_000, b"\xff\x00\n0 x\n"])
-async def test_who_does_not_know_the_key_is_not_heard(ends: Ends, said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"0 []\n", b"wrong\n0 []\n", b"\n", b"x" * 10_000, b"\xff\x00\n0 x\n"])
+async def test_who_does_not_know_the_key_is_not_heard(ends: Ends, sent: bytes) -> None:
     run = Kept()
-    with ends.inlet.expect(run):
-        reader, writer = await asyncio.open_connection(*caller(ends.inlet))
-        writer.write(said)
+    with ends.server.expect(run):
+        reader, writer = await asyncio.open_connection(*caller(ends.server))
+        writer.write(sent)
         async with asyncio.timeout(5):
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await reader.readexactly(1)
         writer.close()
     assert not run.items
-    assert not run.num_broken
+    assert not run.num_lost
 
 
 async def test_who_says_nothing_is_let_go(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_link, "GREETING_S", 0.05)
-    reader, writer = await asyncio.open_connection(*caller(ends.inlet))
+    monkeypatch.setattr(event_link, "KEY_TIMEOUT_S", 0.05)
+    reader, writer = await asyncio.open_connection(*caller(ends.server))
     async with asyncio.timeout(5):
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
@@ -179,41 +179,41 @@ async def test_who_says_nothing_is_let_go(ends: Ends, monkeypatch: pytest.Monkey
 async def test_a_caller_that_cannot_be_reached_is_not_tried_for_each_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_link, "AWAY_S", 0.2)
+    monkeypatch.setattr(event_link, "RECONNECT_S", 0.2)
     with socket.socket() as sock:
         sock.bind((HERE, 0))
         port = sock.getsockname()[1]
-    outlets, reply = EventClient(), Reply(HERE, port, "key", 0)
+    client, reply_to = EventClient(), ReplyTo(HERE, port, "key", 0)
     with caplog.at_level(logging.WARNING):
-        assert await asyncio.gather(*(outlets.way(reply) for _ in range(3))) == [None] * 3
-        assert await outlets.way(reply) is None
+        assert await asyncio.gather(*(client.route(reply_to) for _ in range(3))) == [None] * 3
+        assert await client.route(reply_to) is None
     assert len(caplog.records) == 1
     assert "through Ray instead" in caplog.text
     await asyncio.sleep(0.25)
-    assert await outlets.way(reply) is None
+    assert await client.route(reply_to) is None
     await until(lambda: len(caplog.records) == 2)
-    assert not outlets._connections
+    assert not client._connections
 
 
 async def test_a_caller_that_says_nothing_of_it_has_no_way() -> None:
-    assert await EventClient().way(None) is None
-    inlet = EventServer("")
-    await inlet.open()
-    with inlet.expect(Kept()) as reply:
-        assert reply is None
+    assert await EventClient().route(None) is None
+    server = EventServer("")
+    await server.open()
+    with server.expect(Kept()) as reply_to:
+        assert reply_to is None
 
 
 async def test_where_nobody_can_listen_items_come_by_the_calls(caplog: pytest.LogCaptureFixture) -> None:
-    inlet = EventServer("203.0.113.1")
-    await inlet.open()
+    server = EventServer("203.0.113.1")
+    await server.open()
     assert "through Ray instead" in caplog.text
-    with inlet.expect(Kept()) as reply:
-        assert reply is None
+    with server.expect(Kept()) as reply_to:
+        assert reply_to is None
 
 
 async def test_one_that_comes_back_is_found_while_requests_go_the_longer_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_link, "AWAY_S", 0.05)
-    monkeypatch.setattr(event_link, "CONNECT_S", 0.3)
+    monkeypatch.setattr(event_link, "RECONNECT_S", 0.05)
+    monkeypatch.setattr(event_link, "CONNECT_TIMEOUT_S", 0.3)
     let_go, left = asyncio.Event(), 0
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -224,13 +224,13 @@ async def test_one_that_comes_back_is_found_while_requests_go_the_longer_way(mon
         left -= 1
 
     hangs = await asyncio.start_server(hang, HERE, 0)
-    outlets, reply = EventClient(), Reply(HERE, hangs.sockets[0].getsockname()[1], "key", 0)
-    assert await outlets.way(reply) is None
+    client, reply_to = EventClient(), ReplyTo(HERE, hangs.sockets[0].getsockname()[1], "key", 0)
+    assert await client.route(reply_to) is None
     await asyncio.sleep(0.06)
     async with asyncio.timeout(0.2):
-        assert await outlets.way(reply) is None
-    assert outlets._connections, "it is tried again, and nobody waits for that"
-    outlets.close()
+        assert await client.route(reply_to) is None
+    assert client._connections, "it is tried again, and nobody waits for that"
+    client.close()
     let_go.set()
     await until(lambda: not left)
     hangs.close()
@@ -245,36 +245,36 @@ async def test_who_takes_the_connection_and_not_the_key_is_no_way(after: int, ca
         writer.close()
 
     proxy = await asyncio.start_server(accept, HERE, 0)
-    outlets = EventClient()
-    assert await outlets.way(Reply(HERE, proxy.sockets[0].getsockname()[1], "key", 0)) is None
+    client = EventClient()
+    assert await client.route(ReplyTo(HERE, proxy.sockets[0].getsockname()[1], "key", 0)) is None
     assert "through Ray instead" in caplog.text
-    assert not outlets._connections
+    assert not client._connections
     proxy.close()
 
 
 async def test_what_was_sent_before_the_end_arrives(ends: Ends) -> None:
-    run, way = await ends.begin()
-    way.send(b"the last word")
-    ends.outlets.close()
-    await until(lambda: run.num_broken == 1)
+    run, route = await ends.begin()
+    route.send(b"the last word")
+    ends.client.close()
+    await until(lambda: run.num_lost == 1)
     assert run.items == [b"the last word"]
 
 
 async def test_an_end_while_it_connects_leaves_nothing(ends: Ends) -> None:
-    with ends.inlet.expect(Kept()) as reply:
-        waiting = asyncio.create_task(ends.outlets.way(reply))
+    with ends.server.expect(Kept()) as reply_to:
+        waiting = asyncio.create_task(ends.client.route(reply_to))
         await asyncio.sleep(0)
-        ends.outlets.close()
+        ends.client.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert not ends.outlets._connections
-        ends.outlets.close()
+        assert not ends.client._connections
+        ends.client.close()
 
 
 async def test_guesses_are_not_many_to_a_piece(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     guesses: list[bytes] = []
-    monkeypatch.setattr(ends.inlet, "admits", guesses.append)
-    reader, writer = await asyncio.open_connection(*caller(ends.inlet))
+    monkeypatch.setattr(ends.server, "is_key", guesses.append)
+    reader, writer = await asyncio.open_connection(*caller(ends.server))
     writer.write(b"\n" * 10_000)
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         await reader.readexactly(1)
@@ -283,33 +283,33 @@ async def test_guesses_are_not_many_to_a_piece(ends: Ends, monkeypatch: pytest.M
 
 
 async def test_strangers_are_bounded_and_keep_no_replica_out(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_link, "MAX_STRANGERS", 4)
-    known, way = await ends.begin()
-    strangers = [await asyncio.open_connection(*caller(ends.inlet)) for _ in range(12)]
-    await until(lambda: len(ends.inlet._readings) == 5)
-    way.send(b"x")
+    monkeypatch.setattr(event_link, "MAX_UNAUTHENTICATED", 4)
+    known, route = await ends.begin()
+    strangers = [await asyncio.open_connection(*caller(ends.server)) for _ in range(12)]
+    await until(lambda: len(ends.server._connections) == 5)
+    route.send(b"x")
     await until(lambda: bool(known.items))
     for _, writer in strangers:
         writer.close()
 
 
 async def test_a_network_that_carries_nothing_is_noticed(ends: Ends) -> None:
-    _, way = await ends.begin()
-    (reading,) = ends.inlet._readings
-    for transport in (reading.transport, way._writing.transport):
+    _, route = await ends.begin()
+    (connection,) = ends.server._connections
+    for transport in (connection.transport, route._connection.transport):
         sock = transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * event_link.SILENT_S
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * event_link.ACK_TIMEOUT_S
 
 
 async def test_a_caller_that_does_not_read_is_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_link, "MAX_UNSENT", 100_000)
-    run, way = await ends.begin()
-    way.send(b"x")
+    monkeypatch.setattr(event_link, "MAX_UNSENT_BYTES", 100_000)
+    run, route = await ends.begin()
+    route.send(b"x")
     await until(lambda: bool(run.items))
-    (reading,) = ends.inlet._readings
-    reading.transport.pause_reading()
+    (connection,) = ends.server._connections
+    connection.transport.pause_reading()
     async with asyncio.timeout(20):
-        while way.send(b"x" * 1_000_000):
+        while route.send(b"x" * 1_000_000):
             await asyncio.sleep(0.001)
-    assert not ends.outlets._connections
+    assert not ends.client._connections

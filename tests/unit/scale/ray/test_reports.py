@@ -6,12 +6,11 @@ import pytest
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.status import Metadata, State, Status
-from drivetrain.scale.ray.replica import Description, Terms
-from drivetrain.scale.ray.reports import RECENT_S, ReplicaReports
+from drivetrain.scale.ray.reports import RECENT_S, ReplicaReport, ReplicaReports, Terms
 
 
-def said(replica: str, state: State = State.READY, *, alive: bool = True, progress_s: float = 0.0) -> Description:
-    return Description(
+def report(replica: str, state: State = State.READY, *, alive: bool = True, progress_s: float = 0.0) -> ReplicaReport:
+    return ReplicaReport(
         metadata=Metadata(
             name="m", engine="fake", architecture="", device="cpu", dtype="", context_length=99, vocab_size=9,
             family="", family_why="", roles={}, separator="", stop=(), eos_ids=(), embedding_size=0, pooling=None,
@@ -28,11 +27,11 @@ def said(replica: str, state: State = State.READY, *, alive: bool = True, progre
     )  # fmt: skip
 
 
-def heard(*states: State) -> ReplicaReports:
-    words = ReplicaReports()
+def reports_of(*states: State) -> ReplicaReports:
+    reports = ReplicaReports()
     for number, state in enumerate(states):
-        words.hear(said(str(number), state), 0.0)
-    return words
+        reports.add(report(str(number), state), 0.0)
+    return reports
 
 
 @pytest.mark.parametrize(
@@ -47,44 +46,44 @@ def heard(*states: State) -> ReplicaReports:
     ],
 )
 def test_they_are_what_the_best_of_them_is(states: tuple[State, ...], together: State) -> None:
-    assert heard(*states).state is together
+    assert reports_of(*states).state is together
 
 
 def test_an_engine_lives_where_requests_are_taken() -> None:
-    words = ReplicaReports()
-    words.hear(said("a", State.RESTARTING, alive=True), 0.0)
-    words.hear(said("b", State.READY, alive=False), 0.0)
-    assert not words.engine_alive
-    words.hear(said("c", State.READY, alive=True), 0.0)
-    assert words.engine_alive
+    reports = ReplicaReports()
+    reports.add(report("a", State.RESTARTING, alive=True), 0.0)
+    reports.add(report("b", State.READY, alive=False), 0.0)
+    assert not reports.engine_alive
+    reports.add(report("c", State.READY, alive=True), 0.0)
+    assert reports.engine_alive
 
 
 def test_the_last_progress_is_that_of_any() -> None:
-    words = ReplicaReports()
-    assert words.last_progress() is None
-    words.hear(said("a", progress_s=50.0), 100.0)
-    words.hear(said("b", progress_s=3.0), 98.0)
-    assert words.last_progress() == 95.0
+    reports = ReplicaReports()
+    assert reports.last_progress() is None
+    reports.add(report("a", progress_s=50.0), 100.0)
+    reports.add(report("b", progress_s=3.0), 98.0)
+    assert reports.last_progress() == 95.0
 
 
 def test_one_that_is_not_heard_beside_others_counts_no_more_but_its_counts_do() -> None:
-    words = ReplicaReports()
-    words.hear(said("lost"), 0.0)
+    reports = ReplicaReports()
+    reports.add(report("lost"), 0.0)
     together = []
     for now in (RECENT_S, RECENT_S + 0.1):
-        words.hear(said("other", State.RESTARTING), now)
-        together.append(words.state)
+        reports.add(report("other", State.RESTARTING), now)
+        together.append(reports.state)
     assert together == [State.READY, State.RESTARTING]
-    assert (words.restarts, words.preemptions) == (2, 4)
-    words.hear(said("lost"), 1000.0)
-    assert (words.restarts, words.preemptions) == (2, 4)
+    assert (reports.restarts, reports.preemptions) == (2, 4)
+    reports.add(report("lost"), 1000.0)
+    assert (reports.restarts, reports.preemptions) == (2, 4)
 
 
 def test_a_long_silence_makes_nobody_worse() -> None:
-    """A look waits for a free replica: where all are at work, none is heard."""
-    words = ReplicaReports()
-    words.hear(said("busy"), 0.0)
-    words.hear(said("away", State.RESTARTING), 1.0)
-    assert words.state is State.READY
-    words.hear(said("busy"), 500.0)
-    assert words.state is State.READY
+    """A poll waits for a free replica: while all are busy, none reports."""
+    reports = ReplicaReports()
+    reports.add(report("busy"), 0.0)
+    reports.add(report("away", State.RESTARTING), 1.0)
+    assert reports.state is State.READY
+    reports.add(report("busy"), 500.0)
+    assert reports.state is State.READY

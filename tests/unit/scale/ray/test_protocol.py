@@ -49,11 +49,11 @@ def test_events() -> None:
 def test_events_of_a_replica_of_another_version() -> None:
     """A rolling update has both for a while: this is what is read and written by all that there have been."""
     logprob = {"token_id": 1, "token": "a", "bytes": "YQ==", "logprob": -0.5, "top": [], "text_offset": 0}
-    told = b'[[0,"a",[1]],["Delta",{"index":0,"text":"a","token_ids":[1],"logprobs":[%b],"new":1}]]'
-    told %= json.dumps(logprob).encode()
+    written = b'[[0,"a",[1]],["Delta",{"index":0,"text":"a","token_ids":[1],"logprobs":[%b],"new":1}]]'
+    written %= json.dumps(logprob).encode()
     events: list[Event] = [Delta(0, "a", (1,)), Delta(0, "a", (1,), (TokenLogprob(1, "a", b"a", -0.5, (), 0),))]
-    assert protocol.load_events(told) == (events, None)
-    del (again := json.loads(told))[1][1]["new"]
+    assert protocol.load_events(written) == (events, None)
+    del (again := json.loads(written))[1][1]["new"]
     assert json.loads(protocol.dump_events(events)) == again
 
 
@@ -112,7 +112,7 @@ ERRORS: list[DrivetrainError] = [
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code)
 def test_errors_keep_their_type_and_what_they_say(error: DrivetrainError) -> None:
     error.partial = Partial((), Usage(3, 4))
-    events, ending = protocol.load_events(protocol.dump_ending(error))
+    events, ending = protocol.load_events(protocol.dump_failure(error))
     assert events == []
     assert ending is not None
     back, usage = ending
@@ -130,7 +130,9 @@ def test_an_error_of_a_newer_replica_is_a_failed_engine() -> None:
 
 
 def test_a_field_of_a_newer_replica_is_left_out() -> None:
-    assert protocol.loads(Usage, b'{"prompt_tokens": 3, "later": 1}') == Usage(3)
+    optional: Any = Usage | None
+    for hint in (Usage, optional):
+        assert protocol.loads(hint, b'{"prompt_tokens": 3, "later": 1}') == Usage(3)
 
 
 def test_answers() -> None:

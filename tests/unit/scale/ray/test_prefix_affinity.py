@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from drivetrain.core.parameters import build_request
-from drivetrain.scale.ray.affinity import MAX_LEAD, PrefixAffinity
-from drivetrain.scale.ray.prefix import BLOCK_CHARS, MAX_BLOCKS, prefix_of
+from drivetrain.scale.ray.prefix_affinity import BLOCK_CHARS, MAX_LEAD, MAX_PREFIX_BLOCKS, PrefixAffinity, prefix_of
 
 LONG = "All happy families are alike. " * 100
 
@@ -18,7 +17,7 @@ def test_what_begins_alike_has_the_same_first_blocks() -> None:
     assert one[:4] == other[:4]
     assert not set(one[4:]) & set(other[4:])
     assert prefix(prompt="short") == ()
-    assert len(prefix(prompt=LONG * 100)) == MAX_BLOCKS
+    assert len(prefix(prompt=LONG * 100)) == MAX_PREFIX_BLOCKS
 
 
 def test_a_salt_and_a_role_are_part_of_it() -> None:

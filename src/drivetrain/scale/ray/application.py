@@ -16,7 +16,7 @@ from drivetrain.http.address import is_loopback
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.ray.handle import HandleWorker
 from drivetrain.scale.ray.observability import observing
-from drivetrain.scale.ray.plan import KEY_VARIABLE, OBSERVABILITY, settings_of
+from drivetrain.scale.ray.plan import KEY_VARIABLE, OBSERVABILITY, check_arguments, settings_of
 from drivetrain.scale.ray.replica import ServedReplica
 from drivetrain.server.app import create_app
 from drivetrain.server.errors import refusal
@@ -24,6 +24,7 @@ from drivetrain.server.errors import refusal
 
 def build(arguments: dict[str, Any]) -> Application:
     """From what `plan.arguments_of` made. A file for Serve names this function as its `import_path`."""
+    check_arguments(arguments)
     ingress = arguments["ingress"]
     observability = arguments.get(OBSERVABILITY, {})
     handles = {model["settings"]["name"]: model_of(model, observability) for model in arguments["models"]}

@@ -153,6 +153,15 @@ def arguments_of(
     }
 
 
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise `InvalidSetting` for a key that `arguments_of` does not make, as a file for Serve may hold one."""
+    for name in arguments.keys() - {"models", "ingress", OBSERVABILITY}:
+        raise InvalidSetting(
+            f"the application has no argument {name}; print its file anew with `drivetrain deploy --dry-run`",
+            param=name,
+        )
+
+
 def config_of(arguments: Mapping[str, Any], *, host: str, port: int) -> dict[str, Any]:
     """The arguments in the format that `serve deploy` and KubeRay's RayService take."""
     return {

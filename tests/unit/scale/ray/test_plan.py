@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.scale.ray.plan import IngressPlan, ModelPlan, arguments_of, config_of
+from drivetrain.scale.ray.plan import IngressPlan, ModelPlan, arguments_of, check_arguments, config_of
 
 
 def plan(**changes: Any) -> ModelPlan:
@@ -55,3 +55,11 @@ def test_the_file_is_plain_and_holds_no_key() -> None:
     assert model["settings"] == {"slots": 4, "name": "My Model"}
     assert model["options"]["name"] == "model-my-model"
     assert "key" not in str(config)
+
+
+def test_an_argument_of_an_older_file_is_refused_by_name() -> None:
+    arguments = arguments_of([plan()], IngressPlan(), {"log_format": "json"})
+    check_arguments(arguments)
+    with pytest.raises(InvalidSetting, match="no argument telling") as caught:
+        check_arguments({**arguments, "telling": {}})
+    assert caught.value.param == "telling"

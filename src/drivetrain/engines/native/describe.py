@@ -9,8 +9,9 @@ from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import embedding_size
-from drivetrain.engines.native.capabilities import HONOURED, batch_size, capabilities_of, quantize_of
+from drivetrain.engines.native.capabilities import HONOURED, capabilities_of
 from drivetrain.engines.native.model.supported import check_config, known_reason, unfit
+from drivetrain.engines.native.settings import NativeSettings
 
 if TYPE_CHECKING:
     from drivetrain.engines.native.model.loading import Loaded
@@ -65,11 +66,8 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
 
     from drivetrain.engines.checkpoint.quiet import quiet_library
 
-    where: dict[str, Any] = {
-        "local_files_only": True,
-        "trust_remote_code": bool(spec.options.get("trust_remote_code")),
-    }
-    quantize_of(spec.options)
+    settings = NativeSettings.of(spec.options)
+    where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": settings.trust_remote_code}
     folder = safetensors_made(spec)
     if folder is None:
         folder, where["gguf_file"] = spec.path.parent, spec.path.name
@@ -85,11 +83,11 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
             structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
         else:
             structure = hf.GenerationConfig.from_model_config(config)
-    context_length = declared.context_length(config, tokenizer, spec.options.get("context_length"))
+    context_length = declared.context_length(config, tokenizer, settings.context_length)
     return Description(
         tokenizer=_tokenizer(tokenizer),
         architecture=config.model_type,
-        capabilities=capabilities_of(context_length, batch_size(spec.options)),
+        capabilities=capabilities_of(context_length, settings.max_batch),
         context_length=context_length,
         eos_ids=declared.eos_ids(structure, config, tokenizer),
         default_sampling=declared.stated_sampling(structure, HONOURED),

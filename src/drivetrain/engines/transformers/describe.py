@@ -13,6 +13,7 @@ from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of, stated_kind
 from drivetrain.engines.checkpoint.pooling import embedding_size
+from drivetrain.engines.checkpoint.settings import CheckpointSettings
 from drivetrain.engines.transformers.loading import Loaded
 
 
@@ -75,8 +76,8 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
 
     from drivetrain.engines.checkpoint.quiet import quiet_library
 
-    trust = bool(spec.options.get("trust_remote_code"))
-    where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust}
+    settings = CheckpointSettings.of(spec.options)
+    where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": settings.trust_remote_code}
     folder = safetensors_made(spec)
     if folder is None:
         folder, where["gguf_file"] = spec.path.parent, spec.path.name
@@ -91,7 +92,7 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
             structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
         else:
             structure = hf.GenerationConfig.from_model_config(config)
-    context_length = declared.context_length(config, tokenizer, spec.options.get("context_length"))
+    context_length = declared.context_length(config, tokenizer, settings.context_length)
     return Description(
         tokenizer=_tokenizer(tokenizer, processor),
         architecture=config.model_type,

@@ -16,7 +16,8 @@ from drivetrain.engines.checkpoint.kinds import ModelKind, StatedConfig, kind_of
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS, capabilities_of, refuse_unless_text
 from drivetrain.engines.vllm.core import Loaded
-from drivetrain.engines.vllm.options import batch_size, engine_arguments
+from drivetrain.engines.vllm.options import engine_arguments
+from drivetrain.engines.vllm.settings import VllmSettings
 
 _NOT_DONE = tuple(name for name in declared.SAMPLING if name not in NEEDS)
 
@@ -41,10 +42,8 @@ def read(folder: Path, spec: ModelSpec, *, gguf: bool = False) -> Files:
 
     from drivetrain.engines.checkpoint.quiet import quiet_library
 
-    where: dict[str, Any] = {
-        "local_files_only": True,
-        "trust_remote_code": bool(spec.options.get("trust_remote_code")),
-    }
+    trust = VllmSettings.of(spec.options).trust_remote_code
+    where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust}
     if gguf:
         where["gguf_file"] = spec.path.name
     else:
@@ -120,14 +119,15 @@ def of_files(spec: ModelSpec, progress: Progress) -> Description:
 
 def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     engine_arguments(spec.options)
+    settings = VllmSettings.of(spec.options)
     progress("reading configuration and tokenizer", None)
     folder = safetensors_made(spec)
     files = read(folder or spec.path.parent, spec, gguf=folder is None)
-    context_length = declared.context_length(files.config, files.tokenizer, spec.options.get("context_length"))
+    context_length = declared.context_length(files.config, files.tokenizer, settings.context_length)
     return Description(
         tokenizer=_tokenizer(files),
         architecture=files.config.model_type,
-        capabilities=capabilities_of(context_length, batch_size(spec.options), images=files.kind is ModelKind.VISION),
+        capabilities=capabilities_of(context_length, settings.max_batch, images=files.kind is ModelKind.VISION),
         context_length=context_length,
         eos_ids=files.eos_ids,
         default_sampling=declared.stated_sampling(files.structure, NEEDS),

@@ -1,7 +1,7 @@
 """A setting, declared once by whoever honours it: what it takes, its default and its meaning.
 
-A class whose fields are settings is both the declaration and what the honouring code reads. `declared` gives the
-declarations of such a class to those who only show or check them: the flags, the environment, files and the guide.
+A class whose fields are settings is both the declaration and what the honouring code reads. `declarations` gives what
+such a class declares to those who only show or check it: the flags, the environment, files and the guide.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class LlamaCppSettings(EngineSettings):
@@ -47,11 +47,11 @@ class Setting:
         return float(judged) if isinstance(self.kind, Number) else judged
 
 
-def setting(declared: Setting) -> Any:
+def setting(one: Setting) -> Any:
     """The field of a class of settings."""
-    return field(default=declared.default, metadata={"setting": declared})
+    return field(default=one.default, metadata={"setting": one})
 
 
-def declared(settings: type) -> dict[str, Setting]:
+def declarations(settings: type) -> dict[str, Setting]:
     """By name, in their order."""
     return {f.name: f.metadata["setting"] for f in fields(settings) if "setting" in f.metadata}

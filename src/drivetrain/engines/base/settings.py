@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.kinds import Boolean, Integer, Matching, Number, OneOf
-from drivetrain.core.settings import Setting, declared
+from drivetrain.core.settings import Setting, declarations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,15 @@ class EngineSettings:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """From `ModelSpec.options`; names of others are passed over. Raises `InvalidSetting`."""
-        known = declared(cls).items()
+        known = declarations(cls).items()
         return cls(**{name: one.judge(name, options[name]) for name, one in known if options.get(name) is not None})
+
+
+def within_model(context_length: int | None, known: int | None) -> int | None:
+    """The setting, unless it is longer than the model's, where that is known."""
+    if context_length is not None and known is not None and context_length > known:
+        raise InvalidSetting(f"context_length is {context_length}; this model has {known}", param="context_length")
+    return context_length
 
 
 class Dtype(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drivetrain.core.settings import declared
+from drivetrain.core.settings import declarations
 from drivetrain.engines.base.kind import EngineKind, EntryPoints
 from drivetrain.engines.llamacpp.settings import LlamaCppSettings
 
@@ -14,4 +14,4 @@ def enter() -> EntryPoints:
     return EntryPoints(make=LlamaCppEngine, describe=of_file)
 
 
-KIND = EngineKind(name="llamacpp", settings=declared(LlamaCppSettings), needs=("xllamacpp",), enter=enter)
+KIND = EngineKind(name="llamacpp", settings=declarations(LlamaCppSettings), needs=("xllamacpp",), enter=enter)

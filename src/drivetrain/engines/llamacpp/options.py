@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drivetrain.core.errors import InvalidSetting
-from drivetrain.engines.base.settings import Pooling
+from drivetrain.engines.base.settings import Pooling, within_model
 from drivetrain.engines.llamacpp.gguf import as_text
 from drivetrain.engines.llamacpp.images import mmproj
 from drivetrain.engines.llamacpp.settings import LlamaCppSettings
@@ -60,6 +59,4 @@ def stated_sampling(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _context_length(setting: int | None, metadata: Mapping[str, Any]) -> int:
     known = of_architecture(metadata, "context_length")
     trained = known if isinstance(known, int) and known > 0 else None
-    if setting is not None and trained is not None and setting > trained:
-        raise InvalidSetting(f"context_length is {setting}; this model has {trained}", param="context_length")
-    return setting or min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    return within_model(setting, trained) or min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.checkpoint import declared, errors
-from drivetrain.engines.checkpoint.gguf import safetensors_made
+from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.pooling import embedding_size
+from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.capabilities import HONOURED, capabilities_of
 from drivetrain.engines.native.model.supported import check_config, known_reason, unfit
 from drivetrain.engines.native.settings import NativeSettings
@@ -62,27 +63,17 @@ def of_files(spec: ModelSpec, progress: Progress) -> Description:
 
 
 def _of_files(spec: ModelSpec, progress: Progress) -> Description:
-    import transformers as hf
-
-    from drivetrain.engines.checkpoint.quiet import quiet_library
-
     settings = NativeSettings.of(spec.options)
-    where: dict[str, Any] = {"local_files_only": True, "trust_remote_code": settings.trust_remote_code}
-    folder = safetensors_made(spec)
-    if folder is None:
-        folder, where["gguf_file"] = spec.path.parent, spec.path.name
+    folder = CheckpointFolder.before_loading(spec, trust_remote_code=settings.trust_remote_code)
     progress("reading the configuration", None)
     with quiet_library():
-        config = hf.AutoConfig.from_pretrained(folder, **where)
+        config = folder.config()
         check_config(config)
         if why := known_reason(config):
             raise unfit(why)
         progress("reading the tokenizer", None)
-        tokenizer = hf.AutoTokenizer.from_pretrained(folder, **where)
-        if (folder / "generation_config.json").is_file() and "gguf_file" not in where:
-            structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
-        else:
-            structure = hf.GenerationConfig.from_model_config(config)
+        tokenizer = folder.tokenizer()
+        structure = folder.generation_config(config)
     context_length = declared.context_length(config, tokenizer, settings.context_length)
     return Description(
         tokenizer=_tokenizer(tokenizer),

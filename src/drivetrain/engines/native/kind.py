@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drivetrain.core.settings import declared
+from drivetrain.core.settings import declarations
 from drivetrain.engines.base.kind import EngineKind, EntryPoints
 from drivetrain.engines.native.settings import NativeSettings
 
@@ -15,4 +15,4 @@ def enter() -> EntryPoints:
     return EntryPoints(make=NativeEngine, describe=of_files, stated_capabilities=stated_capabilities)
 
 
-KIND = EngineKind(name="native", settings=declared(NativeSettings), needs=("torch", "transformers"), enter=enter)
+KIND = EngineKind(name="native", settings=declarations(NativeSettings), needs=("torch", "transformers"), enter=enter)

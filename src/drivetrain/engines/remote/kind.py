@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drivetrain.core.settings import declared
+from drivetrain.core.settings import declarations
 from drivetrain.engines.base.kind import EngineKind, EntryPoints
 from drivetrain.engines.remote.settings import RemoteSettings
 
@@ -13,4 +13,4 @@ def enter() -> EntryPoints:
     return EntryPoints(make=RemoteEngine)
 
 
-KIND = EngineKind(name="remote", settings=declared(RemoteSettings), enter=enter)
+KIND = EngineKind(name="remote", settings=declarations(RemoteSettings), enter=enter)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drivetrain.core.settings import declared
+from drivetrain.core.settings import declarations
 from drivetrain.engines.base.kind import EngineKind, EntryPoints
 from drivetrain.engines.checkpoint.settings import CheckpointSettings
 
@@ -15,5 +15,5 @@ def enter() -> EntryPoints:
 
 
 KIND = EngineKind(
-    name="transformers", settings=declared(CheckpointSettings), needs=("torch", "transformers"), enter=enter
+    name="transformers", settings=declarations(CheckpointSettings), needs=("torch", "transformers"), enter=enter
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drivetrain.core.settings import declared
+from drivetrain.core.settings import declarations
 from drivetrain.engines.base.kind import EngineKind, EntryPoints
 from drivetrain.engines.vllm.settings import VllmSettings
 
@@ -15,4 +15,4 @@ def enter() -> EntryPoints:
     return EntryPoints(make=VllmEngine, describe=of_files, stated_capabilities=stated_capabilities)
 
 
-KIND = EngineKind(name="vllm", settings=declared(VllmSettings), needs=("vllm",), enter=enter)
+KIND = EngineKind(name="vllm", settings=declarations(VllmSettings), needs=("vllm",), enter=enter)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
+from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
-from drivetrain.engines.checkpoint.leftovers import refuse_leftovers
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.attention import layers as attention
 from drivetrain.engines.native.cpu.fusing import fuse_projections
@@ -45,15 +44,14 @@ def load(spec: ModelSpec, settings: NativeSettings, progress: Progress) -> Loade
     progress("reading the configuration", None)
     declared.check_generation_config(path)
     with quiet_library():
-        return _load(path, settings, progress)
+        return _load(CheckpointFolder(path=path, trust_remote_code=settings.trust_remote_code), settings, progress)
 
 
-def _load(path: Path, settings: NativeSettings, progress: Progress) -> Loaded:
+def _load(folder: CheckpointFolder, settings: NativeSettings, progress: Progress) -> Loaded:
     import torch
     import transformers as hf
 
-    trust = settings.trust_remote_code
-    config = hf.AutoConfig.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+    config = folder.config()
     check_config(config)
     probe.check_named_class(config)
     device = pick_device(settings.device)
@@ -64,20 +62,9 @@ def _load(path: Path, settings: NativeSettings, progress: Progress) -> Loaded:
     if settings.compile:
         compiling.check_machine(device)
     progress("loading the tokenizer", None)
-    tokenizer = hf.AutoTokenizer.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+    tokenizer = folder.tokenizer()
     progress("loading the weights", None)
-    model, problems = hf.AutoModelForCausalLM.from_pretrained(
-        path,
-        config=config,
-        dtype=dtype,
-        trust_remote_code=trust,
-        use_safetensors=True,
-        local_files_only=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
-    declared.refuse_holes(problems)
-    refuse_leftovers(problems, model)
+    model = folder.model(hf.AutoModelForCausalLM, config, dtype)
     probe.check_class(type(model))
     progress(f"moving the weights to {device}", None)
     model = model.to(device).eval().requires_grad_(False)

@@ -15,6 +15,7 @@ from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.kinds import Boolean, Integer, Kind, ListOf, Matching, Number, OneOf, String, Table
 from drivetrain.core.parameters import PARAMETERS
+from drivetrain.core.settings import Setting
 
 if TYPE_CHECKING:
     from drivetrain.worker.sources import Resolved
@@ -58,8 +59,13 @@ def add_settings(parser: argparse.ArgumentParser, *, without: Collection[str] = 
         target = parser.add_argument_group(f"settings: {group}")
         for name, one in settings.items():
             if name not in without:
-                default = f" (default: {one.default_text})" if one.default_text else ""
-                add_flag(target, name, one.kind, _reader, dest=_DEST + name, meaning=one.meaning + default)
+                add_flag(target, name, one.kind, _reader, dest=_DEST + name, meaning=_help(one))
+
+
+def _help(one: Setting) -> str:
+    form = f": {one.kind.takes}" if isinstance(one.kind, Matching) else ""
+    default = f" (default: {one.default_text})" if one.default_text else ""
+    return one.meaning + form + default
 
 
 def read_settings(args: argparse.Namespace) -> Resolved:

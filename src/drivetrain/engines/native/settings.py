@@ -16,14 +16,10 @@ class Quantize(StrEnum):
     INT8 = "int8"
 
 
-QUANTIZE = Setting(OneOf(Quantize), "int8 for 8-bit weights on a CPU", default=Quantize.NONE)
-COMPILE = Setting(Boolean(), "compile the steps on a CPU; needs a C++ compiler", default=False)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeSettings(CheckpointSettings):
-    quantize: Quantize = setting(QUANTIZE)
-    compile: bool = setting(COMPILE)
+    quantize: Quantize = setting(Setting(OneOf(Quantize), "int8 for 8-bit weights on a CPU", default=Quantize.NONE))
+    compile: bool = setting(Setting(Boolean(), "compile the steps on a CPU; needs a C++ compiler", default=False))
     max_batch: int = setting(MAX_BATCH)
     kv_cache_gb: float | None = setting(KV_CACHE_GB)
     prefix_cache: bool = setting(PREFIX_CACHE)

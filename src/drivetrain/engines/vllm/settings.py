@@ -19,8 +19,6 @@ from drivetrain.engines.base.settings import (
     EngineSettings,
 )
 
-VLLM_ARGS = Setting(Table(), "more engine arguments for vLLM, by its names for them")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings(EngineSettings):
@@ -30,4 +28,6 @@ class VllmSettings(EngineSettings):
     max_batch: int = setting(MAX_BATCH)
     kv_cache_gb: float | None = setting(KV_CACHE_GB)
     prefix_cache: bool = setting(PREFIX_CACHE)
-    vllm_args: Mapping[str, Any] | None = setting(VLLM_ARGS)
+    vllm_args: Mapping[str, Any] | None = setting(
+        Setting(Table(), "more engine arguments for vLLM, by its names for them")
+    )

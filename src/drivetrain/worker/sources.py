@@ -1,4 +1,4 @@
-"""Where each setting comes from: keyword or flag, environment, TOML file, default. In that order."""
+"""Where each setting comes from: keyword or flag, environment, TOML file, default, in that order."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from drivetrain.core.settings import Setting
 from drivetrain.worker.settings import Group, Settings, SettingsTable
 
 _RESERVED = frozenset({"HOME", "CONFIG", "INDEX_URL"})
-"""`DRIVETRAIN_X` names that are not settings of a worker."""
+"""`DRIVETRAIN_X` variables that are not settings of a worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings, and for each one in words where its value came from."""
+    """The settings, and in words where each value came from."""
 
     settings: Settings
     origins: Mapping[str, str]
 
     def explain(self) -> str:
-        """One line a setting: name, value, origin."""
+        """One line per setting: name, value, origin."""
         width = max(map(len, self.origins))
         rows = [(name, self.settings.value(name), origin) for name, origin in self.origins.items()]
         return "\n".join(f"{name:<{width}}  {value!r}  ({origin})" for name, value, origin in rows)
@@ -69,7 +69,7 @@ def read_settings(
 
 
 def _refuse_misspelt(environment: Mapping[str, str], known: Collection[str]) -> None:
-    """A `DRIVETRAIN_X` that is no setting, but nearly one. (Others may belong to other parts, or to other models.)"""
+    """Refuse a `DRIVETRAIN_X` that is almost a setting. Others may belong to other parts, or to other models."""
     for variable in environment:
         name = variable.removeprefix("DRIVETRAIN_").lower()
         if not variable.startswith("DRIVETRAIN_") or any(name == n or name.endswith(f"_{n}") for n in known):
@@ -81,7 +81,7 @@ def _refuse_misspelt(environment: Mapping[str, str], known: Collection[str]) -> 
 
 
 def environment_name(model: str, name: str) -> str:
-    """`DRIVETRAIN_{MODEL}_X`: the model's name in capitals, everything else than letters and digits as `_`."""
+    """`DRIVETRAIN_{MODEL}_X`: the model's name in capitals, with everything but letters and digits as `_`."""
     short = re.sub(r"[^A-Z0-9]+", "_", model.rstrip("/").rpartition("/")[2].upper()).strip("_")
     return f"DRIVETRAIN_{short}_{name.upper()}"
 
@@ -115,7 +115,7 @@ def _from_file(table: SettingsTable, model: str, path: Path) -> Layer:
         raise InvalidSetting(f"the settings file {path} cannot be read: {exc.strerror}", param="config") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise InvalidSetting(f"the settings file {path} is not TOML: {exc}", param="config") from exc
-    data.pop("serve", None)  # of the server, not of a worker
+    data.pop("serve", None)  # the server's settings, not a worker's
     models = data.pop("models", {})
     if not isinstance(models, dict):
         raise InvalidSetting(f"models in {path} must be a table", param="models")
@@ -131,7 +131,7 @@ def _from_file(table: SettingsTable, model: str, path: Path) -> Layer:
 
 
 def parse_setting(name: str, one: Setting, text: str, where: str) -> Any:
-    """A value out of text, as it stands in an environment variable. Raises `InvalidSetting`, which names `where`."""
+    """A value from text, as in an environment variable. Raises `InvalidSetting`, naming `where`."""
     return _judged(name, one, _parsed(one, text), where)
 
 

@@ -22,7 +22,7 @@ def pick_device(wanted: str) -> Any:
 
 
 def pick_dtype(wanted: Dtype, config: Any, device: Any) -> Any:
-    """`auto`: float32 on a CPU (few have native bfloat16), float16 on MPS, what the weights have on CUDA."""
+    """`auto`: float32 on a CPU (few have native bfloat16), float16 on MPS, the weights' own on CUDA."""
     import torch
 
     if wanted is Dtype.AUTO:

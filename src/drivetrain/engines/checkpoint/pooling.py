@@ -32,7 +32,7 @@ class Pooled:
         self._count += len(hidden)
 
     def vector(self) -> tuple[float, ...]:
-        """Of unit length. Raises `EngineFailed` for a text of which the model makes nothing usable."""
+        """Of unit length. Raises `EngineFailed` if the model made nothing usable of the text."""
         value = self._value / self._count if self._how is Pooling.MEAN else self._value
         norm = float(value.norm())
         if not math.isfinite(norm) or norm == 0:
@@ -41,7 +41,7 @@ class Pooled:
 
 
 def stated_pooling(path: Path) -> Pooling:
-    """What a sentence-transformers folder says of its pooling, else the mean."""
+    """The pooling that a sentence-transformers folder declares, else the mean."""
     try:
         stated = json.loads((path / "1_Pooling" / "config.json").read_text())
     except (OSError, ValueError):

@@ -15,6 +15,7 @@ import pytest
 import drivetrain
 from drivetrain import assembly
 from drivetrain.core.errors import DrivetrainError, InvalidSetting, LoadFailed, OutOfMemory, UnfitEngine
+from drivetrain.engines.base.kind import EntryPoints
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.store.store import Store
 from tiny import causal
@@ -44,7 +45,7 @@ def no_second(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> Any:
         raise AssertionError("it fell back")
 
-    kind = dataclasses.replace(assembly.ENGINES["transformers"], make=refuse)
+    kind = dataclasses.replace(assembly.ENGINES["transformers"], enter=lambda: EntryPoints(make=refuse))
     monkeypatch.setitem(assembly.ENGINES, "transformers", kind)
 
 

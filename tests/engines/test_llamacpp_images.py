@@ -25,6 +25,7 @@ from drivetrain.engines.llamacpp.images.continuing import Continued, grammar
 from drivetrain.engines.llamacpp.images.image_token import DEFAULT, image_token
 from drivetrain.engines.llamacpp.images.mmproj import find
 from drivetrain.engines.llamacpp.images.prompt import WEIGHT, ImagePrompt
+from drivetrain.engines.llamacpp.settings import LlamaCppSettings
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 from tiny import mmproj, pictures, vision
@@ -60,9 +61,13 @@ def test_the_file_beside_the_model(tmp_path: Path) -> None:
 def test_a_file_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     model, text = tmp_path / "m.gguf", tmp_path / "readme.gguf"
     text.write_text("not a model")
-    for setting in (str(tmp_path / "none.gguf"), str(tmp_path), str(text), "", 5):
+    for setting in (str(tmp_path / "none.gguf"), str(tmp_path), str(text), ""):
         with pytest.raises(InvalidSetting) as caught:
             find(setting, model, WIDTH)
+        assert caught.value.param == "mmproj"
+    for odd in ("", 5):
+        with pytest.raises(InvalidSetting) as caught:
+            LlamaCppSettings.of({"mmproj": odd})
         assert caught.value.param == "mmproj"
     text.rename(tmp_path / "mmproj.gguf")
     with pytest.raises(LoadFailed):

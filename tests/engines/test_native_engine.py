@@ -12,7 +12,8 @@ import pytest
 from contract.native_rig import NativeRig
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed, InvalidSetting, LoadFailed, OutOfMemory
-from drivetrain.engines.native.engine import SETTINGS, NativeEngine
+from drivetrain.engines.native.engine import NativeEngine
+from drivetrain.engines.native.kind import KIND
 from drivetrain.engines.native.kv.rows import Clear
 from drivetrain.engines.native.stepper import Stepper
 from drivetrain.worker.worker import EngineWorker
@@ -222,7 +223,7 @@ async def test_a_setting_that_makes_no_sense_is_named(rig: NativeRig, options: d
         async with rig.open(options=options):
             pass
     assert caught.value.param in options
-    assert set(options) <= SETTINGS
+    assert set(options) <= set(KIND.settings)
 
 
 async def test_damaged_weights_are_refused_and_leave_nothing(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

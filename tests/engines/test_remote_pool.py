@@ -30,9 +30,11 @@ _SERVER = """
 import dataclasses, sys
 from drivetrain import assembly
 from drivetrain.cli.main import main
+from drivetrain.engines.base.kind import EntryPoints
 from drivetrain.engines.fake import scripted
 make = lambda: scripted(repeat=True, step_delay_s=0.002)
-assembly.ENGINES["fake"] = dataclasses.replace(assembly.ENGINES["fake"], make=make)
+enter = lambda: EntryPoints(make=make)
+assembly.ENGINES["fake"] = dataclasses.replace(assembly.ENGINES["fake"], enter=enter)
 sys.exit(main(sys.argv[1:]))
 """
 

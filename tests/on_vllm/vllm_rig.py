@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
 
 def spec_with(store: Store, **changes: Any) -> ModelSpec:
     """The small real model with the settings of these tests, some of them changed."""
-    return spec_of(store.resolve("smollm2-135m"), Settings(**{**SETTINGS, **changes}), store)
+    return spec_of(store.resolve("smollm2-135m"), Settings(engine_options={**SETTINGS, **changes}), store)
 
 
 class KeptCore:

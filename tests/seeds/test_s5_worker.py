@@ -13,6 +13,7 @@ import pytest
 
 import drivetrain
 from drivetrain import Delta, Started
+from drivetrain.assembly import SETTINGS
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed, InvalidRequest, InvalidSetting, NotReady, OutOfMemory
 from drivetrain.core.events import Finished
@@ -61,12 +62,13 @@ def test_parameters_come_from_flags_environment_and_file(tmp_path: Path) -> None
         "DRIVETRAIN_MY_MODEL_DEVICE": "cpu", "DRIVETRAIN_DEVICE": "cuda", "DRIVETRAIN_TIMEOUT_S": "5",
         "DRIVETRAIN_TEMPERATURE": "0.5", "DRIVETRAIN_HOME": "/elsewhere",
     }  # fmt: skip
-    resolved = read_settings("my-model", {"temperature": 0.25}, environment=environment, config=config)
+    resolved = read_settings(SETTINGS, "my-model", {"temperature": 0.25}, environment=environment, config=config)
     settings, origins = resolved.settings, resolved.origins
     assert (settings.temperature, origins["temperature"]) == (0.25, "flag or keyword")
-    assert (settings.device, origins["device"]) == ("cpu", "environment DRIVETRAIN_MY_MODEL_DEVICE")
+    assert (settings.value("device"), origins["device"]) == ("cpu", "environment DRIVETRAIN_MY_MODEL_DEVICE")
     assert (settings.timeout_s, origins["timeout_s"]) == (5.0, "environment DRIVETRAIN_TIMEOUT_S")
-    assert (settings.max_waiting, settings.pooling, settings.dtype) == (8, "last", "float16")
+    assert settings.max_waiting == 8
+    assert settings.engine_options == {"device": "cpu", "dtype": "float16", "pooling": "last"}
     assert origins["max_waiting"].endswith("models.my-model.max_waiting")
     assert origins["drain_s"] == "default"
     assert "environment DRIVETRAIN_TIMEOUT_S" in resolved.explain()

@@ -134,9 +134,8 @@ def test_a_setting_that_the_engine_does_not_have_is_refused(
 ) -> None:
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     model_of(tmp_path, config)
-    given: dict[str, Any] = {setting: 1}
     with pytest.raises(InvalidSetting) as caught:
-        assembly.open_parts(str(tmp_path), Settings(**given), store=Store(tmp_path / "store"))
+        assembly.open_parts(str(tmp_path), Settings(engine_options={setting: 1}), store=Store(tmp_path / "store"))
     assert caught.value.message == words
     assert caught.value.param == setting
 
@@ -155,7 +154,9 @@ async def test_what_the_catalogue_recommends_goes_to_the_worker(
 def test_settings_that_only_one_engine_has_go_with_it(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     model_of(tmp_path, CAUSAL)
-    parts = assembly.open_parts(str(tmp_path), Settings(kv_cache_gb=1.0), store=Store(tmp_path / "store"))
+    parts = assembly.open_parts(
+        str(tmp_path), Settings(engine_options={"kv_cache_gb": 1.0}), store=Store(tmp_path / "store")
+    )
     assert isinstance(parts.make(), FirstFit)
     assert parts.make() is not parts.make()
     assert parts.spec.options == {"kv_cache_gb": 1.0}

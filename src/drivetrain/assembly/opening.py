@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drivetrain.assembly.engines import ENGINES, EngineChoice, check_engine, choose_engine, named, refuse_unused
+from drivetrain.assembly.choosing import EngineChoice, check_engine, choose_engine, refuse_unused
+from drivetrain.assembly.engines import ENGINES, SETTINGS, named
 from drivetrain.core.engine import Engine, ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import Cancelled, InvalidSetting
 from drivetrain.core.stats import Stats
@@ -113,7 +114,7 @@ def open_parts(
 def _maker(choice: EngineChoice, settings: Settings) -> Callable[[], Engine]:
     if len(choice.kinds) == 1 and not choice.notes:
         return choice.kind.make
-    candidates = [kind.candidate(settings) for kind in choice.kinds]
+    candidates = choice.candidates(settings)
     return lambda: FirstFit(candidates, choice.notes)
 
 
@@ -217,7 +218,7 @@ class Worker(worker_module.EngineWorker):
         """
         name = str(model)
         given = settings if engine == "auto" else {"engine": engine, **settings}
-        resolved = read_settings(name, given).settings
+        resolved = read_settings(SETTINGS, name, given).settings
         return cls.with_settings(name, resolved, progress=progress, tracer=tracer, store=store)
 
     @classmethod

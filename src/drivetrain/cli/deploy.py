@@ -153,12 +153,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
+    from drivetrain.assembly import SETTINGS
     from drivetrain.scale.ray.plan import SURGE, ModelPlan
     from drivetrain.worker import sources
 
     named = options.NAMED.fullmatch(given)
     name, model = named.groups() if named else (None, given)
-    resolved = sources.read_settings(name or model, options.given_settings(args), config=args.config)
+    resolved = sources.read_settings(SETTINGS, name or model, options.given_settings(args), config=args.config)
     settings = _stated(resolved)
     lowest, highest = _replicas(args.replicas)
     chosen = {
@@ -166,7 +167,7 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
         for key in ("target_ongoing", "max_ongoing", "max_queued", "num_cpus", "upscale_delay_s", "downscale_delay_s")
         if (value := getattr(args, key)) is not None
     }
-    parallel = (resolved.settings.vllm_args or {}).get("tensor_parallel_size", 0)
+    parallel = resolved.settings.engine_options.get("vllm_args", {}).get("tensor_parallel_size", 0)
     num_gpus = args.num_gpus if args.num_gpus is not None else float(parallel)
     return ModelPlan(
         model=model,
@@ -184,7 +185,7 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
 def _stated(resolved: Resolved) -> dict[str, Any]:
     """What is not a default: a replica reads no file and no environment of this machine."""
     return {
-        name: plain(getattr(resolved.settings, name))
+        name: plain(resolved.settings.value(name))
         for name, origin in resolved.origins.items()
         if origin != "default" and name != "name"
     }

@@ -6,6 +6,7 @@ Errors quote a bounded part of the value, however large it is.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -123,6 +124,26 @@ class String(Kind):
 
 
 @dataclass(frozen=True, slots=True)
+class Matching(Kind):
+    """A string of a form that `pattern` tells and `takes_phrase` spells out."""
+
+    pattern: str
+    takes_phrase: str
+
+    @property
+    def takes(self) -> str:
+        return self.takes_phrase
+
+    def judge(self, name: str, value: Any) -> str:
+        if not isinstance(value, str) or re.fullmatch(self.pattern, value, re.ASCII) is None:
+            raise self.refuse(name, value)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
+
+
+@dataclass(frozen=True, slots=True)
 class OneOf(Kind):
     choices: type[StrEnum]
 
@@ -233,6 +254,21 @@ class StringMap(Kind):
 
     def schema(self) -> Schema:
         return {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Kind):
+    """Names to values of any kind, which somebody else judges."""
+
+    takes = "a table, or as text a JSON object"
+
+    def judge(self, name: str, value: Any) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise self.refuse(name, value)
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)

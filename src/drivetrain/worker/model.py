@@ -7,7 +7,6 @@ from typing import Self
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo, ModelSpec
-from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.request import Overflow
 from drivetrain.core.status import Metadata
 from drivetrain.families.registry import Chosen, choose
@@ -62,7 +61,7 @@ class LoadedModel:
                 family=chosen.family,
                 eos_ids=eos_ids,
                 defaults=defaults,
-                overflow=_overflow(settings.overflow),
+                overflow=Overflow(settings.overflow),
                 media=media,
                 threads=threads,
             ),
@@ -79,14 +78,6 @@ class LoadedModel:
 def _choose(name: str, info: EngineInfo, settings: Settings) -> Chosen:
     """A new one for each use: a template renders one chat at a time, and answers must not wait for other uses."""
     return choose(explicit=settings.family, tokenizer=info.tokenizer, architecture=info.architecture, name=name)
-
-
-def _overflow(text: str) -> Overflow:
-    try:
-        return Overflow(text)
-    except ValueError:
-        known = ", ".join(Overflow)
-        raise InvalidSetting(f"overflow is {text!r}; it must be one of {known}", param="overflow") from None
 
 
 def _describe(name: str, info: EngineInfo, chosen: Chosen, eos_ids: frozenset[int], defaults: Defaults) -> Metadata:

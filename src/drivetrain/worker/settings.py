@@ -1,14 +1,19 @@
-"""Every setting of a worker: its default, its meaning, and who honours it."""
+"""The settings of a worker: its own, declared here, and in `SettingsTable` those that engines declare as well."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from drivetrain.core.capabilities import Limits
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.kinds import Boolean, Integer, Kind, ListOf, Number, OneOf, String
+from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import Overflow
+from drivetrain.core.settings import Setting
 
 
 class Group(StrEnum):
@@ -21,118 +26,92 @@ class Group(StrEnum):
     LIMITS = "limits"
 
 
-def setting(default: Any, group: Group, meaning: str) -> Any:
-    return field(default=default, metadata={"group": group, "meaning": meaning})
-
-
+_MOST = 10**15
+_COUNT = Integer(1, _MOST)
+_SECONDS = Number(0.001, _MOST)
 _LIMIT = {f.name: f.default for f in fields(Limits)}
+
+
+def _setting(group: Group, one: Setting) -> Any:
+    return field(default=one.default, metadata={"setting": one, "group": group})
+
+
+def _model(meaning: str, default: Any = None) -> Any:
+    return _setting(Group.MODEL, Setting(String(), meaning, default))
+
+
+def _serving(kind: Kind, meaning: str, default: Any, otherwise: str = "") -> Any:
+    return _setting(Group.SERVING, Setting(kind, meaning, default, otherwise))
+
+
+def _sampling(name: str) -> Any:
+    """As the request has it, but that nothing is its default here."""
+    return _setting(Group.SAMPLING, Setting(PARAMETERS[name].kind, PARAMETERS[name].meaning))
+
+
+def _limit(name: str, meaning: str, kind: Kind = _COUNT) -> Any:
+    return _setting(Group.LIMITS, Setting(kind, meaning, _LIMIT[name]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """None means: decided when the model is loaded, or by what is asked later in the chain of defaults."""
 
-    engine: str = setting("auto", Group.MODEL, "auto, llamacpp, native, transformers, vllm, remote or fake")
-    name: str | None = setting(None, Group.MODEL, "the model's public name")
-    family: str | None = setting(None, Group.MODEL, "prompt form to use instead of the model's own chat template")
+    engine: str = _model("the engine, or auto", "auto")
+    name: str | None = _model("the model's public name")
+    family: str | None = _model("prompt form to use instead of the model's own chat template")
 
-    device: str | None = setting(None, Group.ENGINE, "auto, cpu, cuda, cuda:N or mps")
-    dtype: str | None = setting(None, Group.ENGINE, "auto, float32, bfloat16 or float16")
-    trust_remote_code: bool | None = setting(None, Group.ENGINE, "run code that comes with the model (dangerous)")
-    quantize: str | None = setting(None, Group.ENGINE, "none, or int8 for 8-bit weights on a CPU (default none)")
-    compile: bool | None = setting(
-        None, Group.ENGINE, "compile the steps on a CPU; needs a C++ compiler (default false)"
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    """The engine's own settings that were set, by name."""
+
+    max_running: int | None = _serving(
+        _COUNT, "requests that run at once", None, otherwise="as many as the engine can take"
     )
-    context_length: int | None = setting(None, Group.ENGINE, "context length, if smaller than the model's")
-    pooling: str | None = setting(None, Group.ENGINE, "pooling for embeddings: mean, cls or last")
-    slots: int | None = setting(None, Group.ENGINE, "requests in one batch, each with its own context (default 4)")
-    max_batch: int | None = setting(None, Group.ENGINE, "requests computed together (default 64)")
-    kv_cache_gb: float | None = setting(
-        None, Group.ENGINE, "GB of memory for keys and values (default: a share of what is free)"
+    max_waiting: int = _serving(Integer(0, _MOST), "requests that may wait; any more are refused as overloaded", 64)
+    timeout_s: float = _serving(_SECONDS, "seconds until a request times out, unless it sets its own timeout", 600.0)
+    drain_s: float = _serving(
+        Number(0, _MOST), "seconds that running requests get to finish when the worker stops", 30.0
     )
-    prefix_cache: bool | None = setting(
-        None, Group.ENGINE, "reuse the cached beginnings of earlier prompts (default true)"
+    reader_timeout_s: float = _serving(_SECONDS, "seconds after which a reader that takes no event is cancelled", 60.0)
+    restart: bool = _serving(Boolean(), "load the model again when the engine dies or hangs", True)
+    stall_s: float = _serving(
+        _SECONDS, "seconds without progress, while requests run, before the engine counts as failed", 600.0
     )
-    threads: int | None = setting(None, Group.ENGINE, "CPU threads")
-    gpu_layers: int | None = setting(None, Group.ENGINE, "layers to put on the accelerator (default: as many as fit)")
-    vllm_args: Mapping[str, Any] | None = setting(
-        None, Group.ENGINE, "more engine arguments for vLLM, by its names for them"
+    max_unread: int = _serving(_COUNT, "steps that a reader may leave unread before it is cancelled", 8192)
+    stream_interval: int = _serving(_COUNT, "tokens per delta of a stream", 1)
+    overflow: str = _serving(OneOf(Overflow), "what to do if the prompt and answer do not fit", Overflow.ERROR.value)
+    media_hosts: tuple[str, ...] = _serving(
+        ListOf(String()), "hosts that images may be fetched from; write host:port for ports other than 80 and 443", ()
     )
-    mmproj: str | None = setting(
-        None, Group.ENGINE, "the GGUF file with the vision part (default: the one beside the model)"
-    )
-    connect_timeout_s: float | None = setting(
-        None, Group.ENGINE, "seconds to wait for a connection to the upstream (default 10)"
-    )
-    first_timeout_s: float | None = setting(
-        None, Group.ENGINE, "seconds to wait for the upstream to begin an answer (default 600)"
-    )
-    silence_timeout_s: float | None = setting(
-        None, Group.ENGINE, "seconds that the upstream may pause in mid-answer (default 120)"
+    max_decoded_pixels: int = _serving(
+        _COUNT, "pixels of decoded images held at once; requests that would exceed it wait", 200_000_000
     )
 
-    max_running: int | None = setting(
-        None, Group.SERVING, "requests that run at once (default: as many as the engine can take)"
+    max_tokens: int | None = _setting(
+        Group.SAMPLING, Setting(_COUNT, "the most tokens to generate, unless a request sets it")
     )
-    max_waiting: int = setting(64, Group.SERVING, "requests that may wait; any more are refused as overloaded")
-    timeout_s: float = setting(
-        600.0, Group.SERVING, "seconds until a request times out, unless it sets its own timeout"
-    )
-    drain_s: float = setting(30.0, Group.SERVING, "seconds that running requests get to finish when the worker stops")
-    reader_timeout_s: float = setting(
-        60.0, Group.SERVING, "seconds after which a reader that takes no event is cancelled"
-    )
-    restart: bool = setting(True, Group.SERVING, "load the model again when the engine dies or hangs")
-    stall_s: float = setting(
-        600.0, Group.SERVING, "seconds without progress, while requests run, before the engine counts as failed"
-    )
-    max_unread: int = setting(8192, Group.SERVING, "steps that a reader may leave unread before it is cancelled")
-    stream_interval: int = setting(1, Group.SERVING, "tokens per delta of a stream")
-    overflow: str = setting(
-        Overflow.ERROR.value,
-        Group.SERVING,
-        "if the prompt and answer do not fit: error, truncate_left or truncate_middle",
-    )
-    media_hosts: tuple[str, ...] = setting(
-        (), Group.SERVING, "hosts that images may be fetched from; write host:port for ports other than 80 and 443"
-    )
-    max_decoded_pixels: int = setting(
-        200_000_000, Group.SERVING, "pixels of decoded images held at once; requests that would exceed it wait"
-    )
+    temperature: float | None = _sampling("temperature")
+    top_p: float | None = _sampling("top_p")
+    top_k: int | None = _sampling("top_k")
+    min_p: float | None = _sampling("min_p")
+    repetition_penalty: float | None = _sampling("repetition_penalty")
 
-    max_tokens: int | None = setting(None, Group.SAMPLING, "the most tokens to generate, unless a request sets it")
-    temperature: float | None = setting(None, Group.SAMPLING, "sampling temperature; 0 is greedy")
-    top_p: float | None = setting(
-        None, Group.SAMPLING, "sample from the smallest set of tokens with this total probability"
+    max_n: int = _limit("max_n", "choices per request")
+    max_stops: int = _limit("max_stops", "stops per request", Integer(0, _MOST))
+    max_stop_chars: int = _limit("max_stop_chars", "characters per stop")
+    max_logprobs: int = _limit("max_logprobs", "alternatives per token", Integer(0, _MOST))
+    max_messages: int = _limit("max_messages", "messages per request")
+    max_prompt_chars: int = _limit("max_prompt_chars", "characters per prompt")
+    max_ids: int = _limit("max_ids", "token ids in one list or map of a request, except the prompt")
+    max_embed_inputs: int = _limit("max_embed_inputs", "texts per embeddings request")
+    max_images: int = _limit("max_images", "images per request", Integer(0, _MOST))
+    max_image_bytes: int = _limit("max_image_bytes", "bytes per image")
+    max_image_pixels: int = _limit("max_image_pixels", "pixels per image")
+    max_request_pixels: int = _limit("max_request_pixels", "pixels of all images in a request together")
+    max_answer_bytes: int = _limit(
+        "max_answer_bytes", "bytes that one answer may take, with its choices, tokens and logprobs"
     )
-    top_k: int | None = setting(None, Group.SAMPLING, "sample from the k likeliest tokens; 0 turns it off")
-    min_p: float | None = setting(
-        None, Group.SAMPLING, "drop tokens below this fraction of the likeliest token's probability"
-    )
-    repetition_penalty: float | None = setting(None, Group.SAMPLING, "above 1 discourages repetition")
-
-    max_n: int = setting(_LIMIT["max_n"], Group.LIMITS, "choices per request")
-    max_stops: int = setting(_LIMIT["max_stops"], Group.LIMITS, "stops per request")
-    max_stop_chars: int = setting(_LIMIT["max_stop_chars"], Group.LIMITS, "characters per stop")
-    max_logprobs: int = setting(_LIMIT["max_logprobs"], Group.LIMITS, "alternatives per token")
-    max_messages: int = setting(_LIMIT["max_messages"], Group.LIMITS, "messages per request")
-    max_prompt_chars: int = setting(_LIMIT["max_prompt_chars"], Group.LIMITS, "characters per prompt")
-    max_ids: int = setting(
-        _LIMIT["max_ids"], Group.LIMITS, "token ids in one list or map of a request, except the prompt"
-    )
-    max_embed_inputs: int = setting(_LIMIT["max_embed_inputs"], Group.LIMITS, "texts per embeddings request")
-    max_images: int = setting(_LIMIT["max_images"], Group.LIMITS, "images per request")
-    max_image_bytes: int = setting(_LIMIT["max_image_bytes"], Group.LIMITS, "bytes per image")
-    max_image_pixels: int = setting(_LIMIT["max_image_pixels"], Group.LIMITS, "pixels per image")
-    max_request_pixels: int = setting(
-        _LIMIT["max_request_pixels"], Group.LIMITS, "pixels of all images in a request together"
-    )
-    max_answer_bytes: int = setting(
-        _LIMIT["max_answer_bytes"],
-        Group.LIMITS,
-        "bytes that one answer may take, with its choices, tokens and logprobs",
-    )
-    max_timeout_s: float = setting(_LIMIT["max_timeout_s"], Group.LIMITS, "the longest timeout a request may ask for")
+    max_timeout_s: float = _limit("max_timeout_s", "the longest timeout a request may ask for", _SECONDS)
 
     @property
     def default_timeout_s(self) -> float:
@@ -144,16 +123,38 @@ class Settings:
         return Limits(**{f.name: getattr(self, f.name) for f in fields(Limits)})
 
     @property
-    def engine_options(self) -> dict[str, Any]:
-        """The engine's own settings that were set."""
-        named = [f.name for f in fields(self) if f.metadata["group"] is Group.ENGINE]
-        return {name: value for name in named if (value := getattr(self, name)) is not None}
-
-    @property
     def sampling(self) -> dict[str, Any]:
-        named = [f.name for f in fields(self) if f.metadata["group"] is Group.SAMPLING]
-        return {name: value for name in named if (value := getattr(self, name)) is not None}
+        return {name: value for name in SAMPLING_NAMES if (value := getattr(self, name)) is not None}
+
+    def value(self, name: str) -> Any:
+        """Of any setting of the table."""
+        return getattr(self, name) if name in _OWN else self.engine_options.get(name)
 
 
-def default_of(setting_field: Field[Any]) -> Any:
-    return None if setting_field.default is MISSING else setting_field.default
+_OWN = {f.name: f for f in fields(Settings) if f.metadata}
+SAMPLING_NAMES = tuple(name for name, own in _OWN.items() if own.metadata["group"] is Group.SAMPLING)
+
+
+class SettingsTable:
+    """Every setting by its name: the worker's own, and those of the engines. `engines` has theirs, by engine."""
+
+    def __init__(self, engines: Mapping[str, Mapping[str, Setting]]) -> None:
+        self.groups: dict[Group, dict[str, Setting]] = {group: {} for group in Group}
+        for name, own in _OWN.items():
+            self.groups[own.metadata["group"]][name] = own.metadata["setting"]
+        *others, last = "auto", *engines
+        model, engine = self.groups[Group.MODEL], self.groups[Group.ENGINE]
+        model["engine"] = replace(model["engine"], meaning=f"{', '.join(others)} or {last}")
+        for settings in engines.values():
+            for name, one in settings.items():
+                if name in _OWN or engine.setdefault(name, one) != one:
+                    raise ValueError(f"the setting {name} is declared twice")
+        self.all = {name: one for group in self.groups.values() for name, one in group.items()}
+
+    def find(self, name: str) -> Setting:
+        """Raises `InvalidSetting`."""
+        if name not in self.all:
+            close = difflib.get_close_matches(name, self.all, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise InvalidSetting(f"there is no setting {name}{hint}", param=name)
+        return self.all[name]

@@ -7,19 +7,17 @@ import json
 import os
 import re
 import tomllib
-import types
-import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.core.request import Overflow
-from drivetrain.worker.settings import Settings, default_of
+from drivetrain.core.kinds import Boolean, Integer, ListOf, Number, Table
+from drivetrain.core.settings import Setting
+from drivetrain.worker.settings import Group, Settings, SettingsTable
 
-_FIELDS = {field.name: field for field in fields(Settings)}
-_TYPES = typing.get_type_hints(Settings)
 _RESERVED = frozenset({"HOME", "CONFIG", "INDEX_URL"})
 """`DRIVETRAIN_X` variables that are not settings of a worker."""
 
@@ -33,60 +31,53 @@ class Resolved:
 
     def explain(self) -> str:
         """One line per setting: name, value, origin."""
-        rows = [(name, repr(getattr(self.settings, name)), self.origins[name]) for name in _FIELDS]
-        width = max(len(name) for name, _, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}  ({origin})" for name, value, origin in rows)
+        width = max(map(len, self.origins))
+        rows = [(name, self.settings.value(name), origin) for name, origin in self.origins.items()]
+        return "\n".join(f"{name:<{width}}  {value!r}  ({origin})" for name, value, origin in rows)
 
 
 def read_settings(
+    table: SettingsTable,
     model: str,
     given: Mapping[str, Any],
     *,
     environment: Mapping[str, str] | None = None,
     config: Path | None = None,
 ) -> Resolved:
-    """Raises `InvalidSetting` for an unknown name, an unreadable file or a value of the wrong type.
+    """Raises `InvalidSetting` for an unknown name, an unreadable file or a value that the setting does not take.
 
     The file is `config`, else what `DRIVETRAIN_CONFIG` names. Its top level holds settings for every model and
     `[models.NAME]` those of one.
     """
     environment = os.environ if environment is None else environment
     path = config or (Path(environment["DRIVETRAIN_CONFIG"]) if environment.get("DRIVETRAIN_CONFIG") else None)
-    for name in given:
-        known_setting(name)
-    _refuse_misspelt(environment)
-    layers = [
-        _from_keywords(given),
-        _from_environment(model, environment),
-        _from_file(model, path) if path is not None else {},
-    ]
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for name, field in _FIELDS.items():
-        value, origin = next((layer[name] for layer in layers if name in layer), (default_of(field), "default"))
-        values[name], origins[name] = value, origin
-    if values["timeout_s"] > values["max_timeout_s"]:
+    _refuse_misspelt(environment, table.all)
+    stated = {
+        **(_from_file(table, model, path) if path is not None else {}),
+        **_from_environment(table, model, environment),
+        **_from_keywords(table, given),
+    }
+    origins = {name: stated[name][1] if name in stated else "default" for name in table.all}
+    engine = table.groups[Group.ENGINE]
+    settings = Settings(
+        engine_options={name: value for name, (value, _) in stated.items() if name in engine},
+        **{name: value for name, (value, _) in stated.items() if name not in engine},
+    )
+    if settings.timeout_s > settings.max_timeout_s:
         raise InvalidSetting("timeout_s is more than max_timeout_s; raise max_timeout_s too", param="timeout_s")
-    return Resolved(Settings(**values), origins)
+    return Resolved(settings, origins)
 
 
-def _refuse_misspelt(environment: Mapping[str, str]) -> None:
+def _refuse_misspelt(environment: Mapping[str, str], known: Collection[str]) -> None:
     """Refuse a `DRIVETRAIN_X` that is almost a setting. Others may belong to other parts, or to other models."""
     for variable in environment:
         name = variable.removeprefix("DRIVETRAIN_").lower()
-        if not variable.startswith("DRIVETRAIN_") or any(name == n or name.endswith(f"_{n}") for n in _FIELDS):
+        if not variable.startswith("DRIVETRAIN_") or any(name == n or name.endswith(f"_{n}") for n in known):
             continue
-        if close := difflib.get_close_matches(name, _FIELDS, 1, cutoff=0.85):
+        if close := difflib.get_close_matches(name, known, 1, cutoff=0.85):
             raise InvalidSetting(
                 f"{variable} is not a setting; did you mean DRIVETRAIN_{close[0].upper()}?", param=close[0]
             )
-
-
-def known_setting(name: str) -> None:
-    if name not in _FIELDS:
-        close = difflib.get_close_matches(name, _FIELDS, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise InvalidSetting(f"there is no setting {name}{hint}", param=name)
 
 
 def environment_name(model: str, name: str) -> str:
@@ -98,25 +89,26 @@ def environment_name(model: str, name: str) -> str:
 Layer = dict[str, tuple[Any, str]]
 
 
-def _from_keywords(given: Mapping[str, Any]) -> Layer:
+def _from_keywords(table: SettingsTable, given: Mapping[str, Any]) -> Layer:
+    found = {name: (table.find(name), value) for name, value in given.items()}
     return {
-        name: (_typed(name, value, f"the setting {name}"), "flag or keyword")
-        for name, value in given.items()
+        name: (_judged(name, one, value, f"the setting {name}"), "flag or keyword")
+        for name, (one, value) in found.items()
         if value is not None
     }
 
 
-def _from_environment(model: str, environment: Mapping[str, str]) -> Layer:
+def _from_environment(table: SettingsTable, model: str, environment: Mapping[str, str]) -> Layer:
     layer: Layer = {}
-    for name in _FIELDS:
+    for name, one in table.all.items():
         for variable in (environment_name(model, name), f"DRIVETRAIN_{name.upper()}"):
             if variable in environment and variable.removeprefix("DRIVETRAIN_") not in _RESERVED:
-                layer[name] = (parse_setting(name, environment[variable], variable), f"environment {variable}")
+                layer[name] = (parse_setting(name, one, environment[variable], variable), f"environment {variable}")
                 break
     return layer
 
 
-def _from_file(model: str, path: Path) -> Layer:
+def _from_file(table: SettingsTable, model: str, path: Path) -> Layer:
     try:
         data = tomllib.loads(path.read_text("utf-8"))
     except OSError as exc:
@@ -129,74 +121,40 @@ def _from_file(model: str, path: Path) -> Layer:
         raise InvalidSetting(f"models in {path} must be a table", param="models")
     layer: Layer = {}
     tables = [("", data), *((f"models.{n}.", t) for n, t in models.items() if n in {model, Path(model).name})]
-    for prefix, table in tables:
-        if not isinstance(table, dict):
+    for prefix, stated in tables:
+        if not isinstance(stated, dict):
             raise InvalidSetting(f"{prefix.rstrip('.')} in {path} must be a table", param="models")
-        for name, value in table.items():
-            known_setting(name)
-            layer[name] = (_typed(name, value, f"{prefix}{name} in {path}"), f"file {path}: {prefix}{name}")
+        for name, value in stated.items():
+            judged = _judged(name, table.find(name), value, f"{prefix}{name} in {path}")
+            layer[name] = (judged, f"file {path}: {prefix}{name}")
     return layer
 
 
-def _kinds(name: str) -> tuple[type, ...]:
-    """The plain types that a setting may have."""
-    hint = _TYPES[name]
-    members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return tuple(typing.get_origin(m) or m for m in members if m is not type(None))
-
-
-def _typed(name: str, value: Any, where: str) -> Any:
-    """Check a value that already has a type. An integer is accepted as a number; nothing else is converted."""
-    (kind,) = _kinds(name)
-    if kind is tuple and isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value):
-        return tuple(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InvalidSetting(f"{where} is {value!r}; it must be {_WORDS[kind]}", param=name)
-    return _in_range(name, value, where)
-
-
-def parse_setting(name: str, text: str, where: str) -> Any:
+def parse_setting(name: str, one: Setting, text: str, where: str) -> Any:
     """A value from text, as in an environment variable. Raises `InvalidSetting`, naming `where`."""
-    (kind,) = _kinds(name)
+    return _judged(name, one, _parsed(one, text), where)
+
+
+def _parsed(one: Setting, text: str) -> Any:
+    """Text that cannot be read stays as it is, and is refused in the words of the setting's kind."""
     try:
-        if kind is bool:
-            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
-        if kind is tuple:
-            return tuple(part.strip() for part in text.split(",") if part.strip())
-        if kind is Mapping:
-            return _typed(name, json.loads(text), where)
-        return _in_range(name, kind(text), where)
-    except (ValueError, KeyError):
-        raise InvalidSetting(f"{where} is {text!r}; it must be {_WORDS[kind]}", param=name) from None
+        match one.kind:
+            case Boolean():
+                return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+            case Integer():
+                return int(text)
+            case Number():
+                return float(text)
+            case ListOf():
+                return tuple(part.strip() for part in text.split(",") if part.strip())
+            case Table():
+                return json.loads(text)
+    except (ValueError, KeyError, RecursionError):
+        pass
+    return text
 
 
-_WORDS = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a string",
-    tuple: "a list of strings",
-    Mapping: "a table (as text: a JSON object)",
-}
-
-_AT_LEAST = {
-    "context_length": 1, "max_running": 1, "max_waiting": 0, "max_stops": 0, "max_logprobs": 0, "max_images": 0,
-    "timeout_s": 0.001, "stall_s": 0.001, "drain_s": 0, "max_tokens": 1,
-    "reader_timeout_s": 0.001, "max_unread": 1, "stream_interval": 1, "temperature": 0, "top_p": 1e-9, "top_k": 0,
-    "min_p": 0, "repetition_penalty": 1e-9, "max_timeout_s": 0.001,
-    "connect_timeout_s": 0.001, "first_timeout_s": 0.001, "silence_timeout_s": 0.001,
-}  # fmt: skip
-_AT_MOST = {"temperature": 2, "top_p": 1, "min_p": 1, "repetition_penalty": 10}
-
-
-def _in_range(name: str, value: Any, where: str) -> Any:
-    if name == "overflow" and value not in tuple(Overflow):
-        raise InvalidSetting(f"{where} is {value!r}; it must be one of {', '.join(Overflow)}", param=name)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        lowest = 1 if name.startswith("max_") else 0
-        low, high = _AT_LEAST.get(name, lowest), _AT_MOST.get(name, 1e15)
-        if not low <= value <= high:
-            raise InvalidSetting(f"{where} is {value}; it must be from {low:g} to {high:g}", param=name)
-    return value
+def _judged(name: str, one: Setting, value: Any, where: str) -> Any:
+    """As plain data: these values are shown, and cross to other processes."""
+    judged = one.judge(name, value, where)
+    return judged.value if isinstance(judged, Enum) else judged

@@ -17,6 +17,7 @@ import pytest
 
 from drivetrain import assembly
 from drivetrain.cli.main import main
+from drivetrain.engines.base.kind import EntryPoints
 from drivetrain.engines.fake import FakeEngine, scripted
 
 SLOW_FAKE = """
@@ -24,6 +25,7 @@ import dataclasses, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test runner in the background ignores it
 from drivetrain import assembly
 from drivetrain.cli.main import main
+from drivetrain.engines.base.kind import EntryPoints
 from drivetrain.engines.fake import scripted
 engines = []
 def reply(request):
@@ -33,7 +35,8 @@ def reply(request):
 def make():
     engines.append(scripted(reply=reply, repeat=True, step_delay_s=0.01))
     return engines[-1]
-assembly.ENGINES["fake"] = dataclasses.replace(assembly.ENGINES["fake"], make=make)
+enter = lambda: EntryPoints(make=make)
+assembly.ENGINES["fake"] = dataclasses.replace(assembly.ENGINES["fake"], enter=enter)
 code = main(sys.argv[1:])
 print(f"active {engines[-1].health().active} loop {engines[-1]._loop_task}", file=sys.stderr)
 sys.exit(code)
@@ -122,7 +125,9 @@ def script_fake(monkeypatch: pytest.MonkeyPatch, **script: Any) -> list[FakeEngi
         made.append(scripted(**script))
         return made[-1]
 
-    monkeypatch.setitem(assembly.ENGINES, "fake", replace(assembly.ENGINES["fake"], make=make))
+    monkeypatch.setitem(
+        assembly.ENGINES, "fake", replace(assembly.ENGINES["fake"], enter=lambda: EntryPoints(make=make))
+    )
     return made
 
 

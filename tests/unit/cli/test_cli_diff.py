@@ -13,6 +13,7 @@ import pytest
 from cli_rigs import Outcome, run_here, without_settings
 
 from drivetrain import assembly
+from drivetrain.engines.base.kind import EntryPoints
 from drivetrain.engines.fake import FakeEngine, scripted
 
 
@@ -34,7 +35,9 @@ def script_fakes(monkeypatch: pytest.MonkeyPatch, *scripts: dict[str, Any]) -> l
         made.append(scripted(**next(left)))
         return made[-1]
 
-    monkeypatch.setitem(assembly.ENGINES, "fake", replace(assembly.ENGINES["fake"], make=make))
+    monkeypatch.setitem(
+        assembly.ENGINES, "fake", replace(assembly.ENGINES["fake"], enter=lambda: EntryPoints(make=make))
+    )
     return made
 
 
@@ -172,7 +175,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
         (["fake", "--engines", "dtype=float32,native"], "name an engine first"),
         (["fake", "--engines", "native:,fake"], "it must be a setting such as quantize=int8"),
         (["fake", "--engines", "native:quantise=int8,fake"], "did you mean quantize?"),
-        (["fake", "--engines", "native:max_batch=two,fake"], "must be a whole number"),
+        (["fake", "--engines", "native:max_batch=two,fake"], "must be an integer, not 'two'"),
         (["fake", "--engines", "native:dtype=float32,dtype=float16"], "--engines names dtype twice for native"),
         (["fake", "--engines", "native:engine=fake,fake"], "--engines names engine twice"),
         (["fake", "--engines", "fake:dtype=float32,fake"], "the engine fake has no setting dtype"),

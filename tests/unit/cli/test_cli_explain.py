@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from cli_rigs import run_here, without_settings
 
+from drivetrain.assembly import SETTINGS
 from drivetrain.core.parameters import PARAMETERS
-from drivetrain.worker.settings import Settings
 
 TOML = """
 max_waiting = 11
@@ -39,7 +38,7 @@ def test_explain_tells_the_origin_of_all_layers(
     outcome = run_here(capsys, *arguments)
     found = {line.split()[0]: line.split(None, 1)[1] for line in outcome.out.splitlines()}
     assert outcome.code == 0
-    assert set(found) == {field.name for field in fields(Settings)}
+    assert set(found) == set(SETTINGS.all)
     assert found["max_running"] == "4  (flag or keyword)"
     assert found["trust_remote_code"] == "True  (flag or keyword)"
     assert found["top_k"] == "8  (environment DRIVETRAIN_FAKE_TOP_K)"
@@ -84,7 +83,7 @@ def test_a_setting_from_the_environment_is_used(
     [
         (["--max-running", "0"], {}, "max_running is 0; it must be from 1"),
         (["--max-running", "x"], {}, "--max-running: 'x' is not a whole number"),
-        ([], {"DRIVETRAIN_MAX_RUNNING": "many"}, "DRIVETRAIN_MAX_RUNNING is 'many'; it must be a whole number"),
+        ([], {"DRIVETRAIN_MAX_RUNNING": "many"}, "DRIVETRAIN_MAX_RUNNING must be an integer, not 'many'"),
         ([], {"DRIVETRAIN_CONFIG": "/no/such.toml"}, "cannot be read"),
     ],
 )
@@ -104,7 +103,7 @@ def test_an_unusable_setting_exits_2(
 
 def test_every_setting_and_every_parameter_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     told = run_here(capsys, "inspect", "--help").out
-    assert all(f"--{field.name.replace('_', '-')}" in told for field in fields(Settings))
+    assert all(f"--{name.replace('_', '-')}" in told for name in SETTINGS.all)
     told = run_here(capsys, "generate", "--help").out
     not_flags = {"messages", "images", "trace_context"}
     assert all(f"--{name.replace('_', '-')}" in told for name in set(PARAMETERS) - not_flags)

@@ -96,7 +96,7 @@ def test_the_example() -> None:
     found = said("--config", str(ROOT / "deploy" / "several-models.toml"))
     assert (found.max_loaded, found.idle_s, dict(found.aliases)) == (1, 900, {"gpt-4o-mini": "chat"})
     models = chosen("--config", str(ROOT / "deploy" / "several-models.toml"))
-    assert {name: (s.context_length, s.slots, s.timeout_s) for name, (_, s) in models.items()} == {
+    assert {name: (s.value("context_length"), s.value("slots"), s.timeout_s) for name, (_, s) in models.items()} == {
         "chat": (2048, 4, 120),
         "long": (8192, 1, 120),
     }

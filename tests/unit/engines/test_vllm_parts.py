@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from drivetrain.assembly import SETTINGS
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed, InvalidRequest, InvalidSetting, LoadFailed, MissingExtra, Overloaded
 from drivetrain.core.parameters import ENGINE_PARAMETERS
@@ -146,12 +147,16 @@ def test_an_encoder_is_refused_from_its_files() -> None:
 def test_vllm_args_is_a_table_or_as_text_a_json_object(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("[models.m.vllm_args]\ntensor_parallel_size = 2\n")
-    assert read_settings("m", {}, environment={}, config=file).settings.vllm_args == {"tensor_parallel_size": 2}
+    assert read_settings(SETTINGS, "m", {}, environment={}, config=file).settings.value("vllm_args") == {
+        "tensor_parallel_size": 2
+    }
     environment = {"DRIVETRAIN_VLLM_ARGS": '{"enforce_eager": true}'}
-    assert read_settings("m", {}, environment=environment).settings.vllm_args == {"enforce_eager": True}
+    assert read_settings(SETTINGS, "m", {}, environment=environment).settings.value("vllm_args") == {
+        "enforce_eager": True
+    }
     for text in ("[1]", "enforce_eager"):
         with pytest.raises(InvalidSetting) as caught:
-            read_settings("m", {}, environment={"DRIVETRAIN_VLLM_ARGS": text})
+            read_settings(SETTINGS, "m", {}, environment={"DRIVETRAIN_VLLM_ARGS": text})
         assert caught.value.param == "vllm_args"
 
 

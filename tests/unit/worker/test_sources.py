@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from drivetrain.assembly import SETTINGS
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.worker.settings import Group, Settings
+from drivetrain.worker.settings import Settings
 from drivetrain.worker.sources import environment_name, read_settings
 
 
@@ -32,7 +32,7 @@ from drivetrain.worker.sources import environment_name, read_settings
 )
 def test_bad_keywords(given: dict[str, object], name: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
-        read_settings("m", given, environment={})
+        read_settings(SETTINGS, "m", given, environment={})
     assert caught.value.param == name
 
 
@@ -41,7 +41,7 @@ def test_bad_keywords(given: dict[str, object], name: str) -> None:
 )
 def test_bad_environment(name: str, text: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
-        read_settings("m", {}, environment={f"DRIVETRAIN_{name}": text})
+        read_settings(SETTINGS, "m", {}, environment={f"DRIVETRAIN_{name}": text})
     assert f"DRIVETRAIN_{name}" in caught.value.message
 
 
@@ -52,16 +52,16 @@ def test_bad_files(text: str, tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(text)
     with pytest.raises(InvalidSetting):
-        read_settings("m", {}, environment={}, config=path)
+        read_settings(SETTINGS, "m", {}, environment={}, config=path)
     with pytest.raises(InvalidSetting):
-        read_settings("m", {}, environment={"DRIVETRAIN_CONFIG": str(tmp_path / "none.toml")})
+        read_settings(SETTINGS, "m", {}, environment={"DRIVETRAIN_CONFIG": str(tmp_path / "none.toml")})
 
 
 def test_a_misspelt_variable_is_named() -> None:
     with pytest.raises(InvalidSetting) as caught:
-        read_settings("m", {}, environment={"DRIVETRAIN_TEMPRATURE": "1"})
+        read_settings(SETTINGS, "m", {}, environment={"DRIVETRAIN_TEMPRATURE": "1"})
     assert "DRIVETRAIN_TEMPERATURE" in caught.value.message
-    read_settings("m", {}, environment={"DRIVETRAIN_OTHER_MODEL_TOP_K": "1", "DRIVETRAIN_HOME": "/x"})
+    read_settings(SETTINGS, "m", {}, environment={"DRIVETRAIN_OTHER_MODEL_TOP_K": "1", "DRIVETRAIN_HOME": "/x"})
 
 
 def test_environment_values_are_read_by_type() -> None:
@@ -69,10 +69,10 @@ def test_environment_values_are_read_by_type() -> None:
         "DRIVETRAIN_TRUST_REMOTE_CODE": "true", "DRIVETRAIN_MEDIA_HOSTS": "a.example, b.example",
         "DRIVETRAIN_TOP_K": "3", "DRIVETRAIN_TOP_P": "0.5", "DRIVETRAIN_DEVICE": "cpu",
     }  # fmt: skip
-    settings = read_settings("m", {}, environment=environment).settings
-    assert settings.trust_remote_code is True
+    settings = read_settings(SETTINGS, "m", {}, environment=environment).settings
+    assert settings.value("trust_remote_code") is True
     assert settings.media_hosts == ("a.example", "b.example")
-    assert (settings.top_k, settings.top_p, settings.device) == (3, 0.5, "cpu")
+    assert (settings.top_k, settings.top_p, settings.value("device")) == (3, 0.5, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,11 @@ def test_environment_values_are_read_by_type() -> None:
 )
 def test_names_of_variables(model: str, variable: str) -> None:
     assert environment_name(model, "top_k") == variable
-    assert read_settings(model, {}, environment={variable: "4", "DRIVETRAIN_TOP_K": "5"}).settings.top_k == 4
+    assert read_settings(SETTINGS, model, {}, environment={variable: "4", "DRIVETRAIN_TOP_K": "5"}).settings.top_k == 4
 
 
 def test_every_setting_is_described_and_limits_follow() -> None:
-    for field in fields(Settings):
-        assert field.metadata["meaning"]
-        assert isinstance(field.metadata["group"], Group)
+    assert all(one.meaning for one in SETTINGS.all.values())
+    assert all(SETTINGS.groups.values())
     assert Settings(max_n=3).limits.max_n == 3
-    assert read_settings("m", {}, environment={}).settings == Settings()
+    assert read_settings(SETTINGS, "m", {}, environment={}).settings == Settings()

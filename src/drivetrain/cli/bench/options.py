@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from drivetrain.cli.flags import options
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.worker.settings import Group, Settings
+from drivetrain.worker.settings import SAMPLING_NAMES
 
 KEY_VARIABLES = ("DRIVETRAIN_BENCH_API_KEY", "OPENAI_API_KEY")
 AGAINST_KEY_VARIABLE = "DRIVETRAIN_BENCH_AGAINST_API_KEY"
 
-OWN_NAMES = frozenset({"timeout_s", *(f.name for f in fields(Settings) if f.metadata["group"] is Group.SAMPLING)})
+OWN_NAMES = frozenset({"timeout_s", *SAMPLING_NAMES})
 """Settings that this command decides itself: answers are greedy and of one length."""
 
 MAX_STREAMS = 4096

@@ -25,7 +25,7 @@ from drivetrain.tools.bench.served import serving
 from drivetrain.tools.bench.target import Facts, Target
 from drivetrain.tools.bench.weights import Weights, weigh
 from drivetrain.worker import sources
-from drivetrain.worker.settings import Settings
+from drivetrain.worker.settings import Group, Settings
 from drivetrain.worker.sources import Resolved
 
 
@@ -101,11 +101,11 @@ def _changes(text: str) -> dict[str, Any]:
         name = name.strip().replace("-", "_")
         if not sign or not value.strip():
             raise InvalidSetting(f"--against has {part!r}; it must be settings such as engine=native,max_batch=8")
-        if name != "model":
-            sources.known_setting(name)
-        found[name] = (
-            value.strip() if name == "model" else sources.parse_setting(name, value.strip(), f"--against {name}")
-        )
+        if name == "model":
+            found[name] = value.strip()
+        else:
+            declared = assembly.SETTINGS.find(name)
+            found[name] = sources.parse_setting(name, declared, value.strip(), f"--against {name}")
     return found
 
 
@@ -114,16 +114,16 @@ def _changed(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     kind = assembly.ENGINES.get(changes.get("engine", ""))
     if kind is None:
         return given | changes
-    others = frozenset[str]().union(*(engine.settings for engine in assembly.ENGINES.values())) - kind.settings
+    others = assembly.SETTINGS.groups[Group.ENGINE].keys() - kind.settings
     return {name: value for name, value in given.items() if name not in others} | changes
 
 
 def _local(args: argparse.Namespace, model: str, given: dict[str, Any], max_streams: int) -> LocalSide:
     """A closed loop is never refused for want of room to wait, unless a setting says so."""
-    resolved = sources.read_settings(model, given, config=args.config)
+    resolved = sources.read_settings(assembly.SETTINGS, model, given, config=args.config)
     if resolved.origins["max_waiting"] == "default" and max_streams > resolved.settings.max_waiting:
         given = given | {"max_waiting": max_streams}
-        resolved = sources.read_settings(model, given, config=args.config)
+        resolved = sources.read_settings(assembly.SETTINGS, model, given, config=args.config)
     assembly.check_engine(resolved.settings)
     chat = args.api == "chat"
     return LocalSide(model=model, given=given, resolved=resolved, config=args.config, chat=chat, http=args.http)

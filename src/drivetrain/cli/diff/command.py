@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import fields
 from pathlib import Path
 
 from drivetrain.cli.flags import options
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.worker.settings import Group, Settings
+from drivetrain.worker.settings import SAMPLING_NAMES
 
-OWN_NAMES = frozenset({"engine", "name", *(f.name for f in fields(Settings) if f.metadata["group"] is Group.SAMPLING)})
+OWN_NAMES = frozenset({"engine", "name", *SAMPLING_NAMES})
 """Settings that this command decides itself: which engines, and that answers are greedy."""
 
 DEFAULT_TOKENS = 32

@@ -11,6 +11,7 @@ from drivetrain import assembly
 from drivetrain.cli.flags import options
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker import sources
+from drivetrain.worker.settings import Group
 from drivetrain.worker.sources import Resolved
 
 
@@ -24,7 +25,7 @@ class PlannedSide:
     def changed(self) -> dict[str, Any]:
         """The settings that are not at their default, wherever they come from."""
         origins = self.resolved.origins.items()
-        return {name: getattr(self.resolved.settings, name) for name, origin in origins if origin != "default"}
+        return {name: self.resolved.settings.value(name) for name, origin in origins if origin != "default"}
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ def read_sides(args: argparse.Namespace) -> list[PlannedSide]:
     for item in items:
         model = models.get(item.engine, args.model)
         stated = _kept(given, item.engine) | item.settings
-        resolved = sources.read_settings(model, stated | {"engine": item.engine}, config=args.config)
+        resolved = sources.read_settings(assembly.SETTINGS, model, stated | {"engine": item.engine}, config=args.config)
         assembly.check_engine(resolved.settings)
         assembly.is_remote(model, resolved.settings)
         label = _apart(item.label, [side.label for side in sides])
@@ -84,11 +85,11 @@ def _add_setting(item: _Item, text: str) -> None:
     name = name.strip().replace("-", "_")
     if not sign or not value.strip():
         raise InvalidSetting(f"--engines has {text!r} for {item.engine}; it must be a setting such as quantize=int8")
-    sources.known_setting(name)
+    declared = assembly.SETTINGS.find(name)
     if name == "engine" or name in item.settings:
         raise InvalidSetting(f"--engines names {name} twice for {item.engine}", param=name)
     item.words.append(text)
-    item.settings[name] = sources.parse_setting(name, value.strip(), f"--engines {item.engine}:{name}")
+    item.settings[name] = sources.parse_setting(name, declared, value.strip(), f"--engines {item.engine}:{name}")
 
 
 def _models(texts: Sequence[str], engines: set[str]) -> dict[str, str]:
@@ -107,20 +108,17 @@ def _models(texts: Sequence[str], engines: set[str]) -> dict[str, str]:
 
 def _kept(given: dict[str, Any], engine: str) -> dict[str, Any]:
     """Without the settings that only other engines have."""
-    others = _engine_settings() - assembly.ENGINES[engine].settings
+    others = assembly.SETTINGS.groups[Group.ENGINE].keys() - assembly.ENGINES[engine].settings
     return {name: value for name, value in given.items() if name not in others}
 
 
 def _refuse_unused(given: dict[str, Any], items: Sequence[_Item]) -> None:
     for name in given:
-        if name in _engine_settings() and not any(name in assembly.ENGINES[item.engine].settings for item in items):
+        of_engines = name in assembly.SETTINGS.groups[Group.ENGINE]
+        if of_engines and not any(name in assembly.ENGINES[item.engine].settings for item in items):
             raise InvalidSetting(
                 f"none of these engines has a setting {name}; leave {options.flag(name)} out", param=name
             )
-
-
-def _engine_settings() -> frozenset[str]:
-    return frozenset[str]().union(*(kind.settings for kind in assembly.ENGINES.values()))
 
 
 def _apart(label: str, taken: Sequence[str]) -> str:

@@ -1,22 +1,21 @@
-"""Settings as flags, made from the table in `worker/settings.py`, and what every command on a model has in common."""
+"""Settings as flags, made from the table of `assembly`, and what every command on a model has in common."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-import types
-import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from drivetrain.assembly import SETTINGS
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.kinds import Boolean, Integer, Kind, ListOf, Matching, Number, OneOf, String, Table
 from drivetrain.core.parameters import PARAMETERS
-from drivetrain.worker.settings import Group, Settings, default_of
+from drivetrain.core.settings import Setting
 
 if TYPE_CHECKING:
     from drivetrain.worker.sources import Resolved
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 Commands = Any
 """What `add_subparsers` returns; argparse does not name its type."""
 
-_HINTS = typing.get_type_hints(Settings)
 _DEST = "setting_"
 
 NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<reference>.+)", re.DOTALL)
@@ -57,10 +55,17 @@ def add_settings(parser: argparse.ArgumentParser, *, without: Collection[str] = 
     sources.add_argument(
         "--explain", action="store_true", help="print each setting with its value and origin, and exit"
     )
-    groups = {group: parser.add_argument_group(f"settings: {group}") for group in Group if _named(group, without)}
-    for group, target in groups.items():
-        for name in _named(group, without):
-            _add_flag(target, name)
+    for group, settings in SETTINGS.groups.items():
+        target = parser.add_argument_group(f"settings: {group}")
+        for name, one in settings.items():
+            if name not in without:
+                add_flag(target, name, one.kind, _reader, dest=_DEST + name, meaning=_help(one))
+
+
+def _help(one: Setting) -> str:
+    form = f": {one.kind.takes}" if isinstance(one.kind, Matching) else ""
+    default = f" (default: {one.default_text})" if one.default_text else ""
+    return one.meaning + form + default
 
 
 def read_settings(args: argparse.Namespace) -> Resolved:
@@ -68,7 +73,7 @@ def read_settings(args: argparse.Namespace) -> Resolved:
     from drivetrain.worker import sources
 
     args.model = _reference(args.model, getattr(args, "more_urls", []), args.at_url)
-    return sources.read_settings(args.model, given_settings(args), config=args.config)
+    return sources.read_settings(SETTINGS, args.model, given_settings(args), config=args.config)
 
 
 def _reference(model: str, more_urls: Sequence[str], name: str | None) -> str:
@@ -101,20 +106,13 @@ def explain(args: argparse.Namespace, resolved: Resolved) -> int:
 
 def explained(resolved: Resolved) -> dict[str, Any]:
     return {
-        name: {"value": plain(getattr(resolved.settings, name)), "origin": origin}
+        name: {"value": plain(resolved.settings.value(name)), "origin": origin}
         for name, origin in resolved.origins.items()
     }
 
 
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def kind_of(hint: Any) -> Any:
-    """The hint without its None."""
-    if isinstance(hint, types.UnionType):
-        return next(member for member in typing.get_args(hint) if member is not type(None))
-    return hint
 
 
 def whole_number(text: str) -> int:
@@ -145,32 +143,36 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-_READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
-    int: (whole_number, "N"),
-    float: (number, "X"),
-    str: (str, "NAME"),
-    tuple: (comma_list, "A,B"),
-    Mapping: (json_object, "JSON"),
+Reader = tuple[Callable[[str], Any], str]
+"""How a value is typed, and what help calls it."""
+
+_READERS: Mapping[type[Kind], Reader] = {
+    Integer: (whole_number, "N"),
+    Number: (number, "X"),
+    String: (str, "NAME"),
+    Matching: (str, "NAME"),
+    ListOf: (comma_list, "A,B"),
+    Table: (json_object, "JSON"),
 }
+
+
+def add_flag(
+    target: Any, name: str, kind: Kind, reader_of: Callable[[Kind], Reader], *, dest: str, meaning: str
+) -> None:
+    options = {"dest": dest, "default": None, "help": meaning.replace("%", "%%")}
+    if isinstance(kind, Boolean):
+        target.add_argument(flag(name), action=argparse.BooleanOptionalAction, **options)
+    elif isinstance(kind, OneOf):
+        target.add_argument(flag(name), choices=[*map(str, kind.choices)], **options)
+    else:
+        read, metavar = reader_of(kind)
+        target.add_argument(flag(name), type=read, metavar=metavar, **options)
+
+
+def _reader(kind: Kind) -> Reader:
+    return _READERS[type(kind)]
 
 
 def shadowed() -> frozenset[str]:
     """Settings that a request can state itself: there the flag belongs to the request."""
-    return frozenset(_HINTS) & frozenset(PARAMETERS)
-
-
-def _named(group: Group, without: Collection[str]) -> list[str]:
-    return [f.name for f in fields(Settings) if f.metadata["group"] is group and f.name not in without]
-
-
-def _add_flag(target: Any, name: str) -> None:
-    field = next(f for f in fields(Settings) if f.name == name)
-    default = default_of(field)
-    shown = "" if default is None or default == () else f" (default: {default})"
-    options = {"dest": _DEST + name, "default": None, "help": (field.metadata["meaning"] + shown).replace("%", "%%")}
-    kind = kind_of(_HINTS[name])
-    if kind is bool:
-        target.add_argument(flag(name), action=argparse.BooleanOptionalAction, **options)
-    else:
-        read, metavar = _READERS[typing.get_origin(kind) or kind]
-        target.add_argument(flag(name), type=read, metavar=metavar, **options)
+    return frozenset(SETTINGS.all) & frozenset(PARAMETERS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from drivetrain.cli.flags.options import flag, number, whole_number
+from drivetrain.cli.flags.options import Reader, add_flag, flag, number, whole_number
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import MAX_INT, Boolean, CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf, String
@@ -64,17 +64,11 @@ def check_alone(name: str, value: Any, capabilities: Capabilities) -> None:
 
 
 def _add_flag(group: Any, name: str) -> None:
-    options = {"dest": _DEST + name, "default": None, "help": PARAMETERS[name].meaning.replace("%", "%%")}
-    kind = PARAMETERS[name].kind
-    if isinstance(kind, Boolean):
-        group.add_argument(flag(name), action=argparse.BooleanOptionalAction, **options)
-    elif isinstance(kind, OneOf):
-        group.add_argument(flag(name), choices=[*map(str, kind.choices)], **options)
-    elif name == "stop":
-        group.add_argument(flag(name), action="append", metavar="TEXT", **options)
+    kind, meaning = PARAMETERS[name].kind, PARAMETERS[name].meaning
+    if name == "stop":
+        group.add_argument(flag(name), action="append", metavar="TEXT", dest=_DEST + name, default=None, help=meaning)
     else:
-        read, metavar = _reader(kind)
-        group.add_argument(flag(name), type=read, metavar=metavar, **options)
+        add_flag(group, name, kind, _reader, dest=_DEST + name, meaning=meaning)
 
 
 def token_ids(text: str) -> list[int]:
@@ -104,7 +98,7 @@ def _text(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
-_READERS: dict[type[Kind], tuple[Callable[[str], Any], str]] = {
+_READERS: Mapping[type[Kind], Reader] = {
     Integer: (whole_number, "N"),
     CountOrBoolean: (whole_number, "N"),
     Number: (number, "X"),
@@ -115,8 +109,8 @@ _READERS: dict[type[Kind], tuple[Callable[[str], Any], str]] = {
 }
 
 
-def _reader(kind: Kind) -> tuple[Callable[[str], Any], str]:
-    """How a value is typed, and what help calls it: JSON, where there is nothing shorter."""
+def _reader(kind: Kind) -> Reader:
+    """JSON, where there is nothing shorter to type."""
     if isinstance(kind, ListOf) and isinstance(kind.item, String):
         return _text, "TEXT"
     return _READERS.get(type(kind), (_json, "JSON"))

@@ -118,7 +118,7 @@ def _parameters(honoured: frozenset[str]) -> str:
 
 def _settings(resolved: Resolved) -> list[tuple[str, str]]:
     return [
-        ("setting", f"{name} {getattr(resolved.settings, name)!r}  ({origin})")
+        ("setting", f"{name} {resolved.settings.value(name)!r}  ({origin})")
         for name, origin in resolved.origins.items()
         if origin != "default"
     ]

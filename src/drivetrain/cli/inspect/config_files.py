@@ -12,10 +12,10 @@ from drivetrain.core.engine import Description
 from drivetrain.core.errors import LoadFailed, MissingExtra
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer
+from drivetrain.engines.base.kind import StatedCapabilities
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.kinds import StatedConfig
 from drivetrain.store.formats import MAX_JSON_BYTES, config_requests_remote_code, read_config
-from drivetrain.worker.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +79,12 @@ def nothing_stated(kind: EngineKind) -> Description:
     )
 
 
-def by_files(folder: Path, settings: Settings, kind: EngineKind) -> Description:
+def by_files(
+    folder: Path, kind: EngineKind, capabilities_of: StatedCapabilities, options: Mapping[str, Any]
+) -> Description:
     """Raises `LoadFailed` for files that are there and cannot be read."""
-    assert kind.stated_capabilities is not None
     config = read_config(folder)
-    if config_requests_remote_code(config) and not settings.trust_remote_code:
+    if config_requests_remote_code(config) and not options.get("trust_remote_code"):
         raise LoadFailed(
             "this model asks to run code of its own, which is off; if you trust its author, set trust_remote_code"
         )
@@ -92,8 +93,8 @@ def by_files(folder: Path, settings: Settings, kind: EngineKind) -> Description:
     tokenizer = _tokenizer(folder, tokenizer_config)
     stated = StatedConfig(config)
     limit = StatedConfig({"model_max_length": tokenizer_config.get("model_max_length")})
-    context_length = declared.context_length(stated, limit, settings.context_length)
-    capabilities = kind.stated_capabilities(config, context_length, settings.engine_options)
+    context_length = declared.context_length(stated, limit, options.get("context_length"))
+    capabilities = capabilities_of(config, context_length, options)
     return Description(
         tokenizer=tokenizer,
         architecture=str(config.get("model_type", "")),

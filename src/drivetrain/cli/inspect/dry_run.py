@@ -11,8 +11,9 @@ from typing import Any
 from drivetrain import assembly
 from drivetrain.cli.inspect import config_files
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.engine import Description, ModelSpec, Progress, WeightsFormat
+from drivetrain.core.engine import Description, Engine, ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import InvalidRequest, MissingExtra, UnfitEngine, Unsupported
+from drivetrain.core.kinds import MAX_INT
 from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.sampling import Sampling
@@ -128,12 +129,15 @@ def _first_fit(
 
 
 def _describe(kind: assembly.EngineKind, spec: ModelSpec, settings: Settings, progress: Progress) -> Description:
-    if kind.describe is None:
-        return asyncio.run(_load_weightless(kind, progress))
-    if kind.installed or kind.describes_alone:
-        return kind.describe(spec, progress)
+    ways = kind.enter()
+    if ways.describe is None:
+        return asyncio.run(_described_by_loading(ways.make(), spec, progress))
+    if kind.installed or ways.stated_capabilities is None:
+        return ways.describe(spec, progress)
     folder = _folder(spec)
-    return config_files.by_files(folder, settings, kind) if folder is not None else config_files.nothing_stated(kind)
+    if folder is None:
+        return config_files.nothing_stated(kind)
+    return config_files.by_files(folder, kind, ways.stated_capabilities, settings.engine_options)
 
 
 def _with_limits(described: Description, settings: Settings) -> Description:
@@ -142,18 +146,18 @@ def _with_limits(described: Description, settings: Settings) -> Description:
     return replace(described, capabilities=replace(described.capabilities, limits=settings.limits))
 
 
-async def _load_weightless(kind: assembly.EngineKind, progress: Progress) -> Description:
-    """An engine without weights is loaded whole: that costs nothing, and tells all."""
-    engine = kind.make()
+async def _described_by_loading(engine: Engine, spec: ModelSpec, progress: Progress) -> Description:
     try:
-        info = await engine.load(ModelSpec(name="", path=Path(), format=WeightsFormat.NONE), progress)
+        info = await engine.load(spec, progress)
+        length = info.capabilities.context_length
         return Description(
             tokenizer=info.tokenizer,
             architecture=info.architecture,
             capabilities=info.capabilities,
-            context_length=info.capabilities.context_length,
+            context_length=None if length == MAX_INT else length,
             eos_ids=info.eos_ids,
             default_sampling=info.default_sampling,
+            missing=info.notes,
         )
     finally:
         await engine.close()

@@ -162,7 +162,8 @@ def _chosen(text: str, args: argparse.Namespace) -> Chosen:
 
     named = None if Path(text).exists() else options.NAMED.fullmatch(text)
     reference, given = (named["reference"] if named else text), options.given_settings(args)
-    resolved = sources.read_settings(named["name"] if named else reference, given, config=args.config)
+    told = named["name"] if named else reference
+    resolved = sources.read_settings(assembly.SETTINGS, told, given, config=args.config)
     usual = assembly.name_of(reference)
     name = named["name"] if named else resolved.settings.name or usual
     if name is None:

@@ -8,9 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from drivetrain.core.errors import InvalidRequest, InvalidSetting, LoadFailed
+from drivetrain.core.errors import InvalidRequest, LoadFailed
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.sampling import Sampling
+from drivetrain.engines.base.settings import within_model
 
 DEFAULT_CONTEXT = 2048
 NO_LIMIT = 10_000_000
@@ -32,9 +33,7 @@ def context_length(config: Any, tokenizer: Any, setting: int | None) -> int:
     longest = getattr(tokenizer, "model_max_length", None)
     if known is None and isinstance(longest, int) and 0 < longest < NO_LIMIT:
         known = longest
-    if setting is not None and known is not None and setting > known:
-        raise InvalidSetting(f"context_length is {setting}; this model has {known}", param="context_length")
-    return setting or known or DEFAULT_CONTEXT
+    return within_model(setting, known) or known or DEFAULT_CONTEXT
 
 
 def eos_ids(structure: Any, config: Any, tokenizer: Any) -> frozenset[int]:

@@ -25,11 +25,8 @@ from drivetrain.engines.llamacpp.child.process import ServerProcess
 from drivetrain.engines.llamacpp.embedding import Embedder
 from drivetrain.engines.llamacpp.generation import Served
 from drivetrain.engines.llamacpp.loading import describe, open_model
-from drivetrain.engines.llamacpp.options import SETTINGS
 from drivetrain.engines.llamacpp.request import LlamaCppGeneration
 from drivetrain.telemetry.memory import host_memory
-
-__all__ = ["SETTINGS", "LlamaCppEngine"]
 
 
 class LlamaCppEngine:

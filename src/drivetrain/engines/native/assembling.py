@@ -7,9 +7,8 @@ from typing import Any
 
 from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
 from drivetrain.engines.checkpoint.gguf import safetensors_made
-from drivetrain.engines.checkpoint.pooling import pooling_of
+from drivetrain.engines.checkpoint.pooling import stated_pooling
 from drivetrain.engines.native import describe
-from drivetrain.engines.native.capabilities import batch_size
 from drivetrain.engines.native.embedding import Embedder
 from drivetrain.engines.native.kv import memory
 from drivetrain.engines.native.kv.cache import KvCache
@@ -20,6 +19,7 @@ from drivetrain.engines.native.model.compiling import compiled_pass
 from drivetrain.engines.native.model.runner import Runner, plain_pass
 from drivetrain.engines.native.schedule.budget import budget_for
 from drivetrain.engines.native.schedule.scheduler import Scheduler
+from drivetrain.engines.native.settings import NativeSettings
 from drivetrain.engines.native.stepper import Stepper
 
 
@@ -32,20 +32,19 @@ class Assembled:
 
 
 def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
-    options = spec.options
-    max_batch = batch_size(options)
-    pooling = pooling_of(options.get("pooling"), safetensors_made(spec) or spec.path)
-    loaded = loading.load(spec, progress)
+    settings = NativeSettings.of(spec.options)
+    pooling = settings.pooling or stated_pooling(safetensors_made(spec) or spec.path)
+    loaded = loading.load(spec, settings, progress)
     model = loaded.model
-    forward = compiled_pass(model, loaded.stage, progress) if options.get("compile") else plain_pass(model)
+    forward = compiled_pass(model, loaded.stage, progress) if settings.compile else plain_pass(model)
     progress("checking that a batch says what one text says", None)
     selftest.check(loaded, forward)
     cache = KvCache(loaded.layers, dtype=model.dtype, device=model.device)
-    budget = memory.kv_budget(options.get("kv_cache_gb"), model.device)
+    budget = memory.kv_budget(settings.kv_cache_gb, model.device)
     context = memory.fitting_context(
-        loaded.context_length, cache.token_bytes, budget, stated=options.get("context_length") is not None
+        loaded.context_length, cache.token_bytes, budget, stated=settings.context_length is not None
     )
-    prefixes = PrefixIndex() if options.get("prefix_cache", True) else None
+    prefixes = PrefixIndex() if settings.prefix_cache else None
     rows = KvRows(
         capacities(context),
         token_bytes=cache.token_bytes,
@@ -59,10 +58,10 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
         cached=sum(shape.cached for shape in loaded.layers.values()),
         by_kernel=loaded.stage.kernel is not None,
     )
-    scheduler = Scheduler(rows, prefixes, max_batch=max_batch, budget=step)
+    scheduler = Scheduler(rows, prefixes, max_batch=settings.max_batch, budget=step)
     progress("loaded", 1.0)
     return Assembled(
-        describe.of_loaded(loaded, context, max_batch, pooling),
+        describe.of_loaded(loaded, context, settings.max_batch, pooling),
         Stepper(scheduler, Runner(model, loaded.stage, cache, forward)),
         Embedder(model, loaded.stage, loaded.layers, pooling),
         model.device,

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
-from drivetrain.engines.checkpoint.batch import max_batch
+from drivetrain.engines.native.settings import NativeSettings
 
 HONOURED = frozenset({
     "min_tokens", "n", "seed", "ignore_eos", "logprobs", "prompt_logprobs",
@@ -18,9 +17,6 @@ HONOURED = frozenset({
     "logit_bias", "sequence_bias", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "cache_salt",
 })  # fmt: skip
 """The request fields that this engine honours."""
-
-QUANTIZE = ("none", "int8")
-LARGEST_BATCH = 1024
 
 
 def capabilities_of(context_length: int, max_batch: int) -> Capabilities:
@@ -34,16 +30,4 @@ def capabilities_of(context_length: int, max_batch: int) -> Capabilities:
 
 def stated_capabilities(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
     """Of a folder, from the JSON of its configuration: without the library."""
-    quantize_of(options)
-    return capabilities_of(context_length, batch_size(options))
-
-
-def quantize_of(options: Mapping[str, Any]) -> str:
-    wanted = options.get("quantize") or "none"
-    if wanted not in QUANTIZE:
-        raise InvalidSetting(f"quantize is {wanted!r}; it must be {' or '.join(QUANTIZE)}", param="quantize")
-    return str(wanted)
-
-
-def batch_size(options: Mapping[str, Any]) -> int:
-    return max_batch(options, LARGEST_BATCH)
+    return capabilities_of(context_length, NativeSettings.of(options).max_batch)

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.checkpoint import declared, errors
-from drivetrain.engines.checkpoint.gguf import safetensors_made
+from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.pooling import embedding_size
-from drivetrain.engines.native.capabilities import HONOURED, batch_size, capabilities_of, quantize_of
+from drivetrain.engines.checkpoint.quiet import quiet_library
+from drivetrain.engines.native.capabilities import HONOURED, capabilities_of
 from drivetrain.engines.native.model.supported import check_config, known_reason, unfit
+from drivetrain.engines.native.settings import NativeSettings
 
 if TYPE_CHECKING:
     from drivetrain.engines.native.model.loading import Loaded
@@ -61,35 +63,22 @@ def of_files(spec: ModelSpec, progress: Progress) -> Description:
 
 
 def _of_files(spec: ModelSpec, progress: Progress) -> Description:
-    import transformers as hf
-
-    from drivetrain.engines.checkpoint.quiet import quiet_library
-
-    source: dict[str, Any] = {
-        "local_files_only": True,
-        "trust_remote_code": bool(spec.options.get("trust_remote_code")),
-    }
-    quantize_of(spec.options)
-    folder = safetensors_made(spec)
-    if folder is None:
-        folder, source["gguf_file"] = spec.path.parent, spec.path.name
+    settings = NativeSettings.of(spec.options)
+    folder = CheckpointFolder.before_loading(spec, trust_remote_code=settings.trust_remote_code)
     progress("reading the configuration", None)
     with quiet_library():
-        config = hf.AutoConfig.from_pretrained(folder, **source)
+        config = folder.config()
         check_config(config)
         if why := known_reason(config):
             raise unfit(why)
         progress("reading the tokenizer", None)
-        tokenizer = hf.AutoTokenizer.from_pretrained(folder, **source)
-        if (folder / "generation_config.json").is_file() and "gguf_file" not in source:
-            structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
-        else:
-            structure = hf.GenerationConfig.from_model_config(config)
-    context_length = declared.context_length(config, tokenizer, spec.options.get("context_length"))
+        tokenizer = folder.tokenizer()
+        structure = folder.generation_config(config)
+    context_length = declared.context_length(config, tokenizer, settings.context_length)
     return Description(
         tokenizer=_tokenizer(tokenizer),
         architecture=config.model_type,
-        capabilities=capabilities_of(context_length, batch_size(spec.options)),
+        capabilities=capabilities_of(context_length, settings.max_batch),
         context_length=context_length,
         eos_ids=declared.eos_ids(structure, config, tokenizer),
         default_sampling=declared.stated_sampling(structure, HONOURED),

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
+from drivetrain.engines.base.settings import Pooling
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.pooling import Pooled
 from drivetrain.engines.native.attention.batch import Chunk, PackedBatch
@@ -78,7 +79,7 @@ class Piece:
 class Embedder:
     """`add` and `drop` calls between passes; `step` while not `idle`. Calls take turns, text by text."""
 
-    def __init__(self, model: Any, stage: Stage, layers: Mapping[int, LayerShape], pooling: str) -> None:
+    def __init__(self, model: Any, stage: Stage, layers: Mapping[int, LayerShape], pooling: Pooling) -> None:
         self.passes_run = 0
         self._model = getattr(model, "base_model", model)
         self._device, self._dtype = model.device, model.dtype

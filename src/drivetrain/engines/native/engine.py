@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 
     Order = Callable[[Stepper], Sequence[Output | CallOver]]
 
-SETTINGS = frozenset({
-    "device", "dtype", "quantize", "compile", "trust_remote_code", "context_length", "pooling", "kv_cache_gb",
-    "max_batch", "prefix_cache",
-})  # fmt: skip
-"""The settings that this engine honours; any other one that was set is refused at load."""
-
 
 class NativeEngine:
     """The event loop puts orders into the inbox; the engine's thread carries them out between steps.

@@ -23,6 +23,7 @@ from drivetrain.engines.remote.dialects.vllm_tokenizer import VllmSplitter
 from drivetrain.engines.remote.generation import RemoteGeneration, RemoteModel
 from drivetrain.engines.remote.pool import Pool
 from drivetrain.engines.remote.probe import Prober
+from drivetrain.engines.remote.settings import RemoteSettings
 from drivetrain.engines.remote.tokenizer import NoSplitter, RemoteTokenizer
 from drivetrain.engines.remote.wire import Timeouts
 
@@ -70,7 +71,7 @@ class RemoteEngine:
         key = self._key if self._key is not None else Key.of_environment()
         timeouts = self._timeouts or Timeouts.of(spec.options)
         progress("asking the upstream what it can do", None)
-        prober = Prober(key, reference.model, timeouts, _stated_context(spec))
+        prober = Prober(key, reference.model, timeouts, RemoteSettings.of(spec.options).context_length)
         self._pool = Pool(reference.addresses, prober)
         facts = await self._pool.open()
         asker = Asker(self._pool.askable, key, timeouts)
@@ -143,11 +144,6 @@ def _is_cancelled() -> bool:
     """Whether the caller's own task is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _stated_context(spec: ModelSpec) -> int | None:
-    stated = spec.options.get("context_length")
-    return None if stated is None else int(stated)
 
 
 def _splitter(facts: Facts, asker: Asker, model: str) -> Splitter:

@@ -11,6 +11,12 @@ from typing import Any
 
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
+from drivetrain.engines.remote.settings import (
+    CONNECT_TIMEOUT_S,
+    FIRST_TIMEOUT_S,
+    SILENCE_TIMEOUT_S,
+    RemoteSettings,
+)
 from drivetrain.http.address import Address
 from drivetrain.http.client import HttpAnswer, connected
 from drivetrain.telemetry.w3c import trace_context as checked_context
@@ -23,16 +29,20 @@ class Timeouts:
     """In seconds. `first_s` is for a head and a first event together: prompts are computed then. `idle_s` is for each
     further one."""
 
-    connect_s: float = 10.0
+    connect_s: float = CONNECT_TIMEOUT_S.default
     ask_s: float = 30.0
-    first_s: float = 600.0
-    idle_s: float = 120.0
+    first_s: float = FIRST_TIMEOUT_S.default
+    idle_s: float = SILENCE_TIMEOUT_S.default
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Timeouts:
         """Those that are settings; the others as they are."""
-        named = {"connect_timeout_s": "connect_s", "first_timeout_s": "first_s", "silence_timeout_s": "idle_s"}
-        return cls(**{ours: float(options[name]) for name, ours in named.items() if name in options})
+        settings = RemoteSettings.of(options)
+        return cls(
+            connect_s=settings.connect_timeout_s,
+            first_s=settings.first_timeout_s,
+            idle_s=settings.silence_timeout_s,
+        )
 
 
 @contextlib.asynccontextmanager

@@ -10,9 +10,11 @@ from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.checkpoint import declared, errors
-from drivetrain.engines.checkpoint.gguf import safetensors_made
+from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of, stated_kind
 from drivetrain.engines.checkpoint.pooling import embedding_size
+from drivetrain.engines.checkpoint.quiet import quiet_library
+from drivetrain.engines.checkpoint.settings import CheckpointSettings
 from drivetrain.engines.transformers.loading import Loaded
 
 
@@ -71,27 +73,17 @@ def of_files(spec: ModelSpec, progress: Progress) -> Description:
 
 
 def _of_files(spec: ModelSpec, progress: Progress) -> Description:
-    import transformers as hf
-
-    from drivetrain.engines.checkpoint.quiet import quiet_library
-
-    trust = bool(spec.options.get("trust_remote_code"))
-    source: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust}
-    folder = safetensors_made(spec)
-    if folder is None:
-        folder, source["gguf_file"] = spec.path.parent, spec.path.name
+    settings = CheckpointSettings.of(spec.options)
+    folder = CheckpointFolder.before_loading(spec, trust_remote_code=settings.trust_remote_code)
     progress("reading the configuration", None)
     with quiet_library():
-        config = hf.AutoConfig.from_pretrained(folder, **source)
+        config = folder.config()
         kind = kind_of(config)
         progress("reading the tokenizer", None)
-        processor = hf.AutoProcessor.from_pretrained(folder, **source) if kind is ModelKind.VISION else None
-        tokenizer = processor.tokenizer if processor is not None else hf.AutoTokenizer.from_pretrained(folder, **source)
-        if (folder / "generation_config.json").is_file() and "gguf_file" not in source:
-            structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
-        else:
-            structure = hf.GenerationConfig.from_model_config(config)
-    context_length = declared.context_length(config, tokenizer, spec.options.get("context_length"))
+        processor = folder.processor() if kind is ModelKind.VISION else None
+        tokenizer = processor.tokenizer if processor is not None else folder.tokenizer()
+        structure = folder.generation_config(config)
+    context_length = declared.context_length(config, tokenizer, settings.context_length)
     return Description(
         tokenizer=_tokenizer(tokenizer, processor),
         architecture=config.model_type,

@@ -16,9 +16,6 @@ from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
 
-SETTINGS = frozenset({"device", "dtype", "trust_remote_code", "context_length", "pooling"})
-"""The settings that this engine honours; any other one that was set is refused at load."""
-
 
 class TransformersEngine:
     """All work happens on one thread, job by job; the library's `generate()` cannot mix requests."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress
 from drivetrain.core.errors import LoadFailed
+from drivetrain.engines.base.settings import Pooling
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
+from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of
-from drivetrain.engines.checkpoint.leftovers import refuse_leftovers
-from drivetrain.engines.checkpoint.pooling import pooling_of
+from drivetrain.engines.checkpoint.pooling import stated_pooling
 from drivetrain.engines.checkpoint.quiet import quiet_library
+from drivetrain.engines.checkpoint.settings import CheckpointSettings
 
 
 @dataclass(slots=True)
@@ -29,50 +29,36 @@ class Loaded:
     structure: Any
     context_length: int
     eos_ids: frozenset[int]
-    pooling: str
+    pooling: Pooling
 
 
 def load(spec: ModelSpec, progress: Progress) -> Loaded:
-    options = spec.options
+    settings = CheckpointSettings.of(spec.options)
     path = safetensors_folder(spec, progress, engine="transformers")
     progress("reading the configuration", None)
     declared.check_generation_config(path)
     with quiet_library():
-        return _load(path, options, progress)
+        return _load(CheckpointFolder(path=path, trust_remote_code=settings.trust_remote_code), settings, progress)
 
 
-def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
+def _load(folder: CheckpointFolder, settings: CheckpointSettings, progress: Progress) -> Loaded:
     import transformers as hf
 
-    trust = bool(options.get("trust_remote_code", False))
-    config = hf.AutoConfig.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+    config = folder.config()
     kind = kind_of(config)
-    device = pick_device(str(options.get("device", "auto")))
-    dtype = pick_dtype(str(options.get("dtype", "auto")), config, device)
+    device = pick_device(settings.device)
+    dtype = pick_dtype(settings.dtype, config, device)
     progress("loading the tokenizer", None)
-    processor = _processor(path, trust) if kind is ModelKind.VISION else None
-    tokenizer = processor.tokenizer if processor is not None else _tokenizer(path, trust)
+    processor = _processor(folder) if kind is ModelKind.VISION else None
+    tokenizer = processor.tokenizer if processor is not None else folder.tokenizer()
     progress("loading the weights", None)
-    model, problems = _model_class(kind).from_pretrained(
-        path,
-        config=config,
-        dtype=dtype,
-        trust_remote_code=trust,
-        use_safetensors=True,
-        local_files_only=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
-    declared.refuse_holes(
-        problems, but="pooler" if kind is ModelKind.ENCODER else None
-    )  # an encoder's unused pooler is no loss
-    refuse_leftovers(problems, model)
+    unused = "pooler" if kind is ModelKind.ENCODER else None  # no loss
+    model = folder.model(_model_class(kind), config, dtype, may_lack=unused)
     progress(f"moving the weights to {device}", None)
     model = model.to(device).eval()
-    limit = declared.context_length(config, tokenizer, options.get("context_length"))
-    tokenizer.model_max_length = (
-        declared.NO_LIMIT
-    )  # what is too long is refused by us; the library would print a warning
+    limit = declared.context_length(config, tokenizer, settings.context_length)
+    # What is too long is refused by us; the library would print a warning.
+    tokenizer.model_max_length = declared.NO_LIMIT
     structure = model.generation_config if model.can_generate() else hf.GenerationConfig()
     if model.can_generate():
         model.generation_config = _neutral(structure)
@@ -84,7 +70,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         structure=structure,
         context_length=limit,
         eos_ids=declared.eos_ids(structure, config, tokenizer),
-        pooling=pooling_of(options.get("pooling"), path),
+        pooling=settings.pooling or stated_pooling(folder.path),
     )
 
 
@@ -111,17 +97,9 @@ def _model_class(kind: ModelKind) -> Any:
     }[kind]
 
 
-def _tokenizer(path: Path, trust: bool) -> Any:
-    import transformers as hf
-
-    return hf.AutoTokenizer.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
-
-
-def _processor(path: Path, trust: bool) -> Any:
-    import transformers as hf
-
+def _processor(folder: CheckpointFolder) -> Any:
     try:
-        return hf.AutoProcessor.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+        return folder.processor()
     except (OSError, ValueError) as exc:
         raise LoadFailed(
             "the model sees images, but its processor files are missing or broken; pull or copy the model again"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,15 @@ from typing import Any
 from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.checkpoint import declared
+from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.kinds import ModelKind, StatedConfig, kind_of, stated_kind
+from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS, capabilities_of, refuse_unless_text
 from drivetrain.engines.vllm.core import Loaded
-from drivetrain.engines.vllm.options import batch_size, engine_arguments
+from drivetrain.engines.vllm.options import engine_arguments
+from drivetrain.engines.vllm.settings import VllmSettings
 
 _NOT_DONE = tuple(name for name in declared.SAMPLING if name not in NEEDS)
 
@@ -37,40 +39,27 @@ class Files:
 
 
 def read(folder: Path, spec: ModelSpec, *, gguf: bool = False) -> Files:
-    import transformers as hf
-
-    from drivetrain.engines.checkpoint.quiet import quiet_library
-
-    where: dict[str, Any] = {
-        "local_files_only": True,
-        "trust_remote_code": bool(spec.options.get("trust_remote_code")),
-    }
-    if gguf:
-        where["gguf_file"] = spec.path.name
-    else:
+    trust = VllmSettings.of(spec.options).trust_remote_code
+    files = CheckpointFolder(path=folder, trust_remote_code=trust, gguf_file=spec.path.name if gguf else None)
+    if not gguf:
         declared.check_generation_config(folder)
     with quiet_library():
-        config, kind = _config(folder, where)
+        config, kind = _config(files)
         refuse_unless_text(kind)
-        tokenizer = hf.AutoTokenizer.from_pretrained(folder, **where)
+        tokenizer = files.tokenizer()
         tokenizer.model_max_length = min(tokenizer.model_max_length, declared.NO_LIMIT)
-        if (folder / "generation_config.json").is_file() and not gguf:
-            structure = hf.GenerationConfig.from_pretrained(folder, local_files_only=True)
-        elif isinstance(config, StatedConfig):
-            structure = hf.GenerationConfig()
-        else:
-            structure = hf.GenerationConfig.from_model_config(config)
+        structure = files.generation_config(config)
     template = _stated(folder, "chat_template.json").get("chat_template") if kind is ModelKind.VISION else None
     return Files(config, kind, tokenizer, structure, template)
 
 
-def _config(folder: Path, where: Mapping[str, Any]) -> tuple[Any, ModelKind]:
+def _config(folder: CheckpointFolder) -> tuple[Any, ModelKind]:
     """vLLM has classes of which the library knows nothing: of those, what the JSON says."""
-    import transformers as hf
+    from transformers import CONFIG_MAPPING
 
-    stated = _stated(folder, "config.json")
-    if "gguf_file" in where or "auto_map" in stated or stated.get("model_type") in hf.CONFIG_MAPPING:
-        config = hf.AutoConfig.from_pretrained(folder, **where)
+    stated = _stated(folder.path, "config.json")
+    if folder.gguf_file is not None or "auto_map" in stated or stated.get("model_type") in CONFIG_MAPPING:
+        config = folder.config()
         return config, kind_of(config)
     if "model_type" not in stated:
         raise LoadFailed("config.json is missing, or names no model_type; pull or copy the model again")
@@ -120,14 +109,15 @@ def of_files(spec: ModelSpec, progress: Progress) -> Description:
 
 def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     engine_arguments(spec.options)
+    settings = VllmSettings.of(spec.options)
     progress("reading configuration and tokenizer", None)
     folder = safetensors_made(spec)
     files = read(folder or spec.path.parent, spec, gguf=folder is None)
-    context_length = declared.context_length(files.config, files.tokenizer, spec.options.get("context_length"))
+    context_length = declared.context_length(files.config, files.tokenizer, settings.context_length)
     return Description(
         tokenizer=_tokenizer(files),
         architecture=files.config.model_type,
-        capabilities=capabilities_of(context_length, batch_size(spec.options), images=files.kind is ModelKind.VISION),
+        capabilities=capabilities_of(context_length, settings.max_batch, images=files.kind is ModelKind.VISION),
         context_length=context_length,
         eos_ids=files.eos_ids,
         default_sampling=declared.stated_sampling(files.structure, NEEDS),

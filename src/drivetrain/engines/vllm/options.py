@@ -6,13 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.engines.checkpoint.batch import max_batch
-
-SETTINGS = frozenset(
-    {"dtype", "trust_remote_code", "context_length", "kv_cache_gb", "max_batch", "prefix_cache", "vllm_args"}
-)
-
-LARGEST_BATCH = 4096
+from drivetrain.engines.vllm.settings import VllmSettings
 
 _HAVE_A_SETTING = {
     "dtype": "dtype",
@@ -41,24 +35,23 @@ _NAMES = frozenset({"model", "tokenizer", "served_model_name", *_FIXED, *_FIXED_
 
 def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """All but the model's path. Raises `InvalidSetting` for an argument of `vllm_args` that is not the caller's."""
-    passed = options.get("vllm_args") or {}
+    settings = VllmSettings.of(options)
+    passed = settings.vllm_args or {}
     for name in passed:
         if name in _HAVE_A_SETTING:
             raise InvalidSetting(f"vllm_args has {name}; set {_HAVE_A_SETTING[name]} in its place", param="vllm_args")
         if name in _NAMES:
             raise InvalidSetting(f"vllm_args has {name}, which is fixed; leave it out", param="vllm_args")
     ours: dict[str, Any] = {
-        "dtype": options.get("dtype", "auto"),
-        "trust_remote_code": bool(options.get("trust_remote_code", False)),
-        "max_num_seqs": batch_size(options),
-        "enable_prefix_caching": bool(options.get("prefix_cache", True)),
+        "dtype": settings.dtype.value,
+        "trust_remote_code": settings.trust_remote_code,
+        "max_num_seqs": settings.max_batch,
+        "enable_prefix_caching": settings.prefix_cache,
     }
-    if (context_length := options.get("context_length")) is not None:
-        ours["max_model_len"] = context_length
-    if (kv_cache_gb := options.get("kv_cache_gb")) is not None:
-        if kv_cache_gb <= 0:
-            raise InvalidSetting(f"kv_cache_gb is {kv_cache_gb}; it must be above 0", param="kv_cache_gb")
-        ours["kv_cache_memory_bytes"] = int(kv_cache_gb * 2**30)
+    if settings.context_length is not None:
+        ours["max_model_len"] = settings.context_length
+    if settings.kv_cache_gb is not None:
+        ours["kv_cache_memory_bytes"] = int(settings.kv_cache_gb * 2**30)
     return {**_QUIET, **passed, **ours, **_FIXED}
 
 
@@ -68,7 +61,7 @@ def with_images(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def batch_size(options: Mapping[str, Any]) -> int:
-    return max_batch(options, LARGEST_BATCH)
+    return VllmSettings.of(options).max_batch
 
 
 def refuse_unknown(arguments: Mapping[str, Any], known: Collection[str], version: str) -> dict[str, Any]:

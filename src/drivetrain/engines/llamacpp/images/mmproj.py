@@ -22,7 +22,7 @@ class VisionPart:
     notes: tuple[str, ...] = ()
 
 
-def find(setting: object, model: Path, embedding: object) -> VisionPart:
+def find(setting: str | None, model: Path, embedding: object) -> VisionPart:
     """`embedding` is the width of the text model. Raises `InvalidSetting` or `LoadFailed`."""
     if setting is not None:
         return VisionPart(_named(setting))
@@ -39,9 +39,7 @@ def find(setting: object, model: Path, embedding: object) -> VisionPart:
     return VisionPart(beside[0])
 
 
-def _named(setting: object) -> Path:
-    if not isinstance(setting, str) or not setting.strip():
-        raise InvalidSetting("mmproj must be the path of a GGUF file", param="mmproj")
+def _named(setting: str) -> Path:
     path = Path(setting).expanduser()
     if not path.is_file():
         raise InvalidSetting(f"mmproj names {path.name}, which is no file", param="mmproj")

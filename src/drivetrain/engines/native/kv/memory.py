@@ -21,8 +21,6 @@ FALLBACK_BYTES = 2**30
 def kv_budget(setting_gb: float | None, device: Any) -> int:
     """Bytes for keys and values: the setting, else a share of what is free now."""
     if setting_gb is not None:
-        if not setting_gb > 0:
-            raise InvalidSetting(f"kv_cache_gb is {setting_gb}; it must be above 0", param="kv_cache_gb")
         return int(setting_gb * 2**30)
     on_device = device_memory(device)
     if on_device:

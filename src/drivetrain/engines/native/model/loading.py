@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
+from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
-from drivetrain.engines.checkpoint.leftovers import refuse_leftovers
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.attention import layers as attention
-from drivetrain.engines.native.capabilities import quantize_of
 from drivetrain.engines.native.cpu.fusing import fuse_projections
 from drivetrain.engines.native.cpu.quantizing import check_machine
 from drivetrain.engines.native.cpu.weight_layout import pack_linear_layers
 from drivetrain.engines.native.kv.cache import LayerShape
 from drivetrain.engines.native.model import compiling, probe
 from drivetrain.engines.native.model.supported import check_config
+from drivetrain.engines.native.settings import NativeSettings, Quantize
 
 
 @dataclass(slots=True)
@@ -41,55 +39,43 @@ class Loaded:
     eos_ids: frozenset[int]
 
 
-def load(spec: ModelSpec, progress: Progress) -> Loaded:
+def load(spec: ModelSpec, settings: NativeSettings, progress: Progress) -> Loaded:
     path = safetensors_folder(spec, progress, engine="native")
     progress("reading the configuration", None)
     declared.check_generation_config(path)
     with quiet_library():
-        return _load(path, spec.options, progress)
+        return _load(CheckpointFolder(path=path, trust_remote_code=settings.trust_remote_code), settings, progress)
 
 
-def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
+def _load(folder: CheckpointFolder, settings: NativeSettings, progress: Progress) -> Loaded:
     import torch
     import transformers as hf
 
-    trust = bool(options.get("trust_remote_code", False))
-    config = hf.AutoConfig.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+    config = folder.config()
     check_config(config)
     probe.check_named_class(config)
-    device = pick_device(str(options.get("device", "auto")))
-    dtype = pick_dtype(str(options.get("dtype", "auto")), config, device)
-    quantize = quantize_of(options)
-    if quantize != "none":
+    device = pick_device(settings.device)
+    dtype = pick_dtype(settings.dtype, config, device)
+    quantized = settings.quantize is not Quantize.NONE
+    if quantized:
         check_machine(device, dtype)
-    if options.get("compile"):
+    if settings.compile:
         compiling.check_machine(device)
     progress("loading the tokenizer", None)
-    tokenizer = hf.AutoTokenizer.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+    tokenizer = folder.tokenizer()
     progress("loading the weights", None)
-    model, problems = hf.AutoModelForCausalLM.from_pretrained(
-        path,
-        config=config,
-        dtype=dtype,
-        trust_remote_code=trust,
-        use_safetensors=True,
-        local_files_only=True,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
-    declared.refuse_holes(problems)
-    refuse_leftovers(problems, model)
+    model = folder.model(hf.AutoModelForCausalLM, config, dtype)
     probe.check_class(type(model))
     progress(f"moving the weights to {device}", None)
     model = model.to(device).eval().requires_grad_(False)
     num_weights = _num_weights(model)
     fuse_projections(model)
-    num_packed = pack_linear_layers(model, quantize=quantize)
+    num_packed = pack_linear_layers(model, quantize=settings.quantize)
     attention.register()
     stage = attention.install(model)
     with torch.inference_mode():
         layers = probe.probe(model, stage)
-    limit = declared.context_length(config, tokenizer, options.get("context_length"))
+    limit = declared.context_length(config, tokenizer, settings.context_length)
     # What is too long is refused by us; the library would print a warning.
     tokenizer.model_max_length = declared.NO_LIMIT
     structure = model.generation_config if model.can_generate() else hf.GenerationConfig()
@@ -98,7 +84,7 @@ def _load(path: Path, options: Mapping[str, Any], progress: Progress) -> Loaded:
         tokenizer=tokenizer,
         stage=stage,
         layers=layers,
-        num_quantized=num_packed if quantize != "none" else None,
+        num_quantized=num_packed if quantized else None,
         num_weights=num_weights,
         structure=structure,
         context_length=limit,

@@ -1,0 +1,17 @@
+"""llama.cpp, in a process of its own."""
+
+from __future__ import annotations
+
+from drivetrain.core.settings import declarations
+from drivetrain.engines.base.kind import EngineKind, EntryPoints
+from drivetrain.engines.llamacpp.settings import LlamaCppSettings
+
+
+def enter() -> EntryPoints:
+    from drivetrain.engines.llamacpp.describe import of_file
+    from drivetrain.engines.llamacpp.engine import LlamaCppEngine
+
+    return EntryPoints(make=LlamaCppEngine, describe=of_file)
+
+
+KIND = EngineKind(name="llamacpp", settings=declarations(LlamaCppSettings), needs=("xllamacpp",), enter=enter)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.keys import KEY_VARIABLE, key_in_environment
 from drivetrain.cli.flags.server_options import add_server_flags, given_server_settings
-from drivetrain.cli.serve.greeting import KEY_VARIABLE, ways_in
+from drivetrain.cli.serve.greeting import ways_in
 from drivetrain.cli.serve.logs import add_log_flags
 from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
 from drivetrain.cli.terminal import output
@@ -44,8 +44,6 @@ def add(commands: options.Commands) -> None:
         description="Serve models on Ray Serve: replicas of workers behind the server that `drivetrain serve` runs.",
         usage="%(prog)s [NAME=]MODEL ... [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "models", metavar="MODEL", nargs="+", help="a model, as for serve; NAME=MODEL gives it a public name"
@@ -96,10 +94,6 @@ def add(commands: options.Commands) -> None:
     parser.set_defaults(run=run, host="127.0.0.1", port=8000)
 
 
-def _has_key() -> bool:
-    return bool(os.environ.get(KEY_VARIABLE, "").strip())
-
-
 def run(args: argparse.Namespace) -> int:
     from drivetrain.scale.ray.observability import Observability
     from drivetrain.scale.ray.plan import IngressPlan, arguments_of, config_of
@@ -116,7 +110,12 @@ def run(args: argparse.Namespace) -> int:
     ingress = IngressPlan(
         server=server, num_replicas=args.ingress_replicas, longest_s=max(model.longest_s for model in models)
     )
-    if args.address is not None and not args.dry_run and not _has_key() and not args.insecure_no_key:
+    if (
+        args.address is not None
+        and not args.dry_run
+        and not any(key_in_environment(KEY_VARIABLE))
+        and not args.insecure_no_key
+    ):
         raise InvalidSetting(
             f"a running Ray may accept other machines, whatever --host says: set {KEY_VARIABLE} here"
             " and on its nodes, or pass --insecure-no-key",

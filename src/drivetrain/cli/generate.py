@@ -33,8 +33,6 @@ def add(commands: options.Commands) -> None:
         description="Print the answer to one prompt or chat, and exit.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     options.add_model(parser)
     options.add_remote(parser)

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from drivetrain import __version__
 from drivetrain.cli.terminal.boundary import guarded
@@ -24,7 +24,10 @@ or fake, which has no weights and is for trying things out.
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line for a usage error, where argparse would print the whole usage."""
+    """For the program and each of its commands: options are written out, and a usage error is one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         raise InvalidSetting(f"{message} (see {self.prog} --help)")
@@ -60,8 +63,6 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         prog="drivetrain",
         description="A model worker for language models: one strict contract, every engine.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"drivetrain {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback if there is an error")

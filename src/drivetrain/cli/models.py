@@ -95,14 +95,8 @@ def run_remove(args: argparse.Namespace) -> int:
 
 
 def _command(commands: options.Commands, name: str, what: str, epilog: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=what,
-        description=what[0].upper() + what[1:] + ".",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    description = what[0].upper() + what[1:] + "."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what, description=description, epilog=epilog)
     return parser
 
 

@@ -18,6 +18,6 @@ def opened(model: str, settings: Settings, *, quiet: bool = False) -> Iterator[s
     """
     with progress_line(quiet=quiet) as progress:
         parts = assembly.open_parts(model, settings, progress=progress)
-        with sync.Worker(assembly.Opening(lambda report: parts.worker(progress=report), progress)) as worker:
+        with sync.Worker(parts.opening(progress)) as worker:
             progress.close()
             yield worker

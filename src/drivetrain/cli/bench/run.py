@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import json
 import os
 import platform
 import random
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from drivetrain import __version__
@@ -27,10 +22,11 @@ from drivetrain.cli.bench.sides import LocalSide, UrlSide, find, name_apart, ope
 from drivetrain.cli.doctor.distributions import installed_version
 from drivetrain.cli.doctor.machine import cpu_model, num_usable_cpus
 from drivetrain.cli.terminal import output
-from drivetrain.cli.terminal.interrupts import Terminated
+from drivetrain.cli.terminal.event_loop import run_cancellable
 from drivetrain.cli.terminal.progress import ProgressLine, progress_line
+from drivetrain.cli.terminal.report_files import write_json, write_text
 from drivetrain.cli.terminal.values import plain
-from drivetrain.core.errors import DrivetrainError, InvalidSetting
+from drivetrain.core.errors import InvalidSetting
 from drivetrain.telemetry.memory import host_memory, settle_heap
 from drivetrain.tools.bench import tables
 from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, measure
@@ -73,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
                     name_apart(measured.targets, args.against)
                     await _measure(measured, workload, levels, progress, ceilings=args.ceilings)
 
-            _run_interruptibly(main)
+            run_cancellable(main)
     finally:  # also of what was measured before an interrupt or a failure
         if measured.session is not None and any(any(played.rounds) for played in measured.session.played):
             _tell(args, _report(measured, workload))
@@ -113,45 +109,6 @@ async def _ceilings(targets: list[Target]) -> Ceilings | NotMeasured:
     if device.startswith("cuda"):
         return await measure(device, facts.dtype if facts.dtype in {"bfloat16", "float16"} else "float32")
     return NotMeasured(f"they cannot be measured on {device}")
-
-
-def _run_interruptibly(main: Callable[[], Any]) -> None:
-    """SIGINT and SIGTERM cancel `main`, which frees everything; a second one ends the process at once."""
-    came: list[int] = []
-
-    async def cancellable() -> None:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if came:
-                os._exit(128 + number)
-            came.append(number)
-            loop.call_soon_threadsafe(task.cancel)
-
-        with _handling(handle):
-            await main()
-
-    try:
-        asyncio.run(cancellable())
-    except asyncio.CancelledError:
-        if came and came[0] == signal.SIGTERM:
-            raise Terminated from None
-        raise KeyboardInterrupt from None
-
-
-@contextlib.contextmanager
-def _handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    previous: dict[int, Any] = {}
-    for number in map(int, (signal.SIGINT, signal.SIGTERM)):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            with contextlib.suppress(ValueError):  # not the main thread: whoever runs us handles signals
-                previous[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, before in previous.items():
-            signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
 def _workload(args: argparse.Namespace) -> Workload:
@@ -214,11 +171,11 @@ def _tell(args: argparse.Namespace, report: BenchReport) -> None:
         output.line("\n" + output.table(*against))
     output.line("\n" + "\n".join([*tables.legend(report), *tables.sentences(report)]))
     if args.json_file is not None:
-        _write(args.json_file, json.dumps(document(report), indent=2, allow_nan=False) + "\n")
+        write_json(args.json_file, document(report))
     if args.markdown is not None:
-        _write(args.markdown, tables.markdown(report))
+        write_text(args.markdown, tables.markdown(report))
     if args.chart is not None:
-        _write(args.chart, chart(report))
+        write_text(args.chart, chart(report))
 
 
 def document(report: BenchReport) -> dict[str, Any]:
@@ -228,14 +185,6 @@ def document(report: BenchReport) -> dict[str, Any]:
         if isinstance(level.level, Open):
             made["level"] = {"rate": level.level.rate, "requests": level.level.num_requests}
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as exc:
-        raise DrivetrainError(f"{path} cannot be written: {exc.strerror or type(exc).__name__}") from exc
-    output.note(f"written: {path}")
 
 
 def _machine() -> dict[str, Any]:

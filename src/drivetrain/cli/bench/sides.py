@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,8 @@ from urllib.parse import quote
 from drivetrain import assembly
 from drivetrain.cli.bench.options import AGAINST_KEY_VARIABLE, KEY_VARIABLES
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.engine_settings import parse_setting, settings_for
+from drivetrain.cli.flags.keys import key_in_environment, sendable
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import InvalidSetting
@@ -59,7 +60,7 @@ PlannedSide = LocalSide | UrlSide
 def read_sides(args: argparse.Namespace, *, max_streams: int) -> list[PlannedSide]:
     """One, or two with `--against`. Raises `InvalidSetting`."""
     given = options.given_settings(args)
-    first = _url(args, args.model, args.url_model, _first_key()) if _is_url(args.model) else None
+    first = _url(args, args.model, args.url_model, _key(*KEY_VARIABLES)) if _is_url(args.model) else None
     if first is None and args.url_model is not None and not _is_url(args.against or ""):
         raise InvalidSetting("--model is for a URL; here TARGET is the model")
     sides: list[PlannedSide] = [first or _local(args, args.model, given, max_streams)]
@@ -78,7 +79,7 @@ def read_sides(args: argparse.Namespace, *, max_streams: int) -> list[PlannedSid
 
 def _second(args: argparse.Namespace, given: dict[str, Any], first: PlannedSide, max_streams: int) -> PlannedSide:
     if _is_url(args.against):
-        key = os.environ.get(AGAINST_KEY_VARIABLE, "").strip() if isinstance(first, UrlSide) else _first_key()
+        key = _key(AGAINST_KEY_VARIABLE) if isinstance(first, UrlSide) else _key(*KEY_VARIABLES)
         model = args.against_model or (None if isinstance(first, UrlSide) else args.url_model)
         return _url(args, args.against, model, key)
     if args.against_model is not None:
@@ -97,25 +98,18 @@ def _changes(text: str) -> dict[str, Any]:
         return {"engine": text}
     found: dict[str, Any] = {}
     for part in options.comma_list(text):
-        name, sign, value = part.partition("=")
-        name = name.strip().replace("-", "_")
-        if not sign or not value.strip():
-            raise InvalidSetting(f"--against has {part!r}; it must be settings such as engine=native,max_batch=8")
-        if name != "model":
-            sources.known_setting(name)
-        found[name] = (
-            value.strip() if name == "model" else sources.parse_setting(name, value.strip(), f"--against {name}")
-        )
+        if (model := part.removeprefix("model=")) != part and model:
+            found["model"] = model.strip()
+        else:
+            name, value = parse_setting(part, "--against")
+            found[name] = value
     return found
 
 
 def _changed(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Another engine keeps, of the first side's settings, those that it has."""
-    kind = assembly.ENGINES.get(changes.get("engine", ""))
-    if kind is None:
-        return given | changes
-    others = frozenset[str]().union(*(engine.settings for engine in assembly.ENGINES.values())) - kind.settings
-    return {name: value for name, value in given.items() if name not in others} | changes
+    engine = changes.get("engine")
+    return (settings_for(engine, given) if engine in assembly.ENGINES else given) | changes
 
 
 def _local(args: argparse.Namespace, model: str, given: dict[str, Any], max_streams: int) -> LocalSide:
@@ -130,8 +124,6 @@ def _local(args: argparse.Namespace, model: str, given: dict[str, Any], max_stre
 
 
 def _url(args: argparse.Namespace, url: str, model: str | None, key: str) -> UrlSide:
-    if not key.isascii() or not key.isprintable():
-        raise InvalidSetting("the API key in the environment contains characters that cannot be sent in a header")
     try:
         extra = json.loads(args.body) if args.body else {}
     except (ValueError, RecursionError):
@@ -148,8 +140,8 @@ def _url(args: argparse.Namespace, url: str, model: str | None, key: str) -> Url
     )
 
 
-def _first_key() -> str:
-    return next((key for name in KEY_VARIABLES if (key := os.environ.get(name, "").strip())), "")
+def _key(*variables: str) -> str:
+    return sendable(*key_in_environment(*variables))
 
 
 def _is_url(text: str) -> bool:
@@ -185,8 +177,7 @@ async def opened(found: Found | UrlSide, progress: Progress) -> AsyncIterator[Ta
             yield await _open_served(found, served.url, served.key)
     else:
         parts = found.parts
-        opening = assembly.Opening(lambda report: parts.worker(progress=report), progress)
-        async with opening as worker:
+        async with parts.opening(progress) as worker:
             known = worker.metadata
             facts = Facts(
                 kind="in this process",

@@ -34,8 +34,6 @@ def add(commands: options.Commands) -> None:
         description="Talk to a model. Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice, leaves.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     options.add_model(parser)
     options.add_remote(parser)

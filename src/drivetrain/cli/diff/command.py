@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 from dataclasses import fields
 from pathlib import Path
 
 from drivetrain.cli.flags import options
-from drivetrain.core.errors import InvalidSetting
+from drivetrain.cli.terminal.report_files import check_writable
 from drivetrain.worker.settings import Group, Settings
 
 OWN_NAMES = frozenset({"engine", "name", *(f.name for f in fields(Settings) if f.metadata["group"] is Group.SAMPLING)})
@@ -40,8 +39,6 @@ def add(commands: options.Commands) -> None:
         description="Run the same prompts greedily on several engines, and report where and how far they diverge.",
         usage="%(prog)s MODEL --engines A,B[:SETTING=VALUE] [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     options.add_model(parser)
     parser.add_argument(
@@ -90,9 +87,5 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     for name, low, high in _RANGES:
-        value = getattr(args, name)
-        if not (math.isfinite(value) and low <= value <= high):
-            raise InvalidSetting(f"--{name} is {value:g}; it must be from {low:g} to {high:g}")
-    path = args.json_file
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")
+        options.check_range(args, name, low, high)
+    check_writable(args.json_file)

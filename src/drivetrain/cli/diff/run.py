@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from drivetrain.cli.diff.sides import PlannedSide, read_sides
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.boundary import FAILED
 from drivetrain.cli.terminal.progress import ProgressLine, progress_line
+from drivetrain.cli.terminal.report_files import write_json
 from drivetrain.cli.terminal.values import plain
-from drivetrain.core.errors import DrivetrainError
 from drivetrain.tools.diff.prompts import BUILT_IN, read_prompts
 from drivetrain.tools.diff.record import Questions, record
 from drivetrain.tools.diff.report import DiffReport, Side, document, lines_of, note_lines, side_table
@@ -54,8 +53,7 @@ def _ask(planned: list[PlannedSide], questions: Questions, asked: list[Side], pr
 
 
 def _asked(side: PlannedSide, parts: assembly.Parts, questions: Questions, progress: ProgressLine) -> Side:
-    opening = assembly.Opening(lambda report: parts.worker(progress=report), progress)
-    with sync.Worker(opening) as worker:
+    with sync.Worker(parts.opening(progress)) as worker:
         answers = record(worker, questions, side.label, progress)
         known = worker.metadata
         return Side(
@@ -79,12 +77,4 @@ def _tell(report: DiffReport, json_file: Path | None) -> None:
     if not report.complete:
         output.line("\nNot all engines were asked.")
     if json_file is not None:
-        _write(json_file, json.dumps(plain(document(report)), indent=2, allow_nan=False) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8", errors="backslashreplace")
-    except OSError as exc:
-        raise DrivetrainError(f"{path} cannot be written: {exc.strerror or type(exc).__name__}") from exc
-    output.note(f"written: {path}")
+        write_json(json_file, plain(document(report)))

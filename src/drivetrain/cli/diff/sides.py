@@ -9,6 +9,7 @@ from typing import Any
 
 from drivetrain import assembly
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.engine_settings import ENGINE_SETTINGS, parse_setting, settings_for
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker import sources
 from drivetrain.worker.sources import Resolved
@@ -51,7 +52,7 @@ def read_sides(args: argparse.Namespace) -> list[PlannedSide]:
     sides: list[PlannedSide] = []
     for item in items:
         model = models.get(item.engine, args.model)
-        stated = _kept(given, item.engine) | item.settings
+        stated = settings_for(item.engine, given) | item.settings
         resolved = sources.read_settings(model, stated | {"engine": item.engine}, config=args.config)
         assembly.check_engine(resolved.settings)
         assembly.is_remote(model, resolved.settings)
@@ -80,15 +81,11 @@ def _items(parts: Sequence[str]) -> list[_Item]:
 
 
 def _add_setting(item: _Item, text: str) -> None:
-    name, sign, value = text.partition("=")
-    name = name.strip().replace("-", "_")
-    if not sign or not value.strip():
-        raise InvalidSetting(f"--engines has {text!r} for {item.engine}; it must be a setting such as quantize=int8")
-    sources.known_setting(name)
+    name, value = parse_setting(text, f"--engines {item.engine}")
     if name == "engine" or name in item.settings:
         raise InvalidSetting(f"--engines names {name} twice for {item.engine}", param=name)
     item.words.append(text)
-    item.settings[name] = sources.parse_setting(name, value.strip(), f"--engines {item.engine}:{name}")
+    item.settings[name] = value
 
 
 def _models(texts: Sequence[str], engines: set[str]) -> dict[str, str]:
@@ -105,22 +102,12 @@ def _models(texts: Sequence[str], engines: set[str]) -> dict[str, str]:
     return found
 
 
-def _kept(given: dict[str, Any], engine: str) -> dict[str, Any]:
-    """Without the settings that only other engines have."""
-    others = _engine_settings() - assembly.ENGINES[engine].settings
-    return {name: value for name, value in given.items() if name not in others}
-
-
 def _refuse_unused(given: dict[str, Any], items: Sequence[_Item]) -> None:
     for name in given:
-        if name in _engine_settings() and not any(name in assembly.ENGINES[item.engine].settings for item in items):
+        if name in ENGINE_SETTINGS and not any(name in assembly.ENGINES[item.engine].settings for item in items):
             raise InvalidSetting(
                 f"none of these engines has a setting {name}; leave {options.flag(name)} out", param=name
             )
-
-
-def _engine_settings() -> frozenset[str]:
-    return frozenset[str]().union(*(kind.settings for kind in assembly.ENGINES.values()))
 
 
 def _apart(label: str, taken: Sequence[str]) -> str:

@@ -35,6 +35,10 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a short name, a folder, a .gguf file, a Hugging Face id or a URL"
     )
+    add_quiet(parser)
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
 
 
@@ -129,6 +133,15 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def check_range(args: argparse.Namespace, name: str, low: float, high: float, unit: str = "") -> None:
+    """Raises `InvalidSetting` for a number outside the range, and for NaN. A flag that was not given passes."""
+    value = getattr(args, name)
+    if value is not None and not low <= value <= high:
+        raise InvalidSetting(
+            f"{flag(name)} is {value:.15g}; it must be from {low:.15g} to {high:.15g}{unit}", param=name
+        )
 
 
 def comma_list(text: str) -> tuple[str, ...]:

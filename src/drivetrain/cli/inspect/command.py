@@ -30,8 +30,6 @@ def add(commands: options.Commands) -> None:
         "the reason for each; the rendered prompt; the stops, defaults and capabilities.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     options.add_model(parser)
     options.add_remote(parser)

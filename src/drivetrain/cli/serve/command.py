@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.keys import KEY_VARIABLE, key_in_environment, read_keys
 from drivetrain.cli.flags.server_options import add_server_flags, given_server_settings
 from drivetrain.cli.serve import fleet
 from drivetrain.cli.serve.dropin import Dropin, add_dropin_flags
 from drivetrain.cli.serve.fleet import add_fleet_flags
-from drivetrain.cli.serve.greeting import KEY_VARIABLE, ways_in
+from drivetrain.cli.serve.greeting import ways_in
 from drivetrain.cli.serve.logs import add_log_flags, start_log
 from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
 from drivetrain.cli.terminal import output
-from drivetrain.core.errors import InvalidSetting, MissingExtra
+from drivetrain.core.errors import MissingExtra
 from drivetrain.telemetry.memory import settle_heap
 
 if TYPE_CHECKING:
@@ -48,8 +48,6 @@ def add(commands: options.Commands) -> None:
         description="Serve models over HTTP with the OpenAI API, and a chat page at /.",
         usage="%(prog)s MODEL [MODEL ...] [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "models",
@@ -58,7 +56,7 @@ def add(commands: options.Commands) -> None:
         help="a short name, a folder, a .gguf file, a Hugging Face id or a URL; NAME=MODEL gives it a name; "
         "several URLs are upstreams of one model, otherwise each is a model of its own",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    options.add_quiet(parser)
     options.add_remote(parser)
     _add_server(parser.add_argument_group("server"))
     add_fleet_flags(parser.add_argument_group("several models"))
@@ -106,32 +104,13 @@ def run(args: argparse.Namespace) -> int:
 def _server_settings(args: argparse.Namespace, workers: Sequence[Settings]) -> ServerSettings:
     from drivetrain.server.settings import ServerSettings
 
+    key, _ = key_in_environment(KEY_VARIABLE)
     return ServerSettings(
         **given_server_settings(args),
-        api_keys=read_keys(args.api_key_file) or _key_of_environment(),
+        api_keys=read_keys(args.api_key_file) or ((key,) if key else ()),
         admin_keys=read_keys(args.admin_key_file),
         write_timeout_s=max(worker.reader_timeout_s for worker in workers),
     )
-
-
-def _key_of_environment() -> tuple[str, ...]:
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    return (key,) if key else ()
-
-
-def read_keys(file: Path | None) -> tuple[str, ...]:
-    """A key a line."""
-    if file is None:
-        return ()
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
-        raise InvalidSetting(f"the key file {file} cannot be read: {reason}", param="api_key_file") from exc
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
-    if not keys:
-        raise InvalidSetting(f"the key file {file} contains no key", param="api_key_file")
-    return keys
 
 
 def _serve_one(

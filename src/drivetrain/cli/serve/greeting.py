@@ -7,11 +7,11 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from drivetrain.cli.flags.keys import KEY_VARIABLE
+
 if TYPE_CHECKING:
     from drivetrain.core.capabilities import Capabilities
     from drivetrain.server.settings import ServerSettings
-
-KEY_VARIABLE = "DRIVETRAIN_API_KEY"
 
 
 def ways_in(address: str, model: str, capabilities: Capabilities, key_file: Path | None, server: ServerSettings) -> str:

@@ -40,6 +40,15 @@ class Exchange:
         except (ValueError, RecursionError):
             raise Failed(f"the answer to {self.said} (status {self.status}) is not JSON") from None
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The reply, or an empty object if it is not a JSON object."""
+        try:
+            document = json.loads(self.reply)
+        except (ValueError, RecursionError):
+            return {}
+        return document if isinstance(document, dict) else {}
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:

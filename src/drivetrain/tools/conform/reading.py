@@ -56,19 +56,22 @@ def message_of(exchange: Exchange) -> str:
         document = exchange.json()
     except Failed:
         return exchange.reply[:200].decode("utf-8", "replace")
-    error = document.get("error") if isinstance(document, dict) else None
-    said = error.get("message") if isinstance(error, dict) else None
-    return said if isinstance(said, str) else brief(document, 200)
+    message = _error(exchange).get("message")
+    return message if isinstance(message, str) else brief(document, 200)
+
+
+def _error(exchange: Exchange) -> dict[str, Any]:
+    error = exchange.document.get("error")
+    return error if isinstance(error, dict) else {}
 
 
 def error_of(exchange: Exchange) -> dict[str, Any]:
     """The error object of a refusal. Raises `Failed` where there is none."""
     document = exchange.json()
-    error = document.get("error") if isinstance(document, dict) else None
-    if not isinstance(error, dict):
+    if not isinstance(exchange.document.get("error"), dict):
         raise Failed(f"the answer has no error object: {brief(document, 120)}")
     ensure(take(document, "error.message", str).strip(), "error.message is empty")
-    return dict(error)
+    return _error(exchange)
 
 
 def names(exchange: Exchange, name: str) -> bool:
@@ -77,12 +80,7 @@ def names(exchange: Exchange, name: str) -> bool:
 
 
 def param_names(exchange: Exchange, name: str) -> bool:
-    try:
-        document = exchange.json()
-    except Failed:
-        return False
-    error = document.get("error") if isinstance(document, dict) else None
-    param = error.get("param") if isinstance(error, dict) else None
+    param = _error(exchange).get("param")
     return isinstance(param, str) and re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", param) is not None
 
 

@@ -15,7 +15,7 @@ from drivetrain.tools.conform.reading import brief, message_of
 from drivetrain.tools.conform.report import ConformReport, Result
 from drivetrain.tools.conform.survey import UNKNOWN_FIELD, Survey
 from drivetrain.tools.conform.trial import Trial
-from drivetrain.tools.conform.verdict import Failed, Outcome, Verdict
+from drivetrain.tools.conform.verdict import Outcome, Verdict
 
 SHOWN_FIRST, SHOWN_LAST = 1, 4
 IGNORED = "the server takes all unknown fields (parameters.unknown), and this one has no effect"
@@ -54,11 +54,7 @@ def _only(names: list[str], client: Client) -> str:
 
 
 def _names(listing: Exchange) -> list[str]:
-    try:
-        document = listing.json()
-    except Failed:
-        return []
-    data = document.get("data") if isinstance(document, dict) else None
+    data = listing.document.get("data")
     found = [item.get("id") for item in data if isinstance(item, dict)] if isinstance(data, list) else []
     return [name for name in found if isinstance(name, str)]
 
@@ -98,6 +94,8 @@ async def _run_one(case: Case, trial: Trial) -> tuple[Result, bool]:
     outcome, said = Outcome.PASS, ""
     alive: bool | None = True  # None: to be found out
     try:
+        if case.needs is not None:
+            await trial.known.offers(case.needs)
         await case.check(trial)
     except Verdict as exc:
         outcome, said = exc.outcome, exc.said

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 SAMPLE_TOKENS = 24
 UNKNOWN_FIELD = "drivetrain_conform_no_such_field"
+UNKNOWN_MODEL = "drivetrain-conform-no-such-model"
 PROMPTS = (PROMPT, "Write one sentence about the moon.", "The colours of the rainbow are")
 _TELLING = (
     ("{base}{card}", ("engine", "architecture", "device", "dtype")),
@@ -140,7 +141,7 @@ class Survey:
             place = path.format(root=asking.root, base=asking.base, card=asking.card)
             exchange = await asking.ask("GET", place)
             told |= {"server": exchange.reply_headers["server"]} if "server" in exchange.reply_headers else {}
-            document = _document(exchange) if exchange.status == 200 else {}
+            document = exchange.document if exchange.status == 200 else {}
             document |= capabilities if isinstance(capabilities := document.get("capabilities"), dict) else {}
             told |= {name: document[name] for name in names if isinstance(document.get(name), str)}
         return told
@@ -154,7 +155,7 @@ class Survey:
         for path in (asking.base + asking.card, f"{asking.base}/models", f"{asking.root}/props"):
             exchange = await asking.ask("GET", path)
             if exchange.status == 200:
-                document = _document(exchange)
+                document = exchange.document
                 listed = document.get("data")
                 places += [document, *(listed if isinstance(listed, list) else [])]
         for place in filter(_is_object, places):
@@ -223,7 +224,7 @@ class Survey:
         async def find(asking: Asking) -> list[int]:
             for asked in ({"model": asking.model, "prompt": text}, {"content": text}):
                 exchange = await asking.ask("POST", f"{asking.root}/tokenize", asked)
-                found = _document(exchange).get("tokens") if exchange.status == 200 else None
+                found = exchange.document.get("tokens") if exchange.status == 200 else None
                 if isinstance(found, list) and found and all(isinstance(i, int) for i in found):
                     return list(found)
             raise NotRun("the server does not tell the ids of a text")
@@ -236,14 +237,6 @@ def answered(exchange: Exchange, *fields: str) -> None:
     if exchange.status in {404, 405, 501}:
         raise NotOffered(f"{exchange.path} answers with status {exchange.status}: {message_of(exchange)}"[:300])
     honoured(exchange, dict.fromkeys(fields))
-
-
-def _document(exchange: Exchange) -> dict[str, Any]:
-    try:
-        document = exchange.json()
-    except Failed:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _is_object(value: Any) -> bool:

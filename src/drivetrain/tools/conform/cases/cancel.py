@@ -155,13 +155,14 @@ def _gauge(path: str, exchange: Exchange) -> int | None:
     if path == "/metrics":
         values = _GAUGES.findall(exchange.reply.decode("utf-8", "replace"))
         return int(sum(map(float, values))) if values else None
-    try:
-        document = exchange.json()
-    except Failed:
-        return None
-    if path == "/slots" and isinstance(document, list):
-        return sum(bool(slot.get("is_processing")) for slot in document if isinstance(slot, dict))
-    running = document.get("running") if isinstance(document, dict) else None
+    if path == "/slots":
+        try:
+            slots = exchange.json()
+        except Failed:
+            return None
+        is_list = isinstance(slots, list)
+        return sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)) if is_list else None
+    running = exchange.document.get("running")
     return running if isinstance(running, int) else None
 
 

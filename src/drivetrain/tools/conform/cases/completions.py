@@ -7,20 +7,21 @@ from typing import Any
 from drivetrain.tools.conform.answers import COMPLETIONS, ParsedAnswer, read_stream, read_whole
 from drivetrain.tools.conform.asking import LEFT_OUT, PROMPT
 from drivetrain.tools.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
-from drivetrain.tools.conform.cases.shapes import check_length, check_shape
+from drivetrain.tools.conform.cases.shapes import check_length, check_shape, check_unknown_model
 from drivetrain.tools.conform.reading import brief, honoured, refused
 from drivetrain.tools.conform.survey import answered
 from drivetrain.tools.conform.trial import Trial
-from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
+from drivetrain.tools.conform.verdict import NotRun, ensure
 
-CASES = Cases(Area.COMPLETIONS, BY_ENDPOINT)
+CASES = Cases(Area.COMPLETIONS, BY_ENDPOINT, needs=COMPLETIONS)
 case = CASES.case
 
 API = COMPLETIONS
 TWO = ["One", "Two two"]
 
 
-@case("shape", asks="a short answer", holds="id, object text_completion, created, model, one choice with index 0")
+@case("shape", asks="a short answer", holds="id, object text_completion, created, model, one choice with index 0",
+      is_plain=True)  # fmt: skip
 async def _shape(t: Trial) -> None:
     exchange = await t.post(API.path, t.body(API))
     answered(exchange, "prompt")
@@ -29,13 +30,11 @@ async def _shape(t: Trial) -> None:
 
 @case("length", asks="max_tokens = 5", holds="exactly 5 tokens and finish_reason length")
 async def _length(t: Trial) -> None:
-    await t.known.offers(API)
     await check_length(t, API, max_tokens=5)
 
 
 @case("default_length", asks="no max_tokens", holds="16 tokens, as the OpenAI API says")
 async def _default_length(t: Trial) -> None:
-    await t.known.offers(API)
     answer = await t.generate(API, max_tokens=LEFT_OUT, **await t.known.steady(API))
     got = answer.counted.completion
     if answer.first.reason == "stop" and got <= 16:
@@ -45,7 +44,6 @@ async def _default_length(t: Trial) -> None:
 
 @case("ids", asks="the prompt as token ids, and as a string", holds="the same prompt, the same answer")
 async def _ids(t: Trial) -> None:
-    await t.known.offers(API)
     ids = await t.known.ids(PROMPT)
     await t.known.sample()
     text = await t.generate(API)
@@ -55,7 +53,6 @@ async def _ids(t: Trial) -> None:
 
 @case("prompt_token_ids", asks="prompt_token_ids in place of prompt", holds="the same as the string", offered=BY_EFFECT)
 async def _prompt_token_ids(t: Trial) -> None:
-    await t.known.offers(API)
     ids = await t.known.ids(PROMPT)
     exchange = await t.post(API.path, t.body(API, prompt=LEFT_OUT, prompt_token_ids=ids))
     honoured(exchange, {"prompt_token_ids": None, "prompt": None})  # who does not know the one misses the other
@@ -81,7 +78,6 @@ def _same(one: ParsedAnswer, two: ParsedAnswer, first: str, second: str) -> None
 
 @case("list", asks="a list of two prompts", holds="two choices, in the order of the prompts; usage of both")
 async def _list(t: Trial) -> None:
-    await t.known.offers(API)
     both = await _prompts(t, prompt=TWO)
     indices = [choice.index for choice in both.choices]
     ensure(indices == [0, 1], f"two prompts gave the indices {indices}")
@@ -94,33 +90,29 @@ async def _list(t: Trial) -> None:
 
 @case("list_order", asks="a list of two prompts with n = 2 and echo", holds="choices 0 and 1 are of the first prompt")
 async def _list_order(t: Trial) -> None:
-    await t.known.offers(API)
-    answer = await _prompts(t, prompt=TWO, n=2, echo=True, temperature=1)
-    indices = [choice.index for choice in answer.choices]
-    ensure(indices == [0, 1, 2, 3], f"two prompts with n = 2 gave the indices {indices}")
-    await t.known.echoes()
-    _routed([choice.text for choice in answer.choices])
+    await _check_order(t, streamed=False)
 
 
 @case("list_streamed", asks="the same, streamed", holds="each event's index leads to the right prompt")
 async def _list_streamed(t: Trial) -> None:
-    await t.known.offers(API)
-    answer = await _prompts(t, streamed=True, prompt=TWO, n=2, echo=True, temperature=1)
+    await _check_order(t, streamed=True)
+
+
+async def _check_order(t: Trial, *, streamed: bool) -> None:
+    answer = await _prompts(t, streamed=streamed, prompt=TWO, n=2, echo=True, temperature=1)
     indices = [choice.index for choice in answer.choices]
     ensure(indices == [0, 1, 2, 3], f"two prompts with n = 2 gave the indices {indices}")
     await t.known.echoes()
-    _routed([choice.text for choice in answer.choices])
-
-
-def _routed(texts: list[str]) -> None:
-    for index, text in enumerate(texts):
-        prompt = TWO[index // 2]
-        ensure(text.startswith(prompt), f"choice {index} is {brief(text)}; it must begin with {prompt!r}")
+    for choice in answer.choices:
+        prompt = TWO[choice.index // 2]
+        ensure(
+            choice.text.startswith(prompt),
+            f"choice {choice.index} is {brief(choice.text)}; it must begin with {prompt!r}",
+        )
 
 
 @case("lists_of_ids", asks="a list of two lists of ids", holds="the prompt tokens are counted as sent")
 async def _lists_of_ids(t: Trial) -> None:
-    await t.known.offers(API)
     lists = [await t.known.ids(prompt) for prompt in TWO]
     answer = await _prompts(t, prompt=lists)
     ensure(len(answer.choices) == 2, f"two lists of ids gave {len(answer.choices)} choices")
@@ -130,7 +122,6 @@ async def _lists_of_ids(t: Trial) -> None:
 
 @case("echo", asks="echo", holds="the text is the prompt and then the answer", offered=BY_FIELD)
 async def _echo(t: Trial) -> None:
-    await t.known.offers(API)
     echoed = await t.generate(API, echo=True)
     ensure(echoed.text.startswith(PROMPT), f"with echo the text is {brief(echoed.text)}; it must begin with the prompt")
     await t.known.sample()
@@ -142,7 +133,6 @@ async def _echo(t: Trial) -> None:
 
 @case("echo_alone", asks="echo with max_tokens = 0", holds="the prompt and no token more", offered=BY_FIELD)
 async def _echo_alone(t: Trial) -> None:
-    await t.known.offers(API)
     await t.known.echoes()
     answer = await t.generate(API, echo=True, max_tokens=0)
     ensure(answer.text == PROMPT, f"the text is {brief(answer.text)}, not the prompt")
@@ -151,7 +141,6 @@ async def _echo_alone(t: Trial) -> None:
 
 @case("suffix", asks="a suffix", holds="the model fills in (not judged here)", offered=BY_FIELD)
 async def _suffix(t: Trial) -> None:
-    await t.known.offers(API)
     answer = await t.generate(API, suffix=" The end, and nothing more is said about the boat.")
     plain = await t.generate(API)
     ensure(
@@ -162,7 +151,6 @@ async def _suffix(t: Trial) -> None:
 
 @case("best_of", asks="best_of = 3 with n = 1", holds="three answers are sampled: usage counts them", offered=BY_FIELD)
 async def _best_of(t: Trial) -> None:
-    await t.known.offers(API)
     steady = await t.known.steady(API)
     answer = await t.generate(API, best_of=3, n=1, temperature=1, max_tokens=5, **steady)
     counted = answer.counted.completion
@@ -182,7 +170,6 @@ _BAD_PROMPTS: tuple[tuple[str, str, object], ...] = (
 def _bad_prompt(name: str, what: str, prompt: object) -> None:
     @case(f"prompt_{name}", asks=f"a prompt that is {what}", holds="4xx")
     async def _bad(t: Trial) -> None:
-        await t.known.offers(API)
         refused(await t.post(API.path, t.body(API, prompt=prompt)), f"a prompt that is {what}")
 
 
@@ -192,7 +179,4 @@ for _row in _BAD_PROMPTS:
 
 @case("unknown_model", asks="a model that is not there", holds="404")
 async def _unknown_model(t: Trial) -> None:
-    await t.known.offers(API)
-    exchange = await t.post(API.path, t.body(API, model="drivetrain-conform-no-such-model"))
-    if exchange.status != 404:
-        raise Failed(f"status {exchange.status} for a model that is not there; it must be 404")
+    await check_unknown_model(t, API)

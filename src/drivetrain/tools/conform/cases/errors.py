@@ -11,6 +11,7 @@ from drivetrain.tools.conform.case import ALWAYS, BY_ENDPOINT, Area, Cases
 from drivetrain.tools.conform.client import Broken
 from drivetrain.tools.conform.exchange import Exchange
 from drivetrain.tools.conform.reading import MAX_ERROR_BYTES, brief, error_of, message_of, param_names, refused, take
+from drivetrain.tools.conform.survey import UNKNOWN_MODEL
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
 
@@ -104,19 +105,24 @@ for _row in _BODIES:
 @case("unknown_model_code", asks="a model that is not there", holds="error.code model_not_found", offered=BY_ENDPOINT)
 async def _unknown_model_code(t: Trial) -> None:
     api = await t.known.text_api()
-    exchange = await t.post(api.path, t.body(api, model="drivetrain-conform-no-such-model"))
+    exchange = await t.post(api.path, t.body(api, model=UNKNOWN_MODEL))
     if exchange.status == 200:
         raise NotRun(f"a model that is not there is answered for; see {api.name}.unknown_model")
     code = error_of(exchange).get("code")
     ensure(code == "model_not_found", f"error.code is {brief(code)}, not 'model_not_found'")
 
 
+async def _too_long(t: Trial, **fields: Any) -> tuple[int, Exchange]:
+    """The context length, and the reply to a prompt of about twice that."""
+    api = await t.known.text_api()
+    limit = await t.known.context_length()
+    return limit, await t.post(api.path, t.body(api, **api.asking("word " * 2 * limit), **fields))
+
+
 @case("over_context", asks="a prompt of twice the context", holds="4xx that says the limit",
       offered=BY_ENDPOINT)  # fmt: skip
 async def _over_context(t: Trial) -> None:
-    api = await t.known.text_api()
-    limit = await t.known.context_length()
-    exchange = await t.post(api.path, t.body(api, **api.asking("word " * 2 * limit)))
+    limit, exchange = await _too_long(t)
     refused(exchange, f"a prompt of about {2 * limit} tokens")
     ensure(
         str(limit) in message_of(exchange).replace(",", ""),
@@ -127,9 +133,7 @@ async def _over_context(t: Trial) -> None:
 @case("over_context_code", asks="a prompt of twice the context", holds="error.code context_length_exceeded",
       offered=BY_ENDPOINT)  # fmt: skip
 async def _over_context_code(t: Trial) -> None:
-    api = await t.known.text_api()
-    limit = await t.known.context_length()
-    exchange = await t.post(api.path, t.body(api, **api.asking("word " * 2 * limit)))
+    _, exchange = await _too_long(t)
     code = error_of(exchange).get("code")
     ensure(code == "context_length_exceeded", f"error.code is {brief(code)}, not 'context_length_exceeded'")
 
@@ -137,9 +141,7 @@ async def _over_context_code(t: Trial) -> None:
 @case("over_context_streamed", asks="the same, streamed", holds="4xx before any event, no empty stream",
       offered=BY_ENDPOINT)  # fmt: skip
 async def _over_context_streamed(t: Trial) -> None:
-    api = await t.known.text_api()
-    limit = await t.known.context_length()
-    exchange = await t.post(api.path, t.body(api, **api.asking("word " * 2 * limit), stream=True))
+    _, exchange = await _too_long(t, stream=True)
     ensure(exchange.status != 200, "a stream was begun for a prompt that does not fit")
     refused(exchange, "a streamed prompt that does not fit")
 

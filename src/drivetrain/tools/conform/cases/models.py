@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from drivetrain.tools.conform.case import BY_ENDPOINT, Area, Cases
 from drivetrain.tools.conform.reading import brief, take
-from drivetrain.tools.conform.survey import answered
+from drivetrain.tools.conform.survey import UNKNOWN_MODEL, answered
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotOffered, ensure
 
 CASES = Cases(Area.MODELS, BY_ENDPOINT)
 case = CASES.case
-
-UNKNOWN = "drivetrain-conform-no-such-model"
 
 
 @case("list", asks="GET /v1/models", holds="a list of at least one model, each with id, object, created and owned_by")
@@ -50,5 +48,5 @@ async def _retrieve_unknown(t: Trial) -> None:
     known = await t.get(t.card)
     if known.status in {404, 405}:
         raise NotOffered(f"{known.path} answers with status {known.status}")
-    exchange = await t.get(f"/models/{UNKNOWN}")
+    exchange = await t.get(f"/models/{UNKNOWN_MODEL}")
     ensure(exchange.status == 404, f"status {exchange.status} for a model that is not there; it must be 404")

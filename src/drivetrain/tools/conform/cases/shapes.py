@@ -7,6 +7,7 @@ from typing import Any
 from drivetrain.tools.conform.answers import Api, ParsedAnswer, read_whole
 from drivetrain.tools.conform.exchange import Exchange
 from drivetrain.tools.conform.reading import brief, take
+from drivetrain.tools.conform.survey import UNKNOWN_MODEL
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotRun, ensure
 
@@ -26,6 +27,11 @@ def check_shape(api: Api, exchange: Exchange) -> dict[str, Any]:
     ensure(reason in REASONS, f"finish_reason is {brief(reason)}")
     ensure(choices[0].logprobs is None, "logprobs came without being asked for; they must be null")
     return dict(document)
+
+
+async def check_unknown_model(t: Trial, api: Api) -> None:
+    exchange = await t.post(api.path, t.body(api, model=UNKNOWN_MODEL))
+    ensure(exchange.status == 404, f"status {exchange.status} for a model that is not there; it must be 404")
 
 
 async def check_length(t: Trial, api: Api, **fields: Any) -> None:

@@ -12,7 +12,7 @@ from drivetrain.tools.conform.reading import brief, honoured, refused, take
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
 
-CASES = Cases(Area.STRUCTURED, BY_FIELD)
+CASES = Cases(Area.STRUCTURED, BY_FIELD, needs=CHAT)
 case = CASES.case
 
 TOKENS = 200
@@ -27,7 +27,6 @@ _ASK = "Is the door open? Answer in JSON."
 
 
 async def _said(t: Trial, **fields: Any) -> str:
-    await t.known.offers(CHAT)
     answer = await t.generate(CHAT, **CHAT.asking(_ASK), max_tokens=TOKENS, **fields)
     if answer.first.reason == "length" and "response_format" in fields and answer.text.lstrip().startswith("{"):
         raise NotRun(f"the answer was not done within {TOKENS} tokens")
@@ -50,7 +49,6 @@ async def _json_schema(t: Trial) -> None:
 
 @case("bad_schema", asks="response_format with a schema of an unknown type", holds="4xx")
 async def _bad_schema(t: Trial) -> None:
-    await t.known.offers(CHAT)
     exchange = await t.post(CHAT.path, t.body(CHAT, response_format=_schema_format({"type": "nonsense"})))
     refused(exchange, "a schema of the type nonsense")
 
@@ -84,7 +82,6 @@ async def _tool_required(t: Trial) -> None:
 
 
 async def _check_call(t: Trial, choice: Any) -> None:
-    await t.known.offers(CHAT)
     asked = t.body(CHAT, **CHAT.asking("Open the door."), max_tokens=TOKENS, tools=[_TOOL], tool_choice=choice)
     exchange = await t.post(CHAT.path, asked)
     honoured(exchange, {"tools": None, "tool_choice": None})
@@ -111,5 +108,4 @@ def _parsed(text: str) -> Any:
 @case("unknown_format", asks="response_format of an unknown type", holds="4xx that names response_format",
       offered="every server knows what it knows")  # fmt: skip
 async def _unknown_format(t: Trial) -> None:
-    await t.known.offers(CHAT)
     await t.refuse(CHAT, "response_format", {"type": "nonsense"})

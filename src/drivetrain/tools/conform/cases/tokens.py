@@ -33,8 +33,7 @@ async def _tokenize(t: Trial, **fields: Any) -> list[int]:
 
 def _offered(exchange: Exchange) -> None:
     answered(exchange)
-    tokens = exchange.json().get("tokens") if isinstance(exchange.json(), dict) else None
-    if tokens == []:
+    if exchange.document.get("tokens") == []:
         raise NotOffered("/tokenize is there and takes no prompt: it is of another kind")
 
 

@@ -1,4 +1,4 @@
-"""A case: what is asked, what must hold, and how one knows that a server offers it."""
+"""A case: what it asks, what must hold, and how it is known whether a server offers it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Area(StrEnum):
 
 
 Check = Callable[["Trial"], Awaitable[None]]
-"""Returns where all holds, else raises a `Verdict`."""
+"""Returns if everything holds; otherwise raises a `Verdict`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,13 @@ class Case:
 
     @property
     def extra(self) -> bool:
-        """Whether it asks with a field that OpenAI's own API does not have."""
+        """Whether it sends a field that OpenAI's own API does not have."""
         return self.offered == BY_EFFECT
 
 
 BY_ENDPOINT = "the endpoint answers"
 BY_FIELD = "the field is not refused by name"
-BY_EFFECT = "the field is not refused by name, nor ignored as every unknown one is"
+BY_EFFECT = "the field is neither refused by name nor ignored like every unknown one"
 ALWAYS = "every server has it"
 
 

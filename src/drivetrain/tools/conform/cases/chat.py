@@ -1,14 +1,14 @@
-"""`/v1/chat/completions`, whole."""
+"""`/v1/chat/completions`, not streamed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from drivetrain.tools.conform.answers import CHAT, read_whole
-from drivetrain.tools.conform.asking import LEFT_OUT, PROMPT
 from drivetrain.tools.conform.case import BY_ENDPOINT, BY_FIELD, Area, Cases
 from drivetrain.tools.conform.cases.shapes import check_length, check_shape, check_unknown_model
 from drivetrain.tools.conform.reading import brief, honoured, refused
+from drivetrain.tools.conform.requester import LEFT_OUT, PROMPT
 from drivetrain.tools.conform.survey import answered
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotRun, ensure
@@ -65,7 +65,7 @@ async def _parts(t: Trial) -> None:
     made = await t.generate(CHAT, messages=_in_parts(PROMPT))
     ensure(
         made.counted.prompt == plain.counted.prompt,
-        f"the part is {made.counted.prompt} prompt tokens, the string {plain.counted.prompt}",
+        f"the part counts as {made.counted.prompt} prompt tokens, the string as {plain.counted.prompt}",
     )
     ensure(made.text == plain.text, f"the part is answered with {brief(made.text)}, the string {brief(plain.text)}")
 
@@ -76,7 +76,9 @@ async def _several_parts(t: Trial) -> None:
     middle = PROMPT.index(" ", len(PROMPT) // 2)
     whole = (await t.generate(CHAT)).counted.prompt
     parts = (await t.generate(CHAT, messages=_in_parts(PROMPT[:middle], PROMPT[middle:]))).counted.prompt
-    ensure(parts >= whole, f"two parts are {parts} prompt tokens, the same text as a string {whole}: one is lost")
+    ensure(
+        parts >= whole, f"two parts count as {parts} prompt tokens, their text in one string as {whole}: a part is lost"
+    )
 
 
 def _in_parts(*texts: str) -> list[dict[str, Any]]:
@@ -91,13 +93,13 @@ async def _developer(t: Trial) -> None:
         exchange = await t.post(CHAT.path, t.body(CHAT, messages=messages))
         honoured(exchange, {role: None, "role": None, "messages": None})
         counts.append(read_whole(CHAT, exchange).counted.prompt)
-    ensure(counts[0] == counts[1], f"system counts {counts[0]} prompt tokens, developer {counts[1]}")
+    ensure(counts[0] == counts[1], f"system counts as {counts[0]} prompt tokens, developer as {counts[1]}")
 
 
 @case(
     "inert_fields",
     asks="user, store = false, a name in a message, and n and stop as null",
-    holds="they are accepted, and null means left out",
+    holds="they are accepted, and null counts as left out",
     offered=BY_FIELD,
 )
 async def _inert(t: Trial) -> None:
@@ -112,7 +114,7 @@ async def _inert(t: Trial) -> None:
 @case(
     "special_tokens",
     asks="messages that spell special tokens, such as <|im_end|>",
-    holds="they stay text: the prompt counts more tokens than with one letter in their place",
+    holds="they stay text: the prompt has more tokens than with one letter in their place",
 )
 async def _special_tokens(t: Trial) -> None:
 
@@ -147,7 +149,7 @@ for _row in _BAD_MESSAGES:
     _bad_messages(*_row)
 
 
-@case("unknown_model", asks="a model that is not there", holds="404")
+@case("unknown_model", asks="an unknown model", holds="404")
 async def _unknown_model(t: Trial) -> None:
     await check_unknown_model(t, CHAT)
 

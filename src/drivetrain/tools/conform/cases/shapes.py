@@ -31,11 +31,11 @@ def check_shape(api: Api, exchange: Exchange) -> dict[str, Any]:
 
 async def check_unknown_model(t: Trial, api: Api) -> None:
     exchange = await t.post(api.path, t.body(api, model=UNKNOWN_MODEL))
-    ensure(exchange.status == 404, f"status {exchange.status} for a model that is not there; it must be 404")
+    ensure(exchange.status == 404, f"status {exchange.status} for an unknown model; it must be 404")
 
 
 async def check_length(t: Trial, api: Api, **fields: Any) -> None:
-    """The answer has exactly so many tokens as the last of the fields says."""
+    """The answer has exactly as many tokens as the fields ask for."""
     answer = await t.generate(api, **fields, **await t.known.steady(api))
     (want,) = {value for value in fields.values() if isinstance(value, int)}
     got, reason = answer.counted.completion, answer.first.reason
@@ -46,7 +46,7 @@ async def check_length(t: Trial, api: Api, **fields: Any) -> None:
 
 
 async def one_length(t: Trial, api: Api, tokens: int, **fields: Any) -> ParsedAnswer:
-    """An answer that was ended by `max_tokens`. Raises `NotRun` where the model ended it before."""
+    """An answer that `max_tokens` ended. Raises `NotRun` if the model ended it earlier."""
     answer = await t.generate(api, max_tokens=tokens, **fields, **await t.known.steady(api))
     if any(choice.reason != "length" for choice in answer.choices):
         raise NotRun("the model ended its answer by itself before max_tokens")

@@ -24,7 +24,7 @@ from drivetrain.engines.llamacpp.child.process import ServerProcess
 from drivetrain.engines.llamacpp.loading import open_model
 from drivetrain.http.address import Address
 from drivetrain.store.store import Store
-from drivetrain.tools.bench.remote import Asking, Remote
+from drivetrain.tools.bench.remote import Endpoint, Remote
 from drivetrain.tools.bench.report import compare
 from drivetrain.tools.bench.served import serving
 from drivetrain.tools.bench.session import Played, Session, Side
@@ -66,8 +66,8 @@ def theirs(slots: int) -> Iterator[Remote]:
 
 
 def remote(label: str, url: str, key: str) -> Remote:
-    asking = Asking(address=Address.parse(url), model=MODEL, key=key)
-    return Remote(asking, label=label, facts=Facts(kind="over HTTP", model=MODEL))
+    endpoint = Endpoint(address=Address.parse(url), model=MODEL, key=key)
+    return Remote(endpoint, label=label, facts=Facts(kind="over HTTP", model=MODEL))
 
 
 def row(played: Played) -> dict[str, Any]:

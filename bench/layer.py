@@ -33,7 +33,7 @@ from drivetrain.store.store import Store
 from drivetrain.telemetry.tracing import Tracer
 from drivetrain.tools.bench.load import Load
 from drivetrain.tools.bench.outcome import Round
-from drivetrain.tools.bench.remote import Asking, Remote
+from drivetrain.tools.bench.remote import Endpoint, Remote
 from drivetrain.tools.bench.target import Facts
 from drivetrain.tools.bench.workload import Closed
 from drivetrain.worker.settings import Settings
@@ -127,8 +127,8 @@ def over_http() -> list[dict[str, Any]]:
 
 def remote(url: str) -> Remote:
     stops = {"stop": ASKED["stop"]}
-    asking = Asking(address=Address.parse(url), model="fake", chat=False, extra=stops)
-    return Remote(asking, label="fake", facts=Facts(kind="over HTTP", model="fake"))
+    endpoint = Endpoint(address=Address.parse(url), model="fake", chat=False, extra=stops)
+    return Remote(endpoint, label="fake", facts=Facts(kind="over HTTP", model="fake"))
 
 
 async def play(target: Remote, streams: int, tokens: int) -> Round:

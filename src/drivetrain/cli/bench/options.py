@@ -1,4 +1,4 @@
-"""The options of `drivetrain bench`: what they are called, and what is refused before anything is opened."""
+"""The options of `drivetrain bench`, and the checks that come before anything is opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY_VARIABLES = ("DRIVETRAIN_BENCH_API_KEY", "OPENAI_API_KEY")
 AGAINST_KEY_VARIABLE = "DRIVETRAIN_BENCH_AGAINST_API_KEY"
 
 OWN_NAMES = frozenset({"timeout_s", *(f.name for f in fields(Settings) if f.metadata["group"] is Group.SAMPLING)})
-"""Settings that this command decides itself: answers are greedy and of one length."""
+"""Settings that this command chooses itself: answers are greedy and of one length."""
 
 MAX_STREAMS = 4096
 MAX_RATE = 10_000.0

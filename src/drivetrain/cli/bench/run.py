@@ -1,4 +1,4 @@
-"""What `drivetrain bench` does: open the sides, measure, print; an interrupt ends the measuring, not the printing."""
+"""`drivetrain bench` at work: open the sides, measure, print. An interrupt ends the measuring, not the printing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from drivetrain.telemetry.memory import host_memory, settle_heap
 from drivetrain.tools.bench import tables
 from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, measure
 from drivetrain.tools.bench.chart import chart
-from drivetrain.tools.bench.report import BenchReport, Named, make_level, notes
+from drivetrain.tools.bench.report import BenchReport, NamedTarget, make_level, notes
 from drivetrain.tools.bench.session import Session, Side
 from drivetrain.tools.bench.target import Target
 from drivetrain.tools.bench.workload import Closed, Level, Open, Workload, arrivals
@@ -41,7 +41,7 @@ _PACKAGES = ("torch", "transformers", "xllamacpp", "numpy")
 
 @dataclass(slots=True)
 class Measured:
-    """What there is to tell so far."""
+    """The results so far."""
 
     began: str
     targets: list[Target] = field(default_factory=list)
@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
                     await _measure(measured, workload, levels, progress, ceilings=args.ceilings)
 
             run_cancellable(main)
-    finally:  # also of what was measured before an interrupt or a failure
+    finally:  # also what was measured before an interrupt or a failure
         if measured.session is not None and any(any(played.rounds) for played in measured.session.played):
-            _tell(args, _report(measured, workload))
+            _print(args, _report(measured, workload))
     return 0
 
 
@@ -99,7 +99,7 @@ async def _measure(
 
 
 async def _ceilings(targets: list[Target]) -> Ceilings | NotMeasured:
-    """Of the device of the first target whose weights are known."""
+    """Of the device of the first target with known weights."""
     facts = next((target.facts for target in targets if target.facts.weights is not None), None)
     if facts is None:
         return NotMeasured("the weights of no target are known here")
@@ -143,12 +143,12 @@ def _explain(sides: list[LocalSide | UrlSide]) -> int:
     return 0
 
 
-# What is told
+# Output
 
 
 def _report(measured: Measured, workload: Workload) -> BenchReport:
     assert measured.session is not None
-    targets = [Named(label=target.label, facts=target.facts) for target in measured.targets]
+    targets = [NamedTarget(label=target.label, facts=target.facts) for target in measured.targets]
     played = [played for played in measured.session.played if any(played.rounds)]
     levels = [make_level(one, targets, measured.ceilings, workload) for one in played]
     return BenchReport(
@@ -164,7 +164,7 @@ def _report(measured: Measured, workload: Workload) -> BenchReport:
     )
 
 
-def _tell(args: argparse.Namespace, report: BenchReport) -> None:
+def _print(args: argparse.Namespace, report: BenchReport) -> None:
     output.line(output.table(*tables.figures_table(report)))
     against = tables.against_table(report)
     if against[1]:
@@ -179,7 +179,7 @@ def _tell(args: argparse.Namespace, report: BenchReport) -> None:
 
 
 def document(report: BenchReport) -> dict[str, Any]:
-    """The report as plain data. An open loop's arrivals are left out: the seed makes them again."""
+    """The report as plain data. An open loop's arrivals are left out: the seed reproduces them."""
     found: dict[str, Any] = plain(report)
     for level, made in zip(report.levels, found["levels"], strict=True):
         if isinstance(level.level, Open):
@@ -199,14 +199,15 @@ def _machine() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this package lies in, with a plus where files of it were changed; None if it is none."""
+    """Of the checkout that holds this package, with a plus if files were changed; None outside a checkout."""
     root, git = Path(__file__).resolve().parents[4], shutil.which("git")
     if git is None or not (root / ".git").exists():
         return None
 
-    def said(*words: str) -> str:
-        done = subprocess.run([git, "-C", str(root), *words], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603
+    def output_of(*arguments: str) -> str:
+        command = [git, "-C", str(root), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)  # noqa: S603
         return done.stdout.strip()
 
-    head = said("rev-parse", "--short", "HEAD")
-    return f"{head}{'+' if said('status', '--porcelain', '--untracked-files=no') else ''}" or None
+    head = output_of("rev-parse", "--short", "HEAD")
+    return f"{head}{'+' if output_of('status', '--porcelain', '--untracked-files=no') else ''}" or None

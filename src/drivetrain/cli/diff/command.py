@@ -1,4 +1,4 @@
-"""`drivetrain diff MODEL --engines A,B`: whether a model is the same on several engines, token by token."""
+"""`drivetrain diff MODEL --engines A,B`: whether several engines give the same answers, token by token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drivetrain.cli.terminal.report_files import check_writable
 from drivetrain.worker.settings import Group, Settings
 
 OWN_NAMES = frozenset({"engine", "name", *(f.name for f in fields(Settings) if f.metadata["group"] is Group.SAMPLING)})
-"""Settings that this command decides itself: which engines, and that answers are greedy."""
+"""Settings that this command chooses itself: the engines, and greedy answers."""
 
 DEFAULT_TOKENS = 32
 DEFAULT_TOP = 5

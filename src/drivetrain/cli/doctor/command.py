@@ -1,6 +1,6 @@
-"""`drivetrain doctor`: what this machine has, what is installed, and what to install. With a URL: how a server is.
+"""`drivetrain doctor`: what this machine has, what is installed, and what to install.
 
-Without one the network is not touched.
+With a URL it examines that server. Without one it does not use the network.
 """
 
 from __future__ import annotations

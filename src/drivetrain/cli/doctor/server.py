@@ -1,4 +1,4 @@
-"""What `drivetrain doctor URL` does: read a running server, tell what was found, and exit with what that means."""
+"""`drivetrain doctor URL` at work: examine a running server, print the report, and choose the exit code."""
 
 from __future__ import annotations
 

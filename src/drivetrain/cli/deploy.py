@@ -1,4 +1,4 @@
-"""`drivetrain deploy MODEL...`: the worker and the server on Ray Serve, with as many replicas as the load asks for."""
+"""`drivetrain deploy MODEL...`: the worker and the server on Ray Serve, with as many replicas as the load needs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     if len({model.deployment for model in models}) < len(models):
         raise InvalidSetting("two models have the same name; rename one with NAME=MODEL", param="models")
     server = given_server_settings(args)
-    default_s = ServerSettings(**{**server, "insecure_no_key": True}).write_timeout_s  # who has a key is each ingress's
+    default_s = ServerSettings(**{**server, "insecure_no_key": True}).write_timeout_s  # each ingress has its own keys
     reading_s = max(model.settings.get("reader_timeout_s", default_s) for model in models)
     if reading_s != default_s:
         server["write_timeout_s"] = reading_s
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("a deployment", extra="ray")
     with tracing(args):
-        pass  # what is wrong with the flags, or missing for them, is said here and not by every replica
+        pass  # reports problems with the flags here, and not in every replica
     told = Observability(
         log_format=args.log_format,
         log_level=args.log_level or ("warning" if args.quiet else "info"),
@@ -158,7 +158,7 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
     named = options.NAMED.fullmatch(given)
     name, model = named.groups() if named else (None, given)
     resolved = sources.read_settings(name or model, options.given_settings(args), config=args.config)
-    settings = _stated(resolved)
+    settings = _changed(resolved)
     lowest, highest = _replicas(args.replicas)
     chosen = {
         key: value
@@ -180,8 +180,8 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
     )
 
 
-def _stated(resolved: Resolved) -> dict[str, Any]:
-    """What is not a default: a replica reads no file and no environment of this machine."""
+def _changed(resolved: Resolved) -> dict[str, Any]:
+    """The settings that are not defaults: a replica reads neither files nor the environment of this machine."""
     return {
         name: plain(getattr(resolved.settings, name))
         for name, origin in resolved.origins.items()
@@ -220,7 +220,7 @@ def _deploy(
 
 
 def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None:
-    """The address is taken first: a port in use is told before a Ray is started."""
+    """The address is bound first, so that a port in use is reported before Ray starts."""
     import asyncio
 
     from drivetrain.scale.ray import cluster

@@ -1,4 +1,4 @@
-"""The entry point: one parser, one file a command, one boundary where every error becomes a line and a code."""
+"""The entry point: one parser, one file per command, one boundary where every error becomes a line and an exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 (failed), 2 (asked wrongly), 70 (our bug), 130, 141, 143."""
+    """Run one command and return its exit code: 0, 1 (failed), 2 (usage error), 70 (our bug), 130, 141, 143."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: _run(arguments), debug="--debug" in arguments)
 
@@ -50,7 +50,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
-    from drivetrain.cli import deploy, generate, models  # inside the boundary, where Ctrl-C is a line
+    from drivetrain.cli import deploy, generate, models  # imported inside the boundary, where Ctrl-C gives one line
     from drivetrain.cli.bench import command as bench
     from drivetrain.cli.chat import command as chat
     from drivetrain.cli.conform import command as conform

@@ -1,4 +1,4 @@
-"""What `drivetrain conform` does: choose the cases, ask, print; an interrupt ends the asking, not the printing."""
+"""`drivetrain conform` at work: choose the cases, run them, print. An interrupt ends the run, not the printing."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def run(args: argparse.Namespace, key_variables: Sequence[str]) -> int:
     )
     try:
         with progress_line(quiet=args.quiet) as progress:
-            asyncio.run(_ask(client, args.model, key_variables, cases, report, progress))
-    finally:  # also of what was found before an interrupt
+            asyncio.run(_run_cases(client, args.model, key_variables, cases, report, progress))
+    finally:  # also what was found before an interrupt
         if report.results:
-            _tell(args, report)
+            _print(args, report)
     return FAILED if report.of(Outcome.FAIL) else 0
 
 
-async def _ask(
+async def _run_cases(
     client: Client,
     model: str | None,
     key_variables: Sequence[str],
@@ -70,7 +70,7 @@ def chosen(only: Sequence[str]) -> list[Case]:
     return [case for case in ALL if not only or case.area in only or case.id in only]
 
 
-def _tell(args: argparse.Namespace, report: ConformReport) -> None:
+def _print(args: argparse.Namespace, report: ConformReport) -> None:
     about = ", ".join(f"{name} {value}" for name, value in report.about.items())
     output.line(f"{report.model} at {report.url}{f' ({about})' if about else ''}\n")
     output.line(output.table(*area_table(report)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drivetrain.cli.flags.keys import key_in_environment, read_keys, sendable
 from drivetrain.cli.terminal import output
-from drivetrain.cli.terminal.boundary import ASKED_WRONGLY, FAILED
+from drivetrain.cli.terminal.boundary import FAILED, USAGE_ERROR
 from drivetrain.cli.terminal.values import plain
 from drivetrain.engines.remote.address import Key
 from drivetrain.http.address import Address
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         output.line("\n".join(text.lines(report)))
     if report.kind is not ServerKind.OURS:
-        return ASKED_WRONGLY
+        return USAGE_ERROR
     return FAILED if report.needs_action else 0
 
 

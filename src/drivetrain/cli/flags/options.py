@@ -1,4 +1,4 @@
-"""Settings as flags, made from the table in `worker/settings.py`, and what every command on a model has in common."""
+"""Settings as flags, made from the table in `worker/settings.py`, and the flags that commands on a model share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HINTS = typing.get_type_hints(Settings)
 _DEST = "setting_"
 
 NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<reference>.+)", re.DOTALL)
-"""A model with a name of its own."""
+"""`NAME=MODEL`."""
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def add_remote(parser: argparse.ArgumentParser) -> None:
-    """For commands whose MODEL may be a URL."""
+    """For commands that accept a URL as MODEL."""
     parser.add_argument(
         "--model", dest="at_url", metavar="NAME", help="the model's name at the server, if MODEL is a URL"
     )
@@ -68,7 +68,7 @@ def add_settings(parser: argparse.ArgumentParser, *, without: Collection[str] = 
 
 
 def read_settings(args: argparse.Namespace) -> Resolved:
-    """Makes `args.model` whole, too: URLs and the name of a model there are one reference. Raises `InvalidSetting`."""
+    """Also makes one reference in `args.model` of URLs and a model's name there. Raises `InvalidSetting`."""
     from drivetrain.worker import sources
 
     args.model = _reference(args.model, getattr(args, "more_urls", []), args.at_url)
@@ -86,7 +86,7 @@ def _reference(model: str, more_urls: Sequence[str], name: str | None) -> str:
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Those that a flag states."""
+    """The settings that were given as flags."""
     return {
         name.removeprefix(_DEST): value
         for name, value in vars(args).items()
@@ -168,7 +168,7 @@ _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
 
 
 def shadowed() -> frozenset[str]:
-    """Settings that a request can state itself: there the flag belongs to the request."""
+    """Settings that are request parameters too: their flags belong to the request."""
     return frozenset(_HINTS) & frozenset(PARAMETERS)
 
 

@@ -17,10 +17,10 @@ from drivetrain.worker.settings import Settings
 _DEST = "request_"
 _INPUTS = ("messages", "prompt", "prompt_token_ids", "images")
 _NOT_OFFERED = frozenset({*_INPUTS, "trace_context"})
-_CHAT_HAS_NO = frozenset({"n", "echo", "prompt_logprobs", "logprobs", "request_id"})
+_NOT_IN_CHAT = frozenset({"n", "echo", "prompt_logprobs", "logprobs", "request_id"})
 
 GENERATE = tuple(name for name in PARAMETERS if name not in _NOT_OFFERED)
-CHAT = tuple(name for name in GENERATE if name not in _CHAT_HAS_NO)
+CHAT = tuple(name for name in GENERATE if name not in _NOT_IN_CHAT)
 
 
 def add_request(parser: argparse.ArgumentParser, names: tuple[str, ...] = GENERATE) -> None:
@@ -41,7 +41,7 @@ def read_request(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_value(name: str, text: str) -> Any:
-    """A parameter's value from what was typed. Raises `InvalidRequest`; its range is judged by `check_alone`."""
+    """A parameter's value from what was typed. Raises `InvalidRequest`; `check_alone` judges its range."""
     read, _ = _reader(PARAMETERS[name].kind)
     try:
         value = read(text)
@@ -96,7 +96,7 @@ def _boolean(text: str) -> bool:
 
 
 def _text(text: str) -> str:
-    """A JSON string where it is one, so that `"\\n"` can be typed; else as it is."""
+    """Decoded if it is a JSON string, so that `"\\n"` can be typed; otherwise unchanged."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -116,7 +116,7 @@ _READERS: dict[type[Kind], tuple[Callable[[str], Any], str]] = {
 
 
 def _reader(kind: Kind) -> tuple[Callable[[str], Any], str]:
-    """How a value is typed, and what help calls it: JSON, where there is nothing shorter."""
+    """How a value is read, and what the help calls it: JSON if there is nothing shorter."""
     if isinstance(kind, ListOf) and isinstance(kind.item, String):
         return _text, "TEXT"
     return _READERS.get(type(kind), (_json, "JSON"))

@@ -1,6 +1,6 @@
 """The flags of the HTTP server, which `serve` and `deploy` share.
 
-They are few and fixed, so that `--help` needs no package of the extra.
+They are listed here so that `--help` needs no package of the extra.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ def add_server_flags(group: Any) -> None:
 
 
 def given_server_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """By the names of `ServerSettings`, those that were said."""
+    """The given ones, by their names in `ServerSettings`."""
     return {name: value for name in _FLAGS if (value := getattr(args, name, None)) is not None}

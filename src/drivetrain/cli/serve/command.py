@@ -79,25 +79,25 @@ def _add_server(group: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    said = fleet.read(args)
-    chosen = fleet.choose(args, said) if said is not None else []
-    if said is None:
+    several = fleet.read(args)
+    chosen = fleet.choose(args, several) if several is not None else []
+    if several is None:
         args.model, *args.more_urls = args.models
         resolved = [options.read_settings(args)]
     else:
         resolved = [one.resolved for one in chosen]
     if args.explain:
-        return fleet.explain(chosen) if said is not None else options.explain(args, resolved[0])
+        return fleet.explain(chosen) if several is not None else options.explain(args, resolved[0])
     if any(importlib.util.find_spec(package) is None for package in _PACKAGES):
         raise MissingExtra("the HTTP server", extra="server")
     start_log(args)
     server = _server_settings(args, [one.settings for one in resolved])
     dropin = Dropin.read(args, server)
     with tracing(args) as tracer:
-        if said is None:
+        if several is None:
             _serve_one(args, resolved[0].settings, server, dropin, tracer)
         else:
-            _serve_several(args, chosen, said, server, dropin, tracer)
+            _serve_several(args, chosen, several, server, dropin, tracer)
     return 0
 
 
@@ -116,9 +116,9 @@ def _server_settings(args: argparse.Namespace, workers: Sequence[Settings]) -> S
 def _serve_one(
     args: argparse.Namespace, settings: Settings, server: ServerSettings, dropin: Dropin, tracer: Tracer | None
 ) -> None:
-    """The address is taken first: a port in use is told before a model is fetched.
+    """The address is bound first, so that a port in use is reported before a model is fetched.
 
-    Weights are fetched here in the main thread, where Ctrl-C is felt at once.
+    Weights are fetched here in the main thread, where Ctrl-C works at once.
     """
     import asyncio
 
@@ -154,7 +154,7 @@ def _serve_one(
 def _serve_several(
     args: argparse.Namespace,
     chosen: Sequence[fleet.Chosen],
-    said: fleet.FleetArguments,
+    several: fleet.FleetArguments,
     server: ServerSettings,
     dropin: Dropin,
     tracer: Tracer | None,
@@ -168,7 +168,7 @@ def _serve_several(
     with bind(server) as sock, progress_line(quiet=args.quiet) as progress:
 
         async def main() -> None:
-            fleet = make_fleet(chosen, said, progress, tracer)
+            fleet = make_fleet(chosen, several, progress, tracer)
 
             def greet() -> None:
                 progress.close()
@@ -202,6 +202,6 @@ async def _run_server(
     stop = Stop()
     app = create_app(models, settings, tracer, dropin.routes)
     with stop.on_signals():
-        async with dropin.registration(models, sock) as told:
-            start, drain = told.after(start), told.before(models.drain)
+        async with dropin.registration(models, sock) as registration:
+            start, drain = registration.after(start), registration.before(models.drain)
             await serve(app, settings, sock, start=start, drain=drain, stop=stop, ready=ready)

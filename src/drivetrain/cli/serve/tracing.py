@@ -35,7 +35,7 @@ def add_tracing_flags(group: Any) -> None:
 
 
 def traced(args: argparse.Namespace) -> bool:
-    """Whether there are traces. Raises `InvalidSetting` for what says how they are where there are none."""
+    """Whether there are traces. Raises `InvalidSetting` for options of traces if there are none."""
     if wanted(args.otlp_endpoint):
         return True
     for flag, given in (("--trace-content", args.trace_content), ("--trace-sample", args.trace_sample is not None)):
@@ -49,7 +49,7 @@ def traced(args: argparse.Namespace) -> bool:
 
 @contextlib.contextmanager
 def tracing(args: argparse.Namespace) -> Iterator[Tracer | None]:
-    """While entered, the tracer: None if nobody asked for one. At the end, what is left is sent, for a limited time."""
+    """The tracer, or None if nobody asked for one. At the end what is left is sent, for a limited time."""
     if not traced(args):
         yield None
         return

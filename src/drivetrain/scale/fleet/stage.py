@@ -1,4 +1,4 @@
-"""Where one model stands."""
+"""The stages of one model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """`FAILED` is not loaded, after a load that went wrong or an engine that will not come back."""
+    """`FAILED` means not loaded, after a failed load or an engine that will not come back."""
 
     UNLOADED = "unloaded"
     LOADING = "loading"

@@ -175,7 +175,7 @@ async def opened(found: LocalParts | UrlSide, progress: Progress) -> AsyncIterat
         yield await _open_url(found)
     elif found.side.http:
         async with serving(found.side.model, _arguments(found.side)) as served:
-            progress("endpoint the server what it is", None)
+            progress("asking the server what it is", None)
             yield await _open_served(found, served.url, served.key)
     else:
         parts = found.parts

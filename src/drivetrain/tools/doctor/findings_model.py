@@ -166,7 +166,7 @@ def _endings(model: ModelReport) -> Iterator[Finding]:
             "out_of_memory",
             model.name,
             _of_all(model, "ran out of memory", OutOfMemory.code),
-            "The requests that run together do not fit.",
+            "The requests that run together do not fit into memory.",
             "a lower --max-running, a smaller --kv-cache-gb or --context-length, or a larger device",
         )
     if _often(model, DeadlineExceeded.code):
@@ -188,7 +188,7 @@ def _room(model: ModelReport) -> Iterator[Finding]:
             level=Severity.ACT if preempted else Severity.NOTE,
             model=model.name,
             what=f"{many(preemptions, 'preemption')}; the memory for keys and values is {percent(kv or 0.0)} full now.",
-            means="Requests give up their place and are computed again." if preempted else "Requests wait for memory.",
+            means="Requests lose their place and are computed again." if preempted else "Requests wait for memory.",
             remedy=_LESS_KV.get(model.engine or "", "more memory for keys and values, or a lower --max-running"),
         )
     if model.queue is not None and model.queue.count >= FEW and model.queue.p99_s >= LONG_QUEUE_S:

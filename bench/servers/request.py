@@ -10,40 +10,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-WORDS = (
-    "river",
-    "stone",
-    "lamp",
-    "cloud",
-    "horse",
-    "copper",
-    "garden",
-    "window",
-    "letter",
-    "winter",
-    "bridge",
-    "island",
-    "candle",
-    "mirror",
-    "forest",
-    "harbor",
-    "engine",
-    "market",
-    "silver",
-    "thunder",
-    "basket",
-    "pepper",
-    "violin",
-    "desert",
-    "castle",
-    "orange",
-    "planet",
-    "pencil",
-    "rocket",
-    "saddle",
-    "ticket",
-    "valley",
+_TEXT = (
+    "river stone lamp cloud horse copper garden window letter winter bridge island candle mirror forest harbor "
+    "engine market silver thunder basket pepper violin desert castle orange planet pencil rocket saddle ticket valley"
 )
+WORDS = _TEXT.split()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from drivetrain.cli.flags import options
 from drivetrain.cli.flags.keys import KEY_VARIABLE, key_in_environment
 from drivetrain.cli.flags.server_options import add_server_flags, given_server_settings
-from drivetrain.cli.serve.greeting import ways_in
+from drivetrain.cli.serve.greeting import greet
 from drivetrain.cli.serve.logs import add_log_flags
 from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
 from drivetrain.cli.terminal import output
@@ -230,14 +230,9 @@ def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None
         from drivetrain.scale.ray.local import serve_alone
         from drivetrain.scale.ray.observability import observing
 
-        def greet(workers: Mapping[str, HandleWorker]) -> None:
+        def ready(workers: Mapping[str, HandleWorker]) -> None:
             settle_heap()
-            for worker in workers.values():
-                for note in worker.metadata.notes:
-                    output.note(f"note: {worker.metadata.name}: {note}")
-            output.line(f"{', '.join(workers)}: ready.")
-            for name, worker in list(workers.items())[:1]:
-                output.line(ways_in(address_of(sock), name, worker.capabilities, None, settings))
+            greet(f"{', '.join(workers)}: ready.", workers, address_of(sock), None, settings)
 
         with observing(arguments.get("telling", {})) as tracer, cluster.replicas(arguments) as handles:
-            asyncio.run(serve_alone(handles, settings, tracer, sock, greet))
+            asyncio.run(serve_alone(handles, settings, tracer, sock, ready))

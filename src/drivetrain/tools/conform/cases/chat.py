@@ -6,7 +6,7 @@ from typing import Any
 
 from drivetrain.tools.conform.answers import CHAT, read_whole
 from drivetrain.tools.conform.case import BY_ENDPOINT, BY_FIELD, Area, Cases
-from drivetrain.tools.conform.cases.shapes import check_length, check_shape, check_unknown_model
+from drivetrain.tools.conform.cases.shapes import add_refusal, check_length, check_shape, check_unknown_model
 from drivetrain.tools.conform.reading import brief, honoured, refused
 from drivetrain.tools.conform.requester import LEFT_OUT, PROMPT
 from drivetrain.tools.conform.survey import answered
@@ -138,15 +138,8 @@ _BAD_MESSAGES: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-def _bad_messages(name: str, what: str, messages: Any) -> None:
-    @case(f"messages_{name}", asks=f"messages that are {what}", holds="4xx")
-    async def _bad(t: Trial) -> None:
-        exchange = await t.post(CHAT.path, t.body(CHAT, messages=messages))
-        refused(exchange, f"messages that are {what}")
-
-
-for _row in _BAD_MESSAGES:
-    _bad_messages(*_row)
+for _name, _what, _messages in _BAD_MESSAGES:
+    add_refusal(CASES, f"messages_{_name}", CHAT, f"messages that are {_what}", messages=_messages)
 
 
 @case("unknown_model", asks="an unknown model", holds="404")

@@ -6,8 +6,8 @@ from typing import Any
 
 from drivetrain.tools.conform.answers import COMPLETIONS, ParsedAnswer, read_stream, read_whole
 from drivetrain.tools.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
-from drivetrain.tools.conform.cases.shapes import check_length, check_shape, check_unknown_model
-from drivetrain.tools.conform.reading import brief, honoured, refused
+from drivetrain.tools.conform.cases.shapes import add_refusal, check_length, check_shape, check_unknown_model
+from drivetrain.tools.conform.reading import brief, honoured
 from drivetrain.tools.conform.requester import LEFT_OUT, PROMPT
 from drivetrain.tools.conform.survey import answered
 from drivetrain.tools.conform.trial import Trial
@@ -176,14 +176,8 @@ _BAD_PROMPTS: tuple[tuple[str, str, object], ...] = (
 )
 
 
-def _bad_prompt(name: str, what: str, prompt: object) -> None:
-    @case(f"prompt_{name}", asks=f"a prompt that is {what}", holds="4xx")
-    async def _bad(t: Trial) -> None:
-        refused(await t.post(API.path, t.body(API, prompt=prompt)), f"a prompt that is {what}")
-
-
-for _row in _BAD_PROMPTS:
-    _bad_prompt(*_row)
+for _name, _what, _prompt in _BAD_PROMPTS:
+    add_refusal(CASES, f"prompt_{_name}", API, f"a prompt that is {_what}", prompt=_prompt)
 
 
 @case("unknown_model", asks="an unknown model", holds="404")

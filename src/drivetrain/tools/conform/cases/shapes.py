@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from drivetrain.tools.conform.answers import Api, ParsedAnswer, read_whole
+from drivetrain.tools.conform.case import Cases
 from drivetrain.tools.conform.exchange import Exchange
-from drivetrain.tools.conform.reading import brief, take
+from drivetrain.tools.conform.reading import brief, refused, take
 from drivetrain.tools.conform.survey import UNKNOWN_MODEL
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotRun, ensure
@@ -27,6 +28,14 @@ def check_shape(api: Api, exchange: Exchange) -> dict[str, Any]:
     ensure(reason in REASONS, f"finish_reason is {brief(reason)}")
     ensure(choices[0].logprobs is None, "logprobs came without being asked for; they must be null")
     return dict(document)
+
+
+def add_refusal(cases: Cases, name: str, api: Api, what: str, **fields: Any) -> None:
+    """A case in which a request with these fields must be refused."""
+
+    @cases.case(name, asks=what, holds="4xx")
+    async def _check(t: Trial) -> None:
+        refused(await t.post(api.path, t.body(api, **fields)), what)
 
 
 async def check_unknown_model(t: Trial, api: Api) -> None:

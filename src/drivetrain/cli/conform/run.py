@@ -12,7 +12,7 @@ from drivetrain import __version__
 from drivetrain.cli.flags.keys import key_in_environment, sendable
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.boundary import FAILED
-from drivetrain.cli.terminal.progress import ProgressLine, progress_line
+from drivetrain.cli.terminal.progress import progress_line
 from drivetrain.cli.terminal.report_files import write_json, write_text
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.http.address import Address
@@ -40,23 +40,16 @@ def run(args: argparse.Namespace, key_variables: Sequence[str]) -> int:
     )
     try:
         with progress_line(quiet=args.quiet) as progress:
-            asyncio.run(_run_cases(client, args.model, key_variables, cases, report, progress))
+
+            async def run_cases() -> None:
+                report.model = await runner.find_model(client, args.model, key_variables)
+                await runner.run(client, report.model, cases, report, progress)
+
+            asyncio.run(run_cases())
     finally:  # also what was found before an interrupt
         if report.results:
             _print(args, report)
     return FAILED if report.of(Outcome.FAIL) else 0
-
-
-async def _run_cases(
-    client: Client,
-    model: str | None,
-    key_variables: Sequence[str],
-    cases: Sequence[Case],
-    report: ConformReport,
-    progress: ProgressLine,
-) -> None:
-    report.model = await runner.find_model(client, model, key_variables)
-    await runner.run(client, report.model, cases, report, progress)
 
 
 def chosen(only: Sequence[str]) -> list[Case]:

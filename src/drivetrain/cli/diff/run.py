@@ -30,7 +30,10 @@ def run(args: argparse.Namespace) -> int:
     sides: list[ComparedSide] = []
     try:
         with progress_line(quiet=args.quiet) as progress:
-            _ask_all(planned, questions, sides, progress)
+            # All weights are found before the first engine is loaded, and only one engine is loaded at a time.
+            parts = [assembly.open_parts(one.model, one.resolved.settings, progress=progress) for one in planned]
+            for one, found in zip(planned, parts, strict=True):
+                sides.append(_ask(one, found, questions, progress))
     finally:  # also what was found before an interrupt or a failure
         report = DiffReport(
             version=__version__,
@@ -43,15 +46,6 @@ def run(args: argparse.Namespace) -> int:
         if len(sides) > 1:
             _print(report, args.json_file)
     return 0 if all(pair.summary.is_same for pair in report.pairs()) else FAILED
-
-
-def _ask_all(
-    planned: list[PlannedEngine], questions: Questions, sides: list[ComparedSide], progress: ProgressLine
-) -> None:
-    """All weights are found before the first engine is loaded. Only one engine is loaded at a time."""
-    parts = [assembly.open_parts(side.model, side.resolved.settings, progress=progress) for side in planned]
-    for engine, found in zip(planned, parts, strict=True):
-        sides.append(_ask(engine, found, questions, progress))
 
 
 def _ask(planned: PlannedEngine, parts: assembly.Parts, questions: Questions, progress: ProgressLine) -> ComparedSide:

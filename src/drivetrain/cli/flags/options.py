@@ -87,11 +87,12 @@ def _reference(model: str, more_urls: Sequence[str], name: str | None) -> str:
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
     """The settings that were given as flags."""
-    return {
-        name.removeprefix(_DEST): value
-        for name, value in vars(args).items()
-        if name.startswith(_DEST) and value is not None
-    }
+    return prefixed(args, _DEST)
+
+
+def prefixed(args: argparse.Namespace, prefix: str) -> dict[str, Any]:
+    given = ((name, value) for name, value in vars(args).items() if name.startswith(prefix) and value is not None)
+    return {name.removeprefix(prefix): value for name, value in given}
 
 
 def explain(args: argparse.Namespace, resolved: Resolved) -> int:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from drivetrain.cli.flags.options import flag, number, whole_number
+from drivetrain.cli.flags.options import flag, number, prefixed, whole_number
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import MAX_INT, Boolean, CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf, String
@@ -33,11 +33,7 @@ def add_request(parser: argparse.ArgumentParser, names: tuple[str, ...] = GENERA
 
 def read_request(args: argparse.Namespace) -> dict[str, Any]:
     """The parameters that were given, under their own names."""
-    return {
-        name.removeprefix(_DEST): value
-        for name, value in vars(args).items()
-        if name.startswith(_DEST) and value is not None
-    }
+    return prefixed(args, _DEST)
 
 
 def read_value(name: str, text: str) -> Any:

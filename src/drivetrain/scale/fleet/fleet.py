@@ -15,8 +15,7 @@ from drivetrain.scale.fleet.lease import Lease
 from drivetrain.scale.fleet.member import Member
 from drivetrain.scale.fleet.offer import Offer
 from drivetrain.scale.fleet.placement import Placement
-from drivetrain.scale.fleet.policy import Limits
-from drivetrain.scale.fleet.stage import Stage
+from drivetrain.scale.fleet.policy import Limits, Stage
 
 WATCH_S = 1.0
 """How often to check whether a worker has given up, since none says so."""

@@ -15,8 +15,7 @@ from drivetrain.core.worker import WorkerPort
 from drivetrain.scale.fleet.failure import LAST_RETRY_S, retry_after_s
 from drivetrain.scale.fleet.lease import Lease
 from drivetrain.scale.fleet.offer import Offer, Opened
-from drivetrain.scale.fleet.policy import Seat
-from drivetrain.scale.fleet.stage import Stage
+from drivetrain.scale.fleet.policy import Seat, Stage
 from drivetrain.telemetry.ids import id_here
 from drivetrain.telemetry.logs import FIELDS
 
@@ -93,7 +92,7 @@ class Member:
 
     @property
     def should_serve(self) -> bool:
-        """If it is loaded or pinned. While a broken engine is being unloaded too, since that may hang."""
+        """Whether it is loaded or pinned, or its broken engine is still being unloaded, which may hang."""
         leaves_broken = self.stage is Stage.UNLOADING and self.failure != ""
         return self.pinned or self.worker is not None or leaves_broken or self.device_lost
 

@@ -10,7 +10,7 @@ from drivetrain.core.errors import DeviceLost, DrivetrainError, OutOfMemory
 from drivetrain.scale.fleet.failure import let_go, reason
 from drivetrain.scale.fleet.member import Member
 from drivetrain.scale.fleet.offer import Opened
-from drivetrain.scale.fleet.stage import Stage
+from drivetrain.scale.fleet.policy import Stage
 
 _log = logging.getLogger("drivetrain.fleet")
 

@@ -10,8 +10,7 @@ from drivetrain.core.errors import DrivetrainError, NotLoaded, NotReady
 from drivetrain.scale.fleet.lease import Lease
 from drivetrain.scale.fleet.member import Member
 from drivetrain.scale.fleet.moves import Moves
-from drivetrain.scale.fleet.policy import Limits, Seat, fits, plan
-from drivetrain.scale.fleet.stage import Stage
+from drivetrain.scale.fleet.policy import Limits, Seat, Stage, fits, plan
 
 LOOK_AGAIN_S = 0.25
 """How often to look again while somebody waits for room: memory becomes free, and turns end, without an event."""

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from drivetrain.scale.fleet.stage import Stage
+
+class Stage(StrEnum):
+    """Where one model stands. `FAILED` means not loaded, after a failed load or an engine that will not come back."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    READY = "ready"
+    UNLOADING = "unloading"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """The first side over the second, by pairs of rounds. A higher ratio is better, but worse for the first token."""
+    """The first side over the second, by pairs of rounds. Higher is better, except for the first token."""
 
     pairs: int
     throughput_ratio: Spread

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.tools.conform.case import Case
@@ -61,11 +62,13 @@ def _names(listing: Exchange) -> list[str]:
 
 async def _is_unknown(requester: Requester) -> bool:
     """Whether every endpoint answers 404."""
-    for path in ("/chat/completions", "/completions", "/embeddings"):
-        body = {"model": requester.model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-        if path != "/chat/completions":
-            body = {"model": requester.model, "prompt" if path == "/completions" else "input": "x"}
-        if (await requester.post(path, body)).status != 404:
+    bodies: dict[str, dict[str, Any]] = {
+        "/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+        "/completions": {"prompt": "x"},
+        "/embeddings": {"input": "x"},
+    }
+    for path, fields in bodies.items():
+        if (await requester.post(path, {"model": requester.model, **fields})).status != 404:
             return False
     return True
 
@@ -136,8 +139,6 @@ def _kept(exchanges: Sequence[Exchange], key: str) -> tuple[Shown, ...]:
 async def _is_alive(trial: Trial) -> bool:
     try:
         await trial.get("/models")
-    except Unreachable:
-        return False
-    except Broken:
-        return True
+    except Broken as exc:
+        return not isinstance(exc, Unreachable)
     return True

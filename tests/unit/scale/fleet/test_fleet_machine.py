@@ -15,7 +15,7 @@ from drivetrain.core.status import State
 from drivetrain.core.worker import WorkerPort
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.fleet.lease import Lease
-from drivetrain.scale.fleet.stage import Stage
+from drivetrain.scale.fleet.policy import Stage
 
 NAMES = st.sampled_from("abcd")
 SIZES = {"a": 4, "b": 4, "c": 7, "d": 1}

@@ -95,7 +95,7 @@ def test_settings_of_both_sides(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     ours, theirs = (target["facts"]["stated"]["settings"] for target in json.loads(path.read_text())["targets"])
     assert ours == {"max_waiting": 9}
     assert theirs == {"max_waiting": 9, "name": "other", "max_running": 1}
-    assert "fake other is other" in outcome.out
+    assert "fake other: other" in outcome.out
 
 
 def test_a_closed_loop_waits_where_an_open_one_is_refused(
@@ -129,7 +129,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 def test_http_is_a_process_of_its_own() -> None:
     outcome = run_apart("bench", "fake", *SHORT, "--http", "--name", "org/some name", "--against", "max_running=1")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "fake is org/some name (drivetrain serve; fake none none; name=org/some name)." in outcome.out
+    assert "fake: org/some name (drivetrain serve; fake none none; name=org/some name)." in outcome.out
     assert "fake max_running=1" in outcome.out
     assert "failed:" not in outcome.out
 

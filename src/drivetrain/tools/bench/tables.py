@@ -91,7 +91,7 @@ def _target(target: NamedTarget) -> str:
     settings = facts.stated.get("settings") or {}
     shown = ", ".join(f"{name}={value}" for name, value in settings.items())
     parts = [part for part in (" ".join(filter(None, known)), held, shown) if part]
-    return f"{target.label} is {facts.model} ({facts.kind}" + "".join(f"; {part}" for part in parts) + ")."
+    return f"{target.label}: {facts.model} ({'; '.join([facts.kind, *parts])})."
 
 
 def _workload(report: BenchReport) -> str:

@@ -1,7 +1,7 @@
 """Our HTTP path against llama.cpp's own server: the same weights, interleaved rounds.
 
-Both as they come, as somebody who starts them without a flag finds them; or with `--alike`, where theirs is the server
-that our engine would start, with as many slots as there are streams, asked directly. Prints one JSON object.
+Both run with their defaults. With `--alike`, theirs is the server that our engine would start, with one slot per
+stream, asked directly. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from drivetrain.engines.llamacpp.child.process import ServerProcess
 from drivetrain.engines.llamacpp.loading import open_model
 from drivetrain.http.address import Address
 from drivetrain.store.store import Store
-from drivetrain.tools.bench.remote import Asking, Remote
+from drivetrain.tools.bench.remote import Endpoint, Remote
 from drivetrain.tools.bench.report import compare
 from drivetrain.tools.bench.served import serving
 from drivetrain.tools.bench.session import Played, Session, Side
@@ -37,7 +37,7 @@ PROMPT_TOKENS = 51
 
 
 @contextlib.contextmanager
-def as_it_comes() -> Iterator[Remote]:
+def with_defaults() -> Iterator[Remote]:
     gguf = Store().pull(MODEL).path
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -45,7 +45,7 @@ def as_it_comes() -> Iterator[Remote]:
     command = [sys.executable, llamacpp_server.__file__, str(gguf), str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        process.stdout.readline()  # it says where it listens once the model is loaded
+        process.stdout.readline()  # it prints its address once the model is loaded
         try:
             yield remote("theirs", f"http://127.0.0.1:{port}/v1", "")
         finally:
@@ -66,12 +66,12 @@ def theirs(slots: int) -> Iterator[Remote]:
 
 
 def remote(label: str, url: str, key: str) -> Remote:
-    asking = Asking(address=Address.parse(url), model=MODEL, key=key)
-    return Remote(asking, label=label, facts=Facts(kind="over HTTP", model=MODEL))
+    endpoint = Endpoint(address=Address.parse(url), model=MODEL, key=key)
+    return Remote(endpoint, label=label, facts=Facts(kind="over HTTP", model=MODEL))
 
 
 def row(played: Played) -> dict[str, Any]:
-    """The medians of the pairs, ours over theirs."""
+    """The medians over the pairs, ours over theirs."""
     ours, theirs = played.rounds
     found = compare(ours, theirs)
     if found is None or found.first_token_later_s is None or any(r.failures for r in (*ours, *theirs)):
@@ -102,7 +102,7 @@ async def main() -> None:
         timeout_s=600,
     )
     options = ["--slots", str(slots), "--context-length", str(CONTEXT)] if args.alike else []
-    with theirs(slots) if args.alike else as_it_comes() as b:
+    with theirs(slots) if args.alike else with_defaults() as b:
         started = time.perf_counter()
         async with serving(MODEL, options) as served:
             ready_s = time.perf_counter() - started

@@ -2,8 +2,8 @@
 
     .venv-vllm/bin/python bench/http_path_vllm.py --pairs 5
 
-Both run in the environment of the interpreter that runs this (`make test-vllm` makes one). Whichever is not asked is
-stopped meanwhile. Prints one JSON object; what `calm` means, `bench/README.md` says under «Peers».
+Both run in the environment of the interpreter that runs this (`make test-vllm` makes one). The one that is not being
+measured is stopped meanwhile. Prints one JSON object; `bench/README.md` explains `calm` under "Peers".
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ours(batch: int, *, eager: bool) -> Peer:
 
 
 def theirs(batch: int, *, eager: bool) -> Peer:
-    """Quiet, and without figures of its own: as ours runs the same engine."""
+    """Without logs and statistics of its own, as ours runs the same engine."""
     options = ["--dtype", "float32", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(batch)]
     options += ["--kv-cache-memory-bytes", str(KV_CACHE_GB * 2**30), "--generation-config", "vllm"]
     options += ["--disable-log-stats", "--disable-uvicorn-access-log", "--host", "127.0.0.1"]
@@ -70,11 +70,11 @@ def idle_cores(group: ServerGroup) -> float:
 
 
 def row(streams: int, pairs: list[Pair]) -> dict[str, Any]:
-    """Medians of the calm pairs, ours over theirs; of all where none was calm."""
+    """Medians over the calm pairs, ours over theirs, or over all pairs if none was calm."""
     taken = [pair for pair in pairs if calm(pair)] or pairs
     for pair in taken:
         if any(pair["ours"][name] != pair["peer"][name] for name in ("prompt_tokens", "new_tokens")):
-            raise RuntimeError(f"the two did not do the same work: {pair}")
+            raise RuntimeError(f"the two did different work: {pair}")
     later_s = [pair["ours"]["first_token_s"] - pair["peer"]["first_token_s"] for pair in taken]
     return {
         "streams": streams,
@@ -105,8 +105,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--pairs", type=int, default=5, help="calm ones at each number of streams (default: 5)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the prompts")
+    parser.add_argument("--pairs", type=int, default=5, help="calm pairs per number of streams (default: 5)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="seed of the prompts")
     parser.add_argument("--eager", action="store_true", help="neither compiles: ready sooner, slower after that")
     print(json.dumps(asyncio.run(measure(parser.parse_args())), indent=1))
 

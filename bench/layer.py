@@ -1,10 +1,9 @@
-"""What Drivetrain itself costs a token: the fake engine says SmolLM2 ids, two stops set, one event a token.
+"""What Drivetrain itself costs per token: the fake engine gives SmolLM2 ids, with two stops and one event per token.
 
-In process, and over HTTP (the server's CPU only, read from the system while a client in another process reads).
-Prints one JSON object: microseconds of CPU a token, the memory of the open streams, and for comparison with other
-machines and other hours what an empty turn of the event loop costs, before and after. With `--traced`, all requests
-are traced, in process alone, and what a request costs with that is told beside it: its spans are sent to an endpoint
-in another process that takes them and does nothing.
+It is measured in process, and over HTTP (only the server's CPU, while a client in another process reads). Prints one
+JSON object: microseconds of CPU per token, the memory of the open streams, and the cost of an empty turn of the event
+loop before and after, to compare machines and hours. With `--traced` the in-process part also runs with tracing on; the
+spans go to an endpoint in another process that discards them.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from drivetrain.store.store import Store
 from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.tools.bench.load import Load
 from drivetrain.tools.bench.outcome import Round
-from drivetrain.tools.bench.remote import Asking, Remote
+from drivetrain.tools.bench.remote import Endpoint, Remote
 from drivetrain.tools.bench.target import Facts
 from drivetrain.tools.bench.workload import Closed
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 
 TEXT = "The quick brown fox jumps over the lazy dog, then it goes home to have some tea with milk. It is fine. "
-ASKED = {"ignore_eos": True, "stop": ["###", "\n\nUser:"]}
+FIELDS = {"ignore_eos": True, "stop": ["###", "\n\nUser:"]}
 SHAPES = ((1, 100, 100), (1, 400, 25), (1, 1000, 10), (1, 4000, 3), (16, 1000, 1), (128, 400, 1), (512, 200, 1))
-"""Streams side by side, tokens of each, and how often one after the other."""
+"""Concurrent streams, tokens of each, and repetitions."""
 ROUNDS = 5
-"""At least, in process. Of all rounds the median is told, and the least: what others do on the machine only adds."""
+"""At least, in process. The report has the median and the lowest of all rounds: other work only adds."""
 SHORT = 2000
 TURNS = 100_000
-TAKER = """
+DISCARDING_SERVER = """
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-class Taker(BaseHTTPRequestHandler):
+class Discard(BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
         self.send_response(200)
@@ -57,7 +56,7 @@ class Taker(BaseHTTPRequestHandler):
         self.end_headers()
     def log_message(self, *_):
         pass
-server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
+server = ThreadingHTTPServer(("127.0.0.1", 0), Discard)
 print(server.server_address[1], flush=True)
 server.serve_forever()
 """
@@ -66,7 +65,7 @@ server.serve_forever()
 def make_worker(tracer: GenAiTracer | None = None) -> EngineWorker:
     found = Store().pull("smollm2-135m")
     spec = ModelSpec(name="smollm2-135m", path=found.path, format=found.format)
-    tokenizer = of_files(spec, lambda what, share: None).tokenizer  # in this process, as with all engines but llama.cpp
+    tokenizer = of_files(spec, lambda what, share: None).tokenizer  # in this process, as for all engines but llama.cpp
     ids = tuple(tokenizer.encode(Prompt.raw(TEXT * 5)))
     script = Script(token_ids=ids, repeat=True, max_concurrency=600, context_length=100_000)
     spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
@@ -78,7 +77,7 @@ async def in_process(tracer: GenAiTracer | None = None) -> list[dict[str, Any]]:
     async with make_worker(tracer) as worker:
 
         async def one(tokens: int) -> None:
-            async for _ in worker.stream(prompt="hi", max_tokens=tokens, **ASKED):
+            async for _ in worker.stream(prompt="hi", max_tokens=tokens, **FIELDS):
                 pass
 
         await one(200)
@@ -107,13 +106,13 @@ async def empty_turn() -> float:
 def traced() -> list[dict[str, Any]]:
     from drivetrain.telemetry.otel import open_tracer
 
-    with subprocess.Popen([sys.executable, "-c", TAKER], stdout=subprocess.PIPE, text=True) as taker:
+    with subprocess.Popen([sys.executable, "-c", DISCARDING_SERVER], stdout=subprocess.PIPE, text=True) as receiver:
         try:
-            assert taker.stdout is not None
-            with open_tracer(f"http://127.0.0.1:{taker.stdout.readline().strip()}") as tracer:
+            assert receiver.stdout is not None
+            with open_tracer(f"http://127.0.0.1:{receiver.stdout.readline().strip()}") as tracer:
                 return asyncio.run(in_process(tracer))
         finally:
-            taker.terminate()
+            receiver.terminate()
 
 
 def over_http() -> list[dict[str, Any]]:
@@ -126,9 +125,9 @@ def over_http() -> list[dict[str, Any]]:
 
 
 def remote(url: str) -> Remote:
-    stops = {"stop": ASKED["stop"]}
-    asking = Asking(address=Address.parse(url), model="fake", chat=False, extra=stops)
-    return Remote(asking, label="fake", facts=Facts(kind="over HTTP", model="fake"))
+    stops = {"stop": FIELDS["stop"]}
+    endpoint = Endpoint(address=Address.parse(url), model="fake", chat=False, extra=stops)
+    return Remote(endpoint, label="fake", facts=Facts(kind="over HTTP", model="fake"))
 
 
 async def play(target: Remote, streams: int, tokens: int) -> Round:
@@ -152,7 +151,7 @@ async def measured(target: Remote, pid: int) -> list[dict[str, Any]]:
 
 
 async def peak_while(target: Remote, streams: int, tokens: int, pid: int) -> int:
-    """The server's most bytes while it answers so many."""
+    """The server's peak memory in bytes while it answers these streams."""
     reading = asyncio.ensure_future(play(target, streams, tokens))
     peak = 0
     while not reading.done():
@@ -192,7 +191,7 @@ def resident(pid: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--traced", action="store_true", help="with traces, in process alone")
+    parser.add_argument("--traced", action="store_true", help="also with tracing, in process only")
     args = parser.parse_args()
     if args.serve:
         asyncio.run(run_server())

@@ -1,6 +1,6 @@
-"""The servers that ours is measured against: install them, run one, or measure them side by side with ours.
+"""The servers that ours is measured against: install them, run one, or measure them against ours.
 
-    python bench/peers.py setup                        all of them, each in .venv-peers/NAME
+    python bench/peers.py setup                        all of them, in .venv-peers/NAME
     python bench/peers.py run vllm --port 8401         until Ctrl-C; `measure` uses it while it runs
     python bench/peers.py measure vllm --streams 1,16  against `drivetrain serve`
 
@@ -42,7 +42,7 @@ def say(text: str) -> None:
 
 def main() -> None:
     args = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that whatever was started is stopped
     try:
         if args.command == "setup":
             for name in args.peers:
@@ -61,20 +61,20 @@ def arguments() -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("setup", help="make the environments and the weights; nothing where they are there")
+    command = commands.add_parser("setup", help="make the environments and the weights that are missing")
     command.add_argument("peers", nargs="*", type=_known, default=list(PEERS), metavar="PEER", help="default: all")
     command = commands.add_parser("run", help="one server in the foreground")
     command.add_argument("peer", choices=[*PEERS, "ours"], metavar="PEER")
     command.add_argument("--port", type=int, default=0, help="default: a free one")
     _our_options(command)
-    command = commands.add_parser("measure", help="ours and each peer side by side, in turns")
+    command = commands.add_parser("measure", help="ours against each peer, in turns")
     command.add_argument("peers", nargs="+", choices=list(PEERS), metavar="PEER")
     command.add_argument("--streams", type=_numbers, default=[1, 4, 16], metavar="N,N", help="default: 1,4,16")
-    command.add_argument("--pairs", type=int, default=5, help="calm ones at each number of streams (default: 5)")
-    command.add_argument("--tokens", type=int, default=64, help="new ones a request (default: 64)")
-    command.add_argument("--seed", type=int, help="of the prompts (default: another each time)")
+    command.add_argument("--pairs", type=int, default=5, help="calm pairs per number of streams (default: 5)")
+    command.add_argument("--tokens", type=int, default=64, help="new tokens per request (default: 64)")
+    command.add_argument("--seed", type=int, help="seed of the prompts (default: a new one each time)")
     command.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the JSON here; pairs that it holds already count too"
+        "--json", type=Path, metavar="FILE", help="write the JSON here; pairs that are already in it count too"
     )
     _our_options(command)
     return parser.parse_args()
@@ -85,13 +85,13 @@ def _our_options(command: argparse.ArgumentParser) -> None:
         "--ours",
         default=shlex.join(DEFAULT),
         metavar="OPTIONS",
-        help=f"of drivetrain serve (default: {shlex.join(DEFAULT)})",
+        help=f"options of drivetrain serve (default: {shlex.join(DEFAULT)})",
     )
 
 
 def _known(name: str) -> str:
     if name not in PEERS:
-        raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(PEERS)}")
+        raise argparse.ArgumentTypeError(f"{name} is not one of {', '.join(PEERS)}")
     return name
 
 
@@ -108,7 +108,7 @@ def run(name: str, port: int, options: str) -> None:
             print(f"{peer.title}: http://127.0.0.1:{group.port}{peer.form.path}; Ctrl-C ends it", flush=True)
             while group.alive:
                 time.sleep(1)
-            raise RuntimeError(f"{name} ended by itself; see {_log(name)}")
+            raise RuntimeError(f"{name} ended on its own; see {_log(name)}")
         finally:
             state.unlink()
 
@@ -137,7 +137,7 @@ def _peer(name: str, options: str) -> Peer:
 
 @contextmanager
 def serving(peer: Peer, port: int = 0) -> Iterator[ServerGroup]:
-    """Started for this one use."""
+    """A server started for this use only."""
     if peer.environment is not None and not peer.environment.complete:
         raise RuntimeError(f"first: python bench/peers.py setup {peer.name}")
     port = port or _free_port()
@@ -152,15 +152,15 @@ def serving(peer: Peer, port: int = 0) -> Iterator[ServerGroup]:
 
 @contextmanager
 def running_or_started(peer: Peer) -> Iterator[ServerGroup]:
-    """The one that `run` holds, if there is one; it stays."""
+    """The server that `run` has started, if there is one; it is left running."""
     state = _state(peer.name)
     if state.is_file():
-        told = json.loads(state.read_text())
-        group = ServerGroup(told["pgid"], told["port"])
+        running = json.loads(state.read_text())
+        group = ServerGroup(running["pgid"], running["port"])
         if group.alive and answers(group.port, peer.ready_path):
-            if told["title"] != peer.title:
-                raise RuntimeError(f"what runs as {peer.name} is {told['title']}; asked for: {peer.title}")
-            say(f"{peer.name}: the one that runs on port {group.port}")
+            if running["title"] != peer.title:
+                raise RuntimeError(f"{peer.name} runs as {running['title']}, not as {peer.title}")
+            say(f"{peer.name}: using the one on port {group.port}")
             yield group
             return
     with serving(peer) as group:

@@ -1,8 +1,7 @@
-"""What `--quantize int8` costs and gives on a CPU, against float32 of the same model.
+"""What `--quantize int8` costs and gains on a CPU, compared with float32 of the same model.
 
-Two processes hold one engine each and are asked in turns: tokens a second at 1 and more streams, while all of them
-decode. Then both read `passage.txt`: how often the likeliest next token is the same, and the
-ratio of the perplexities. Prints one JSON object.
+Two processes with one engine each are measured in turns: tokens per second while all streams decode. Then both read
+`passage.txt`: how often the likeliest next token is the same, and the ratio of perplexities. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from drivetrain.worker.worker import EngineWorker
 PASSAGE = Path(__file__).parent / "passage.txt"
 NEW_TOKENS = 64
 PROMPTS = 17
-"""Sentences of the passage that prompts begin with."""
+"""How many sentences of the passage are used as prompts."""
 
 
 async def serve(model: str, quantize: str, *, compiled: bool) -> None:
-    """The child: one engine, a line of JSON in for each line out."""
+    """The child process: one engine, which answers each line of JSON with another."""
     settings: dict[str, Any] = {"device": "cpu", "quantize": quantize, "compile": compiled, "prefix_cache": False}
     async with drivetrain.Worker.open(model, "native", **settings) as worker:
         loop = asyncio.get_running_loop()
         print(json.dumps({"ready": list(worker.metadata.notes)}), flush=True)
         while line := await loop.run_in_executor(None, sys.stdin.readline):
-            asked = json.loads(line)
-            answer = await (decode(worker, asked["streams"]) if "streams" in asked else read(worker))
+            command = json.loads(line)
+            answer = await (decode(worker, command["streams"]) if "streams" in command else read(worker))
             print(json.dumps(answer), flush=True)
 
 
@@ -59,12 +58,12 @@ async def decode(worker: EngineWorker, streams: int) -> dict[str, Any]:
 
 
 async def read(worker: EngineWorker) -> dict[str, Any]:
-    """The likeliest next id at each place of the passage, and the mean logprob of what stands there."""
+    """The likeliest next id at each place of the passage, and the mean logprob of the actual tokens."""
     result = await worker.generate(prompt=PASSAGE.read_text("utf-8"), max_tokens=0, echo=True, prompt_logprobs=1)
-    places = [(place, place.logprob) for place in result.choices[0].logprobs or () if place.logprob is not None]
+    entries = [(entry, entry.logprob) for entry in result.choices[0].logprobs or () if entry.logprob is not None]
     return {
-        "likeliest": [place.top[0].token_id for place, _ in places],
-        "logprob": statistics.fmean(logprob for _, logprob in places),
+        "likeliest": [entry.top[0].token_id for entry, _ in entries],
+        "logprob": statistics.fmean(logprob for _, logprob in entries),
         "resident_mb": resident_mb(),
     }
 
@@ -79,9 +78,9 @@ class Side:
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.notes = self._line()["ready"]
 
-    def ask(self, **asked: Any) -> dict[str, Any]:
+    def ask(self, **command: Any) -> dict[str, Any]:
         assert self._child.stdin is not None
-        print(json.dumps(asked), file=self._child.stdin, flush=True)
+        print(json.dumps(command), file=self._child.stdin, flush=True)
         return self._line()
 
     def _line(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What a request costs on its way to a replica and back, and each piece of its answer: CPU time on both sides.
+"""What a request to a replica costs, and each piece of its answer: CPU time on both sides.
 
-Run by `.venv-ray/bin/python`. The engine is the fake one, called through a handle with our router. Prints
-a JSON object for each way that events can go. CPU time, not time: the machine may be busy.
+Run it with `.venv-ray/bin/python`. It calls the fake engine through a handle with our router, and prints a JSON object
+for each way that events can go. It measures CPU time, since the machine may be busy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Timed(ServedReplica):
 
 
 async def spent(handle: Any, worker: HandleWorker, requests: int, tokens: int, streams: int) -> tuple[float, float]:
-    """Microseconds a request: here and in the replica."""
+    """Microseconds per request, here and in the replica."""
     gate = asyncio.Semaphore(streams)
 
     async def one(number: int) -> None:

@@ -1,10 +1,10 @@
 """One replica on Ray against one worker served directly: same weights, threads and slots.
 
-The replica is behind the server of `drivetrain deploy`, which with a Ray of its own is that process, and with
-`--ingress serve`, as on a cluster, behind Serve's proxy and an ingress of Serve's.
+The replica is behind the server that `drivetrain deploy` runs in its own process or, with `--ingress serve`, behind an
+ingress deployment and Serve's proxy, as on a cluster.
 
-Run by `.venv-ray/bin/python`. Both stand all the time and are asked in turns. Prints one JSON object, with the CPU time
-of Ray's processes (not the engine's) a token, and its share of a CPU when nobody asks.
+Run it with `.venv-ray/bin/python`. Both servers stay up and are measured in turns. Prints one JSON object, with the CPU
+time of Ray's processes (not the engine's) per token, and their share of a CPU when idle.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_by_part() -> dict[str, float]:
-    """Seconds so far: of Ray's processes for us, and of all its others."""
+    """CPU seconds so far of Ray's processes that serve us, and of its others."""
     parts = {"replica": 0.0, "ingress": 0.0, "proxy": 0.0, "other": 0.0}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
             name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            told = (folder / "stat").read_text().rpartition(") ")[2].split()
+            fields = (folder / "stat").read_text().rpartition(") ")[2].split()
         except OSError:
             continue
-        seconds = (int(told[11]) + int(told[12])) * TICK_S
+        seconds = (int(fields[11]) + int(fields[12])) * TICK_S
         if " deploy " in name and "drivetrain" in name:
             parts["ingress"] += seconds
         elif name.startswith(("ray::ServeReplica", "ray::ProxyActor")):

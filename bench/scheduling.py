@@ -1,8 +1,8 @@
-"""What a long prompt costs the streams beside it, and what a shared beginning saves: the native engine, in process.
+"""What a long prompt costs concurrent streams, and what a shared prefix saves: the native engine, in process.
 
-The same streams run twice and for as many ids, with the long prompt beside them and without. The long prompt's first
-token is timed beside them and alone; then come two prompts with a common beginning.
-Every id is timed when its step reaches the event loop. Prints one JSON object.
+The same streams run twice for the same number of ids, with and without the long prompt. The long prompt's first token
+is timed with them and alone; then come two prompts with a common prefix. Every id is timed when its step reaches the
+event loop. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from drivetrain.core.errors import DrivetrainError
 from drivetrain.worker.settings import Settings
 
 BEGINNING = 10
-"""Ids of each stream before anything is measured beside it."""
+"""Ids of each stream before the measuring begins."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Shape:
     streams: int
     long: int
     shared: int
@@ -38,7 +38,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Reading:
-    """The sink of a request: when its ids came. `reached` is set when there are `goal` of them."""
+    """The sink of a request: when its ids came. `reached` is set once there are `goal` of them."""
 
     sent: float
     handle: RequestHandle | None = None
@@ -69,34 +69,34 @@ class Reading:
         await self.closed.wait()
 
     async def more(self, count: int) -> None:
-        """Return when so many more ids have come."""
+        """Return when this many more ids have come."""
         self.goal = len(self.times) + count
         self.reached.clear()
         await self.reached.wait()
 
     def gaps(self, start: float) -> list[float]:
-        """Between ids that came one after the other, of which the later one came after this time."""
+        """The times between consecutive ids, if the later one came after `start`."""
         return [later - earlier for earlier, later in pairwise(self.times) if later > start]
 
 
 class Bench:
-    """Requests to one engine, each with a prompt of random ids that no other one has, unless it is given."""
+    """Requests to one engine. Prompts are random ids, each different from all others."""
 
-    def __init__(self, engine: Engine, plan: Plan) -> None:
+    def __init__(self, engine: Engine, shape: Shape) -> None:
         self._engine = engine
-        self._plan = plan
-        self._chance = random.Random(0)
+        self._shape = shape
+        self._rng = random.Random(0)
         self._sent = 0
 
     def prompt(self, length: int) -> tuple[int, ...]:
-        return tuple(self._chance.randrange(1000, 40000) for _ in range(length))
+        return tuple(self._rng.randrange(1000, 40000) for _ in range(length))
 
     def send(self, prompt: tuple[int, ...], max_tokens: int | None = None) -> Reading:
         self._sent += 1
         request = EngineRequest(
             request_id=str(self._sent),
             prompt_ids=prompt,
-            context_length=self._plan.context,
+            context_length=self._shape.context,
             max_tokens=max_tokens,
             seeds=(0,),
         )
@@ -105,14 +105,14 @@ class Bench:
         return reading
 
     async def first_token(self, prompt: tuple[int, ...]) -> Reading:
-        """Alone in the engine, read to its end: one id."""
+        """A request for one id, read to its end."""
         reading = self.send(prompt, max_tokens=1)
         await reading.closed.wait()
         return reading
 
     @asynccontextmanager
     async def streams(self, prompts: Sequence[tuple[int, ...]]) -> AsyncIterator[list[Reading]]:
-        """All of them decode when this begins; they are aborted when it ends."""
+        """Streams that are all decoding; they are aborted at the end."""
         readings = [self.send(prompt) for prompt in prompts]
         try:
             await _more(readings, BEGINNING)
@@ -121,19 +121,19 @@ class Bench:
             await asyncio.gather(*(reading.abort() for reading in readings))
 
     async def warm(self) -> None:
-        async with self.streams([self.prompt(32) for _ in range(self._plan.streams)]):
+        async with self.streams([self.prompt(32) for _ in range(self._shape.streams)]):
             await self.first_token(self.prompt(200))
 
     async def beside_a_long_prompt(self) -> dict[str, Any]:
-        prompts = [self.prompt(32) for _ in range(self._plan.streams)]
+        prompts = [self.prompt(32) for _ in range(self._shape.streams)]
         async with self.streams(prompts) as readings:
-            long = await self.first_token(self.prompt(self._plan.long))
+            long = await self.first_token(self.prompt(self._shape.long))
             beside = [reading.gaps(long.sent) for reading in readings]
         async with self.streams(prompts) as readings:
             started = time.perf_counter()
             await _more(readings, max(len(gaps) for gaps in beside))
             without = [reading.gaps(started) for reading in readings]
-        alone = await self.first_token(self.prompt(self._plan.long))
+        alone = await self.first_token(self.prompt(self._shape.long))
         return {
             "without": _spread(_joined(without)),
             "beside": _spread(_joined(beside)),
@@ -148,11 +148,11 @@ class Bench:
         }
 
     async def after_a_shared_beginning(self) -> dict[str, Any]:
-        beginning = self.prompt(self._plan.shared)
+        beginning = self.prompt(self._shape.shared)
         first = await self.first_token(beginning + self.prompt(32))
         second = await self.first_token(beginning + self.prompt(32))
         assert first.cached == 0
-        assert second.cached >= self._plan.shared, "the beginning was computed again"
+        assert second.cached >= self._shape.shared, "the beginning was computed again"
         return {
             "first_s": round(first.first_s, 3),
             "second_s": round(second.first_s, 3),
@@ -187,7 +187,7 @@ def _percentile(values: list[float], share: int) -> float:
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
-    plan = Plan(args.streams, args.long, args.shared, args.context)
+    shape = Shape(args.streams, args.long, args.shared, args.context)
     settings = Settings(
         engine="native",
         context_length=args.context,
@@ -199,7 +199,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     engine = parts.make()
     info = await engine.load(parts.spec, lambda what, share: None)
     try:
-        bench = Bench(engine, plan)
+        bench = Bench(engine, shape)
         await bench.warm()
         rounds = [await bench.beside_a_long_prompt() for _ in range(args.rounds)] if args.long else []
         shared = [await bench.after_a_shared_beginning() for _ in range(args.rounds)] if args.shared else []
@@ -211,9 +211,9 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         "dtype": info.dtype,
         "quantize": args.quantize or "none",
         "compile": args.compile,
-        "streams": plan.streams,
-        "long_prompt": plan.long,
-        "shared_prefix": plan.shared,
+        "streams": shape.streams,
+        "long_prompt": shape.long,
+        "shared_prefix": shape.shared,
         "long_prompt_rounds": rounds,
         "shared_prefix_rounds": shared,
     }

@@ -1,4 +1,4 @@
-"""How long `import drivetrain` and `drivetrain --help` take: medians of fresh processes, beside a bare interpreter."""
+"""How long `import drivetrain` and `drivetrain --help` take, next to a bare interpreter: medians of fresh processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def seconds(command: list[str]) -> float:
 
 def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
-    for _ in range(RUNS):  # interleaved, so that a slow moment of the machine hits all
+    for _ in range(RUNS):  # interleaved, so that a slow moment affects all of them
         for name, command in COMMANDS.items():
             times[name].append(seconds(command))
     medians = {name: round(statistics.median(values), 4) for name, values in times.items()}

@@ -1,4 +1,4 @@
-"""Two servers side by side: rounds taken in turns, of which only the ratios within a pair count."""
+"""Two servers measured in alternate rounds; only the ratios within a pair of rounds count."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 from servers.peer import Peer
 from servers.process import ServerGroup, busy_s
-from servers.request import Answer, Prompt, ask, prompts
+from servers.request import Answer, Prompt, ask, make_prompts
 
 WARM_TOKENS = 8
 FOREIGN_CORES = 0.1
-"""A pair is calm if other work took no more than this in either round."""
+"""A pair is calm if other work took no more CPU than this in either round."""
 
 SETTLE_S = 0.5
-"""Between rounds, for what a server does after its last answer; then it is stopped."""
+"""Between rounds, for what a server still does after its last answer; then it is paused."""
 
 Pair = dict[str, dict[str, Any]]
 """The figures of two rounds with the same prompts: `ours` and `peer`."""
@@ -27,25 +27,25 @@ Pair = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server that runs, and how it is asked."""
+    """A running server, and how to ask it."""
 
     peer: Peer
     group: ServerGroup
 
-    async def round(self, asked: list[Prompt], tokens: int) -> Round:
+    async def round(self, prompts: list[Prompt], tokens: int) -> Round:
         form, port = self.peer.form, self.group.port
         began, foreign = time.perf_counter(), self._foreign_cpu_s()
-        answers = await asyncio.gather(*(ask(port, form, prompt, tokens) for prompt in asked))
+        answers = await asyncio.gather(*(ask(port, form, prompt, tokens) for prompt in prompts))
         return Round(time.perf_counter() - began, self._foreign_cpu_s() - foreign, answers)
 
     def _foreign_cpu_s(self) -> float:
-        """CPU time of all but the server and this client."""
+        """CPU time of everything but the server and this client."""
         return busy_s() - self.group.cpu_s() - time.process_time()
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Requests that ran at once, and the CPU time of whatever else ran meanwhile."""
+    """Concurrent requests, and the CPU time of whatever else ran meanwhile."""
 
     wall_s: float
     foreign_cpu_s: float
@@ -66,7 +66,7 @@ class Round:
 
 @dataclass(slots=True)
 class Comparison:
-    """Compares `a` (ours) with `b`. The seed says which prompts are asked, the same of both."""
+    """Compares `a` (ours) with `b`. The seed decides the prompts, which are the same for both."""
 
     a: Side
     b: Side
@@ -75,33 +75,33 @@ class Comparison:
     say: Callable[[str], None]
 
     async def pairs(self, streams: int, num: int) -> AsyncIterator[Pair]:
-        """Until `num` of them are calm, but at most twice as many, after a short round of each to warm up. The first
-        of a pair is taken in turns.
+        """Until `num` of them are calm, but at most twice as many, after a short warm-up round of each. The servers
+        take turns in going first.
         """
-        luck = random.Random(f"{self.seed} {streams}")
+        rng = random.Random(f"{self.seed} {streams}")
         for side in (self.a, self.b):
-            await self._round(side, prompts(streams, luck), WARM_TOKENS)
+            await self._round(side, make_prompts(streams, rng), WARM_TOKENS)
         num_done = num_calm = 0
         while num_calm < num and num_done < 2 * num:
-            pair = await self._pair(prompts(streams, luck), ours_first=bool(num_done % 2))
+            pair = await self._pair(make_prompts(streams, rng), ours_first=bool(num_done % 2))
             num_done, num_calm = num_done + 1, num_calm + calm(pair)
-            told = ", ".join(f"{name} {figures['tokens_per_s']}" for name, figures in pair.items())
-            beside = "" if calm(pair) else f" (beside other work: {foreign_cores(pair)} cores)"
-            self.say(f"{streams} streams, pair {num_done}: {told} tokens/s{beside}")
+            rates = ", ".join(f"{name} {figures['tokens_per_s']}" for name, figures in pair.items())
+            other_work = "" if calm(pair) else f" (other work: {foreign_cores(pair)} cores)"
+            self.say(f"{streams} streams, pair {num_done}: {rates} tokens/s{other_work}")
             yield pair
 
-    async def _pair(self, asked: list[Prompt], *, ours_first: bool) -> Pair:
+    async def _pair(self, prompts: list[Prompt], *, ours_first: bool) -> Pair:
         order = {"ours": self.a, "peer": self.b} if ours_first else {"peer": self.b, "ours": self.a}
-        rounds = {name: await self._round(side, asked, self.tokens) for name, side in order.items()}
+        rounds = {name: await self._round(side, prompts, self.tokens) for name, side in order.items()}
         return {name: rounds[name].figures for name in ("ours", "peer")}
 
-    async def _round(self, side: Side, asked: list[Prompt], tokens: int) -> Round:
-        """With the other server stopped: some spin for a second after their last answer."""
+    async def _round(self, side: Side, prompts: list[Prompt], tokens: int) -> Round:
+        """With the other server paused: some spin for a second after their last answer."""
         other = self.b if side is self.a else self.a
         await asyncio.sleep(SETTLE_S)
         other.group.pause()
         try:
-            return await side.round(asked, tokens)
+            return await side.round(prompts, tokens)
         finally:
             other.group.resume()
 

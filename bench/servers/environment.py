@@ -1,4 +1,4 @@
-"""A virtual environment for one peer: exactly the packages that its lock file beside this one names."""
+"""A virtual environment for one peer, with exactly the packages in its lock file next to this one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 Say = Callable[[str], None]
 
 ROOT = Path(__file__).parents[2] / ".venv-peers"
-"""Outside git. All that the peers need or write lies here, but for the weights, which are in the store."""
+"""Not in git. Everything that the peers need or write is here, except the weights, which are in the store."""
 
-TOLD_EVERY = 20
+REPORT_EVERY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Environment:
         return dict(line.split("==") for line in self.lock.read_text().split())[package]
 
     def setup(self, say: Say) -> None:
-        """Nothing, if it is complete. Raises `RuntimeError` with the installer's last words if that fails."""
+        """Does nothing if it is complete. Raises `RuntimeError` with the end of pip's output if that fails."""
         if self.complete:
             say(f"{self.name}: {self.folder} is complete")
             return
@@ -70,7 +70,7 @@ class Environment:
                 lines.append(line)
                 if re.match(r"Collecting|Requirement already satisfied", line):
                     done += 1
-                    if done % TOLD_EVERY == 0:
+                    if done % REPORT_EVERY == 0:
                         say(f"{self.name}: {done} of {total}")
                 if line.startswith("Installing"):
                     say(f"{self.name}: unpacking")

@@ -1,6 +1,6 @@
-"""FastChat's model worker, asked in its own protocol: nothing stands between, which flatters it.
+"""FastChat's model worker, asked directly in its own protocol, which flatters it: nothing is in between.
 
-It takes five requests at a time, as it does by default, and needs no controller to be asked directly.
+It takes five requests at a time, its default, and needs no controller.
 """
 
 from __future__ import annotations

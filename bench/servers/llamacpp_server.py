@@ -1,9 +1,9 @@
-"""llama.cpp's own HTTP server, as it comes: `llamacpp_server.py GGUF PORT [SLOTS]`.
+"""llama.cpp's own HTTP server with its defaults: `llamacpp_server.py GGUF PORT [SLOTS]`.
 
-Its command takes 4 slots that share one context, as long as the model's; the wheel would take 1. With SLOTS each has
-a context of 1,024 tokens.
+Its own command has 4 slots that share one context as long as the model's; the wheel would have 1. With SLOTS, each slot
+has a context of 1,024 tokens.
 
-Runs in the peer's environment and imports nothing of ours. A key in LLAMA_API_KEY locks it, as with its own command.
+It runs in the peer's environment and imports nothing of ours. As with its own command, LLAMA_API_KEY sets a key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`drivetrain serve`, as anybody would start it."""
+"""`drivetrain serve`, as any user would start it."""
 
 from __future__ import annotations
 

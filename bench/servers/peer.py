@@ -1,4 +1,4 @@
-"""What is known of a server that can be measured."""
+"""How to run and ask one server that can be measured."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from servers.request import Form
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """`arguments` gives what follows the interpreter, for a port. `prepare` makes what the server needs on disk, once.
+    """`arguments` are those of the interpreter, for a port. `prepare` makes what the server needs on disk, once.
 
-    Without an environment it runs in the one that runs this.
+    Without an environment, it runs in the one that runs this.
     """
 
     name: str

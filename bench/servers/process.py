@@ -1,4 +1,4 @@
-"""A server in a process group of its own: started, waited for, paused, and ended with all that it started."""
+"""A server in its own process group: started, waited for, paused, and ended with everything that it started."""
 
 from __future__ import annotations
 

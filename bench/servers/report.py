@@ -1,4 +1,4 @@
-"""What was measured, as JSON that later runs add to, and as a Markdown table."""
+"""The measurements, as JSON that later runs add to, and as a Markdown table."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from servers.peer import Peer
 
 
 class Report:
-    """Holds every pair. The table is of the calm ones, or of all where none was calm."""
+    """Holds every pair. The table shows the calm ones, or all if none was calm."""
 
     def __init__(self, ours: Peer, tokens: int) -> None:
         self._head = {"ours": ours.title, "new_tokens": tokens, "machine": f"{os.cpu_count()} x {_processor()}"}
         self._peers: dict[str, dict[str, Any]] = {}
 
     def add_file(self, path: Path) -> None:
-        """Raises `RuntimeError` if that is about something else."""
+        """Raises `RuntimeError` if the file is about something else."""
         held = json.loads(path.read_text())
         self._peers = held.pop("peers")
         if held != self._head:
@@ -61,8 +61,8 @@ def _medians(pairs: list[Pair]) -> str:
 
 
 def _processor() -> str:
-    """As Linux names it; elsewhere what Python knows."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.exists() else []
+    """The name that Linux gives it; on other systems, the one that Python knows."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()

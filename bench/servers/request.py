@@ -1,4 +1,4 @@
-"""What is asked, in the form that each server takes, and when the answer came."""
+"""The requests, in the form that each server takes, and the times of the answers."""
 
 from __future__ import annotations
 
@@ -10,45 +10,16 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-WORDS = (
-    "river",
-    "stone",
-    "lamp",
-    "cloud",
-    "horse",
-    "copper",
-    "garden",
-    "window",
-    "letter",
-    "winter",
-    "bridge",
-    "island",
-    "candle",
-    "mirror",
-    "forest",
-    "harbor",
-    "engine",
-    "market",
-    "silver",
-    "thunder",
-    "basket",
-    "pepper",
-    "violin",
-    "desert",
-    "castle",
-    "orange",
-    "planet",
-    "pencil",
-    "rocket",
-    "saddle",
-    "ticket",
-    "valley",
+_TEXT = (
+    "river stone lamp cloud horse copper garden window letter winter bridge island candle mirror forest harbor "
+    "engine market silver thunder basket pepper violin desert castle orange planet pencil rocket saddle ticket valley"
 )
+WORDS = _TEXT.split()
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A system message of its own keeps the template's away, which every prompt would share: no prefix to cache."""
+    """Its own system message replaces the template's, which all prompts would share as a prefix to cache."""
 
     system: str
     user: str
@@ -59,16 +30,16 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """As the chat template of SmolLM2 writes it, for servers that take text."""
+        """As the chat template of SmolLM2 renders it, for servers that take text."""
         turns = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in self.messages)
         return turns + "<|im_start|>assistant\n"
 
 
-def prompts(num: int, luck: random.Random) -> list[Prompt]:
-    """Of about 35 tokens, all different from the first words on; the answers go on for more than 64 tokens."""
+def make_prompts(num: int, rng: random.Random) -> list[Prompt]:
+    """About 35 tokens each, different from the first words on. The answers are longer than 64 tokens."""
     made = []
     for _ in range(num):
-        words = luck.sample(WORDS, 8)
+        words = rng.sample(WORDS, 8)
         system = f"{words[0].title()} {words[1]} {words[2]} tell stories."
         made.append(Prompt(system, f"Write a very long story about a {', a '.join(words[3:6])} and the {words[6]}."))
     return made
@@ -101,9 +72,9 @@ class Form(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """OpenAI chat. `extra` holds the fields that this server takes beyond those that all take.
+    """OpenAI chat. `extra` has fields that this server takes and not all others do.
 
-    Without a model name it is left out: for a server that has one model.
+    Without a model's name the field is left out, for a server that has one model.
     """
 
     model: str | None
@@ -112,9 +83,9 @@ class Chat:
     delimiter: bytes = b"\n"
 
     def body(self, prompt: Prompt, tokens: int) -> dict[str, Any]:
-        asked = {"messages": prompt.messages, "max_tokens": tokens, "temperature": 0, "stream": True}
+        body = {"messages": prompt.messages, "max_tokens": tokens, "temperature": 0, "stream": True}
         named = {"model": self.model} if self.model else {}
-        return {**named, **asked, "stream_options": {"include_usage": True}, **self.extra}
+        return {**named, **body, "stream_options": {"include_usage": True}, **self.extra}
 
     def read(self, frame: bytes, answer: Answer, at: float) -> None:
         if not frame.startswith(b"data: {"):
@@ -146,7 +117,7 @@ class FastChatWorker:
         if event["finish_reason"] is None:
             answer.events.append(at)
         answer.prompt_tokens = usage["prompt_tokens"]
-        # It counts the tokens before the last one; the last is a token of the text unless it ended the text.
+        # It does not count the last token, which belongs to the text unless it ended the text.
         answer.tokens = usage["completion_tokens"] + (event["finish_reason"] == "length")
 
 

@@ -1,6 +1,6 @@
-"""`transformers serve`, one request at a time (its default) and with its continuous batching.
+"""`transformers serve`, with one request at a time (its default) and with continuous batching.
 
-It refuses fields that the OpenAI API does not have, so no `ignore_eos`, and knows the model by its path only.
+It refuses fields that the OpenAI API does not have, such as `ignore_eos`, and only knows the model by its path.
 """
 
 from __future__ import annotations

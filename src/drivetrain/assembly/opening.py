@@ -87,6 +87,9 @@ class Parts:
         made = self.make()
         return Worker(made, self.spec, self.settings, remake=self.make, tracer=tracer, progress=progress, stats=stats)
 
+    def opening(self, progress: Progress | None = None) -> Opening:
+        return Opening(lambda report: self.worker(progress=report), progress)
+
 
 def open_parts(
     model: str, settings: Settings, *, store: Store | None = None, progress: Progress | None = None

@@ -1,16 +1,16 @@
-"""`drivetrain deploy MODEL...`: the worker and the server on Ray Serve, with as many replicas as the load asks for."""
+"""`drivetrain deploy MODEL...`: the worker and the server on Ray Serve, with as many replicas as the load needs."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.keys import KEY_VARIABLE, key_in_environment
 from drivetrain.cli.flags.server_options import add_server_flags, given_server_settings
-from drivetrain.cli.serve.greeting import KEY_VARIABLE, ways_in
+from drivetrain.cli.serve.greeting import greet
 from drivetrain.cli.serve.logs import add_log_flags
 from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
 from drivetrain.cli.terminal import output
@@ -44,8 +44,6 @@ def add(commands: options.Commands) -> None:
         description="Serve models on Ray Serve: replicas of workers behind the server that `drivetrain serve` runs.",
         usage="%(prog)s [NAME=]MODEL ... [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "models", metavar="MODEL", nargs="+", help="a model, as for serve; NAME=MODEL gives it a public name"
@@ -96,10 +94,6 @@ def add(commands: options.Commands) -> None:
     parser.set_defaults(run=run, host="127.0.0.1", port=8000)
 
 
-def _has_key() -> bool:
-    return bool(os.environ.get(KEY_VARIABLE, "").strip())
-
-
 def run(args: argparse.Namespace) -> int:
     from drivetrain.scale.ray.observability import Observability
     from drivetrain.scale.ray.plan import IngressPlan, arguments_of, config_of
@@ -109,14 +103,19 @@ def run(args: argparse.Namespace) -> int:
     if len({model.deployment for model in models}) < len(models):
         raise InvalidSetting("two models have the same name; rename one with NAME=MODEL", param="models")
     server = given_server_settings(args)
-    default_s = ServerSettings(**{**server, "insecure_no_key": True}).write_timeout_s  # who has a key is each ingress's
+    default_s = ServerSettings(**{**server, "insecure_no_key": True}).write_timeout_s  # each ingress has its own keys
     reading_s = max(model.settings.get("reader_timeout_s", default_s) for model in models)
     if reading_s != default_s:
         server["write_timeout_s"] = reading_s
     ingress = IngressPlan(
         server=server, num_replicas=args.ingress_replicas, longest_s=max(model.longest_s for model in models)
     )
-    if args.address is not None and not args.dry_run and not _has_key() and not args.insecure_no_key:
+    if (
+        args.address is not None
+        and not args.dry_run
+        and not any(key_in_environment(KEY_VARIABLE))
+        and not args.insecure_no_key
+    ):
         raise InvalidSetting(
             f"a running Ray may accept other machines, whatever --host says: set {KEY_VARIABLE} here"
             " and on its nodes, or pass --insecure-no-key",
@@ -133,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("a deployment", extra="ray")
     with tracing(args):
-        pass  # what is wrong with the flags, or missing for them, is said here and not by every replica
+        pass  # reports problems with the flags here, and not in every replica
     observability = Observability(
         log_format=args.log_format,
         log_level=args.log_level or ("warning" if args.quiet else "info"),
@@ -160,7 +159,7 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
     named = options.NAMED.fullmatch(given)
     name, model = named.groups() if named else (None, given)
     resolved = sources.read_settings(SETTINGS, name or model, options.given_settings(args), config=args.config)
-    settings = _stated(resolved)
+    settings = _changed(resolved)
     lowest, highest = _replicas(args.replicas)
     chosen = {
         key: value
@@ -182,8 +181,8 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
     )
 
 
-def _stated(resolved: Resolved) -> dict[str, Any]:
-    """What is not a default: a replica reads no file and no environment of this machine."""
+def _changed(resolved: Resolved) -> dict[str, Any]:
+    """The settings that are not defaults: a replica reads neither files nor the environment of this machine."""
     return {
         name: plain(resolved.settings.value(name))
         for name, origin in resolved.origins.items()
@@ -222,7 +221,7 @@ def _deploy(
 
 
 def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None:
-    """The address is taken first: a port in use is told before a Ray is started."""
+    """The address is bound first, so that a port in use is reported before Ray starts."""
     import asyncio
 
     from drivetrain.scale.ray import cluster
@@ -233,14 +232,9 @@ def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None
         from drivetrain.scale.ray.observability import observing
         from drivetrain.scale.ray.plan import OBSERVABILITY
 
-        def greet(workers: Mapping[str, HandleWorker]) -> None:
+        def ready(workers: Mapping[str, HandleWorker]) -> None:
             settle_heap()
-            for worker in workers.values():
-                for note in worker.metadata.notes:
-                    output.note(f"note: {worker.metadata.name}: {note}")
-            output.line(f"{', '.join(workers)}: ready.")
-            for name, worker in list(workers.items())[:1]:
-                output.line(ways_in(address_of(sock), name, worker.capabilities, None, settings))
+            greet(f"{', '.join(workers)}: ready.", workers, address_of(sock), None, settings)
 
         with observing(arguments.get(OBSERVABILITY, {})) as tracer, cluster.replicas(arguments) as handles:
-            asyncio.run(serve_alone(handles, settings, tracer, sock, greet))
+            asyncio.run(serve_alone(handles, settings, tracer, sock, ready))

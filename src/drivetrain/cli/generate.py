@@ -33,8 +33,6 @@ def add(commands: options.Commands) -> None:
         description="Print the answer to one prompt or chat, and exit.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     options.add_model(parser)
     options.add_remote(parser)
@@ -92,7 +90,7 @@ def _print_stream(worker: sync.Worker, request: dict[str, Any]) -> None:
                     output.write(event.text)
         complete = True
     finally:
-        if complete or output.on_terminal():  # an error's line begins at the margin
+        if complete or output.on_terminal():  # an error gets a line of its own
             output.line()
 
 
@@ -107,7 +105,7 @@ def _print_result(result: Result, *, as_json: bool) -> None:
 
 
 def result_document(result: Result) -> dict[str, Any]:
-    """The whole result. `logprobs` is there for those who asked; `matched_stop` is a string, an id or a list of ids."""
+    """The whole result. `logprobs` is there if requested; `matched_stop` is a string, an id or a list of ids."""
     document = plain(result)
     for choice in document["choices"]:
         if choice["logprobs"] is None:
@@ -119,10 +117,10 @@ def result_document(result: Result) -> dict[str, Any]:
 
 
 def _explain(args: argparse.Namespace, resolved: Resolved, parameters: dict[str, Any]) -> int:
-    """The settings, and behind them what the request states itself, which comes before any setting."""
+    """The settings, then the request's own parameters, which override them."""
     if args.json:
-        stated = {name: {"value": plain(value), "origin": "flag"} for name, value in parameters.items()}
-        output.document({"settings": options.explained(resolved), "request": stated})
+        given = {name: {"value": plain(value), "origin": "flag"} for name, value in parameters.items()}
+        output.document({"settings": options.explained(resolved), "request": given})
         return 0
     options.explain(args, resolved)
     for name, value in parameters.items():

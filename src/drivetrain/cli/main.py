@@ -1,4 +1,4 @@
-"""The entry point: one parser, one file a command, one boundary where every error becomes a line and a code."""
+"""The entry point: one parser, one file per command, one boundary where every error becomes a line and an exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from drivetrain import __version__
 from drivetrain.cli.terminal.boundary import guarded
@@ -24,14 +24,17 @@ or fake, which has no weights and is for trying things out.
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line for a usage error, where argparse would print the whole usage."""
+    """For the program and each of its commands: options are written out, and a usage error is one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         raise InvalidSetting(f"{message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 (failed), 2 (asked wrongly), 70 (our bug), 130, 141, 143."""
+    """Run one command and return its exit code: 0, 1 (failed), 2 (usage error), 70 (our bug), 130, 141, 143."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: _run(arguments), debug="--debug" in arguments)
 
@@ -47,7 +50,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
-    from drivetrain.cli import deploy, generate, models  # inside the boundary, where Ctrl-C is a line
+    from drivetrain.cli import deploy, generate, models  # imported inside the boundary, where Ctrl-C gives one line
     from drivetrain.cli.bench import command as bench
     from drivetrain.cli.chat import command as chat
     from drivetrain.cli.conform import command as conform
@@ -60,8 +63,6 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         prog="drivetrain",
         description="A model worker for language models: one strict contract, every engine.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"drivetrain {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback if there is an error")

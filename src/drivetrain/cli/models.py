@@ -85,7 +85,7 @@ def run_remove(args: argparse.Namespace) -> int:
     if not args.yes:
         if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidSetting("rm asks before it deletes, but there is no terminal to ask at: pass --yes")
-        if not _agreed(", ".join(args.names)):
+        if not _confirmed(", ".join(args.names)):
             output.note("nothing was deleted")
             return 1
     for name in args.names:
@@ -95,18 +95,12 @@ def run_remove(args: argparse.Namespace) -> int:
 
 
 def _command(commands: options.Commands, name: str, what: str, epilog: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=what,
-        description=what[0].upper() + what[1:] + ".",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    description = what[0].upper() + what[1:] + "."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what, description=description, epilog=epilog)
     return parser
 
 
-def _agreed(names: str) -> bool:
+def _confirmed(names: str) -> bool:
     sys.stderr.write(f"delete {names}? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}

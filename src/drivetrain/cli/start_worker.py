@@ -1,4 +1,4 @@
-"""From the settings to a worker that runs, with progress on stderr while it comes up."""
+"""From the settings to a running worker, with progress on stderr while it starts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from drivetrain.worker.settings import Settings
 def opened(model: str, settings: Settings, *, quiet: bool = False) -> Iterator[sync.Worker]:
     """A ready worker, stopped and freed at the end, whatever ends it.
 
-    Weights are fetched here in the main thread, where Ctrl-C is felt at once, and not in a thread of the worker.
+    Weights are fetched here in the main thread, where Ctrl-C works at once, and not in a thread of the worker.
     """
     with progress_line(quiet=quiet) as progress:
         parts = assembly.open_parts(model, settings, progress=progress)
-        with sync.Worker(assembly.Opening(lambda report: parts.worker(progress=report), progress)) as worker:
+        with sync.Worker(parts.opening(progress)) as worker:
             progress.close()
             yield worker

@@ -47,7 +47,7 @@ def test_a_table_with_a_line_a_level(capsys: pytest.CaptureFixture[str]) -> None
     assert one.startswith("1 stream   fake ")
     assert three.startswith("3 streams  fake ")
     assert one.endswith(" 0")
-    assert "5 new tokens, greedy; 2 measured rounds after one to warm up; seed 1." in outcome.out
+    assert "5 new tokens, greedy; 2 measured rounds after one warm-up round; seed 1." in outcome.out
     assert "Ceilings: not measured (the weights of no target are known here)." in outcome.out
 
 
@@ -95,7 +95,7 @@ def test_settings_of_both_sides(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     ours, theirs = (target["facts"]["stated"]["settings"] for target in json.loads(path.read_text())["targets"])
     assert ours == {"max_waiting": 9}
     assert theirs == {"max_waiting": 9, "name": "other", "max_running": 1}
-    assert "fake other is other" in outcome.out
+    assert "fake other: other" in outcome.out
 
 
 def test_a_closed_loop_waits_where_an_open_one_is_refused(
@@ -129,7 +129,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 def test_http_is_a_process_of_its_own() -> None:
     outcome = run_apart("bench", "fake", *SHORT, "--http", "--name", "org/some name", "--against", "max_running=1")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "fake is org/some name (drivetrain serve; fake none none; name=org/some name)." in outcome.out
+    assert "fake: org/some name (drivetrain serve; fake none none; name=org/some name)." in outcome.out
     assert "fake max_running=1" in outcome.out
     assert "failed:" not in outcome.out
 
@@ -209,7 +209,7 @@ def test_a_url(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
         outcome = bench(capsys, url, *SHORT, "--body", '{"top_k": 1}')
     assert (outcome.code, outcome.err) == (0, "")
     assert "3 streams, 127.0.0.1" in outcome.out
-    assert "answers had 2 tokens in place of 5" in outcome.out
+    assert "answers had 2 tokens instead of 5" in outcome.out
     assert "right" not in outcome.out
     assert all(body["model"] == "m" and body["top_k"] == 1 for body in seen)
     prompts = [body["messages"][0]["content"] for body in seen]
@@ -278,7 +278,7 @@ def test_a_server_that_hangs_is_given_up(capsys: pytest.CaptureFixture[str]) -> 
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
         outcome = bench(capsys, url, "--model", "m", *SHORT, "--timeout-s", "0.2")
     assert outcome.code == 1
-    assert "timeout: no whole answer within 0.2 s" in outcome.error
+    assert "timeout: no complete answer within 0.2 s" in outcome.error
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_an_interrupt_prints_what_was_measured(tmp_path: Path, number: signal.Si
     assert process.returncode == code
     assert err.splitlines() == [f"written: {path}", f"drivetrain: {words}", "active 0 loop None"]
     assert out.splitlines()[1].startswith("20 requests/s  fake ")
-    assert "The run was not completed: only what was measured is here." in out
+    assert "The run was not completed: this is what was measured." in out
     assert json.loads(path.read_text())["complete"] is False
 
 

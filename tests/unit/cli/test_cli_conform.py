@@ -119,7 +119,7 @@ def test_asked_wrongly(capsys: pytest.CaptureFixture[str], arguments: list[str],
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], good: Served) -> None:
     outcome = run_here(capsys, "conform", good.base, "--model", "nobody")
     assert outcome.code == 2
-    assert "'nobody' is no model" in outcome.error
+    assert "there is no model 'nobody'" in outcome.error
     assert "['fake']" in outcome.error
 
 
@@ -141,7 +141,7 @@ def test_an_interrupt_tells_what_was_found(tmp_path: Path) -> None:
         with process:
             assert process.stderr is not None
             for line in process.stderr:
-                if "asking about chat" in line:
+                if "checking chat" in line:
                     break
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)

@@ -56,8 +56,8 @@ def test_the_same_engine_twice(capsys: pytest.CaptureFixture[str]) -> None:
     assert first.split() == ["fake", "fake", "fake", "none", "none"]
     assert second.startswith("fake (2) ")
     assert not blank
-    assert summary == "fake and fake (2): of 8 prompts 8 agree wholly"
-    assert figures == "    logprobs of the common tokens differ by 0 at most, 0 in the mean (of 80)"
+    assert summary == "fake and fake (2): of 8 prompts 8 agree completely"
+    assert figures == "    logprobs of the 80 common tokens differ by at most 0, on average 0"
 
 
 def test_a_parting(
@@ -70,16 +70,16 @@ def test_a_parting(
     assert outcome.err == f"written: {path}\n"
     lines = outcome.out.splitlines()
     assert lines[4:8] == [
-        "fake and fake (2): of 2 prompts 0 agree wholly, 2 part",
-        "    tokens until the first parting: 5 at least, 5 in the median (asked for: 32)",
-        "    where they part, each side's token is among the other's best 2",
-        "    logprobs of the common tokens differ by 0 at most, 0 in the mean (of 10)",
+        "fake and fake (2): of 2 prompts 0 agree completely, 2 diverge",
+        "    tokens before they diverge: at least 5, median 5 (of 32)",
+        "    where they diverge, each side's token is among the other's top 2",
+        "    logprobs of the 10 common tokens differ by at most 0, on average 0",
     ]
     assert lines[9:13] == [
-        "PARTS 'One' after 5 equal tokens: 'a cat'",
+        "DIVERGES 'One' after 5 equal tokens: 'a cat'",
         "    fake      '!'#33 -0.5000  ' '#32 -3.5000  '\"'#34 -3.7500",
         "    fake (2)  ' '#32 -0.5000  '!'#33 -3.6250  '\"'#34 -3.7500",
-        "    fake has the other's token 3 below its own, more than the tolerance of 0.001",
+        "    fake rates the other's token 3 below its own, beyond the tolerance of 0.001",
     ]
     found = json.loads(path.read_text())
     assert (found["complete"], found["num_tokens"], found["prompts"]) == (True, 32, ["One", "Two"])
@@ -97,7 +97,7 @@ def test_a_tie_is_no_difference(capsys: pytest.CaptureFixture[str], monkeypatch:
     script_fakes(monkeypatch, {"text": "a cat!"}, {"text": "a cat "})
     outcome = diff(capsys, "fake", "--engines", "fake,fake", "--tolerance", "3")
     assert outcome.code == 0
-    assert "of 8 prompts 0 agree wholly, 8 part in a tie" in outcome.out
+    assert "of 8 prompts 0 agree completely, 8 diverge in a tie" in outcome.out
     assert "TIE 'The capital of France is' after 5 equal tokens: 'a cat'" in outcome.out
     assert "3 below its own, within the tolerance of 3" in outcome.out
 
@@ -106,8 +106,8 @@ def test_an_early_end(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     script_fakes(monkeypatch, {"text": "cat"}, {"text": "cats"})
     outcome = diff(capsys, "fake", "--engines", "fake,fake", "--prompts", prompts)
     assert outcome.code == 1
-    assert "PARTS 'One' after 3 equal tokens: 'cat'" in outcome.out
-    assert "the list of fake does not have the other's token" in outcome.out
+    assert "DIVERGES 'One' after 3 equal tokens: 'cat'" in outcome.out
+    assert "the other's token is not in the list of fake" in outcome.out
 
 
 def test_without_logprobs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, prompts: str) -> None:
@@ -116,7 +116,7 @@ def test_without_logprobs(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     outcome = diff(capsys, "fake", "--engines", "fake,fake", "--prompts", prompts, "--tolerance", "100")
     assert outcome.code == 1
     assert "    logprobs: none to compare" in outcome.out
-    assert f"    fake      #{ord('t')}  (no list)" in outcome.out
+    assert f"    fake      #{ord('t')}  (no logprobs)" in outcome.out
 
 
 def test_one_engine_is_open_at_a_time(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +139,8 @@ def test_what_was_found_is_told_although_a_later_engine_fails(
     path = tmp_path / "diff.json"
     outcome = diff(capsys, "fake", "--engines", "fake,fake,fake", "-q", "--json", str(path))
     assert outcome.code == 1
-    assert "fake and fake (2): of 8 prompts 8 agree wholly" in outcome.out
-    assert "Not all engines were asked." in outcome.out
+    assert "fake and fake (2): of 8 prompts 8 agree completely" in outcome.out
+    assert "not all engines were asked." in outcome.out
     assert outcome.err.splitlines()[1].startswith("drivetrain: the fake was told to fail")
     assert json.loads(path.read_text())["complete"] is False
 
@@ -206,8 +206,8 @@ def test_tiny_weights_on_two_engines(
     model, path = str(checkpoint("llama")), tmp_path / "diff.json"
     engines = "native,transformers,native:quantize=int8"
     outcome = diff(capsys, model, "--engines", engines, "--tokens", "12", "-q", "--json", str(path))
-    assert "native and transformers: of 8 prompts 8 agree wholly" in outcome.out
-    assert "not the same weights: safetensors as float32; safetensors as float32, in int8." in outcome.out
+    assert "native and transformers: of 8 prompts 8 agree completely" in outcome.out
+    assert "the weights differ (safetensors as float32; safetensors as float32, in int8)" in outcome.out
     alike, rounded = json.loads(path.read_text())["pairs"]
     assert alike["same"] is True
     assert alike["summary"]["num_compared"] > 80

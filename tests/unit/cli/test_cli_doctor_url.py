@@ -98,7 +98,7 @@ def test_one_that_is_well(capsys: Capture) -> None:
     assert outcome.out.splitlines()[0].startswith(f"{served.base}  drivetrain ")
     for words in (
         "ready, answered in", "fake  ready  fake on none", "0 of 2 running, 0 of 3 waiting; last progress",
-        "3: 3 finished (3 length); 0 % failed", "(3 requests)", "(3 gaps)", "in prompts (0 % out of the prefix cache)",
+        "3: 3 finished (3 length); 0 % failed", "(3 requests)", "(3 gaps)", "in prompts (0 % from the prefix cache)",
         "0 preemptions, 0 restarts", "memory cpu", "No findings: all is well.",
     ):  # fmt: skip
         assert words in outcome.out, outcome.out
@@ -309,7 +309,7 @@ def test_a_server_of_another_kind(capsys: Capture) -> None:
         outcome = run_here(capsys, "doctor", url)
         shown = run_here(capsys, "doctor", url, "--json")
     assert outcome.code == shown.code == 2
-    assert "a server of the OpenAI API (llama.cpp), up" in outcome.out
+    assert "an OpenAI API server (llama.cpp), up" in outcome.out
     assert "theirs\\x1b[2J  listed" in outcome.out
     assert "gauges  running 2, waiting 7" in outcome.out
     assert "! This is not a Drivetrain server. It speaks the OpenAI API." in outcome.out

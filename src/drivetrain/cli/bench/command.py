@@ -37,13 +37,11 @@ def add(commands: options.Commands) -> None:
         description="Put load on a model or a server; report throughput, times, failures and the machine's limits.",
         usage="%(prog)s TARGET [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "model", metavar="TARGET", help="a model, as for the other commands, or a URL such as http://HOST:PORT/v1"
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    options.add_quiet(parser)
     add_load(parser.add_argument_group("load"))
     add_target(parser.add_argument_group("target"))
     add_results(parser.add_argument_group("results"))

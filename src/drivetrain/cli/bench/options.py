@@ -1,4 +1,4 @@
-"""The options of `drivetrain bench`: what they are called, and what is refused before anything is opened."""
+"""The options of `drivetrain bench`, and the checks that come before anything is opened."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.terminal.report_files import check_writable
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker.settings import SAMPLING_NAMES
 
@@ -15,7 +16,7 @@ KEY_VARIABLES = ("DRIVETRAIN_BENCH_API_KEY", "OPENAI_API_KEY")
 AGAINST_KEY_VARIABLE = "DRIVETRAIN_BENCH_AGAINST_API_KEY"
 
 OWN_NAMES = frozenset({"timeout_s", *SAMPLING_NAMES})
-"""Settings that this command decides itself: answers are greedy and of one length."""
+"""Settings that this command chooses itself: answers are greedy and of one length."""
 
 MAX_STREAMS = 4096
 MAX_RATE = 10_000.0
@@ -106,15 +107,10 @@ def check(args: argparse.Namespace) -> None:
     if args.duration is not None and args.rate is None:
         raise InvalidSetting("--duration is for an open loop; give --rate, or --requests for each stream")
     for name, low, high in _RANGES:
-        value = getattr(args, name)
-        if value is not None and not (low <= value <= high):  # also refuses what is no number
-            raise InvalidSetting(f"--{name.replace('_', '-')} is {value}; it must be from {low:g} to {high:g}")
+        options.check_range(args, name, low, high)
     if args.shared_prefix >= args.prompt_tokens and args.shared_prefix:
         raise InvalidSetting("--shared-prefix must be less than --prompt-tokens: the rest makes prompts differ")
-    for name in ("json_file", "markdown", "chart"):
-        path = getattr(args, name)
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")
+    check_writable(args.json_file, args.markdown, args.chart)
 
 
 def stream_counts(text: str) -> list[int]:

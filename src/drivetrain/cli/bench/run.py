@@ -1,24 +1,19 @@
-"""What `drivetrain bench` does: open the sides, measure, print; an interrupt ends the measuring, not the printing."""
+"""`drivetrain bench` at work: open the sides, measure, print. An interrupt ends the measuring, not the printing."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import json
 import os
 import platform
 import random
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from drivetrain import __version__
@@ -27,15 +22,16 @@ from drivetrain.cli.bench.sides import LocalSide, UrlSide, find, name_apart, ope
 from drivetrain.cli.doctor.distributions import installed_version
 from drivetrain.cli.doctor.machine import cpu_model, num_usable_cpus
 from drivetrain.cli.terminal import output
-from drivetrain.cli.terminal.interrupts import Terminated
+from drivetrain.cli.terminal.event_loop import run_cancellable
 from drivetrain.cli.terminal.progress import ProgressLine, progress_line
+from drivetrain.cli.terminal.report_files import write_json, write_text
 from drivetrain.cli.terminal.values import plain
-from drivetrain.core.errors import DrivetrainError, InvalidSetting
+from drivetrain.core.errors import InvalidSetting
 from drivetrain.telemetry.memory import host_memory, settle_heap
 from drivetrain.tools.bench import tables
 from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, measure
 from drivetrain.tools.bench.chart import chart
-from drivetrain.tools.bench.report import BenchReport, Named, make_level, notes
+from drivetrain.tools.bench.report import BenchReport, NamedTarget, make_level, notes
 from drivetrain.tools.bench.session import Session, Side
 from drivetrain.tools.bench.target import Target
 from drivetrain.tools.bench.workload import Closed, Level, Open, Workload, arrivals
@@ -45,7 +41,7 @@ _PACKAGES = ("torch", "transformers", "xllamacpp", "numpy")
 
 @dataclass(slots=True)
 class Measured:
-    """What there is to tell so far."""
+    """The results so far."""
 
     began: str
     targets: list[Target] = field(default_factory=list)
@@ -73,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
                     name_apart(measured.targets, args.against)
                     await _measure(measured, workload, levels, progress, ceilings=args.ceilings)
 
-            _run_interruptibly(main)
-    finally:  # also of what was measured before an interrupt or a failure
+            run_cancellable(main)
+    finally:  # also what was measured before an interrupt or a failure
         if measured.session is not None and any(any(played.rounds) for played in measured.session.played):
-            _tell(args, _report(measured, workload))
+            _print(args, _report(measured, workload))
     return 0
 
 
@@ -103,7 +99,7 @@ async def _measure(
 
 
 async def _ceilings(targets: list[Target]) -> Ceilings | NotMeasured:
-    """Of the device of the first target whose weights are known."""
+    """Of the device of the first target with known weights."""
     facts = next((target.facts for target in targets if target.facts.weights is not None), None)
     if facts is None:
         return NotMeasured("the weights of no target are known here")
@@ -113,45 +109,6 @@ async def _ceilings(targets: list[Target]) -> Ceilings | NotMeasured:
     if device.startswith("cuda"):
         return await measure(device, facts.dtype if facts.dtype in {"bfloat16", "float16"} else "float32")
     return NotMeasured(f"they cannot be measured on {device}")
-
-
-def _run_interruptibly(main: Callable[[], Any]) -> None:
-    """SIGINT and SIGTERM cancel `main`, which frees everything; a second one ends the process at once."""
-    came: list[int] = []
-
-    async def cancellable() -> None:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if came:
-                os._exit(128 + number)
-            came.append(number)
-            loop.call_soon_threadsafe(task.cancel)
-
-        with _handling(handle):
-            await main()
-
-    try:
-        asyncio.run(cancellable())
-    except asyncio.CancelledError:
-        if came and came[0] == signal.SIGTERM:
-            raise Terminated from None
-        raise KeyboardInterrupt from None
-
-
-@contextlib.contextmanager
-def _handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    previous: dict[int, Any] = {}
-    for number in map(int, (signal.SIGINT, signal.SIGTERM)):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            with contextlib.suppress(ValueError):  # not the main thread: whoever runs us handles signals
-                previous[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, before in previous.items():
-            signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
 def _workload(args: argparse.Namespace) -> Workload:
@@ -186,12 +143,12 @@ def _explain(sides: list[LocalSide | UrlSide]) -> int:
     return 0
 
 
-# What is told
+# Output
 
 
 def _report(measured: Measured, workload: Workload) -> BenchReport:
     assert measured.session is not None
-    targets = [Named(label=target.label, facts=target.facts) for target in measured.targets]
+    targets = [NamedTarget(label=target.label, facts=target.facts) for target in measured.targets]
     played = [played for played in measured.session.played if any(played.rounds)]
     levels = [make_level(one, targets, measured.ceilings, workload) for one in played]
     return BenchReport(
@@ -207,35 +164,27 @@ def _report(measured: Measured, workload: Workload) -> BenchReport:
     )
 
 
-def _tell(args: argparse.Namespace, report: BenchReport) -> None:
+def _print(args: argparse.Namespace, report: BenchReport) -> None:
     output.line(output.table(*tables.figures_table(report)))
     against = tables.against_table(report)
     if against[1]:
         output.line("\n" + output.table(*against))
     output.line("\n" + "\n".join([*tables.legend(report), *tables.sentences(report)]))
     if args.json_file is not None:
-        _write(args.json_file, json.dumps(document(report), indent=2, allow_nan=False) + "\n")
+        write_json(args.json_file, document(report))
     if args.markdown is not None:
-        _write(args.markdown, tables.markdown(report))
+        write_text(args.markdown, tables.markdown(report))
     if args.chart is not None:
-        _write(args.chart, chart(report))
+        write_text(args.chart, chart(report))
 
 
 def document(report: BenchReport) -> dict[str, Any]:
-    """The report as plain data. An open loop's arrivals are left out: the seed makes them again."""
+    """The report as plain data. An open loop's arrivals are left out: the seed reproduces them."""
     found: dict[str, Any] = plain(report)
     for level, made in zip(report.levels, found["levels"], strict=True):
         if isinstance(level.level, Open):
             made["level"] = {"rate": level.level.rate, "requests": level.level.num_requests}
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as exc:
-        raise DrivetrainError(f"{path} cannot be written: {exc.strerror or type(exc).__name__}") from exc
-    output.note(f"written: {path}")
 
 
 def _machine() -> dict[str, Any]:
@@ -250,14 +199,15 @@ def _machine() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this package lies in, with a plus where files of it were changed; None if it is none."""
+    """Of the checkout that holds this package, with a plus if files were changed; None outside a checkout."""
     root, git = Path(__file__).resolve().parents[4], shutil.which("git")
     if git is None or not (root / ".git").exists():
         return None
 
-    def said(*words: str) -> str:
-        done = subprocess.run([git, "-C", str(root), *words], capture_output=True, text=True, check=False, timeout=20)  # noqa: S603
+    def output_of(*arguments: str) -> str:
+        command = [git, "-C", str(root), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)  # noqa: S603
         return done.stdout.strip()
 
-    head = said("rev-parse", "--short", "HEAD")
-    return f"{head}{'+' if said('status', '--porcelain', '--untracked-files=no') else ''}" or None
+    head = output_of("rev-parse", "--short", "HEAD")
+    return f"{head}{'+' if output_of('status', '--porcelain', '--untracked-files=no') else ''}" or None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +14,25 @@ from urllib.parse import quote
 from drivetrain import assembly
 from drivetrain.cli.bench.options import AGAINST_KEY_VARIABLE, KEY_VARIABLES
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.engine_settings import parse_setting, settings_for
+from drivetrain.cli.flags.keys import key_in_environment, sendable
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.http.address import Address
 from drivetrain.tools.bench.in_process import InProcess
-from drivetrain.tools.bench.remote import Asking, Remote, find_model, get, optional_fields
+from drivetrain.tools.bench.remote import Endpoint, Remote, find_model, get, optional_fields
 from drivetrain.tools.bench.served import serving
 from drivetrain.tools.bench.target import Facts, Target
 from drivetrain.tools.bench.weights import Weights, weigh
 from drivetrain.worker import sources
-from drivetrain.worker.settings import Group, Settings
+from drivetrain.worker.settings import Settings
 from drivetrain.worker.sources import Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSide:
-    """A model of this machine. `given` are the settings that were stated for this side."""
+    """A model on this machine. `given` are the settings that were given for this side."""
 
     model: str
     given: dict[str, Any]
@@ -59,7 +60,7 @@ PlannedSide = LocalSide | UrlSide
 def read_sides(args: argparse.Namespace, *, max_streams: int) -> list[PlannedSide]:
     """One, or two with `--against`. Raises `InvalidSetting`."""
     given = options.given_settings(args)
-    first = _url(args, args.model, args.url_model, _first_key()) if _is_url(args.model) else None
+    first = _url(args, args.model, args.url_model, _key(*KEY_VARIABLES)) if _is_url(args.model) else None
     if first is None and args.url_model is not None and not _is_url(args.against or ""):
         raise InvalidSetting("--model is for a URL; here TARGET is the model")
     sides: list[PlannedSide] = [first or _local(args, args.model, given, max_streams)]
@@ -68,9 +69,11 @@ def read_sides(args: argparse.Namespace, *, max_streams: int) -> list[PlannedSid
     elif args.against_model is not None:
         raise InvalidSetting("--against-model needs --against URL")
     if not any(isinstance(side, LocalSide) for side in sides):
-        stated = [*given, *(("config",) if args.config else ()), *(("http",) if args.http else ())]
-        if stated:
-            raise InvalidSetting(f"{options.flag(stated[0])} is for a model; a server at a URL has its own settings")
+        local_flags = [*given, *(("config",) if args.config else ()), *(("http",) if args.http else ())]
+        if local_flags:
+            raise InvalidSetting(
+                f"{options.flag(local_flags[0])} is for a model; a server at a URL has its own settings"
+            )
     if not any(isinstance(side, UrlSide) for side in sides) and (args.omit or args.body):
         raise InvalidSetting("--omit and --body are for servers at a URL")
     return sides
@@ -78,7 +81,7 @@ def read_sides(args: argparse.Namespace, *, max_streams: int) -> list[PlannedSid
 
 def _second(args: argparse.Namespace, given: dict[str, Any], first: PlannedSide, max_streams: int) -> PlannedSide:
     if _is_url(args.against):
-        key = os.environ.get(AGAINST_KEY_VARIABLE, "").strip() if isinstance(first, UrlSide) else _first_key()
+        key = _key(AGAINST_KEY_VARIABLE) if isinstance(first, UrlSide) else _key(*KEY_VARIABLES)
         model = args.against_model or (None if isinstance(first, UrlSide) else args.url_model)
         return _url(args, args.against, model, key)
     if args.against_model is not None:
@@ -97,29 +100,22 @@ def _changes(text: str) -> dict[str, Any]:
         return {"engine": text}
     found: dict[str, Any] = {}
     for part in options.comma_list(text):
-        name, sign, value = part.partition("=")
-        name = name.strip().replace("-", "_")
-        if not sign or not value.strip():
-            raise InvalidSetting(f"--against has {part!r}; it must be settings such as engine=native,max_batch=8")
-        if name == "model":
-            found[name] = value.strip()
+        if (model := part.removeprefix("model=")) != part and model:
+            found["model"] = model.strip()
         else:
-            declared = assembly.SETTINGS.find(name)
-            found[name] = sources.parse_setting(name, declared, value.strip(), f"--against {name}")
+            name, value = parse_setting(part, "--against")
+            found[name] = value
     return found
 
 
 def _changed(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Another engine keeps, of the first side's settings, those that it has."""
-    kind = assembly.ENGINES.get(changes.get("engine", ""))
-    if kind is None:
-        return given | changes
-    others = assembly.SETTINGS.groups[Group.ENGINE].keys() - kind.settings
-    return {name: value for name, value in given.items() if name not in others} | changes
+    """Another engine keeps those of the first side's settings that it has."""
+    engine = changes.get("engine")
+    return (settings_for(engine, given) if engine in assembly.ENGINES else given) | changes
 
 
 def _local(args: argparse.Namespace, model: str, given: dict[str, Any], max_streams: int) -> LocalSide:
-    """A closed loop is never refused for want of room to wait, unless a setting says so."""
+    """The queue has room for all streams of a closed loop, unless a setting limits it."""
     resolved = sources.read_settings(assembly.SETTINGS, model, given, config=args.config)
     if resolved.origins["max_waiting"] == "default" and max_streams > resolved.settings.max_waiting:
         given = given | {"max_waiting": max_streams}
@@ -130,8 +126,6 @@ def _local(args: argparse.Namespace, model: str, given: dict[str, Any], max_stre
 
 
 def _url(args: argparse.Namespace, url: str, model: str | None, key: str) -> UrlSide:
-    if not key.isascii() or not key.isprintable():
-        raise InvalidSetting("the API key in the environment contains characters that cannot be sent in a header")
     try:
         extra = json.loads(args.body) if args.body else {}
     except (ValueError, RecursionError):
@@ -148,8 +142,8 @@ def _url(args: argparse.Namespace, url: str, model: str | None, key: str) -> Url
     )
 
 
-def _first_key() -> str:
-    return next((key for name in KEY_VARIABLES if (key := os.environ.get(name, "").strip())), "")
+def _key(*variables: str) -> str:
+    return sendable(*key_in_environment(*variables))
 
 
 def _is_url(text: str) -> bool:
@@ -160,23 +154,23 @@ def _is_url(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A local side whose weights are on this disk. The engine is not loaded; one behind HTTP has no use for it."""
+class LocalParts:
+    """A local side whose weights are on this disk. Its engine is not loaded yet; behind HTTP it never is."""
 
     side: LocalSide
     parts: assembly.Parts
 
 
-def find(side: PlannedSide, progress: Progress) -> Found | UrlSide:
-    """Fetch what is not here, and refuse what will be refused."""
+def find(side: PlannedSide, progress: Progress) -> LocalParts | UrlSide:
+    """Fetch what is missing, and refuse now what would be refused later."""
     if isinstance(side, UrlSide):
         return side
-    return Found(side, assembly.open_parts(side.model, side.resolved.settings, progress=progress))
+    return LocalParts(side, assembly.open_parts(side.model, side.resolved.settings, progress=progress))
 
 
 @contextlib.asynccontextmanager
-async def opened(found: Found | UrlSide, progress: Progress) -> AsyncIterator[Target]:
-    """Ready to be asked, and freed at the end."""
+async def opened(found: LocalParts | UrlSide, progress: Progress) -> AsyncIterator[Target]:
+    """A target that is ready, and freed at the end."""
     if isinstance(found, UrlSide):
         yield await _open_url(found)
     elif found.side.http:
@@ -185,8 +179,7 @@ async def opened(found: Found | UrlSide, progress: Progress) -> AsyncIterator[Ta
             yield await _open_served(found, served.url, served.key)
     else:
         parts = found.parts
-        opening = assembly.Opening(lambda report: parts.worker(progress=report), progress)
-        async with opening as worker:
+        async with parts.opening(progress) as worker:
             known = worker.metadata
             facts = Facts(
                 kind="in this process",
@@ -203,16 +196,18 @@ async def opened(found: Found | UrlSide, progress: Progress) -> AsyncIterator[Ta
 
 async def _open_url(side: UrlSide) -> Remote:
     model = side.model or await find_model(side.address, side.key)
-    asking = Asking(address=side.address, model=model, key=side.key, chat=side.chat, omit=side.omit, extra=side.extra)
+    endpoint = Endpoint(
+        address=side.address, model=model, key=side.key, chat=side.chat, omit=side.omit, extra=side.extra
+    )
     stated = {"url": str(side.address), "omitted": sorted(side.omit), "extra": side.extra}
-    return Remote(asking, label=side.address.authority, facts=Facts(kind="over HTTP", model=model, stated=stated))
+    return Remote(endpoint, label=side.address.authority, facts=Facts(kind="over HTTP", model=model, stated=stated))
 
 
-async def _open_served(found: Found, url: str, key: str) -> Remote:
+async def _open_served(found: LocalParts, url: str, key: str) -> Remote:
     address = Address.parse(url, param="target")
     name = await find_model(address, key)
-    asking = Asking(address=address, model=name, key=key, chat=found.side.chat)
-    known = (await get(asking, f"/models/{quote(name)}"))["capabilities"]
+    endpoint = Endpoint(address=address, model=name, key=key, chat=found.side.chat)
+    known = (await get(endpoint, f"/models/{quote(name)}"))["capabilities"]
     facts = Facts(
         kind="drivetrain serve",
         model=name,
@@ -223,7 +218,7 @@ async def _open_served(found: Found, url: str, key: str) -> Remote:
         weights=_weights(found.parts.spec),
         stated={"settings": plain(found.side.given)},
     )
-    return Remote(asking, label=known["engine"], facts=facts)
+    return Remote(endpoint, label=known["engine"], facts=facts)
 
 
 def _weights(spec: ModelSpec) -> Weights | None:
@@ -232,18 +227,20 @@ def _weights(spec: ModelSpec) -> Weights | None:
 
 def _arguments(side: LocalSide) -> list[str]:
     """The settings of a side as flags of `drivetrain serve`."""
-    words = ["--config", str(side.config)] if side.config else []
+    arguments = ["--config", str(side.config)] if side.config else []
     for name, value in side.given.items():
         flag = options.flag(name)
         if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
+            arguments.append(flag if value else f"--no-{flag.removeprefix('--')}")
         else:
-            words.append(f"{flag}={','.join(value) if isinstance(value, tuple) else value}")
-    return words
+            arguments.append(f"{flag}={','.join(value) if isinstance(value, tuple) else value}")
+    return arguments
 
 
 def name_apart(targets: list[Target], against: str | None) -> None:
-    """Labels that tell the sides apart: the second one's own words where both would be called the same."""
+    """Give the sides different labels: if they are the same, the second one says how it differs."""
     if len(targets) == 2 and targets[0].label == targets[1].label:
-        words = str(targets[1].facts.model) if targets[0].facts.model != targets[1].facts.model else str(against)
-        targets[1].label = f"{targets[1].label} {words}" if words not in targets[1].label else f"{words} again"
+        difference = str(targets[1].facts.model) if targets[0].facts.model != targets[1].facts.model else str(against)
+        targets[1].label = (
+            f"{targets[1].label} {difference}" if difference not in targets[1].label else f"{difference} again"
+        )

@@ -34,8 +34,6 @@ def add(commands: options.Commands) -> None:
         description="Talk to a model. Ctrl-C stops an answer; Ctrl-D, or Ctrl-C twice, leaves.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     options.add_model(parser)
     options.add_remote(parser)
@@ -61,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Chat:
-    """Reads a line, does what it says, and so on until the user leaves."""
+    """Reads lines and acts on them until the user leaves."""
 
     def __init__(self, worker: sync.Worker, conversation: Conversation, interrupts: Interrupts) -> None:
         from drivetrain.cli.chat.lines import Lines
@@ -140,23 +138,23 @@ class Chat:
             output.note(f"(cut after {result.usage.completion_tokens} tokens)")
 
     def _print(self, request: dict[str, Any]) -> Result | None:
-        """Print the answer as it comes; all of it, or what there was when the user stopped it."""
+        """Print the answer as it comes. Returns all of it, or what there was when the user stopped it."""
         stream: sync.SyncStream | None = None
-        begun = stopped = False
+        started = stopped = False
         try:
             with self._worker.stream(**request) as stream:
                 for event in stream:
                     if isinstance(event, Delta):
                         output.write(event.text)
-                        begun = True
+                        started = True
         except KeyboardInterrupt:
             self._interrupts.reset()
             stopped = True
         except DrivetrainError:
-            if begun:  # its line begins at the margin
+            if started:  # the error gets a line of its own
                 output.line()
             raise
-        if begun:
+        if started:
             output.line()
         if stopped:
             output.note("(stopped)")

@@ -11,7 +11,7 @@ from drivetrain.core.messages import ImagePart, Message, TextPart
 
 @dataclass(slots=True)
 class Conversation:
-    """`turns` are whole exchanges, question and answer in turn; what failed is not kept."""
+    """`turns` are whole exchanges, question and answer in turn; failed ones are not kept."""
 
     system: str | None = None
     turns: list[Message] = field(default_factory=list)
@@ -19,7 +19,7 @@ class Conversation:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def question(self, text: str) -> Message:
-        """The next message of the user, with the images that wait for it. Nothing is changed yet."""
+        """The user's next message, with the pending images. Nothing is changed yet."""
         return user_message(text, self.images)
 
     def request(self, question: Message) -> dict[str, Any]:
@@ -39,12 +39,12 @@ class Conversation:
         return True
 
     def reset(self) -> None:
-        """Begin again; the system text and the parameters stay."""
+        """Start again; the system text and the parameters stay."""
         self.turns.clear()
         self.images.clear()
 
     def drop_images(self) -> bool:
-        """Forget the images that wait; False if there are none."""
+        """Forget the pending images; False if there are none."""
         had = bool(self.images)
         self.images.clear()
         return had

@@ -1,4 +1,4 @@
-"""The lines of a chat that begin with a slash: what they do to the conversation."""
+"""The slash commands of a chat, and what they do to the conversation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ triple quotes."""
 
 
 class Leave(Exception):
-    """The user has said /exit."""
+    """The user typed /exit."""
 
 
 class ChatCommands:
@@ -54,12 +54,12 @@ class ChatCommands:
             raise InvalidRequest(f"there is no command {name}; /help lists them")
         command(rest.strip())
 
-    def _image(self, where: str) -> None:
+    def _image(self, source: str) -> None:
         if not self._capabilities.vision:
             raise Unsupported("this model does not support images", param="images")
-        if not where:
+        if not source:
             raise InvalidRequest("which image? Give /image PATH or /image URL", param="images")
-        self._conversation.images.append(image_part(where))
+        self._conversation.images.append(image_part(source))
         output.note(f"({len(self._conversation.images)} for the next message)")
 
     def _system(self, text: str) -> None:
@@ -84,8 +84,7 @@ class ChatCommands:
         output.note(f"({name} is {value!r})")
 
     def _list(self) -> None:
-        stated = self._conversation.parameters
-        lines = [f"{name} {value!r}" for name, value in stated.items()]
+        lines = [f"{name} {value!r}" for name, value in self._conversation.parameters.items()]
         output.note("\n".join(lines) if lines else f"(nothing is set; choose from {', '.join(CHAT)})")
 
     def _undo(self, rest: str) -> None:

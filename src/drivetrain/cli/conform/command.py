@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.terminal.report_files import check_writable
 from drivetrain.core.errors import InvalidSetting
 
 KEY_VARIABLES = ("DRIVETRAIN_API_KEY", "OPENAI_API_KEY")
@@ -31,8 +31,6 @@ def add(commands: options.Commands) -> None:
         description="Run the conformance cases on any server, and report which it passes, fails or does not offer.",
         usage="%(prog)s URL [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("url", metavar="URL", nargs="?", help="such as http://127.0.0.1:8000/v1")
     parser.add_argument("--model", metavar="NAME", help="the model to ask for (default: the only one)")
@@ -49,7 +47,7 @@ def add(commands: options.Commands) -> None:
         "--json", dest="json_file", type=Path, metavar="FILE", help="write the report as one JSON object"
     )
     parser.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="write the report as one HTML page")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    options.add_quiet(parser)
     parser.set_defaults(run=run)
 
 
@@ -63,8 +61,5 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     if args.url is None and not args.list:
         raise InvalidSetting("give the URL of a server, such as http://127.0.0.1:8000/v1, or --list")
-    if not (math.isfinite(args.timeout) and 0.1 <= args.timeout <= 86_400):
-        raise InvalidSetting(f"--timeout is {args.timeout:g}; it must be from 0.1 to 86400 seconds")
-    for path in (args.json_file, args.html_file):
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")
+    options.check_range(args, "timeout", 0.1, 86_400, " seconds")
+    check_writable(args.json_file, args.html_file)

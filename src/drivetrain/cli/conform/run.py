@@ -1,21 +1,20 @@
-"""What `drivetrain conform` does: choose the cases, ask, print; an interrupt ends the asking, not the printing."""
+"""`drivetrain conform` at work: choose the cases, run them, print. An interrupt ends the run, not the printing."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import difflib
-import json
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from drivetrain import __version__
+from drivetrain.cli.flags.keys import key_in_environment, sendable
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.boundary import FAILED
-from drivetrain.cli.terminal.progress import ProgressLine, progress_line
-from drivetrain.core.errors import DrivetrainError, InvalidSetting
+from drivetrain.cli.terminal.progress import progress_line
+from drivetrain.cli.terminal.report_files import write_json, write_text
+from drivetrain.core.errors import InvalidSetting
 from drivetrain.http.address import Address
 from drivetrain.tools.conform import runner
 from drivetrain.tools.conform.case import Area, Case
@@ -32,7 +31,7 @@ def run(args: argparse.Namespace, key_variables: Sequence[str]) -> int:
     if args.list:
         output.line(output.table(*case_table(cases)))
         return 0
-    client = Client(Address.parse(args.url), _key(key_variables), args.timeout)
+    client = Client(Address.parse(args.url), sendable(*key_in_environment(*key_variables)), args.timeout)
     report = ConformReport(
         url=str(client.address),
         model=args.model or "",
@@ -41,23 +40,16 @@ def run(args: argparse.Namespace, key_variables: Sequence[str]) -> int:
     )
     try:
         with progress_line(quiet=args.quiet) as progress:
-            asyncio.run(_ask(client, args.model, key_variables, cases, report, progress))
-    finally:  # also of what was found before an interrupt
+
+            async def run_cases() -> None:
+                report.model = await runner.find_model(client, args.model, key_variables)
+                await runner.run(client, report.model, cases, report, progress)
+
+            asyncio.run(run_cases())
+    finally:  # also what was found before an interrupt
         if report.results:
-            _tell(args, report)
+            _print(args, report)
     return FAILED if report.of(Outcome.FAIL) else 0
-
-
-async def _ask(
-    client: Client,
-    model: str | None,
-    key_variables: Sequence[str],
-    cases: Sequence[Case],
-    report: ConformReport,
-    progress: ProgressLine,
-) -> None:
-    report.model = await runner.find_model(client, model, key_variables)
-    await runner.run(client, report.model, cases, report, progress)
 
 
 def chosen(only: Sequence[str]) -> list[Case]:
@@ -71,14 +63,7 @@ def chosen(only: Sequence[str]) -> list[Case]:
     return [case for case in ALL if not only or case.area in only or case.id in only]
 
 
-def _key(variables: Sequence[str]) -> str:
-    found = next((value for name in variables if (value := os.environ.get(name, "").strip())), "")
-    if not (found.isascii() and found.isprintable()):
-        raise InvalidSetting("the key in the environment contains characters that cannot be sent in a header")
-    return found
-
-
-def _tell(args: argparse.Namespace, report: ConformReport) -> None:
+def _print(args: argparse.Namespace, report: ConformReport) -> None:
     about = ", ".join(f"{name} {value}" for name, value in report.about.items())
     output.line(f"{report.model} at {report.url}{f' ({about})' if about else ''}\n")
     output.line(output.table(*area_table(report)))
@@ -88,14 +73,6 @@ def _tell(args: argparse.Namespace, report: ConformReport) -> None:
     if not report.complete:
         output.line("\nThe run was interrupted: cases are missing.")
     if args.json_file is not None:
-        _write(args.json_file, json.dumps(document(report), indent=2, allow_nan=False) + "\n")
+        write_json(args.json_file, document(report))
     if args.html_file is not None:
-        _write(args.html_file, page(report))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8", errors="backslashreplace")
-    except OSError as exc:
-        raise DrivetrainError(f"{path} cannot be written: {exc.strerror or type(exc).__name__}") from exc
-    output.note(f"written: {path}")
+        write_text(args.html_file, page(report))

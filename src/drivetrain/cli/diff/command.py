@@ -1,17 +1,16 @@
-"""`drivetrain diff MODEL --engines A,B`: whether a model is the same on several engines, token by token."""
+"""`drivetrain diff MODEL --engines A,B`: whether several engines give the same answers, token by token."""
 
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
 from drivetrain.cli.flags import options
-from drivetrain.core.errors import InvalidSetting
+from drivetrain.cli.terminal.report_files import check_writable
 from drivetrain.worker.settings import SAMPLING_NAMES
 
 OWN_NAMES = frozenset({"engine", "name", *SAMPLING_NAMES})
-"""Settings that this command decides itself: which engines, and that answers are greedy."""
+"""Settings that this command chooses itself: the engines, and greedy answers."""
 
 DEFAULT_TOKENS = 32
 DEFAULT_TOP = 5
@@ -39,8 +38,6 @@ def add(commands: options.Commands) -> None:
         description="Run the same prompts greedily on several engines, and report where and how far they diverge.",
         usage="%(prog)s MODEL --engines A,B[:SETTING=VALUE] [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     options.add_model(parser)
     parser.add_argument(
@@ -89,9 +86,5 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     for name, low, high in _RANGES:
-        value = getattr(args, name)
-        if not (math.isfinite(value) and low <= value <= high):
-            raise InvalidSetting(f"--{name} is {value:g}; it must be from {low:g} to {high:g}")
-    path = args.json_file
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise InvalidSetting(f"{path} cannot be written: its folder does not exist, or it is a folder itself")
+        options.check_range(args, name, low, high)
+    check_writable(args.json_file)

@@ -1,4 +1,4 @@
-"""From the arguments of `drivetrain diff` to the engines to ask, with a model and settings each."""
+"""From the arguments of `drivetrain diff` to the engines to ask, each with a model and settings."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Any
 
 from drivetrain import assembly
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.engine_settings import ENGINE_SETTINGS, parse_setting, settings_for
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker import sources
-from drivetrain.worker.settings import Group
 from drivetrain.worker.sources import Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSide:
+class PlannedEngine:
     label: str
     model: str
     resolved: Resolved
 
     @property
     def changed(self) -> dict[str, Any]:
-        """The settings that are not at their default, wherever they come from."""
+        """The settings that are not at their default, whatever their origin."""
         origins = self.resolved.origins.items()
         return {name: self.resolved.settings.value(name) for name, origin in origins if origin != "default"}
 
 
 @dataclass(slots=True)
-class _Item:
-    """`native:quantize=int8`."""
+class _NamedEngine:
+    """`native:quantize=int8`, or any other part of `--engines`."""
 
     engine: str
-    words: list[str]
+    texts: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        return ":".join([self.engine, ",".join(self.words)]) if self.words else self.engine
+        return ":".join([self.engine, ",".join(self.texts)]) if self.texts else self.engine
 
 
-def read_sides(args: argparse.Namespace) -> list[PlannedSide]:
+def read_sides(args: argparse.Namespace) -> list[PlannedEngine]:
     """Two or more. Raises `InvalidSetting`."""
     items = _items(args.engines)
     if len(items) < 2:
@@ -49,28 +49,28 @@ def read_sides(args: argparse.Namespace) -> list[PlannedSide]:
     models = _models(args.model_for, {item.engine for item in items})
     given = options.given_settings(args)
     _refuse_unused(given, items)
-    sides: list[PlannedSide] = []
+    sides: list[PlannedEngine] = []
     for item in items:
         model = models.get(item.engine, args.model)
-        stated = _kept(given, item.engine) | item.settings
-        resolved = sources.read_settings(assembly.SETTINGS, model, stated | {"engine": item.engine}, config=args.config)
+        chosen = settings_for(item.engine, given) | item.settings
+        resolved = sources.read_settings(assembly.SETTINGS, model, chosen | {"engine": item.engine}, config=args.config)
         assembly.check_engine(resolved.settings)
         assembly.is_remote(model, resolved.settings)
         label = _apart(item.label, [side.label for side in sides])
-        sides.append(PlannedSide(label=label, model=model, resolved=resolved))
+        sides.append(PlannedEngine(label=label, model=model, resolved=resolved))
     return sides
 
 
-def _items(parts: Sequence[str]) -> list[_Item]:
-    """`native:quantize=int8,compile=true,llamacpp`: what is no engine's name is a setting of the engine before it."""
-    items: list[_Item] = []
+def _items(parts: Sequence[str]) -> list[_NamedEngine]:
+    """`native:quantize=int8,compile=true,llamacpp`: a part with an = is a setting of the engine before it."""
+    items: list[_NamedEngine] = []
     for part in parts:
         name, colon, rest = part.partition(":")
         if "=" not in name:
             if name not in assembly.ENGINES:
                 known = ", ".join(assembly.ENGINES)
                 raise InvalidSetting(f"--engines has {name!r}; it must be one of {known}", param="engine")
-            items.append(_Item(name, []))
+            items.append(_NamedEngine(name, []))
             if colon:
                 _add_setting(items[-1], rest)
         elif not items:
@@ -80,16 +80,12 @@ def _items(parts: Sequence[str]) -> list[_Item]:
     return items
 
 
-def _add_setting(item: _Item, text: str) -> None:
-    name, sign, value = text.partition("=")
-    name = name.strip().replace("-", "_")
-    if not sign or not value.strip():
-        raise InvalidSetting(f"--engines has {text!r} for {item.engine}; it must be a setting such as quantize=int8")
-    declared = assembly.SETTINGS.find(name)
+def _add_setting(item: _NamedEngine, text: str) -> None:
+    name, value = parse_setting(text, f"--engines {item.engine}")
     if name == "engine" or name in item.settings:
         raise InvalidSetting(f"--engines names {name} twice for {item.engine}", param=name)
-    item.words.append(text)
-    item.settings[name] = sources.parse_setting(name, declared, value.strip(), f"--engines {item.engine}:{name}")
+    item.texts.append(text)
+    item.settings[name] = value
 
 
 def _models(texts: Sequence[str], engines: set[str]) -> dict[str, str]:
@@ -106,22 +102,15 @@ def _models(texts: Sequence[str], engines: set[str]) -> dict[str, str]:
     return found
 
 
-def _kept(given: dict[str, Any], engine: str) -> dict[str, Any]:
-    """Without the settings that only other engines have."""
-    others = assembly.SETTINGS.groups[Group.ENGINE].keys() - assembly.ENGINES[engine].settings
-    return {name: value for name, value in given.items() if name not in others}
-
-
-def _refuse_unused(given: dict[str, Any], items: Sequence[_Item]) -> None:
+def _refuse_unused(given: dict[str, Any], items: Sequence[_NamedEngine]) -> None:
     for name in given:
-        of_engines = name in assembly.SETTINGS.groups[Group.ENGINE]
-        if of_engines and not any(name in assembly.ENGINES[item.engine].settings for item in items):
+        if name in ENGINE_SETTINGS and not any(name in assembly.ENGINES[item.engine].settings for item in items):
             raise InvalidSetting(
                 f"none of these engines has a setting {name}; leave {options.flag(name)} out", param=name
             )
 
 
 def _apart(label: str, taken: Sequence[str]) -> str:
-    """The second of a name is `NAME (2)`."""
+    """The second side with the same name is `NAME (2)`."""
     alike = sum(other == label or other.startswith(f"{label} (") for other in taken)
     return f"{label} ({alike + 1})" if alike else label

@@ -1,17 +1,16 @@
-"""`drivetrain doctor`: what this machine has, what is installed, and what to install. With a URL: how a server is.
+"""`drivetrain doctor`: what this machine has, what is installed, and what to install.
 
-Without one the network is not touched.
+With a URL it examines that server. Without one it does not use the network.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 from typing import Any
 
 from drivetrain.cli.flags import options
-from drivetrain.cli.serve.greeting import KEY_VARIABLE
+from drivetrain.cli.flags.keys import KEY_VARIABLE
 from drivetrain.cli.terminal import output
 from drivetrain.core.errors import InvalidSetting
 
@@ -38,8 +37,6 @@ def add(commands: options.Commands) -> None:
         description="Report on this machine and what is installed, or examine a running server and say what to do.",
         usage="%(prog)s [URL] [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("url", metavar="URL", nargs="?", help="a running server, such as http://127.0.0.1:8000")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -58,8 +55,7 @@ def add(commands: options.Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (math.isfinite(args.timeout) and 0.1 <= args.timeout <= 3600):
-        raise InvalidSetting(f"--timeout is {args.timeout:g}; it must be from 0.1 to 3600 seconds", param="timeout")
+    options.check_range(args, "timeout", 0.1, 3600, " seconds")
     if args.url is not None:
         from drivetrain.cli.doctor import server as doctor_server
 

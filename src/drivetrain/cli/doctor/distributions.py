@@ -1,4 +1,4 @@
-"""What is installed beside Drivetrain, from the metadata of the distributions: nothing is imported."""
+"""The packages that Drivetrain uses, as their metadata describes them: nothing is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CLAUSE = re.compile(r"(>=|<|>|<=|==|!=)\s*([\d.]+)$")
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution that Drivetrain can use. `version` is None where it is not installed."""
+    """A distribution that Drivetrain can use. `version` is None if it is not installed."""
 
     name: str
     needs: str
@@ -39,7 +39,7 @@ def installed_version(name: str) -> str | None:
 
 
 def fits(version: str, needs: str) -> bool:
-    """Whether a version is in a range of simple clauses, compared by its numbers; what is not simple is not judged."""
+    """Whether a version is within a range, compared by its numbers. Clauses that are not simple are ignored."""
     have = _numbers(version)
     for clause in filter(None, (part.strip() for part in needs.split(","))):
         match = _CLAUSE.fullmatch(clause)
@@ -57,11 +57,11 @@ def fits(version: str, needs: str) -> bool:
 
 def _packages(extra: str | None) -> list[Package]:
     try:
-        stated = metadata.requires("drivetrain") or []
+        requirements = metadata.requires("drivetrain") or []
     except metadata.PackageNotFoundError:  # run from a source tree that was never installed
         return []
     found = []
-    for text in stated:
+    for text in requirements:
         match = _REQUIREMENT.match(text)
         if match is None or _extra_of(match["marker"]) != extra:
             continue
@@ -77,7 +77,7 @@ def _extra_of(marker: str | None) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """`2.13.0+cpu` is (2, 13, 0): the local part and pre-release letters say nothing here."""
+    """`2.13.0+cpu` is (2, 13, 0): the local part and pre-release letters are ignored."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, match.group().split("."))) if match else ()
 

@@ -1,4 +1,4 @@
-"""The facts behind `drivetrain doctor`. Each is looked up so that a broken one cannot take the others with it."""
+"""The facts behind `drivetrain doctor`. A failure to find one does not hide the others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def examine() -> dict[str, Any]:
 
 
 def find_devices() -> tuple[list[dict[str, Any]], list[str]]:
-    """What torch sees, in a process of its own: a broken driver can crash or hang the one that asks."""
+    """What torch finds in a separate process: a broken driver can crash or hang the process that asks."""
     if importlib.util.find_spec("torch") is None:
         return [], []
     try:
@@ -95,7 +95,7 @@ def find_store() -> dict[str, Any]:
 def _engine(kind: EngineKind) -> dict[str, Any]:
     packages = extra_packages(kind.name) if kind.needs else []
     missing = [package.name for package in packages if package.version is None]
-    if not packages and not kind.installed:  # our own metadata is not there to ask
+    if not packages and not kind.installed:  # our own metadata is missing
         missing = list(kind.needs)
     unfit = [f"{package.name} {package.version}" for package in packages if package.version and not package.fits]
     problem = None
@@ -129,6 +129,6 @@ def cpu_model() -> str:
 
 
 def _free_bytes(folder: Path) -> int:
-    """On the disk where the folder is, or will be."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    return shutil.disk_usage(there).free
+    """On the disk where the folder is or would be."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free

@@ -1,1 +1,1 @@
-"""Flags that several commands have."""
+"""Flags that several commands share."""

@@ -1,4 +1,4 @@
-"""Settings as flags, made from the table of `assembly`, and what every command on a model has in common."""
+"""Settings as flags, made from the table of `assembly`, and the flags that commands on a model share."""
 
 from __future__ import annotations
 
@@ -26,18 +26,22 @@ Commands = Any
 _DEST = "setting_"
 
 NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<reference>.+)", re.DOTALL)
-"""A model with a name of its own."""
+"""`NAME=MODEL`."""
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a short name, a folder, a .gguf file, a Hugging Face id or a URL"
     )
+    add_quiet(parser)
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
 
 
 def add_remote(parser: argparse.ArgumentParser) -> None:
-    """For commands whose MODEL may be a URL."""
+    """For commands that accept a URL as MODEL."""
     parser.add_argument(
         "--model", dest="at_url", metavar="NAME", help="the model's name at the server, if MODEL is a URL"
     )
@@ -69,7 +73,7 @@ def _help(one: Setting) -> str:
 
 
 def read_settings(args: argparse.Namespace) -> Resolved:
-    """Makes `args.model` whole, too: URLs and the name of a model there are one reference. Raises `InvalidSetting`."""
+    """Also makes one reference in `args.model` of URLs and a model's name there. Raises `InvalidSetting`."""
     from drivetrain.worker import sources
 
     args.model = _reference(args.model, getattr(args, "more_urls", []), args.at_url)
@@ -87,12 +91,13 @@ def _reference(model: str, more_urls: Sequence[str], name: str | None) -> str:
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Those that a flag states."""
-    return {
-        name.removeprefix(_DEST): value
-        for name, value in vars(args).items()
-        if name.startswith(_DEST) and value is not None
-    }
+    """The settings that were given as flags."""
+    return prefixed(args, _DEST)
+
+
+def prefixed(args: argparse.Namespace, prefix: str) -> dict[str, Any]:
+    given = ((name, value) for name, value in vars(args).items() if name.startswith(prefix) and value is not None)
+    return {name.removeprefix(prefix): value for name, value in given}
 
 
 def explain(args: argparse.Namespace, resolved: Resolved) -> int:
@@ -127,6 +132,15 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def check_range(args: argparse.Namespace, name: str, low: float, high: float, unit: str = "") -> None:
+    """Raises `InvalidSetting` for a number outside the range, and for NaN. A flag that was not given passes."""
+    value = getattr(args, name)
+    if value is not None and not low <= value <= high:
+        raise InvalidSetting(
+            f"{flag(name)} is {value:.15g}; it must be from {low:.15g} to {high:.15g}{unit}", param=name
+        )
 
 
 def comma_list(text: str) -> tuple[str, ...]:
@@ -174,5 +188,5 @@ def _reader(kind: Kind) -> Reader:
 
 
 def shadowed() -> frozenset[str]:
-    """Settings that a request can state itself: there the flag belongs to the request."""
+    """Settings that are request parameters too: their flags belong to the request."""
     return frozenset(SETTINGS.all) & frozenset(PARAMETERS)

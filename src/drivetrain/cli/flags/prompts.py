@@ -1,4 +1,4 @@
-"""What the user wants answered, from flags, files and stdin: one prompt, or the messages of a chat, with images."""
+"""The input of a request, from flags, files and stdin: a prompt, or the messages of a chat, with images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROLES = {"--system": "system", "--message": "user", "--assistant": "assistant"}
 
 
 class _Turn(argparse.Action):
-    """Gathers the turns of a chat in the order in which they stand on the command line."""
+    """Collects the turns of a chat in the order of the command line."""
 
     def __call__(
         self,
@@ -64,7 +64,7 @@ def read_input(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
 
 
 def image_part(text: str) -> ImagePart:
-    """An image by URL or path. Raises `InvalidRequest` where there is no such file."""
+    """An image by URL or path. Raises `InvalidRequest` if there is no such file."""
     if text.startswith(("data:", "http:", "https:")):
         return ImagePart(url=text)
     if not Path(text).is_file():
@@ -85,7 +85,7 @@ def _from_turns(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
 
 
 def _from_messages_file(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    images_bytes = settings.max_images * settings.max_image_bytes * 2  # base64, and room
+    images_bytes = settings.max_images * settings.max_image_bytes * 2  # base64, and room to spare
     text = _file_text(args.messages_file, _text_limit(settings) + images_bytes)
     try:
         data = json.loads(text)
@@ -124,7 +124,7 @@ def _images(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _with_images(messages: Sequence[Message], args: argparse.Namespace) -> list[Message]:
-    """The images in front of the last message of the user."""
+    """The messages, with the images at the start of the user's last one."""
     images = _images(args).get("images", [])
     if not images:
         return list(messages)
@@ -141,7 +141,7 @@ def user_message(text: str, images: Sequence[ImagePart]) -> Message:
 
 
 def _text_limit(settings: Settings) -> int:
-    """More bytes than this cannot be a text within the limit of characters."""
+    """No text within the limit of characters has more bytes than this."""
     return 4 * settings.max_prompt_chars
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from drivetrain.cli.flags.options import Reader, add_flag, flag, number, whole_number
+from drivetrain.cli.flags.options import Reader, add_flag, flag, number, prefixed, whole_number
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import MAX_INT, Boolean, CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf, String
@@ -17,10 +17,10 @@ from drivetrain.worker.settings import Settings
 _DEST = "request_"
 _INPUTS = ("messages", "prompt", "prompt_token_ids", "images")
 _NOT_OFFERED = frozenset({*_INPUTS, "trace_context"})
-_CHAT_HAS_NO = frozenset({"n", "echo", "prompt_logprobs", "logprobs", "request_id"})
+_NOT_IN_CHAT = frozenset({"n", "echo", "prompt_logprobs", "logprobs", "request_id"})
 
 GENERATE = tuple(name for name in PARAMETERS if name not in _NOT_OFFERED)
-CHAT = tuple(name for name in GENERATE if name not in _CHAT_HAS_NO)
+CHAT = tuple(name for name in GENERATE if name not in _NOT_IN_CHAT)
 
 
 def add_request(parser: argparse.ArgumentParser, names: tuple[str, ...] = GENERATE) -> None:
@@ -33,15 +33,11 @@ def add_request(parser: argparse.ArgumentParser, names: tuple[str, ...] = GENERA
 
 def read_request(args: argparse.Namespace) -> dict[str, Any]:
     """The parameters that were given, under their own names."""
-    return {
-        name.removeprefix(_DEST): value
-        for name, value in vars(args).items()
-        if name.startswith(_DEST) and value is not None
-    }
+    return prefixed(args, _DEST)
 
 
 def read_value(name: str, text: str) -> Any:
-    """A parameter's value from what was typed. Raises `InvalidRequest`; its range is judged by `check_alone`."""
+    """A parameter's value from what was typed. Raises `InvalidRequest`; `check_alone` judges its range."""
     read, _ = _reader(PARAMETERS[name].kind)
     try:
         value = read(text)
@@ -90,7 +86,7 @@ def _boolean(text: str) -> bool:
 
 
 def _text(text: str) -> str:
-    """A JSON string where it is one, so that `"\\n"` can be typed; else as it is."""
+    """Decoded if it is a JSON string, so that `"\\n"` can be typed; otherwise unchanged."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -110,7 +106,7 @@ _READERS: Mapping[type[Kind], Reader] = {
 
 
 def _reader(kind: Kind) -> Reader:
-    """JSON, where there is nothing shorter to type."""
+    """JSON if there is nothing shorter."""
     if isinstance(kind, ListOf) and isinstance(kind.item, String):
         return _text, "TEXT"
     return _READERS.get(type(kind), (_json, "JSON"))

@@ -1,20 +1,15 @@
 """The flags of the HTTP server, which `serve` and `deploy` share.
 
-They are few and fixed, so that `--help` needs no package of the extra.
+They are listed here so that `--help` needs no package of the extra.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import Any
 
 from drivetrain.cli.flags import options
-
-_FLAGS = (
-    "host", "port", "insecure_no_key", "allowed_hosts", "allowed_origins", "unknown_fields", "metrics_compat",
-    "max_body_bytes", "max_bodies_bytes", "max_body_values", "max_header_bytes", "max_connections", "max_prompts",
-    "receipt_timeout_s",
-)  # fmt: skip
 
 
 def add_server_flags(group: Any) -> None:
@@ -61,5 +56,8 @@ def add_server_flags(group: Any) -> None:
 
 
 def given_server_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """By the names of `ServerSettings`, those that were said."""
-    return {name: value for name in _FLAGS if (value := getattr(args, name, None)) is not None}
+    """The given ones, by their names in `ServerSettings`."""
+    from drivetrain.server.settings import ServerSettings
+
+    names = (field.name for field in fields(ServerSettings))
+    return {name: value for name in names if (value := getattr(args, name, None)) is not None}

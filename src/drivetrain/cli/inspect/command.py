@@ -30,8 +30,6 @@ def add(commands: options.Commands) -> None:
         "the reason for each; the rendered prompt; the stops, defaults and capabilities.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     options.add_model(parser)
     options.add_remote(parser)
@@ -90,7 +88,7 @@ def _stops(found: Inspection) -> str:
 
 
 def _sampling(found: Inspection) -> list[tuple[str, str]]:
-    """What somebody decided; all else is neutral."""
+    """The values that somebody chose; all others are neutral."""
     decided = {name: entry for name, entry in found.sampling.items() if entry["origin"] != "neutral"}
     rows = [("sampling", f"{name} {entry['value']}  ({entry['origin']})") for name, entry in decided.items()]
     return rows or [("sampling", "neutral: nothing is set")]
@@ -109,7 +107,7 @@ def _capabilities(found: Inspection) -> list[tuple[str, str]]:
 
 
 def _parameters(honoured: frozenset[str]) -> str:
-    """The shorter of the two lists."""
+    """Those that are honoured or those that are not, whichever list is shorter."""
     refused = PARAMETERS.keys() - honoured
     if len(refused) >= len(honoured):
         return ", ".join(sorted(honoured))

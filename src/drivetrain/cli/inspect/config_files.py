@@ -1,4 +1,4 @@
-"""What the JSON files of a safetensors folder state, read as data: for installations without transformers."""
+"""What the JSON files of a safetensors folder state, for installations without transformers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drivetrain.store.formats import MAX_JSON_BYTES, config_requests_remote_code
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedTokenizer:
-    """The part of a tokenizer that is written down. What takes its vocabulary raises `MissingExtra`."""
+    """What the files state of a tokenizer. Anything that needs its vocabulary raises `MissingExtra`."""
 
     bos_token: str | None = None
     eos_token: str | None = None
@@ -66,7 +66,7 @@ class StatedTokenizer:
 
 
 def nothing_stated(kind: EngineKind) -> Description:
-    """Of a GGUF file, whose metadata only the extra can read."""
+    """For a GGUF file, whose metadata only the extra can read."""
     what = "the template, tokenizer, context length and sampling of a GGUF file are inside it; to read them: "
     return Description(
         tokenizer=StatedTokenizer(special_ids={}),
@@ -82,7 +82,7 @@ def nothing_stated(kind: EngineKind) -> Description:
 def by_files(
     folder: Path, kind: EngineKind, capabilities_of: StatedCapabilities, options: Mapping[str, Any]
 ) -> Description:
-    """Raises `LoadFailed` for files that are there and cannot be read."""
+    """Raises `LoadFailed` for files that exist but cannot be read."""
     config = read_config(folder)
     if config_requests_remote_code(config) and not options.get("trust_remote_code"):
         raise LoadFailed(

@@ -1,4 +1,4 @@
-"""A dry run: all that can be known of a model before its weights are loaded."""
+"""A dry run: everything that can be known about a model before its weights are loaded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """`missing` says in words what could not be told, and what to do about it. None: not known before loading."""
+    """`missing` says what could not be found out, and what to do about it. None: not known before loading."""
 
     model: str
     name: str
@@ -78,9 +78,9 @@ def inspect_model(
     progress: Progress,
     store: Store | None = None,
 ) -> Inspection:
-    """`given` has the messages or the prompt to render; empty, a sample chat is. Nothing is downloaded or converted.
+    """`given` has the messages or the prompt to render; by default, a sample chat. Nothing is downloaded or converted.
 
-    Raises what opening the model would raise, as far as its files tell.
+    Raises what opening the model would raise, as far as its files show it.
     """
     assembly.check_engine(settings)
     if assembly.is_remote(model, settings):
@@ -89,27 +89,29 @@ def inspect_model(
     found = None if assembly.is_fake(model, settings) else store.resolve(model)
     spec = assembly.spec_of(found, settings, store)
     choice, described = _first_fit(assembly.choose_engine(settings, found), spec, settings, progress)
-    peeked = _with_limits(described, settings)
+    described = _with_limits(described, settings)
     name = spec.name
-    chosen = choose(explicit=settings.family, tokenizer=peeked.tokenizer, architecture=peeked.architecture, name=name)
-    return _put_together(model, name, found, choice, peeked, chosen, settings, given)
+    chosen = choose(
+        explicit=settings.family, tokenizer=described.tokenizer, architecture=described.architecture, name=name
+    )
+    return _put_together(model, name, found, choice, described, chosen, settings, given)
 
 
 def _inspect_remote(model: str, settings: Settings, given: Mapping[str, Any], progress: Progress) -> Inspection:
-    """The upstream is asked, and no caller's request is sent."""
+    """The upstream is asked about the model, but gets no request."""
     spec = assembly.remote_spec(model, settings)
     choice, described = _first_fit(assembly.EngineChoice.remote(), spec, settings, progress)
-    peeked = _with_limits(described, settings)
-    chosen = choose(explicit=None, tokenizer=peeked.tokenizer, architecture=peeked.architecture, name=spec.name)
-    found = _put_together(model, spec.name, None, choice, peeked, chosen, settings, given)
-    return found if peeked.tokenizer.chat_template != NEUTRAL_TEMPLATE else _as_they_render(found, peeked)
+    described = _with_limits(described, settings)
+    chosen = choose(explicit=None, tokenizer=described.tokenizer, architecture=described.architecture, name=spec.name)
+    found = _put_together(model, spec.name, None, choice, described, chosen, settings, given)
+    return found if described.tokenizer.chat_template != NEUTRAL_TEMPLATE else _as_they_render(found, described)
 
 
-def _as_they_render(found: Inspection, peeked: Description) -> Inspection:
-    """An upstream that shows no template shows what it makes of a chat by its ids, or not at all."""
+def _as_they_render(found: Inspection, described: Description) -> Inspection:
+    """Without a template, only the token ids can show how the upstream renders a chat."""
     prompt = None
     if found.prompt is not None and found.prompt.token_ids is not None:
-        text = peeked.tokenizer.decode(found.prompt.token_ids, skip_special=False)
+        text = described.tokenizer.decode(found.prompt.token_ids, skip_special=False)
         prompt = replace(found.prompt, text=text, segments=({"text": text, "literal": False},))
     return replace(found, family_why="the upstream renders chats itself", prompt=prompt)
 
@@ -117,7 +119,7 @@ def _as_they_render(found: Inspection, peeked: Description) -> Inspection:
 def _first_fit(
     choice: assembly.EngineChoice, spec: ModelSpec, settings: Settings, progress: Progress
 ) -> tuple[assembly.EngineChoice, Description]:
-    """The first engine that does not say by the files that it cannot run the model, and what it says."""
+    """The first engine that the model's files do not rule out, and its description of the model."""
     while True:
         assembly.refuse_unused(settings, choice.kind)
         try:
@@ -131,7 +133,7 @@ def _first_fit(
 def _describe(kind: assembly.EngineKind, spec: ModelSpec, settings: Settings, progress: Progress) -> Description:
     ways = kind.enter()
     if ways.describe is None:
-        return asyncio.run(_described_by_loading(ways.make(), spec, progress))
+        return asyncio.run(_load_weightless(ways.make(), spec, progress))
     if kind.installed or ways.stated_capabilities is None:
         return ways.describe(spec, progress)
     folder = _folder(spec)
@@ -146,7 +148,8 @@ def _with_limits(described: Description, settings: Settings) -> Description:
     return replace(described, capabilities=replace(described.capabilities, limits=settings.limits))
 
 
-async def _described_by_loading(engine: Engine, spec: ModelSpec, progress: Progress) -> Description:
+async def _load_weightless(engine: Engine, spec: ModelSpec, progress: Progress) -> Description:
+    """An engine without weights is simply loaded: that costs nothing and shows everything."""
     try:
         info = await engine.load(spec, progress)
         length = info.capabilities.context_length
@@ -164,7 +167,7 @@ async def _described_by_loading(engine: Engine, spec: ModelSpec, progress: Progr
 
 
 def _folder(spec: ModelSpec) -> Path | None:
-    """Where the configuration lies as JSON: beside the weights, or in what was once made of a GGUF file."""
+    """Where the configuration is JSON: beside the weights, or in what was once made of a GGUF file."""
     if spec.format is WeightsFormat.SAFETENSORS:
         return spec.path
     return spec.derived.find("safetensors") if spec.derived is not None else None
@@ -175,14 +178,14 @@ def _put_together(
     name: str,
     found: LocalModel | None,
     choice: assembly.EngineChoice,
-    peeked: Description,
+    described: Description,
     chosen: Chosen,
     settings: Settings,
     given: Mapping[str, Any],
 ) -> Inspection:
-    defaults = _defaults(peeked, found, chosen, settings)
+    defaults = _defaults(described, found, chosen, settings)
     ready = choice.kind.installed
-    prompt, why_not = _rendered(peeked, chosen, given)
+    prompt, why_not = _rendered(described, chosen, given)
     return Inspection(
         model=model,
         name=name,
@@ -193,19 +196,19 @@ def _put_together(
         engine_why=choice.why,
         engine_ready=ready,
         install=None if ready else choice.kind.install,
-        architecture=peeked.architecture,
+        architecture=described.architecture,
         family=chosen.family.name,
-        family_why=_family_why(chosen, peeked, settings),
+        family_why=_family_why(chosen, described, settings),
         family_is_fallback=_is_fallback(chosen, settings),
         roles={role: chosen.family.roles.name_of(role) for role in ("system", "user", "assistant")},
         stop=chosen.family.stop,
-        stop_tokens=_stop_tokens(peeked, chosen),
-        context_length=peeked.context_length,
+        stop_tokens=_stop_tokens(described, chosen),
+        context_length=described.context_length,
         max_tokens=defaults.max_tokens(),
         sampling={key: {"value": value, "origin": origin} for key, (origin, value) in defaults.origins.items()},
-        capabilities=peeked.capabilities,
+        capabilities=described.capabilities,
         prompt=prompt,
-        missing=(*peeked.missing, *why_not),
+        missing=(*described.missing, *why_not),
     )
 
 
@@ -213,38 +216,40 @@ def _is_fallback(chosen: Chosen, settings: Settings) -> bool:
     return chosen.family.name == FALLBACK and settings.family is None
 
 
-def _family_why(chosen: Chosen, peeked: Description, settings: Settings) -> str:
+def _family_why(chosen: Chosen, described: Description, settings: Settings) -> str:
     if _is_fallback(chosen, settings):
         return f"{chosen.why}; if that is wrong, set family to one of {', '.join(family_names())}"
-    if peeked.capabilities is None and settings.family is None:
+    if described.capabilities is None and settings.family is None:
         return f"{chosen.why}; the file's own template, which comes first, could not be read"
     return chosen.why
 
 
-def _defaults(peeked: Description, found: LocalModel | None, chosen: Chosen, settings: Settings) -> Defaults:
-    """Those of `Worker`, with every parameter where the engine's are not known."""
+def _defaults(described: Description, found: LocalModel | None, chosen: Chosen, settings: Settings) -> Defaults:
+    """Those of `Worker`, with every parameter if the engine's are not known."""
     every = frozenset(field.name for field in fields(Sampling))
     return Defaults(
         settings=settings.sampling,
-        weights=peeked.default_sampling,
+        weights=described.default_sampling,
         catalogue=found.sampling if found else {},
         family=chosen.family,
-        honoured=peeked.capabilities.parameters if peeked.capabilities else every,
+        honoured=described.capabilities.parameters if described.capabilities else every,
     )
 
 
-def _stop_tokens(peeked: Description, chosen: Chosen) -> dict[int, str]:
+def _stop_tokens(described: Description, chosen: Chosen) -> dict[int, str]:
     """Every id that ends an answer, with its spelling."""
-    ends = {i for token in chosen.end_of_turn if (i := peeked.tokenizer.id_of(token)) is not None}
-    return {i: peeked.tokenizer.token_text(i) for i in sorted(peeked.eos_ids | ends)}
+    ends = {i for token in chosen.end_of_turn if (i := described.tokenizer.id_of(token)) is not None}
+    return {i: described.tokenizer.token_text(i) for i in sorted(described.eos_ids | ends)}
 
 
-def _rendered(peeked: Description, chosen: Chosen, given: Mapping[str, Any]) -> tuple[Rendered | None, tuple[str, ...]]:
-    if peeked.capabilities is not None and not peeked.capabilities.generation:
+def _rendered(
+    described: Description, chosen: Chosen, given: Mapping[str, Any]
+) -> tuple[Rendered | None, tuple[str, ...]]:
+    if described.capabilities is not None and not described.capabilities.generation:
         return None, ("this model gives embeddings: it has no prompt",)
     prompt = _prompt(chosen, given)
     try:
-        ids = tuple(peeked.tokenizer.encode(prompt))
+        ids = tuple(described.tokenizer.encode(prompt))
     except (MissingExtra, Unsupported):
         ids = None
     segments = tuple({"text": segment.text, "literal": segment.literal} for segment in prompt.segments)
@@ -259,7 +264,7 @@ def _prompt(chosen: Chosen, given: Mapping[str, Any]) -> Prompt:
         return _chat(chosen, messages)
     try:
         return _chat(chosen, SAMPLE)
-    except InvalidRequest:  # the form may know questions only
+    except InvalidRequest:  # the form may only know questions
         return _chat(chosen, SAMPLE[-1:])
 
 

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
-import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.keys import KEY_VARIABLE, key_in_environment, read_keys
 from drivetrain.cli.flags.server_options import add_server_flags, given_server_settings
 from drivetrain.cli.serve import fleet
 from drivetrain.cli.serve.dropin import Dropin, add_dropin_flags
 from drivetrain.cli.serve.fleet import add_fleet_flags
-from drivetrain.cli.serve.greeting import KEY_VARIABLE, ways_in
+from drivetrain.cli.serve.greeting import greet
 from drivetrain.cli.serve.logs import add_log_flags, start_log
 from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
-from drivetrain.cli.terminal import output
-from drivetrain.core.errors import InvalidSetting, MissingExtra
+from drivetrain.core.errors import MissingExtra
 from drivetrain.telemetry.memory import settle_heap
 
 if TYPE_CHECKING:
+    from drivetrain.assembly import Worker
+    from drivetrain.core.engine import Progress
     from drivetrain.scale.fleet.fleet import Fleet
     from drivetrain.server.settings import ServerSettings
     from drivetrain.telemetry.tracing import GenAiTracer
@@ -48,8 +49,6 @@ def add(commands: options.Commands) -> None:
         description="Serve models over HTTP with the OpenAI API, and a chat page at /.",
         usage="%(prog)s MODEL [MODEL ...] [option ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "models",
@@ -58,7 +57,7 @@ def add(commands: options.Commands) -> None:
         help="a short name, a folder, a .gguf file, a Hugging Face id or a URL; NAME=MODEL gives it a name; "
         "several URLs are upstreams of one model, otherwise each is a model of its own",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    options.add_quiet(parser)
     options.add_remote(parser)
     _add_server(parser.add_argument_group("server"))
     add_fleet_flags(parser.add_argument_group("several models"))
@@ -81,148 +80,95 @@ def _add_server(group: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    said = fleet.read(args)
-    chosen = fleet.choose(args, said) if said is not None else []
-    if said is None:
+    several = fleet.read(args)
+    chosen = fleet.choose(args, several) if several is not None else []
+    if several is None:
         args.model, *args.more_urls = args.models
         resolved = [options.read_settings(args)]
     else:
         resolved = [one.resolved for one in chosen]
     if args.explain:
-        return fleet.explain(chosen) if said is not None else options.explain(args, resolved[0])
+        return fleet.explain(chosen) if several is not None else options.explain(args, resolved[0])
     if any(importlib.util.find_spec(package) is None for package in _PACKAGES):
         raise MissingExtra("the HTTP server", extra="server")
     start_log(args)
     server = _server_settings(args, [one.settings for one in resolved])
     dropin = Dropin.read(args, server)
     with tracing(args) as tracer:
-        if said is None:
-            _serve_one(args, resolved[0].settings, server, dropin, tracer)
+        if several is None:
+            _serve(args, server, dropin, tracer, partial(_one_model, args, resolved[0].settings, tracer))
         else:
-            _serve_several(args, chosen, said, server, dropin, tracer)
+            _serve(args, server, dropin, tracer, partial(_several_models, chosen, several, tracer))
     return 0
 
 
 def _server_settings(args: argparse.Namespace, workers: Sequence[Settings]) -> ServerSettings:
     from drivetrain.server.settings import ServerSettings
 
+    key, _ = key_in_environment(KEY_VARIABLE)
     return ServerSettings(
         **given_server_settings(args),
-        api_keys=read_keys(args.api_key_file) or _key_of_environment(),
+        api_keys=read_keys(args.api_key_file) or ((key,) if key else ()),
         admin_keys=read_keys(args.admin_key_file),
         write_timeout_s=max(worker.reader_timeout_s for worker in workers),
     )
 
 
-def _key_of_environment() -> tuple[str, ...]:
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    return (key,) if key else ()
-
-
-def read_keys(file: Path | None) -> tuple[str, ...]:
-    """A key a line."""
-    if file is None:
-        return ()
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
-        raise InvalidSetting(f"the key file {file} cannot be read: {reason}", param="api_key_file") from exc
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
-    if not keys:
-        raise InvalidSetting(f"the key file {file} contains no key", param="api_key_file")
-    return keys
-
-
-def _serve_one(
-    args: argparse.Namespace, settings: Settings, server: ServerSettings, dropin: Dropin, tracer: GenAiTracer | None
-) -> None:
-    """The address is taken first: a port in use is told before a model is fetched.
-
-    Weights are fetched here in the main thread, where Ctrl-C is felt at once.
-    """
-    import asyncio
-
+def _one_model(
+    args: argparse.Namespace, settings: Settings, tracer: GenAiTracer | None, progress: Progress
+) -> tuple[Fleet, Worker]:
+    """Weights are fetched here in the main thread, where Ctrl-C works at once."""
     from drivetrain import assembly
-    from drivetrain.cli.terminal.progress import progress_line
     from drivetrain.scale.fleet.fleet import Fleet
-    from drivetrain.server.run import address_of, bind
 
-    with bind(server) as sock, progress_line(quiet=args.quiet) as progress:
-        parts = assembly.open_parts(args.model, settings, progress=progress)
-        name = parts.spec.name
-
-        def greet(worker: assembly.Worker) -> None:
-            settle_heap()
-            progress.close()
-            for note in worker.metadata.notes:
-                output.note(f"note: {note}")
-            output.line(f"{name} is ready.")
-            output.line(ways_in(address_of(sock), name, worker.capabilities, args.api_key_file, server))
-
-        async def main() -> None:
-            worker = parts.worker(progress=progress, tracer=tracer)
-            try:
-                await _run_server(
-                    Fleet.of({name: worker}), server, dropin, tracer, sock, worker.start, lambda: greet(worker)
-                )
-            finally:
-                await worker.stop()
-
-        asyncio.run(main())
+    parts = assembly.open_parts(args.model, settings, progress=progress)
+    worker = parts.worker(progress=progress, tracer=tracer)
+    return Fleet.of({parts.spec.name: worker}), worker
 
 
-def _serve_several(
+def _several_models(
+    chosen: Sequence[fleet.Chosen], several: fleet.FleetArguments, tracer: GenAiTracer | None, progress: Progress
+) -> tuple[Fleet, Fleet]:
+    from drivetrain.cli.serve.offers import make_fleet
+
+    models = make_fleet(chosen, several, progress, tracer)
+    return models, models
+
+
+def _serve(
     args: argparse.Namespace,
-    chosen: Sequence[fleet.Chosen],
-    said: fleet.FleetArguments,
     server: ServerSettings,
     dropin: Dropin,
     tracer: GenAiTracer | None,
+    open_models: Callable[[Progress], tuple[Fleet, Fleet | Worker]],
 ) -> None:
+    """The address is bound first, so that a port in use is reported before a model is fetched.
+
+    `open_models` gives the fleet to serve, and what is started and stopped with the server.
+    """
     import asyncio
 
-    from drivetrain.cli.serve.offers import make_fleet
     from drivetrain.cli.terminal.progress import progress_line
-    from drivetrain.server.run import address_of, bind
+    from drivetrain.server.app import create_app
+    from drivetrain.server.run import Stop, address_of, bind, serve
+
+    def ready() -> None:
+        settle_heap()
+        progress.close()
+        headline = "\n".join(f"{member.name} is {member.state}." for member in models.members)
+        greet(headline, dict(models), address_of(sock), args.api_key_file, server)
+
+    async def main() -> None:
+        stop = Stop()
+        app = create_app(models, server, tracer, dropin.routes)
+        try:
+            with stop.on_signals():
+                async with dropin.registration(models, sock) as registration:
+                    start, drain = registration.after(owner.start), registration.before(models.drain)
+                    await serve(app, server, sock, start=start, drain=drain, stop=stop, ready=ready)
+        finally:
+            await owner.stop()
 
     with bind(server) as sock, progress_line(quiet=args.quiet) as progress:
-
-        async def main() -> None:
-            fleet = make_fleet(chosen, said, progress, tracer)
-
-            def greet() -> None:
-                progress.close()
-                for _, worker in fleet:
-                    for note in worker.metadata.notes:
-                        output.note(f"note: {worker.metadata.name}: {note}")
-                output.line("\n".join(f"{member.name} is {member.state}." for member in fleet.members))
-                for name, worker in list(fleet)[:1]:
-                    output.line(ways_in(address_of(sock), name, worker.capabilities, args.api_key_file, server))
-
-            try:
-                await _run_server(fleet, server, dropin, tracer, sock, fleet.start, greet)
-            finally:
-                await fleet.stop()
-
+        models, owner = open_models(progress)
         asyncio.run(main())
-
-
-async def _run_server(
-    models: Fleet,
-    settings: ServerSettings,
-    dropin: Dropin,
-    tracer: GenAiTracer | None,
-    sock: socket.socket,
-    start: Callable[[], Awaitable[None]],
-    ready: Callable[[], None],
-) -> None:
-    from drivetrain.server.app import create_app
-    from drivetrain.server.run import Stop, serve
-
-    stop = Stop()
-    app = create_app(models, settings, tracer, dropin.routes)
-    with stop.on_signals():
-        async with dropin.registration(models, sock) as told:
-            start, drain = told.after(start), told.before(models.drain)
-            await serve(app, settings, sock, start=start, drain=drain, stop=stop, ready=ready)

@@ -1,4 +1,4 @@
-"""Flags of `serve` for the worker protocols of FastChat and DB-GPT, and what they make of the server."""
+"""Flags of `serve` for the worker protocols of FastChat and DB-GPT, and what they add to the server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add_dropin_flags(group: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Dropin:
-    """What was asked for, checked before a model is loaded."""
+    """The requested protocols and controllers, checked before a model is loaded."""
 
     protocols: frozenset[str]
     fastchat: Address | None
@@ -76,16 +76,16 @@ class Dropin:
                     param="worker_address",
                 )
         elif not controllers:
-            raise InvalidSetting("--worker-address is told to a controller, and none is named", param="worker_address")
+            raise InvalidSetting("--worker-address is for a controller, and none is named", param="worker_address")
         elif self.dbgpt is not None and (self.worker.secure or self.worker.root):
             raise InvalidSetting(
-                f"DB-GPT knows workers by host and port, over plain HTTP; {_url(self.worker)} is more than that",
+                f"DB-GPT knows workers by host and port, over plain HTTP; {_url(self.worker)} says more than that",
                 param="worker_address",
             )
         elif settings.loopback and not self.worker.local and self.worker.host not in _lowered(settings.allowed_hosts):
             raise InvalidSetting(
-                f"--worker-address names {self.worker.host}, and this server listens on {settings.host} only: give "
-                "--host an address that they reach, or name it in --allowed-hosts where a proxy in front passes it on",
+                f"--worker-address names {self.worker.host}, but this server only listens on {settings.host}: give "
+                "--host an address that they can reach, or add it to --allowed-hosts if a proxy passes it on",
                 param="worker_address",
             )
 
@@ -108,7 +108,7 @@ class Dropin:
             controllers.append(FastChatController(self.fastchat, _url(worker), models))
         if self.dbgpt is not None:
             if any("@" in member.name for member in models.members):
-                raise InvalidSetting("DB-GPT takes no @ in the name of a model; give another one with --name")
+                raise InvalidSetting("DB-GPT does not accept @ in the name of a model; choose another one with --name")
             controllers.append(DbGptController(self.dbgpt, worker, models))
         return Registration(controllers, models)
 

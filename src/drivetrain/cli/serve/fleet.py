@@ -1,4 +1,4 @@
-"""`serve` with several models: what the flags and the file's `[serve]` table say of them, and the fleet made of it."""
+"""`serve` with several models: what the flags and the file's `[serve]` table say about them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMITS = ("max_loaded", "idle_s", "turn_s", "room_wait_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetArguments:
-    """What was said of several models, by flags or in the file. The names of its fields are those in the file."""
+    """What the flags and the file say about several models. The fields have the names that they have in the file."""
 
     models: tuple[str, ...] = ()
     max_loaded: int | None = None
@@ -81,27 +81,27 @@ def _alias(text: str) -> tuple[str, str]:
 
 
 def read(args: argparse.Namespace) -> FleetArguments | None:
-    """None where there is one model and nothing was said that would load or unload it.
+    """None if there is one model, and nothing that would load or unload it.
 
-    Where the file names the models, `args.models` is theirs too afterwards.
+    If the file names the models, they are in `args.models` afterwards.
     """
     in_file = _in_file(args.config)
     given = {name: value for name in _LIMITS if (value := getattr(args, name)) is not None}
-    said = replace(
+    several = replace(
         in_file,
         **{name: _checked(name, value, options.flag(name)) for name, value in given.items()},
         models=tuple(args.models) or in_file.models,
         pinned=tuple(args.pin) or in_file.pinned,
         aliases={**in_file.aliases, **dict(args.alias)},
     )
-    if not said.models:
+    if not several.models:
         raise InvalidSetting("name a MODEL, or list them as models under [serve] in the file", param="model")
-    args.models = list(said.models)
-    return said if replace(said, models=()) != FleetArguments() or _several(said.models) else None
+    args.models = list(several.models)
+    return several if replace(several, models=()) != FleetArguments() or _several(several.models) else None
 
 
 def _several(models: Sequence[str]) -> bool:
-    """URLs alone are servers of one model."""
+    """Several URLs on their own are servers of one model."""
     from drivetrain.engines.remote.address import is_url
 
     return bool(options.NAMED.fullmatch(models[0])) or (len(models) > 1 and not all(map(is_url, models)))
@@ -114,7 +114,7 @@ def _in_file(config: Path | None) -> FleetArguments:
     try:
         table = tomllib.loads(path.read_text("utf-8")).get("serve", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return FleetArguments()  # told where the settings are read from it
+        return FleetArguments()  # reported when the settings are read from it
     if not isinstance(table, dict):
         raise InvalidSetting(f"serve in {path} must be a table", param="serve")
     known = {f.name for f in fields(FleetArguments)}
@@ -126,7 +126,7 @@ def _in_file(config: Path | None) -> FleetArguments:
     return FleetArguments(**{name: _checked(name, value, f"serve.{name} in {path}") for name, value in table.items()})
 
 
-def _checked(name: str, value: Any, where: str) -> Any:
+def _checked(name: str, value: Any, origin: str) -> Any:
     if name in {"models", "pinned"}:
         good, what = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of strings"
         value = tuple(value) if good else value
@@ -137,17 +137,17 @@ def _checked(name: str, value: Any, where: str) -> Any:
     else:
         good, what = type(value) in {int, float} and value >= 0, "a number from 0"
     if not good:
-        raise InvalidSetting(f"{where} is {value!r}; it must be {what}", param=name)
+        raise InvalidSetting(f"{origin} is {value!r}; it must be {what}", param=name)
     return value
 
 
-def choose(args: argparse.Namespace, said: FleetArguments) -> list[Chosen]:
-    """Each model with its name and settings. What is wrong with any of them is told here, before one is loaded."""
+def choose(args: argparse.Namespace, several: FleetArguments) -> list[Chosen]:
+    """Each model with its name and settings. Problems with any of them are reported here, before one is loaded."""
     if args.at_url is not None or args.setting_name is not None:
         raise InvalidSetting(
             "with several models, write NAME=MODEL instead of --name, and URL#NAME instead of --model", param="name"
         )
-    return [_chosen(text, args) for text in said.models]
+    return [_chosen(text, args) for text in several.models]
 
 
 def explain(chosen: Sequence[Chosen]) -> int:

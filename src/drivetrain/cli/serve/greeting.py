@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from drivetrain.cli.flags.keys import KEY_VARIABLE
+from drivetrain.cli.terminal import output
+
 if TYPE_CHECKING:
     from drivetrain.core.capabilities import Capabilities
+    from drivetrain.core.worker import WorkerPort
     from drivetrain.server.settings import ServerSettings
 
-KEY_VARIABLE = "DRIVETRAIN_API_KEY"
+
+def greet(
+    headline: str, workers: Mapping[str, WorkerPort], address: str, key_file: Path | None, server: ServerSettings
+) -> None:
+    """The headline and the ways in to the first model on stdout, the notes of the engines on stderr."""
+    for name, worker in workers.items():
+        for note in worker.metadata.notes:
+            output.note(f"note: {note}" if len(workers) == 1 else f"note: {name}: {note}")
+    output.line(headline)
+    for name, worker in list(workers.items())[:1]:
+        output.line(_ways_in(address, name, worker.capabilities, key_file, server))
 
 
-def ways_in(address: str, model: str, capabilities: Capabilities, key_file: Path | None, server: ServerSettings) -> str:
+def _ways_in(
+    address: str, model: str, capabilities: Capabilities, key_file: Path | None, server: ServerSettings
+) -> str:
     """The page, and a curl and a Python line that work when pasted."""
     key = "none"
     if server.api_keys:

@@ -1,4 +1,4 @@
-"""From the models that were named to a fleet that can load them."""
+"""From the chosen models to a fleet that can load them."""
 
 from __future__ import annotations
 
@@ -20,36 +20,38 @@ from drivetrain.telemetry.memory import host_memory, settle_heap
 from drivetrain.telemetry.tracing import GenAiTracer
 
 BESIDE_WEIGHTS = 1.2
-"""What a model needs for each byte of its weights: keys, values and the rest come to it. A rough figure: what it is too
-low for is told by the memory itself."""
+"""The memory of a model per byte of its weights, with keys, values and the rest. A rough figure: if it is too low, the
+load runs out of memory, and is tried once more without the idle models."""
 
 
 def make_fleet(
-    chosen: Sequence[Chosen], said: FleetArguments, progress: Progress, tracer: GenAiTracer | None = None
+    chosen: Sequence[Chosen], several: FleetArguments, progress: Progress, tracer: GenAiTracer | None = None
 ) -> Fleet:
     names = {one.name for one in chosen}
-    for name in (*said.pinned, *said.aliases.values()):
+    for name in (*several.pinned, *several.aliases.values()):
         if name not in names:
             raise InvalidSetting(f"there is no model {name!r} here; there are {', '.join(sorted(names))}", param="name")
-    offers = [_offer(one, said, progress, tracer) for one in chosen]
-    return Fleet(offers, Limits(**said.limits), free_bytes=free_bytes, settled=settle_heap)
+    offers = [_offer(one, several, progress, tracer) for one in chosen]
+    return Fleet(offers, Limits(**several.limits), free_bytes=free_bytes, settled=settle_heap)
 
 
-def _offer(one: Chosen, said: FleetArguments, progress: Progress, tracer: GenAiTracer | None) -> Offer:
-    settings, stats = one.resolved.settings, Stats()  # which go on when it is loaded again
+def _offer(one: Chosen, several: FleetArguments, progress: Progress, tracer: GenAiTracer | None) -> Offer:
+    settings, stats = one.resolved.settings, Stats()  # which continue when it is loaded again
 
     async def open_worker(report: Progress) -> Opened:
-        def told(what: str, share: float | None) -> None:
+        def report_load(what: str, share: float | None) -> None:
             report(what, share)
             progress(f"{one.name}: {what}", share)
 
-        return await assembly.Worker.with_settings(one.reference, settings, progress=told, tracer=tracer, stats=stats)
+        return await assembly.Worker.with_settings(
+            one.reference, settings, progress=report_load, tracer=tracer, stats=stats
+        )
 
     return Offer(
         name=one.name,
         open=open_worker,
-        aliases=tuple(alias for alias, name in said.aliases.items() if name == one.name),
-        pinned=one.name in said.pinned,
+        aliases=tuple(alias for alias, name in several.aliases.items() if name == one.name),
+        pinned=one.name in several.pinned,
         max_waiting=settings.max_waiting,
         timeout_s=settings.timeout_s,
         max_timeout_s=settings.max_timeout_s,
@@ -60,7 +62,7 @@ def _offer(one: Chosen, said: FleetArguments, progress: Progress, tracer: GenAiT
 
 
 def size_bytes(reference: str) -> int:
-    """About what a model will take, by its weights on this disk; 0: they are not here, or it computes elsewhere."""
+    """About the memory that a model will take, by its weights on this disk; 0 if they are not here."""
     if reference == "fake" or is_url(reference):
         return 0
     try:
@@ -68,11 +70,11 @@ def size_bytes(reference: str) -> int:
         files = [path] if path.is_file() else path.glob("*.safetensors")
         return round(BESIDE_WEIGHTS * sum(file.stat().st_size for file in files))
     except (DrivetrainError, OSError):
-        return 0  # loading it tells why
+        return 0  # loading it will say why
 
 
 def spoilt(reference: str) -> str:
-    """Why the files of a path cannot be loaded. What was pulled is pulled again where it is damaged."""
+    """Why the files of a path cannot be loaded. A damaged model that was pulled is pulled again instead."""
     if reference == "fake" or is_url(reference):
         return ""
     try:
@@ -84,5 +86,5 @@ def spoilt(reference: str) -> str:
 
 
 def free_bytes() -> float:
-    """Of the host's memory. A system that does not tell has enough."""
+    """Of the host's memory. A system that does not report it counts as having enough."""
     return host_memory().available_bytes or float("inf")

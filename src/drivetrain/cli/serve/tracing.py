@@ -34,8 +34,7 @@ def add_tracing_flags(group: Any) -> None:
 
 
 def tracing(args: argparse.Namespace) -> AbstractContextManager[GenAiTracer | None]:
-    """The tracer, while entered: None if nobody asked for one. Raises `InvalidSetting` for a flag that says how traces
-    are where there are none."""
+    """The tracer, or None if nobody asked for one. Raises `InvalidSetting` for options of traces if there are none."""
     for flag, given in (("--trace-content", args.trace_content), ("--trace-sample", args.trace_sample is not None)):
         if given and not wanted(args.otlp_endpoint):
             raise InvalidSetting(

@@ -10,7 +10,7 @@ from drivetrain.cli.terminal.interrupts import Interrupts, Terminated
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, InvalidSetting
 
 FAILED = 1
-ASKED_WRONGLY = 2
+USAGE_ERROR = 2
 OUR_BUG = 70
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -18,12 +18,12 @@ TERMINATED = 143
 
 
 def guarded(command: Callable[[], int], *, debug: bool) -> int:
-    """What `command` returns, or the code of its failure, which has been told on stderr."""
+    """What `command` returns, or the exit code of its failure, which is reported on stderr."""
     output.tolerate_encodings()
     try:
         with Interrupts():
             return _complete(command)
-    except BrokenPipeError:  # whoever read our output has had enough
+    except BrokenPipeError:  # the reader of our output has gone
         output.silence_stdout()
         return PIPE_CLOSED
     except Terminated:
@@ -33,7 +33,7 @@ def guarded(command: Callable[[], int], *, debug: bool) -> int:
     except DrivetrainError as exc:
         _show_traceback(debug)
         asked_wrongly = isinstance(exc, (InvalidSetting, InvalidRequest))
-        return _fail(exc.message, ASKED_WRONGLY if asked_wrongly else FAILED)
+        return _fail(exc.message, USAGE_ERROR if asked_wrongly else FAILED)
     except Exception as exc:  # noqa: BLE001 - the boundary: nothing passes it as a traceback unless asked for
         _show_traceback(debug)
         hint = "" if debug else "; run it again with --debug for the traceback"

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Self
 
+Handler = Callable[[int, FrameType | None], None]
+
 
 class Terminated(BaseException):
-    """SIGTERM came. Nobody but the boundary catches it."""
+    """SIGTERM came. Only the boundary catches it."""
+
+
+@contextlib.contextmanager
+def handling(handle: Handler) -> Iterator[None]:
+    """While entered, `handle` takes SIGINT and SIGTERM. Outside the main thread nothing is installed."""
+    previous: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in map(int, (signal.SIGINT, signal.SIGTERM)):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup and the shell's & ignore them on purpose
+                previous[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
 class Interrupts:
     """While entered, SIGINT raises `KeyboardInterrupt` and SIGTERM `Terminated`, in the main thread.
 
-    Of further SIGINTs, `spare` are passed over while the first one is being handled; then the process ends at once.
-    Call `reset` when an interrupt has been dealt with. Outside the main thread nothing is installed.
+    While the first SIGINT is being handled, `spare` more are ignored; after that the process ends at once. Call `reset`
+    when an interrupt has been dealt with.
     """
 
     def __init__(self, spare: int = 0, leave: Callable[[int], Any] = os._exit) -> None:
@@ -26,21 +44,17 @@ class Interrupts:
         self._leave = leave
         self._interrupts = 0
         self._terminated = False
-        self._previous: dict[int, Any] = {}
+        self._handlers = handling(self._handle)
 
     def reset(self) -> None:
         self._interrupts = 0
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and the shell's & ask for
-                    self._previous[number] = signal.signal(number, self._handle)
+        self._handlers.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for number, previous in self._previous.items():
-            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+        self._handlers.__exit__(None, None, None)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._terminated:

@@ -1,4 +1,4 @@
-"""What commands print: answers on stdout, all else on stderr, in whatever encoding the terminal has."""
+"""What commands print: answers on stdout, everything else on stderr, in whatever encoding the terminal has."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 from drivetrain.core.errors import DrivetrainError
 
 _NUMBERS = re.compile(r"\[\n\s+(?:[-+.\de]+,\n\s+)*[-+.\de]+\n\s+\]")
-"""A list of numbers in indented JSON: on one line, it can be read. No string holds a line break."""
+"""A list of numbers in indented JSON, which is easier to read on one line. No string contains a line break."""
 
 _ESCAPED = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 _ESCAPED[ord("\r")] = ""
 
 
 def tolerate_encodings() -> None:
-    """A character that the terminal cannot show is spelled out, instead of ending the program."""
+    """A character that the terminal cannot show is escaped, instead of ending the program."""
     if sys.stdout is None:  # the caller closed it
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
     if sys.stderr is None:
@@ -32,7 +32,7 @@ def tolerate_encodings() -> None:
 
 
 def write(text: str) -> None:
-    """To stdout, at once. On a terminal, control characters are shown: a model must not steer it."""
+    """Write to stdout at once. On a terminal, control characters are escaped: a model must not control it."""
     with _write_errors():
         sys.stdout.write(text.translate(_ESCAPED) if sys.stdout.isatty() else text)
         sys.stdout.flush()
@@ -47,14 +47,14 @@ def line(text: str = "") -> None:
 
 
 def document(value: Any) -> None:
-    """One JSON object on stdout. Other alphabets stay readable where the encoding has them."""
+    """One JSON object on stdout. Other alphabets stay readable if the encoding has them."""
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
     text = json.dumps(value, indent=2, ensure_ascii=encoding != "utf8", allow_nan=False)
     line(_NUMBERS.sub(lambda match: f"[{' '.join(match.group()[1:-1].split())}]", text))
 
 
 def note(text: str) -> None:
-    """To stderr; if that is gone, so is everybody who could read it."""
+    """Write to stderr. If that is closed, nobody could read it."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text.translate(_ESCAPED) + "\n")
         sys.stderr.flush()
@@ -66,7 +66,7 @@ def flush() -> None:
 
 
 def silence_stdout() -> None:
-    """What is still in the buffer cannot be written: keep the interpreter from trying when it exits."""
+    """Keep the interpreter from writing the rest of the buffer when it exits, which would fail."""
     with contextlib.suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""How far a download or a load is: one line on stderr that is drawn again, or one now and then where that is a file."""
+"""The progress of a download or a load: one line on stderr that is redrawn, or now and then a line in a file."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Self, TextIO
 from drivetrain.store.display import size as size_text
 
 DRAW_EVERY_S = 0.1
-TELL_AFTER_S = 2.0
-TELL_EVERY_S = 10.0
+APPEND_AFTER_S = 2.0
+APPEND_EVERY_S = 10.0
 BAR_CHARS = 24
 
 _SIZES = re.compile(r" \((?P<done>[\d.]+ (?:bytes|[kMGT]B))(?: of (?P<total>[\d.]+ (?:bytes|[kMGT]B)))?\)$")
-"""How the store ends the text of a download. `Progress` has no field for bytes, so they are read out of it."""
+"""How the store ends the text of a download. `Progress` has no field for bytes, so they are parsed from it."""
 
 _UNITS = {"bytes": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
 
 @dataclass(slots=True)
 class Phase:
-    """One thing that is being done: what was known when it began, and what is known now."""
+    """One step of the work: what was known when it began, and what is known now."""
 
     label: str
     began: float
@@ -39,7 +39,7 @@ class Phase:
 
     @property
     def rate(self) -> float | None:
-        """Bytes a second since it began; what an earlier run had fetched does not count."""
+        """Bytes per second since it began, without what an earlier run had fetched."""
         elapsed = self.now - self.began
         if self.first_bytes is None or not self.done or elapsed <= 0:
             return None
@@ -74,7 +74,7 @@ class ProgressLine:
                 return
             phase = self._update(what, share)
             try:
-                self._draw(phase) if self.is_tty else self._tell(phase)
+                self._draw(phase) if self.is_tty else self._append(phase)
             except (OSError, ValueError):
                 self._closed = True  # nobody can see it any more
 
@@ -111,11 +111,11 @@ class ProgressLine:
         self.stream.write(f"\r{describe(phase)[: _columns(self.stream) - 1]}\x1b[K")
         self.stream.flush()
 
-    def _tell(self, phase: Phase) -> None:
-        """Nothing of what is quick; then each new phase, and a long one now and then."""
+    def _append(self, phase: Phase) -> None:
+        """Nothing for quick work; after a while each new phase, and a long one now and then."""
         assert self._began is not None
-        due = phase.now - self._shown >= TELL_EVERY_S or phase.label != self._shown_label
-        if phase.now - self._began < TELL_AFTER_S or not due:
+        due = phase.now - self._shown >= APPEND_EVERY_S or phase.label != self._shown_label
+        if phase.now - self._began < APPEND_AFTER_S or not due:
             return
         self._shown, self._shown_label = phase.now, phase.label
         self.stream.write(describe(phase, bar=False) + "\n")

@@ -1,13 +1,13 @@
-"""Several models in one server: which of them are loaded, who uses them, and which one makes room for another.
+"""Several models in one server: which are loaded, who uses them, and which one makes room for another.
 
-A request's way through it:
+The path of a request:
 
-1. `Fleet.lease` gives a hold on one model (`member.py`). Where the model is loaded it is granted at once.
-2. Else the request waits in the line of that model (`member.py`) within its own deadline, and the fleet thinks anew.
+1. `Fleet.lease` gives a hold on one model (`lease.py`). If the model is loaded, it is granted at once.
+2. Otherwise the request waits in that model's line (`member.py`), up to its own deadline, and the fleet decides anew.
 3. `policy.plan`, a pure function, looks at all models and says what to load, what to unload, and which busy models take
    no new requests so that they become free.
-4. `fleet.py` does that, one task a load and one an unload, and thinks anew when something has changed.
-5. A model that is loaded grants all who wait for it; while anybody holds a lease it is never unloaded.
+4. `placement.py` does that, with one task per load and unload (`moves.py`), and decides anew when something changes.
+5. Once a model is loaded, all who wait for it are granted; while anybody holds a lease, it is never unloaded.
 
-It knows workers by the port of the core alone, and what opens them is handed to it.
+It only knows the worker port of the core; how to open a worker is handed to it.
 """

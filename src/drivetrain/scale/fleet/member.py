@@ -1,22 +1,21 @@
-"""One model of the fleet: where it stands, who holds it, who waits for it. The fleet alone changes it."""
+"""One model of the fleet: its stage, who holds it, who waits for it. Only the fleet changes it."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, InvalidRequest, Overloaded
+from drivetrain.core.errors import InvalidRequest, Overloaded
 from drivetrain.core.parameters import PARAMETERS
-from drivetrain.core.stats import Stats, ending
+from drivetrain.core.stats import Stats
 from drivetrain.core.status import State
 from drivetrain.core.worker import WorkerPort
 from drivetrain.scale.fleet.failure import LAST_RETRY_S, retry_after_s
+from drivetrain.scale.fleet.lease import Lease
 from drivetrain.scale.fleet.offer import Offer, Opened
-from drivetrain.scale.fleet.policy import Seat
-from drivetrain.scale.fleet.stage import Stage
+from drivetrain.scale.fleet.policy import Seat, Stage
 from drivetrain.telemetry.ids import id_here
 from drivetrain.telemetry.logs import FIELDS
 
@@ -25,7 +24,7 @@ _requests = logging.getLogger("drivetrain.requests")
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """Times are of the fleet's clock. `owned` is None for a worker that somebody else opened and will stop."""
+    """Times are by the fleet's clock. `owned` is None for a worker that somebody else opened and will stop."""
 
     offer: Offer
     stage: Stage = Stage.UNLOADED
@@ -36,7 +35,7 @@ class Member:
     leases: int = 0
     line: deque[Lease] = field(default_factory=deque)
     asked_at: float | None = None
-    """When an administrator said that it should be loaded, until it is."""
+    """When an administrator asked for it to be loaded; None once it is."""
     size_bytes: int = 0
     last_used: float = 0.0
     loaded_at: float = 0.0
@@ -45,7 +44,7 @@ class Member:
     failures: int = 0
     retry_at: float = 0.0
     device_lost: bool = False
-    """Whether it has met a device that is lost to this process."""
+    """Whether it lost its device for as long as this process lives."""
     num_loads: int = 0
     num_failed_loads: int = 0
     num_unloads: int = 0
@@ -65,35 +64,35 @@ class Member:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait until it is loaded. Those in the queue of its worker are not among them."""
+        """Requests that wait until it is loaded, without those in its worker's queue."""
         return len(self.line)
 
     @property
     def serves(self) -> bool:
-        """Whether requests are taken and its engine lives."""
+        """Whether it takes requests and its engine lives."""
         worker = self.worker
         return worker is not None and worker.state is State.READY and worker.status.engine_alive
 
     @property
     def broken(self) -> bool:
-        """Whether what was loaded here will never serve again."""
+        """Whether the worker that was loaded here will never serve again."""
         return self.owned is not None and self.owned.state is State.FAILED
 
     @property
     def borrowed(self) -> bool:
-        """Whether its worker was opened elsewhere: nothing here could load it again."""
+        """Whether its worker was opened elsewhere, so that it cannot be loaded again here."""
         return self.worker is not None and self.owned is None
 
     @property
     def lost(self) -> bool:
-        """Whether only a new process helps: nothing here loads a borrowed one again, or where the device is lost."""
+        """Whether only a new process helps: its device is lost, or it failed and cannot be loaded again here."""
         worker = self.worker
         failed = worker is not None and worker.state is State.FAILED and (self.borrowed or worker.status.lost)
         return self.device_lost or failed
 
     @property
     def should_serve(self) -> bool:
-        """As one does that is loaded or pinned. One whose broken engine is not gone is at fault too: it may hang."""
+        """Whether it is loaded or pinned, or its broken engine is still being unloaded, which may hang."""
         leaves_broken = self.stage is Stage.UNLOADING and self.failure != ""
         return self.pinned or self.worker is not None or leaves_broken or self.device_lost
 
@@ -102,7 +101,7 @@ class Member:
         return self.offer.stats
 
     def seat(self, now: float, *, keep_pinned: bool = True) -> Seat:
-        """`keep_pinned`: one that is pinned is wanted by itself."""
+        """`keep_pinned`: a pinned model is wanted even if nobody waits for it."""
         wishes = [self.line[0].since] if self.line else []
         if self.asked_at is not None:
             wishes.append(self.asked_at)
@@ -120,7 +119,7 @@ class Member:
         )
 
     def wait_limit_s(self, timeout_s: float | None) -> float:
-        """How long a request may wait that asks for this much time. Raises `InvalidRequest`."""
+        """How long a request with this timeout may wait. Raises `InvalidRequest`."""
         limit = self.offer.max_timeout_s
         if timeout_s is None:
             return min(self.offer.timeout_s, limit)
@@ -130,7 +129,7 @@ class Member:
         return timeout_s
 
     def join(self, lease: Lease) -> None:
-        """Raises `Overloaded` where too many wait already. One may always: who else would have it loaded?"""
+        """Raises `Overloaded` if too many wait already. One always may, or the model would never be loaded."""
         if len(self.line) >= max(1, self.offer.max_waiting):
             raise Overloaded(
                 f"{len(self.line)} requests are already waiting for {self.name} to load; try again shortly"
@@ -138,7 +137,7 @@ class Member:
         self.line.append(lease)
 
     def unserved(self, how: str) -> None:
-        """A request has ended that never got to the worker, which knows nothing of it: counted and told here."""
+        """Count and log a request that ended before it reached the worker."""
         self.stats.endings[how] += 1
         fields = {"request_id": id_here(), "model": self.name, "ending": how}
         _requests.info("%s %s %s without a worker", *fields.values(), extra={FIELDS: fields})
@@ -165,13 +164,13 @@ class Member:
         self.retry_at = now + retry_after_s(self.failures)
 
     def gave_up(self, now: float) -> None:
-        """Its worker will never serve again. A new one may; where that does not help for long, after a while only."""
+        """Its worker will never serve again, but a new one may. If that one fails soon too, the next has to wait."""
         self.failure = "its engine failed and could not be restarted"
         self.failures = self.failures + 1 if now - self.loaded_at < LAST_RETRY_S else 1
         self.retry_at = now + retry_after_s(self.failures - 1) if self.failures > 1 else 0.0
 
     def leaves(self) -> Opened:
-        """Its worker, which nobody gets any more."""
+        """Take its worker away, so that nobody gets it any more."""
         owned = self.owned
         assert owned is not None
         assert not self.leases
@@ -206,92 +205,3 @@ class Member:
             "failed_loads": self.num_failed_loads,
             "unloads": self.num_unloads,
         }
-
-
-class Holder(Protocol):
-    """What a lease needs of the fleet, for the one model that it is of."""
-
-    def join(self, lease: Lease) -> None:
-        """Stand in line. Raises what keeps it from being loaded at all."""
-        ...
-
-    def leave(self, lease: Lease) -> None:
-        """Out of the line, or give back what was granted."""
-        ...
-
-
-class Lease:
-    """A request's hold on one model: while it is held, the model stays loaded.
-
-    Granted at once where the model is loaded; else `wait`. Whoever has one calls `release`, whatever happened.
-
-    `left_s` is what the wait left of the request's time; None for one that did not have to wait.
-    `unserved` is how its request ended that did not get the worker, None for one that did.
-    """
-
-    __slots__ = ("_future", "_holder", "_limit_s", "left_s", "name", "since", "unserved", "worker")
-
-    def __init__(self, holder: Holder, name: str, limit_s: float, *, since: float) -> None:
-        self.name = name
-        self._holder: Holder | None = holder
-        self._limit_s = limit_s
-        self._future: asyncio.Future[WorkerPort] | None = None
-        self.worker: WorkerPort | None = None
-        self.left_s: float | None = None
-        self.unserved: str | None = Cancelled.code
-        self.since = since
-
-    async def wait(self) -> WorkerPort:
-        """Within the request's time; `DeadlineExceeded` after it. Cancelling it leaves nothing."""
-        if self.worker is not None:
-            return self.worker
-        assert self._holder is not None
-        loop = asyncio.get_running_loop()
-        self._future, end = loop.create_future(), loop.time() + self._limit_s
-        try:
-            self._holder.join(self)
-            async with asyncio.timeout_at(end):
-                worker = await self._future
-        except TimeoutError:
-            self.unserved = DeadlineExceeded.code
-            self.release()
-            raise DeadlineExceeded(f"the model was not loaded within the request's {self._limit_s:g} seconds") from None
-        except BaseException as exc:
-            self.unserved = ending(exc)
-            self.release()
-            raise
-        self.unserved = None
-        self.left_s = max(0.001, end - loop.time())
-        return worker
-
-    def release(self) -> None:
-        """Idempotent."""
-        holder, self._holder = self._holder, None
-        if holder is not None:
-            holder.leave(self)
-
-    # For the fleet
-
-    @property
-    def waits(self) -> bool:
-        """Not any more once its time is over or it was given up."""
-        return self._future is not None and not self._future.done()
-
-    def grant(self, worker: WorkerPort) -> None:
-        self.worker = worker
-        if self._future is None:
-            self.unserved = None
-        elif not self._future.done():
-            self._future.set_result(worker)
-
-    def refuse(self, error: DrivetrainError) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_exception(error)
-
-    # As a context
-
-    async def __aenter__(self) -> WorkerPort:
-        return await self.wait()
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.release()

@@ -1,4 +1,4 @@
-"""What a fleet is handed for each model: how to open it, and what is known of it before it is opened."""
+"""What a fleet gets for each model: how to open it, and what is known about it before that."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Opened(WorkerPort, Protocol):
     """A worker that the fleet owns."""
 
     async def stop(self, grace_s: float | None = 0.0) -> None:
-        """Free the model, its memory and its threads. Idempotent; once begun it goes on to the end."""
+        """Free the model, its memory and its threads. Idempotent; once begun, it runs to the end."""
         ...
 
 
 Open = Callable[[Progress], Awaitable[Opened]]
-"""A new worker, ready. Raises what kept it from loading, and leaves nothing behind then; nor when it is cancelled."""
+"""Opens a new worker that is ready. If it raises or is cancelled, it leaves nothing behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One model that may be loaded. The limits hold for those who wait until it is: its worker's own come after."""
+    """One model that may be loaded. The limits apply while requests wait for that; then its worker's own apply."""
 
     name: str
     open: Open
@@ -35,8 +35,8 @@ class Offer:
     timeout_s: float = 600.0
     max_timeout_s: float = 3600.0
     size_bytes: Callable[[], int] = lambda: 0
-    """About the memory that it will need; 0: not known. Asked before each load."""
+    """About the memory that it will need; 0 if not known. Called before each load."""
     spoilt: Callable[[], str] = lambda: ""
-    """What its files already tell against it, in words; empty: nothing. Asked before others go for it."""
+    """Why its files cannot be loaded; empty if they can. Called before other models make room for it."""
     stats: Stats = field(default_factory=Stats)
-    """Where each worker that `open` gives must count, and the fleet those requests that never got to one."""
+    """For the counts of each worker that `open` returns, and of the requests that never reached one."""

@@ -1,33 +1,42 @@
-"""Who is loaded and who makes room, as a pure function of how things stand.
+"""Which models are loaded and which make room, as a pure function of the current state.
 
-Promises, which the tests hold it to: never more than `max_loaded`; nothing that is pinned or in use is unloaded; those
-that wait are served in the order in which they came, so that nobody is passed over for ever.
+The tests hold it to these promises: there are never more models than `max_loaded`; nothing that is pinned or in use is
+unloaded; those that wait are served in the order in which they came, so that nobody waits for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from drivetrain.scale.fleet.stage import Stage
+
+class Stage(StrEnum):
+    """Where one model stands. `FAILED` means not loaded, after a failed load or an engine that will not come back."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    READY = "ready"
+    UNLOADING = "unloading"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """`max_loaded` None: as many as fit the memory. Times in seconds."""
+    """`max_loaded` None means as many as fit into memory. Times are in seconds."""
 
     max_loaded: int | None = None
     idle_s: float | None = None
-    """A model that nobody used for so long is unloaded."""
+    """A model that nobody has used for this long is unloaded."""
     turn_s: float = 5.0
-    """For which a loaded model keeps taking requests while others wait for its place."""
+    """How long a loaded model keeps taking requests while others wait for its place."""
     room_wait_s: float = 60.0
-    """For which a request waits for a place before it is refused."""
+    """How long a request waits for a place before it is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One model as the policy sees it. `wanted_since` is when the first of those came who wait for it to be loaded."""
+    """One model as the policy sees it. `wanted_since` is when the first of those that wait for it came."""
 
     name: str
     stage: Stage
@@ -50,7 +59,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do now. `reserved` take no new requests, so that they become free; `hopeless` can get no room at all."""
+    """What to do now. `reserved` models take no new requests, so that they become free; `hopeless` ones cannot fit."""
 
     load: tuple[str, ...] = ()
     unload: tuple[str, ...] = ()
@@ -59,7 +68,7 @@ class Plan:
 
 
 def plan(seats: Sequence[Seat], limits: Limits, *, free_bytes: float, now: float) -> Plan:
-    """Serve those that wait in their order. The first one that has to wait for room stops those behind it."""
+    """Serve those that wait in their order. The first one that has to wait for room holds up those behind it."""
     room = _Room(seats, limits, free_bytes)
     unload = [seat for seat in seats if _idle_too_long(seat, limits, now)]
     for seat in unload:
@@ -89,7 +98,7 @@ def plan(seats: Sequence[Seat], limits: Limits, *, free_bytes: float, now: float
 
 
 def fits(wanted: Seat, seats: Sequence[Seat], limits: Limits, *, free_bytes: float) -> bool:
-    """Whether there is room for it as things are."""
+    """Whether there is room for it now."""
     return _Room(seats, limits, free_bytes).fits(wanted)
 
 
@@ -118,9 +127,9 @@ def _busy(seat: Seat) -> bool:
 class _Room:
     """Places and bytes: those that are free now, and those that are being freed.
 
-    What a model will need is known only roughly, so one that would be alone is always tried. While one is being loaded
-    nobody knows how much of its memory it has already: what certainly fits is loaded beside it; for the rest only the
-    places are looked at, so that it waits for the end of that load, and nothing goes for memory that may not be needed.
+    How much a model needs is known only roughly, so one that would be alone is always tried. How much a loading model
+    already has is not known at all. So what certainly fits is loaded next to it, and for the rest only places count:
+    it waits for the end of that load, and nothing is unloaded for memory that may not be needed.
     """
 
     def __init__(self, seats: Sequence[Seat], limits: Limits, free_bytes: float) -> None:
@@ -152,7 +161,7 @@ class _Room:
         return self._with(seat, self._soon_places, self._soon_bytes, self._staying)
 
     def enough(self, seat: Seat, candidates: Sequence[Seat]) -> list[Seat] | None:
-        """The first of the candidates that make room for it by leaving, with all that is leaving already."""
+        """The first candidates whose leaving makes room for it, together with all that is leaving already."""
         places, size, staying = self._soon_places, self._soon_bytes, self._staying
         for number, candidate in enumerate(candidates, 1):
             places, size, staying = places + 1, size + candidate.size_bytes, staying - 1

@@ -1,1 +1,1 @@
-"""Load on a worker or on any OpenAI-compatible server, what came of it, and what the machine could give."""
+"""Load on a worker or on any OpenAI-compatible server, its results, and the limits of the machine."""

@@ -1,4 +1,4 @@
-"""What the machine could give in the same run, and what share of it was reached."""
+"""The limits of the machine, measured in the same run, and how much of them was used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NotMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """By decoding, of a ceiling: every weight read once a token, or two operations a weight and token."""
+    """How much of a ceiling decoding used. Per token, every weight is read once or takes part in two operations."""
 
     tokens_per_s: float
     memory_share: float | None
@@ -47,7 +47,7 @@ class Reached:
 
 
 async def measure(device: str = "cpu", dtype: str = "float32") -> Ceilings | NotMeasured:
-    """In a process of its own, so that no engine's threads and memory are in it. Takes some seconds."""
+    """In a separate process, so that no engine's threads or memory interfere. Takes some seconds."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "drivetrain.tools.bench.probe", device, dtype),
         stdin=asyncio.subprocess.DEVNULL,
@@ -65,13 +65,13 @@ async def measure(device: str = "cpu", dtype: str = "float32") -> Ceilings | Not
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        said = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
-        return NotMeasured(f"measuring them failed: {said[0][:200]}")
+        last = errors.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+        return NotMeasured(f"measuring them failed: {last[0][:200]}")
     return read(out)
 
 
 def read(out: bytes) -> Ceilings | NotMeasured:
-    """What the probe printed last."""
+    """From the last line that the probe printed."""
     found = json.loads(out.splitlines()[-1])
     if "missing" in found:
         return NotMeasured(found["missing"])
@@ -85,7 +85,7 @@ def read(out: bytes) -> Ceilings | NotMeasured:
 
 
 def reached(rounds: list[Round], facts: Facts, ceilings: Ceilings) -> Reached | None:
-    """From the median round. None where decoding was not alone for a while, or the weights are not known."""
+    """From the median round. None if no time was spent on decoding alone, or if the weights are not known."""
     rates = sorted(rate for played in rounds if (rate := played.decode_per_s) is not None)
     if facts.weights is None or not rates:
         return None

@@ -1,4 +1,4 @@
-"""A report as a picture: SVG, written by hand. Bars for each level, with a line from the lowest to the highest."""
+"""A report as an SVG chart: bars for each level, each with a line from the lowest to the highest value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INK, FAINT = "#1c2733", "#d5dbe1"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """None where nothing was measured."""
+    """None if nothing was measured."""
 
     value: float | None
     low: float | None
@@ -27,7 +27,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`groups` are the levels, each with a bar a target."""
+    """`groups` are the levels, each with one bar per target."""
 
     title: str
     axis: str
@@ -39,12 +39,12 @@ class Panel:
 
 def chart(report: BenchReport) -> str:
     labels = [_load(level.level) for level in report.levels]
-    axis = "requests a second" if report.levels and isinstance(report.levels[0].level, Open) else "streams side by side"
+    axis = "requests per second" if report.levels and isinstance(report.levels[0].level, Open) else "concurrent streams"
     speed = [[_speed(side) for side in level.sides] for level in report.levels]
     first = [[_first(side) for side in level.sides] for level in report.levels]
     half = WIDTH / 2
     panels = (
-        Panel("Tokens a second (median round, lowest to highest)", axis, labels, speed, 64, half - 88),
+        Panel("Tokens per second (median round, lowest to highest)", axis, labels, speed, 64, half - 88),
         Panel("First token, ms (median, up to the 99th percentile)", axis, labels, first, half + 64, half - 88),
     )
     names = [target.label for target in report.targets]
@@ -137,7 +137,7 @@ def _text(x: float, y: float, text: str, *, size: int = 12, anchor: str = "start
 
 
 def _printable(text: str) -> str:
-    """XML has no control characters, and a server chooses the name of its model."""
+    """XML has no control characters, and the name of a model comes from a server."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

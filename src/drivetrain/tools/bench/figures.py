@@ -1,4 +1,4 @@
-"""Percentiles and spreads of what was measured. Values only."""
+"""Percentiles and spreads of measured values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of `count` values; None where there was none."""
+    """Of `count` values; None if there are none."""
 
     count: int
     p50: float | None
@@ -19,7 +19,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The middle one of some rounds, and the least and the most."""
+    """The median, the lowest and the highest of some rounds."""
 
     median: float
     low: float
@@ -32,16 +32,16 @@ def percentiles(values: Iterable[float]) -> Percentiles:
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """None of no values."""
+    """None if there are no values."""
     found = list(values)
     return Spread(statistics.median(found), min(found), max(found)) if found else None
 
 
 def _at(ordered: Sequence[float], share: float) -> float | None:
-    """Between the two values beside the place, in proportion."""
+    """Interpolated between the two nearest values."""
     if not ordered:
         return None
-    place = share * (len(ordered) - 1)
-    below = int(place)
+    position = share * (len(ordered) - 1)
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

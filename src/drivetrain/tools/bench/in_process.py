@@ -9,12 +9,12 @@ from drivetrain.assembly import Worker
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import Delta, Finished
 from drivetrain.core.results import Usage
-from drivetrain.tools.bench.outcome import Failure, Outcome
+from drivetrain.tools.bench.outcome import Failure, RequestOutcome
 from drivetrain.tools.bench.target import Facts
 
 
 class InProcess:
-    """`chat` sends each prompt as a user's message, which the model's own prompt form then wraps."""
+    """`chat` sends each prompt as a user message, in the model's own prompt form."""
 
     def __init__(self, worker: Worker, *, label: str, facts: Facts, chat: bool) -> None:
         self.label = label
@@ -22,7 +22,7 @@ class InProcess:
         self._worker = worker
         self._chat = chat
 
-    async def ask(self, prompt: str, max_tokens: int, due: float | None) -> Outcome:
+    async def ask(self, prompt: str, max_tokens: int, due: float | None) -> RequestOutcome:
         content: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if self._chat else {}
         request = (content or {"prompt": prompt}) | {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
         started = time.perf_counter() if due is None else due
@@ -39,7 +39,7 @@ class InProcess:
                         usage = event.usage
         except DrivetrainError as exc:
             failure = Failure(exc.code, exc.message)
-        return Outcome(
+        return RequestOutcome(
             started=started,
             ended=time.perf_counter(),
             events=tuple(events),

@@ -1,4 +1,4 @@
-"""Requests side by side, or when they are due."""
+"""Sends requests concurrently, or when they are due."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drivetrain.tools.bench.outcome import Failure, Outcome, Round
+from drivetrain.tools.bench.outcome import Failure, RequestOutcome, Round
 from drivetrain.tools.bench.target import Target
 from drivetrain.tools.bench.workload import Closed, Level, Open
 
@@ -23,14 +23,14 @@ class Load:
     max_tokens: int
     timeout_s: float
 
-    async def play(self, keep: list[Outcome], told: Callable[[], None] = lambda: None) -> Round:
-        """Every request to its end. `keep` gets each outcome as it comes, so that an interrupt loses none of them."""
+    async def play(self, keep: list[RequestOutcome], on_outcome: Callable[[], None] = lambda: None) -> Round:
+        """Run every request to its end. `keep` gets each outcome as it comes, so that an interrupt loses none."""
         started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
 
             async def one(i: int, due: float | None) -> None:
                 keep.append(await self._outcome(self.prompts[i], due))
-                told()
+                on_outcome()
 
             if isinstance(self.level, Closed):
                 for stream in range(self.level.streams):
@@ -39,14 +39,14 @@ class Load:
                 await _when_due(one, self.level, started, group)
         return Round(level=self.level, started=started, ended=time.perf_counter(), outcomes=tuple(keep))
 
-    async def _outcome(self, prompt: str, due: float | None) -> Outcome:
+    async def _outcome(self, prompt: str, due: float | None) -> RequestOutcome:
         started = time.perf_counter() if due is None else due
         try:
             async with asyncio.timeout(self.timeout_s):
                 return await self.target.ask(prompt, self.max_tokens, due)
         except TimeoutError:
-            failure = Failure("timeout", f"no whole answer within {self.timeout_s:g} s")
-            return Outcome(started=started, ended=time.perf_counter(), failure=failure)
+            failure = Failure("timeout", f"no complete answer within {self.timeout_s:g} s")
+            return RequestOutcome(started=started, ended=time.perf_counter(), failure=failure)
 
 
 _One = Callable[[int, float | None], Coroutine[Any, Any, None]]
@@ -58,7 +58,7 @@ async def _in_turn(one: _One, numbers: Sequence[int]) -> None:
 
 
 async def _when_due(one: _One, level: Open, started: float, group: asyncio.TaskGroup) -> None:
-    """The time of a request begins when it is due, also where we were late to send it."""
+    """The time of a request begins when it is due, even if we send it late."""
     for i, due_s in enumerate(level.due_s):
         await asyncio.sleep(max(0.0, started + due_s - time.perf_counter()))
         group.create_task(one(i, started + due_s))

@@ -1,4 +1,4 @@
-"""What became of one request, and of a round of them. Times are `time.perf_counter()` seconds."""
+"""The outcome of one request, and of a round of requests. Times are `time.perf_counter()` seconds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """`events` are the times at which text came. Tokens are those that the answer's usage states.
+class RequestOutcome:
+    """`events` are the times at which text came. Tokens are counted by the answer's usage.
 
-    Where an answer came without usage, `counted` is False and each event counts as one token.
+    If an answer came without usage, `counted` is False and each event counts as one token.
     """
 
     started: float
@@ -51,16 +51,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Requests of one level. `complete` is False for one that was interrupted: it holds what had ended by then."""
+    """Requests of one level. `complete` is False if it was interrupted; it then holds what had ended."""
 
     level: Level
     started: float
     ended: float
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RequestOutcome, ...]
     complete: bool = True
 
     @property
-    def answers(self) -> list[Outcome]:
+    def answers(self) -> list[RequestOutcome]:
         return [outcome for outcome in self.outcomes if outcome.failure is None]
 
     @property
@@ -73,7 +73,7 @@ class Round:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of whole answers only: what a failed request had said by then does not count."""
+        """From complete answers only; the text of a failed request does not count."""
         return sum(answer.completion_tokens for answer in self.answers) / self.wall_s
 
     @property
@@ -82,15 +82,15 @@ class Round:
 
     @property
     def first_s(self) -> float | None:
-        """The median of the first tokens."""
+        """The median time to the first token."""
         times = [answer.first_s for answer in self.answers if answer.first_s is not None]
         return statistics.median(times) if times else None
 
     @property
     def decode_per_s(self) -> float | None:
-        """Tokens a second while every stream was decoding: from the last first token to the first end.
+        """Tokens per second while every stream was decoding: from the last first token to the first end.
 
-        None where there was no such time, where a request failed, and in open loop.
+        None if there was no such time or a request failed, and in an open loop.
         """
         if not isinstance(self.level, Closed) or len(self.answers) < len(self.outcomes):
             return None
@@ -111,7 +111,7 @@ class Round:
 class _Window:
     """The part of an answer after `begin` and up to `end`."""
 
-    answer: Outcome
+    answer: RequestOutcome
     begin: float
     end: float
 

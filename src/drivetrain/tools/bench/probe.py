@@ -1,4 +1,4 @@
-"""What the machine can give, measured in a process of its own: `python -m drivetrain.tools.bench.probe DEVICE DTYPE`.
+"""The limits of the machine, measured in a separate process: `python -m drivetrain.tools.bench.probe DEVICE DTYPE`.
 
 It prints one JSON object. A ceiling is the best of many tries: other work on the machine only lowers it.
 """
@@ -43,7 +43,7 @@ def by_torch(device: str, dtype: str, num_bytes: int) -> dict[str, Any]:
     squares: list[Any] = [torch.ones(size, size, dtype=kind, device=device) for size in SIZES]
 
     def done(work: Work) -> Work:
-        """Until it is done, where a device works on while we go on."""
+        """With the wait for a device that works asynchronously."""
         return (lambda: (work(), torch.cuda.synchronize())) if device.startswith("cuda") else work
 
     reads = [done(numbers.sum), done(partial(rows.mv, ones))]
@@ -87,7 +87,7 @@ def _fastest_s(work: Work) -> float:
 
 
 def _read_bytes() -> int:
-    """Far more than any cache holds, where there is room for it."""
+    """Far more than any cache holds, if there is room for it."""
     available = host_memory().available_bytes
     return READ_BYTES if available == 0 or available > 4 * READ_BYTES else READ_BYTES // 8
 

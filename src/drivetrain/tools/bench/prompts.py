@@ -1,4 +1,4 @@
-"""Prompts of a given length that no cache has seen: plain words drawn by chance, most of them one token each."""
+"""Prompts of a given length that no cache has seen: plain words drawn at random, most of them one token each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _TEXT = (
 WORDS = _TEXT.split()
 
 PROBE_WORDS = (8, 136)
-"""Two lengths, whose counts of tokens tell how many tokens a word and the form around the words have."""
+"""Two lengths in words. Their token counts show how many tokens a word has, and the prompt form around it."""
 
 
 class Prompts:
-    """The same seed gives the same prompts; `begin` and `per_word` say how many tokens so many words are."""
+    """The same seed gives the same prompts. A prompt of `n` words has `begin + n * per_word` tokens."""
 
     def __init__(self, seed: int, *, begin: float = 0.0, per_word: float = 1.0, shared: int = 0) -> None:
         self._seed = seed
@@ -30,22 +30,22 @@ class Prompts:
 
     @classmethod
     def measured(cls, seed: int, tokens: tuple[int, int], *, shared: int = 0) -> Prompts:
-        """From the tokens that prompts of `PROBE_WORDS` words turned out to have."""
+        """Calibrated by the token counts of the prompts from `probes`."""
         few, many = PROBE_WORDS
         per_word = max((tokens[1] - tokens[0]) / (many - few), 1e-3)
         return cls(seed, begin=tokens[0] - few * per_word, per_word=per_word, shared=shared)
 
-    def make(self, num_tokens: int, *place: object) -> str:
-        """The prompt of a place in the run: the round, the request and whatever else sets it apart."""
+    def make(self, num_tokens: int, *key: object) -> str:
+        """The prompt of one request. The key is its round, its number and whatever else sets it apart."""
         num_words = max(1, self._num_words(num_tokens) - len(self._shared))
-        return " ".join([*self._shared, *self._words("/".join(map(str, place)), num_words)])
+        return " ".join([*self._shared, *self._words("/".join(map(str, key)), num_words)])
 
     def probes(self) -> list[str]:
-        """The prompts that tell how long prompts are."""
+        """Prompts of `PROBE_WORDS` words, for calibration."""
         return [" ".join(self._words("probe", count)) for count in PROBE_WORDS]
 
     def _num_words(self, num_tokens: int) -> int:
         return max(1, round((num_tokens - self._begin) / self._per_word))
 
-    def _words(self, place: str, count: int) -> list[str]:
-        return random.Random(f"words/{self._seed}/{place}").choices(WORDS, k=count)  # noqa: S311 - not for secrets
+    def _words(self, key: str, count: int) -> list[str]:
+        return random.Random(f"words/{self._seed}/{key}").choices(WORDS, k=count)  # noqa: S311 - not for secrets

@@ -16,11 +16,11 @@ from drivetrain.http.address import Address
 from drivetrain.http.client import HttpAnswer, connected
 from drivetrain.http.events import DONE, EventParser
 from drivetrain.http.parser import Broken
-from drivetrain.tools.bench.outcome import Failure, Outcome
+from drivetrain.tools.bench.outcome import Failure, RequestOutcome
 from drivetrain.tools.bench.target import Facts
 
 OPTIONAL = ("ignore_eos", "stream_options", "temperature")
-"""Fields that a server may not know; the first is no part of OpenAI's API."""
+"""Fields that a server may not know; the first is not part of OpenAI's API."""
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_EVENT_BYTES = 2**20
@@ -31,8 +31,8 @@ _MAX_MESSAGE_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """How a server is asked. `omit` names fields to leave out, `extra` adds some. The key is shown to nobody else."""
+class Endpoint:
+    """A server and how to ask it. `omit` names fields to leave out, `extra` adds some. The key is never shown."""
 
     address: Address
     model: str
@@ -65,54 +65,54 @@ class Asking:
         return json.dumps({name: value for name, value in fields.items() if name not in self.omit}).encode()
 
     def without_key(self, text: str) -> str:
-        """Somebody else's message in one line, cut, and without our key should it be in it."""
+        """A server's message on one line, cut short and without our key."""
         shown = " ".join((text.replace(self.key, "…") if self.key else text).split())
         return shown[:_MAX_MESSAGE_CHARS]
 
 
 class Remote:
-    def __init__(self, asking: Asking, *, label: str, facts: Facts) -> None:
+    def __init__(self, endpoint: Endpoint, *, label: str, facts: Facts) -> None:
         self.label = label
         self.facts = facts
-        self._asking = asking
+        self._endpoint = endpoint
 
-    async def ask(self, prompt: str, max_tokens: int, due: float | None) -> Outcome:
-        reading = _Reading(self._asking, time.perf_counter() if due is None else due)
-        body = self._asking.body(prompt, max_tokens)
+    async def ask(self, prompt: str, max_tokens: int, due: float | None) -> RequestOutcome:
+        reader = _AnswerReader(self._endpoint, time.perf_counter() if due is None else due)
+        body = self._endpoint.body(prompt, max_tokens)
         try:
-            async with connected(self._asking.address, timeout_s=CONNECT_TIMEOUT_S) as connection:
-                if due is None:  # what connecting takes is no part of it: clients keep their connections
-                    reading.started = time.perf_counter()
-                path = self._asking.address.path + self._asking.path
-                await reading.read(await connection.ask("POST", path, self._asking.headers, body))
+            async with connected(self._endpoint.address, timeout_s=CONNECT_TIMEOUT_S) as connection:
+                if due is None:  # connecting does not count, since clients keep their connections
+                    reader.started = time.perf_counter()
+                path = self._endpoint.address.path + self._endpoint.path
+                await reader.read(await connection.ask("POST", path, self._endpoint.headers, body))
         except Broken as exc:
-            reading.failure = Failure("broken", str(exc))
+            reader.failure = Failure("broken", str(exc))
         except OSError as exc:
-            reading.failure = _no_connection(exc)
-        return reading.outcome()
+            reader.failure = _no_connection(exc)
+        return reader.outcome()
 
     def advice(self, failure: Failure) -> str:
-        asking = self._asking
+        endpoint = self._endpoint
         if failure.kind in {"http 401", "http 403"}:
-            return "give its key in the environment (DRIVETRAIN_BENCH_API_KEY; see --help)"
+            return "put its key in the environment (DRIVETRAIN_BENCH_API_KEY; see --help)"
         if failure.kind == "http 404":
-            return f"is {asking.address} the path, is there a model {asking.model!r}, does it have {asking.path}?"
-        sent = [name for name in OPTIONAL if name not in asking.omit]
+            return f"check that {endpoint.address} has {endpoint.path} and a model {endpoint.model!r}"
+        sent = [name for name in OPTIONAL if name not in endpoint.omit]
         if failure.kind in {"http 400", "http 422"} and sent:
             named = [name for name in sent if name in failure.message]
             if named:
                 return f"leave {named[0]} out with --omit {named[0]}"
-            return f"if it does not know one of the fields, leave that one out, such as with --omit {sent[0]}"
+            return f"if it does not know one of the fields, leave that one out, for example with --omit {sent[0]}"
         return ""
 
 
-class _Reading:
-    """One answer while it comes."""
+class _AnswerReader:
+    """Reads one answer as it comes."""
 
-    def __init__(self, asking: Asking, started: float) -> None:
+    def __init__(self, endpoint: Endpoint, started: float) -> None:
         self.started = started
         self.failure: Failure | None = None
-        self._asking = asking
+        self._endpoint = endpoint
         self._events: list[float] = []
         self._usage: Mapping[str, Any] | None = None
         self._ended = False
@@ -121,7 +121,7 @@ class _Reading:
         if answer.status != 200:
             self.failure = Failure(f"http {answer.status}", self._message(await answer.whole(MAX_BODY_BYTES)))
         elif not answer.is_stream:
-            self.failure = Failure("broken", "the answer is no event stream; does the server stream?")
+            self.failure = Failure("broken", "the answer is not an event stream; does the server stream?")
         else:
             parser = EventParser(MAX_EVENT_BYTES)
             async for part in answer.parts():
@@ -130,9 +130,9 @@ class _Reading:
             if not self._ended and self.failure is None:
                 self.failure = Failure("broken", "the stream ended without a last event")
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RequestOutcome:
         usage = self._usage or {}
-        return Outcome(
+        return RequestOutcome(
             started=self.started,
             ended=time.perf_counter(),
             events=tuple(self._events),
@@ -159,7 +159,7 @@ class _Reading:
             texts = [_has_text(choice) for choice in choices]
             self._ended |= any(choice.get("finish_reason") for choice in choices)
         except (ValueError, AttributeError, TypeError) as exc:
-            raise Broken("an event of the stream is not what OpenAI's API says") from exc
+            raise Broken("an event of the stream does not follow OpenAI's API") from exc
         if event.get("error"):
             self.failure = Failure("stream error", self._message(data))
         if any(texts):
@@ -168,7 +168,7 @@ class _Reading:
             self._usage = usage
 
     def _message(self, data: bytes) -> str:
-        """What an error body says, wherever it says it."""
+        """The message in an error body, wherever it is."""
         text = data.decode("utf-8", "replace")
         found: Any = text
         with contextlib.suppress(ValueError):
@@ -176,41 +176,43 @@ class _Reading:
         for name in ("error", "message", "detail"):
             if isinstance(found, dict) and found.get(name):
                 found = found[name]
-        return self._asking.without_key(found if isinstance(found, str) else json.dumps(found))
+        return self._endpoint.without_key(found if isinstance(found, str) else json.dumps(found))
 
 
 async def find_model(address: Address, key: str) -> str:
-    """The name of the one model that a server lists. Raises `InvalidSetting` where it is not one."""
-    asking = Asking(address=address, model="", key=key)
-    cards = (await get(asking, "/models")).get("data")
+    """The name of the one model that a server lists. Raises `InvalidSetting` if it does not list exactly one."""
+    endpoint = Endpoint(address=address, model="", key=key)
+    cards = (await get(endpoint, "/models")).get("data")
     listed = cards if isinstance(cards, list) else []
     names = [str(card["id"]) for card in listed if isinstance(card, dict) and "id" in card]
     if len(names) == 1:
         return names[0]
-    said = f"lists {', '.join(names[:10])}{', …' if len(names) > 10 else ''}" if names else "lists no model"
-    raise InvalidSetting(f"{address} {said}; name one with --model", param="model")
+    listing = f"lists {', '.join(names[:10])}{', …' if len(names) > 10 else ''}" if names else "lists no model"
+    raise InvalidSetting(f"{address} {listing}; name one with --model", param="model")
 
 
-async def get(asking: Asking, path: str, timeout_s: float = 30.0) -> dict[str, Any]:
-    """A JSON object. Raises `DrivetrainError` with what to do about it."""
-    where = f"{asking.address}{path}"
+async def get(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> dict[str, Any]:
+    """A JSON object from the server. Raises `DrivetrainError`, which says what to do."""
+    where = f"{endpoint.address}{path}"
     try:
-        async with asyncio.timeout(timeout_s), connected(asking.address, timeout_s=CONNECT_TIMEOUT_S) as connection:
-            answer = await connection.ask("GET", asking.address.path + path, asking.headers)
+        async with asyncio.timeout(timeout_s), connected(endpoint.address, timeout_s=CONNECT_TIMEOUT_S) as connection:
+            answer = await connection.ask("GET", endpoint.address.path + path, endpoint.headers)
             data = await answer.whole(MAX_BODY_BYTES)
     except (Broken, OSError) as exc:
         failure = _no_connection(exc) if isinstance(exc, OSError) else Failure("broken", str(exc))
         raise DrivetrainError(f"{where}: {failure.message}") from exc
     if answer.status != 200:
         failure = Failure(f"http {answer.status}", "")
-        advice = Remote(asking, label="", facts=Facts(kind="url", model="")).advice(failure)
-        hint = advice if answer.status in {401, 403} else "is the path right? name the model with --model"
+        advice = Remote(endpoint, label="", facts=Facts(kind="url", model="")).advice(failure)
+        hint = advice if answer.status in {401, 403} else "check the path, and name the model with --model"
         raise DrivetrainError(f"{where} answers {answer.status}; {hint}")
     found: Any = None
     with contextlib.suppress(ValueError):
         found = json.loads(data)
     if not isinstance(found, dict):
-        raise DrivetrainError(f"{where} gives no JSON object; is it the API of OpenAI? name the model with --model")
+        raise DrivetrainError(
+            f"{where} does not return a JSON object; check that it is an OpenAI API, and name the model with --model"
+        )
     return found
 
 
@@ -224,8 +226,8 @@ def optional_fields(names: Collection[str]) -> frozenset[str]:
 
 def _no_connection(exc: OSError) -> Failure:
     if isinstance(exc, TimeoutError):
-        return Failure("connection", "nobody takes the connection in time")
-    plain = isinstance(exc, ConnectionError) and exc.errno is not None  # asyncio's own words repeat the address
+        return Failure("connection", "the connection was not accepted in time")
+    plain = isinstance(exc, ConnectionError) and exc.errno is not None  # asyncio's own message repeats the address
     reason = os.strerror(exc.errno or 0) if plain else exc.strerror or str(exc)
     return Failure("connection", reason or type(exc).__name__)
 

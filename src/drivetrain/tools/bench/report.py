@@ -1,4 +1,4 @@
-"""What the rounds come to: figures of each side at each level, ratios of the sides, and what must not be overlooked."""
+"""The results of a run: figures of each side at each level, ratios of the sides, and notes that qualify them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, Reached, reached
 from drivetrain.tools.bench.figures import Percentiles, Spread, percentiles, spread
-from drivetrain.tools.bench.outcome import Outcome, Round
+from drivetrain.tools.bench.outcome import RequestOutcome, Round
 from drivetrain.tools.bench.session import Played
 from drivetrain.tools.bench.target import Facts
 from drivetrain.tools.bench.workload import Closed, Level, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class NamedTarget:
     label: str
     facts: Facts
 
@@ -35,7 +35,7 @@ class RoundFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One side at one level. Rates are of rounds, percentiles of all their answers together."""
+    """One side at one level. Rates are per round, percentiles over the answers of all rounds."""
 
     target: str
     tokens_per_s: Spread | None
@@ -46,22 +46,22 @@ class Figures:
     answers: int
     failures: Mapping[str, int]
     first_failures: Mapping[str, str]
-    """Of each kind the message that came first."""
+    """The first message of each kind."""
     prompt_tokens: Spread | None
     cached_tokens: int
     completion_tokens: int
     events: int
     other_lengths: Mapping[int, int]
-    """How many answers had another number of tokens than was asked for, by that number."""
+    """How many answers had a different length from the requested one, by length."""
     uncounted: int
-    """Answers whose usage did not come; their events were counted as tokens."""
+    """Answers without usage; their events were counted as tokens."""
     reached: Reached | None
     rounds: tuple[RoundFigures, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """The first side over the second, of pairs of rounds: more throughput is better, a longer first token is worse."""
+    """The first side over the second, by pairs of rounds. Higher is better, except for the first token."""
 
     pairs: int
     throughput_ratio: Spread
@@ -83,16 +83,16 @@ class BenchReport:
     began: str
     machine: Mapping[str, Any]
     workload: Workload
-    targets: tuple[Named, ...]
+    targets: tuple[NamedTarget, ...]
     ceilings: Ceilings | NotMeasured
     levels: tuple[LevelReport, ...]
     notes: tuple[str, ...]
     complete: bool
-    """False for a run that was interrupted, or that a side ended by refusing everything."""
+    """False if the run was interrupted, or if a side refused everything."""
 
 
 def make_level(
-    played: Played, targets: Sequence[Named], ceilings: Ceilings | NotMeasured, workload: Workload
+    played: Played, targets: Sequence[NamedTarget], ceilings: Ceilings | NotMeasured, workload: Workload
 ) -> LevelReport:
     sides = [
         _figures(target, rounds, ceilings, workload) for target, rounds in zip(targets, played.rounds, strict=True)
@@ -102,7 +102,7 @@ def make_level(
 
 
 def compare(ours: Sequence[Round], theirs: Sequence[Round]) -> Against | None:
-    """None where no pair has answers on both sides."""
+    """None if no pair has answers on both sides."""
     both = [(a, b) for a, b in zip(ours, theirs, strict=False) if a.complete and b.complete and a.answers and b.answers]
     throughput = spread(a.tokens_per_s / b.tokens_per_s for a, b in both if b.tokens_per_s)
     if throughput is None:
@@ -116,7 +116,7 @@ def compare(ours: Sequence[Round], theirs: Sequence[Round]) -> Against | None:
     )
 
 
-def notes(levels: Sequence[LevelReport], targets: Sequence[Named], workload: Workload) -> list[str]:
+def notes(levels: Sequence[LevelReport], targets: Sequence[NamedTarget], workload: Workload) -> list[str]:
     """What a reader of the table must know, in whole sentences."""
     found: list[str] = []
     for level in levels:
@@ -127,30 +127,34 @@ def notes(levels: Sequence[LevelReport], targets: Sequence[Named], workload: Wor
     return found
 
 
-def _remarks(level: Level, side: Figures, target: Named, workload: Workload) -> list[str]:
-    said = []
+def _remarks(level: Level, side: Figures, target: NamedTarget, workload: Workload) -> list[str]:
+    remarks = []
     for kind, count in side.failures.items():
-        said.append(
+        remarks.append(
             f"{count} of {side.answers + sum(side.failures.values())} requests failed: {kind}: "
             f"{side.first_failures[kind]}"
         )
     if side.other_lengths:
         lengths, count = sorted(side.other_lengths), sum(side.other_lengths.values())
-        said.append(f"{count} of {side.answers} answers had {_range(lengths)} tokens in place of {workload.max_tokens}")
+        remarks.append(
+            f"{count} of {side.answers} answers had {_range(lengths)} tokens instead of {workload.max_tokens}"
+        )
     if side.uncounted:
-        said.append(f"{side.uncounted} answers came without usage, and each event was counted as one token")
+        remarks.append(f"{side.uncounted} answers came without usage, so each event counts as one token")
     if side.events and side.events < 0.95 * side.completion_tokens:
         each = side.completion_tokens / side.events
-        said.append(f"an event carried {each:.1f} tokens on average; times between events are not times between tokens")
+        remarks.append(
+            f"events carried {each:.1f} tokens on average, so times between events are not times between tokens"
+        )
     most = target.facts.max_concurrency
     if isinstance(level, Closed) and most is not None and most < level.streams:
-        said.append(f"it runs {most} requests at once (the others wait); see the settings slots and max_running")
+        remarks.append(f"it runs {most} requests at once (the others wait); see the settings slots and max_running")
     if any(not played.complete for played in side.rounds):
-        said.append("its last round was interrupted, and counts only if there is no whole one")
-    return said
+        remarks.append("its last round was interrupted, and counts only if no round is complete")
+    return remarks
 
 
-def _figures(target: Named, rounds: list[Round], ceilings: Ceilings | NotMeasured, workload: Workload) -> Figures:
+def _figures(target: NamedTarget, rounds: list[Round], ceilings: Ceilings | NotMeasured, workload: Workload) -> Figures:
     whole = [played for played in rounds if played.complete] or rounds
     answers = [answer for played in whole for answer in played.answers]
     failed = [outcome for played in whole for outcome in played.outcomes if outcome.failure is not None]
@@ -191,7 +195,7 @@ def _round_figures(played: Round) -> RoundFigures:
     )
 
 
-def _first_messages(failed: Sequence[Outcome]) -> dict[str, str]:
+def _first_messages(failed: Sequence[RequestOutcome]) -> dict[str, str]:
     found: dict[str, str] = {}
     for outcome in failed:
         assert outcome.failure is not None

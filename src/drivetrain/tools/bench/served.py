@@ -1,4 +1,4 @@
-"""`drivetrain serve`, or a command that serves as it does, as a child on a free port, with a key that only we know."""
+"""`drivetrain serve`, or a command like it, as a child process on a free port, with a key that only we know."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(model: str, arguments: Sequence[str], *, command: str = "serve") -> AsyncIterator[Served]:
-    """Ready, and ended at the end. Raises `DrivetrainError` with the child's own words where it does not start.
+    """A server that is ready. Raises `DrivetrainError` with the child's own message if it does not start.
 
-    It is in a session of its own: a Ctrl-C at the terminal is ours to handle, and ends the child through us.
+    The child has a session of its own: a Ctrl-C at the terminal reaches only us, and we end the child.
     """
     key = secrets.token_hex(16)
-    words = [sys.executable, "-P", "-m", "drivetrain", command, model, "--port", "0", "--quiet", *arguments]
+    command_line = [sys.executable, "-P", "-m", "drivetrain", command, model, "--port", "0", "--quiet", *arguments]
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
-            *words,
+            *command_line,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
@@ -47,15 +47,15 @@ async def serving(model: str, arguments: Sequence[str], *, command: str = "serve
                 await process.wait()
                 errors.seek(0)
                 last = errors.read()[-4000:].decode("utf-8", "replace").strip().splitlines()[-1:]
-                said = last[0].removeprefix("drivetrain: ") if last else f"exit code {process.returncode}"
-                raise DrivetrainError(f"drivetrain {command} did not start: {said}")
+                reason = last[0].removeprefix("drivetrain: ") if last else f"exit code {process.returncode}"
+                raise DrivetrainError(f"drivetrain {command} did not start: {reason}")
             yield Served(f"{url}/v1", key)
         finally:
             await asyncio.shield(_end(process))
 
 
 async def _address(process: asyncio.subprocess.Process) -> str | None:
-    """What it prints when it is ready; None if it ended before."""
+    """The address that it prints when it is ready; None if it ended first."""
     assert process.stdout is not None
     async for line in process.stdout:
         if found := _ADDRESS.search(line):

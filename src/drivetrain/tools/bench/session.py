@@ -1,4 +1,4 @@
-"""One run: what was asked of each side, in turns, level by level."""
+"""One run: the sides are measured in turns, level by level."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.tools.bench.load import Load
-from drivetrain.tools.bench.outcome import Failure, Outcome, Round
+from drivetrain.tools.bench.outcome import Failure, RequestOutcome, Round
 from drivetrain.tools.bench.prompts import Prompts
 from drivetrain.tools.bench.target import Target
 from drivetrain.tools.bench.workload import Closed, Level, Open, Workload
 
 WARM_UP_ARRIVALS = 8
-"""Requests of an open loop's warm-up; a closed loop's is a whole round."""
+"""Requests in the warm-up of an open loop; for a closed loop it is a whole round."""
 
-Told = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 """What is being measured, and the share of the run that is done."""
 
 
 class NotAnswered(DrivetrainError):
-    """A side refused what every round would ask of it."""
+    """A side refused the request that every round sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Both sides get the same prompts, unless their `salt` differs: so it must where they share a cache."""
+    """Both sides get the same prompts unless their `salt` differs, as it must if they share a cache."""
 
     target: Target
     salt: str = ""
@@ -53,36 +53,36 @@ class Session:
         self._done = 0
 
     async def prepare(self) -> None:
-        """Ask every side for a token, and learn on the first how long prompts turn out. Raises `NotAnswered`."""
+        """Ask every side for one token, and calibrate the length of prompts on the first. Raises `NotAnswered`."""
         texts = self._prompts.probes()
-        asked = [[await self._probe(side, text) for text in texts] for side in self._sides]
-        few, many = (outcome.prompt_tokens for outcome in asked[0])
+        outcomes = [[await self._probe(side, text) for text in texts] for side in self._sides]
+        few, many = (outcome.prompt_tokens for outcome in outcomes[0])
         seed, shared = self._workload.seed, self._workload.shared_prefix
         if few is not None and many is not None:
             self._prompts = Prompts.measured(seed, (few, many), shared=shared)
         else:
             self._prompts = Prompts(seed, shared=shared)
 
-    async def run(self, told: Told) -> None:
-        """Rounds of the sides in turns, the first of a turn alternating; turn 0 warms up. Raises `NotAnswered`."""
+    async def run(self, on_progress: OnProgress) -> None:
+        """Measure the sides in turns, alternating which goes first; turn 0 is the warm-up. Raises `NotAnswered`."""
         for level in self._levels:
             played = Played(level, tuple([] for _ in self._sides))
             self.played.append(played)
             for turn in range(self._workload.rounds + 1):
                 for i in order(turn, len(self._sides)):
-                    await self._take_turn(played, turn, i, told)
+                    await self._take_turn(played, turn, i, on_progress)
 
-    async def _take_turn(self, played: Played, turn: int, i: int, told: Told) -> None:
-        side, level, kept = self._sides[i], played.level, list[Outcome]()
+    async def _take_turn(self, played: Played, turn: int, i: int, on_progress: OnProgress) -> None:
+        side, level, kept = self._sides[i], played.level, list[RequestOutcome]()
         if turn == 0 and isinstance(level, Open):
             level = level.first(WARM_UP_ARRIVALS)
         load = self._load(side, level, turn)
         doing = f"{level.label}, {side.target.label}, {f'round {turn}' if turn else 'warming up'}"
-        told(doing, self._done / self._num_requests)
+        on_progress(doing, self._done / self._num_requests)
 
         def one_more() -> None:
             self._done += 1
-            told(doing, self._done / self._num_requests)
+            on_progress(doing, self._done / self._num_requests)
 
         started = time.perf_counter()
         try:
@@ -101,14 +101,14 @@ class Session:
 
     def _load(self, side: Side, level: Level, turn: int) -> Load:
         work = self._workload
-        places = [(level.label, turn, i, side.salt) for i in range(level.num_requests)]
-        prompts = [self._prompts.make(work.prompt_tokens, *place) for place in places]
+        keys = [(level.label, turn, i, side.salt) for i in range(level.num_requests)]
+        prompts = [self._prompts.make(work.prompt_tokens, *key) for key in keys]
         return Load(
             target=side.target, level=level, prompts=prompts, max_tokens=work.max_tokens, timeout_s=work.timeout_s
         )
 
-    async def _probe(self, side: Side, text: str) -> Outcome:
-        level, kept = Closed(1), list[Outcome]()
+    async def _probe(self, side: Side, text: str) -> RequestOutcome:
+        level, kept = Closed(1), list[RequestOutcome]()
         load = Load(target=side.target, level=level, prompts=[text], max_tokens=1, timeout_s=self._workload.timeout_s)
         await load.play(kept)
         if kept[0].failure is not None:
@@ -124,7 +124,7 @@ class Session:
 
 
 def order(turn: int, num_sides: int) -> list[int]:
-    """Which side comes first changes from turn to turn: what drifts meanwhile helps neither."""
+    """The sides take turns in going first, so that drift favours neither."""
     sides = list(range(num_sides))
     return sides[::-1] if turn % 2 else sides
 

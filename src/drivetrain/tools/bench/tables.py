@@ -1,4 +1,4 @@
-"""A report in words: tables for a terminal or for Markdown, and the sentences below them."""
+"""A report as text: tables for a terminal or for Markdown, and the sentences below them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from drivetrain.store.display import size
 from drivetrain.tools.bench.ceilings import Ceilings
 from drivetrain.tools.bench.figures import Percentiles, Spread
-from drivetrain.tools.bench.report import BenchReport, Figures, Named
+from drivetrain.tools.bench.report import BenchReport, Figures, NamedTarget
 
 Table = tuple[list[str], list[list[str]]]
 """The head and the rows."""
@@ -36,7 +36,7 @@ def figures_table(report: BenchReport) -> Table:
 
 
 def against_table(report: BenchReport) -> Table:
-    """Empty rows where there is only one side, or no pair."""
+    """No rows if there is only one side, or no pair."""
     head = ["load", "pairs", "throughput", "first token", "first token later by ms"]
     rows = []
     for level in report.levels:
@@ -51,22 +51,22 @@ def against_table(report: BenchReport) -> Table:
 
 
 def legend(report: BenchReport) -> list[str]:
-    said = ["tokens/s: the median round (lowest..highest). Times: 50th / 90th / 99th percentile of all answers."]
+    lines = ["tokens/s: the median round (lowest..highest). Times: 50th / 90th / 99th percentile of all answers."]
     if len(report.targets) == 2:
         ours, theirs = (target.label for target in report.targets)
-        said.append(f"Ratios: {ours} over {theirs}, the median of pairs of rounds (lowest..highest).")
-    return said
+        lines.append(f"Ratios: {ours} over {theirs}, median over pairs of rounds (lowest..highest).")
+    return lines
 
 
 def sentences(report: BenchReport) -> list[str]:
-    """Targets, workload, ceilings with what was reached of them, and the notes."""
+    """The targets, the workload, the ceilings and how much of them was used, and the notes."""
     return [
         *map(_target, report.targets),
         *(f"{target.label}: {note}" for target in report.targets for note in target.facts.stated.get("notes", ())),
         _workload(report),
         *_ceilings(report),
         *report.notes,
-        *(() if report.complete else ("The run was not completed: only what was measured is here.",)),
+        *(() if report.complete else ("The run was not completed: this is what was measured.",)),
     ]
 
 
@@ -81,7 +81,7 @@ def markdown(report: BenchReport) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _target(target: Named) -> str:
+def _target(target: NamedTarget) -> str:
     facts = target.facts
     known = [facts.engine, facts.device, facts.dtype]
     weights = facts.weights
@@ -91,25 +91,25 @@ def _target(target: Named) -> str:
     settings = facts.stated.get("settings") or {}
     shown = ", ".join(f"{name}={value}" for name, value in settings.items())
     parts = [part for part in (" ".join(filter(None, known)), held, shown) if part]
-    return f"{target.label} is {facts.model} ({facts.kind}" + "".join(f"; {part}" for part in parts) + ")."
+    return f"{target.label}: {facts.model} ({'; '.join([facts.kind, *parts])})."
 
 
 def _workload(report: BenchReport) -> str:
     work = report.workload
     prompts = [side.prompt_tokens for level in report.levels for side in level.sides if side.prompt_tokens]
     low, high = min((p.low for p in prompts), default=0), max((p.high for p in prompts), default=0)
-    real = f" (they had {low:g} to {high:g})" if prompts else ""
+    real = f" (measured: {low:g} to {high:g})" if prompts else ""
     shared = f", the first {work.shared_prefix} shared" if work.shared_prefix else ""
-    cached = "".join(f", {count} of {label}'s from a cache" for label, count in _cached(report).items())
+    cached = "".join(f", {count} of {label}'s tokens from a cache" for label, count in _cached(report).items())
     rounds = f"{work.rounds} measured round{'s' if work.rounds > 1 else ''}"
     return (
         f"Prompts of about {work.prompt_tokens} tokens{real}{shared}{cached}; {work.max_tokens} new tokens, "
-        f"greedy; {rounds} after one to warm up; seed {work.seed}."
+        f"greedy; {rounds} after one warm-up round; seed {work.seed}."
     )
 
 
 def _cached(report: BenchReport) -> dict[str, int]:
-    """By target, of those that said so: a prompt form's own beginning, or the prefix that was asked for."""
+    """By target, if it reports them: tokens of the prompt form's own beginning, or of the shared prefix."""
     found: Counter[str] = Counter()
     for level in report.levels:
         for side in level.sides:
@@ -121,13 +121,13 @@ def _ceilings(report: BenchReport) -> list[str]:
     found = report.ceilings
     if not isinstance(found, Ceilings):
         return [f"Ceilings: not measured ({found.why})."]
-    said = [
+    lines = [
         f"Ceilings of the {found.device} in this run ({found.measured_with}): memory read "
         f"{found.memory_gb_per_s:.1f} GB/s, {found.dtype} matrix product {found.product_gflop_per_s:.0f} GFLOP/s."
     ]
     for level in report.levels:
-        said += [f"{level.label}, {side.target}: {text}." for side in level.sides if (text := _reached(side))]
-    return said
+        lines += [f"{level.label}, {side.target}: {text}." for side in level.sides if (text := _reached(side))]
+    return lines
 
 
 def _reached(side: Figures) -> str:
@@ -135,8 +135,8 @@ def _reached(side: Figures) -> str:
     if found is None or (found.memory_share is None and found.product_share is None):
         return ""
     if found.memory_share is not None:
-        return f"decoding at {found.tokens_per_s:.1f} tokens/s reads {found.memory_share:.0%} of what memory could give"
-    return f"decoding at {found.tokens_per_s:.1f} tokens/s is {found.product_share:.0%} of what matrix products allow"
+        return f"decoding at {found.tokens_per_s:.1f} tokens/s uses {found.memory_share:.0%} of the memory bandwidth"
+    return f"decoding at {found.tokens_per_s:.1f} tokens/s uses {found.product_share:.0%} of the matrix-product limit"
 
 
 def _machine(report: BenchReport) -> str:
@@ -173,7 +173,7 @@ def _ratio(found: Spread | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    """With three digits that count, as far as that needs some behind the point."""
+    """Three significant digits, or all that come before the point."""
     if value is None:
         return NONE
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

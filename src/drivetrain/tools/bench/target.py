@@ -1,4 +1,4 @@
-"""The port between load and what bears it."""
+"""The port between the load and what answers it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from drivetrain.tools.bench.outcome import Failure, Outcome
+from drivetrain.tools.bench.outcome import Failure, RequestOutcome
 from drivetrain.tools.bench.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a target. `stated` goes into reports as it is; the rest is None where it is not known."""
+    """What is known about a target. `stated` goes into reports as it is; anything else is None if not known."""
 
     kind: str
     model: str
@@ -25,7 +25,7 @@ class Facts:
 
 
 class Target(Protocol):
-    """Something that answers. It is ready when it is given to a session."""
+    """Something that answers requests, and is ready when a session gets it."""
 
     label: str
     """Short, and different from the other side's."""
@@ -33,14 +33,14 @@ class Target(Protocol):
     @property
     def facts(self) -> Facts: ...
 
-    async def ask(self, prompt: str, max_tokens: int, due: float | None) -> Outcome:
-        """One answer, greedy, of exactly `max_tokens` where the target can be asked for that.
+    async def ask(self, prompt: str, max_tokens: int, due: float | None) -> RequestOutcome:
+        """One greedy answer, of exactly `max_tokens` if the target can be asked for that.
 
-        Its time begins at `due`, or else when it is sent. Failures are outcomes; only cancelling raises, and nothing
-        of the request is left then.
+        Its time begins at `due` or, without one, when the request is sent. Failures are outcomes; only cancelling
+        raises, and leaves nothing of the request.
         """
         ...
 
     def advice(self, failure: Failure) -> str:
-        """What to do about a refusal, as a sentence to put behind it; empty if nothing is known."""
+        """What to do about a refusal, as a sentence to append; empty if nothing is known."""
         ...

@@ -17,14 +17,14 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Of the files. An engine may hold them in another form, which `bytes_as` knows."""
+    """The weights as they are in the files. An engine may hold them in another form; see `bytes_as`."""
 
     num_parameters: int
     file_bytes: int
     format: WeightsFormat
 
     def bytes_as(self, engine: str | None, dtype: str | None) -> int | None:
-        """What an engine reads for a token, if it reads every weight once; None: not known.
+        """What an engine reads for one token if it reads every weight once; None if not known.
 
         llama.cpp runs the file as it is; the others hold every weight in their dtype.
         """
@@ -35,7 +35,7 @@ class Weights:
 
 
 def weigh(path: Path) -> Weights:
-    """Raises `LoadFailed` for what is no whole model."""
+    """Raises `LoadFailed` if the model is not complete."""
     found = detect(path)
     if found.format is WeightsFormat.GGUF:
         return Weights(gguf_header.num_parameters(found.path), found.path.stat().st_size, found.format)

@@ -1,4 +1,4 @@
-"""What is asked: how many requests side by side or a second, how long they are, and when each one is sent."""
+"""The load: how many requests at once or per second, how long they are, and when each one is sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One for all sides and levels of a run. `shared_prefix` tokens of each prompt are the same in all of them."""
+    """The same for all sides and levels of a run. All prompts have their first `shared_prefix` tokens in common."""
 
     prompt_tokens: int
     max_tokens: int
@@ -21,11 +21,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """So many clients side by side; each sends its next request when it has its answer."""
+    """Concurrent clients, each of which sends its next request when it has its answer."""
 
     streams: int
     requests: int = 1
-    """One after the other, of each stream."""
+    """For each stream, one after the other."""
 
     @property
     def num_requests(self) -> int:
@@ -38,7 +38,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Requests that come by chance, so many a second on average, whether or not earlier ones are answered."""
+    """Requests at random times, `rate` per second on average, whether or not earlier ones are answered."""
 
     rate: float
     due_s: tuple[float, ...]
@@ -60,7 +60,7 @@ Level = Closed | Open
 
 
 def arrivals(rate: float, seed: int, *, count: int | None = None, duration_s: float | None = None) -> Open:
-    """A Poisson process: so many requests, or those of so many seconds, at least one. The seed decides them all."""
+    """A Poisson process: `count` requests, or those of `duration_s` but at least one. The seed decides the times."""
     rng = random.Random(f"arrivals/{seed}/{rate}")  # noqa: S311 - not for secrets
     times = itertools.accumulate(rng.expovariate(rate) for _ in itertools.count())
     if count is not None:

@@ -1,1 +1,1 @@
-"""`drivetrain conform`: what the OpenAI API promises, asked of any server that speaks it. Needs no engine."""
+"""`drivetrain conform`: whether a server keeps what the OpenAI API promises. Needs no engine."""

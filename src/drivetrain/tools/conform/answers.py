@@ -1,4 +1,4 @@
-"""Whole answers and streams of both text endpoints, read into one form, so that they can be compared."""
+"""Whole answers and streams of both text endpoints, read into one form so that they can be compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DONE = "[DONE]"
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A text endpoint. `text` and `piece` say where the text of a choice is, whole and in a stream."""
+    """A text endpoint. `text` and `piece` are the paths of a choice's text, in a whole answer and in an event."""
 
     name: str
     path: str
@@ -25,7 +25,7 @@ class Api:
     text: str
     piece: str
 
-    def asking(self, prompt: str) -> dict[str, Any]:
+    def prompt_fields(self, prompt: str) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": prompt}]} if self is CHAT else {"prompt": prompt}
 
 
@@ -34,15 +34,15 @@ COMPLETIONS = Api("completions", "/completions", "text_completion", "text_comple
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ParsedUsage:
     prompt: int
     completion: int
     total: int
 
 
 @dataclass(slots=True)
-class Choice:
-    """`logprobs` of a stream are joined. `extra` has fields that only some servers send, such as `token_ids`."""
+class ParsedChoice:
+    """A stream's `logprobs` are joined. `extra` holds fields that only some servers send, such as `token_ids`."""
 
     index: int
     text: str = ""
@@ -53,16 +53,16 @@ class Choice:
 
 @dataclass(slots=True)
 class ParsedAnswer:
-    """Choices in the order of their indices. Of a stream, `chunks` are its events and `done` whether `[DONE]` came."""
+    """Choices are ordered by index. For a stream, `chunks` are its events and `done` says whether `[DONE]` came."""
 
     document: Mapping[str, Any]
-    choices: list[Choice]
-    usage: Usage | None
+    choices: list[ParsedChoice]
+    usage: ParsedUsage | None
     chunks: list[dict[str, Any]] = field(default_factory=list)
     done: bool = False
 
     @property
-    def first(self) -> Choice:
+    def first(self) -> ParsedChoice:
         return self.choices[0]
 
     @property
@@ -70,8 +70,8 @@ class ParsedAnswer:
         return self.first.text
 
     @property
-    def counted(self) -> Usage:
-        """Raises `Failed` where there is none."""
+    def counted(self) -> ParsedUsage:
+        """The usage. Raises `Failed` if there is none."""
         if self.usage is None:
             raise Failed("the answer has no usage")
         return self.usage
@@ -84,32 +84,32 @@ def read_whole(api: Api, exchange: Exchange) -> ParsedAnswer:
     return ParsedAnswer(document, sorted(choices, key=lambda choice: choice.index), read_usage(document))
 
 
-def read_usage(document: Any) -> Usage | None:
+def read_usage(document: Any) -> ParsedUsage | None:
     if not isinstance(document, dict) or document.get("usage") is None:
         return None
     usage = take(document, "usage", dict)
     prompt, total = take(usage, "prompt_tokens", int), take(usage, "total_tokens", int)
-    return Usage(prompt, take(usage, "completion_tokens", int) if "completion_tokens" in usage else 0, total)
+    return ParsedUsage(prompt, take(usage, "completion_tokens", int) if "completion_tokens" in usage else 0, total)
 
 
-def _whole_choice(api: Api, document: Any) -> Choice:
-    choice = Choice(take(document, "index", int))
+def _whole_choice(api: Api, document: Any) -> ParsedChoice:
+    choice = ParsedChoice(take(document, "index", int))
     choice.text = _text_at(document, api.text)
     _take_rest(choice, document)
     return choice
 
 
 def _text_at(document: Any, path: str) -> str:
-    """A chat that only thinks or calls tools has null for its content."""
+    """A message that only reasons or calls tools has null as its content."""
     outer, _, last = path.rpartition(".")
-    place = take(document, outer, dict) if outer else document
-    found = place.get(last) if isinstance(place, dict) else None
+    holder = take(document, outer, dict) if outer else document
+    found = holder.get(last) if isinstance(holder, dict) else None
     if found is not None and not isinstance(found, str):
         raise Failed(f"{path} is {brief(found)}; it must be a string")
     return found or ""
 
 
-def _take_rest(choice: Choice, document: dict[str, Any]) -> None:
+def _take_rest(choice: ParsedChoice, document: dict[str, Any]) -> None:
     reason, logprobs = document.get("finish_reason"), document.get("logprobs")
     if reason is not None:
         choice.reason = take(document, "finish_reason", str)
@@ -129,29 +129,29 @@ def _joined(before: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any
 
 
 def read_stream(api: Api, exchange: Exchange) -> ParsedAnswer:
-    """Raises `Failed` for what is no stream, and for an error event."""
-    datas = read_events(exchange)
-    done = bool(datas) and datas[-1] == DONE
-    chunks = [_chunk(data) for data in datas if data != DONE]
+    """Raises `Failed` for an error event, and if this is not a stream."""
+    events = read_events(exchange)
+    done = bool(events) and events[-1] == DONE
+    chunks = [_chunk(data) for data in events if data != DONE]
     ensure(chunks, "the stream has no events")
     answer = ParsedAnswer(chunks[0], [], None, chunks, done)
-    found: dict[int, Choice] = {}
+    choices: dict[int, ParsedChoice] = {}
     for chunk in chunks:
         answer.usage = read_usage(chunk) or answer.usage
         for document in take(chunk, "choices", list):
-            choice = found.setdefault(take(document, "index", int), Choice(document["index"]))
+            choice = choices.setdefault(take(document, "index", int), ParsedChoice(document["index"]))
             choice.text += _text_at(document, api.piece)
             _take_rest(choice, document)
-    ensure(found, "no event of the stream has a choice")
-    answer.choices = [found[index] for index in sorted(found)]
+    ensure(choices, "no event of the stream has a choice")
+    answer.choices = [choices[index] for index in sorted(choices)]
     return answer
 
 
 def read_events(exchange: Exchange) -> list[str]:
-    """The data of each event. Comments and blank lines are passed over."""
+    """The data of each event. Comments and blank lines are skipped."""
     kind = exchange.reply_headers.get("content-type", "")
     ensure(kind.startswith("text/event-stream"), f"a stream has the content type {kind!r}, not text/event-stream")
-    datas: list[str] = []
+    events: list[str] = []
     lines: list[str] = []
     for raw in [*exchange.reply.split(b"\n"), b""]:
         line = _line(raw)
@@ -160,11 +160,11 @@ def read_events(exchange: Exchange) -> list[str]:
         elif line.startswith(":") or line.partition(":")[0] in {"event", "id", "retry"}:
             continue
         elif line:
-            raise Failed(f"a line of the stream is no event: {brief(line)}")
+            raise Failed(f"a line of the stream is not an event: {brief(line)}")
         elif lines:
-            datas.append("\n".join(lines))
+            events.append("\n".join(lines))
             lines = []
-    return datas
+    return events
 
 
 def _line(raw: bytes) -> str:
@@ -180,14 +180,14 @@ def _chunk(data: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise Failed(f"an event of the stream is not JSON: {brief(data)}") from None
     if not isinstance(document, dict):
-        raise Failed(f"an event of the stream is no object: {brief(data)}")
+        raise Failed(f"an event of the stream is not an object: {brief(data)}")
     if document.get("error") is not None:
         raise Failed(f"an error came in the stream: {brief(document['error'], 200)}")
     return document
 
 
 def pieces(api: Api, answer: ParsedAnswer, index: int = 0) -> list[str]:
-    """The texts of one choice's events, as they came."""
+    """The text of each event of one choice, in order."""
     return [
         _text_at(choice, api.piece)
         for chunk in answer.chunks

@@ -1,4 +1,4 @@
-"""Requests that a good client would not send too: any bytes, any length, and leaving in the middle."""
+"""Any request, including what a good client would not send: raw bytes, false lengths, leaving in the middle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from drivetrain.http.address import Address
 from drivetrain.http.client import HttpConnection, connected
-from drivetrain.http.parser import Broken as Broken  # no whole answer: it broke off, is not HTTP, or took too long
+from drivetrain.http.parser import Broken as Broken  # no complete answer: it broke off, is not HTTP, or took too long
 from drivetrain.http.parser import CutOff, spelled
 from drivetrain.tools.conform.exchange import Exchange
 
@@ -26,15 +26,15 @@ class Unreachable(Broken):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One connection a request. `timeout_s` is for the whole of one answer."""
+    """One connection per request. `timeout_s` limits a whole answer."""
 
     address: Address
     key: str
     timeout_s: float
 
     async def send(self, exchange: Exchange, timeout_s: float | None = None) -> None:
-        """Send it and read all of the answer into it. Raises `Broken`."""
-        async with self.begun(exchange, timeout_s) as parts:
+        """Send the request and read the whole answer into the exchange. Raises `Broken`."""
+        async with self.response(exchange, timeout_s) as parts:
             async for part in parts:
                 exchange.reply += part
                 if len(exchange.reply) > MAX_REPLY_BYTES:
@@ -42,30 +42,30 @@ class Client:
             exchange.whole = True
 
     @contextlib.asynccontextmanager
-    async def begun(self, exchange: Exchange, timeout_s: float | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Sent, and answered up to the headers; gives the body as it comes. Leaving closes the connection."""
+    async def response(self, exchange: Exchange, timeout_s: float | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send the request and read the headers; yields the body as it arrives. Leaving closes the connection."""
         limit = self.timeout_s if timeout_s is None else timeout_s
         began = time.perf_counter()
         try:
             async with asyncio.timeout(limit), self._connected() as connection:
-                with contextlib.suppress(CutOff):  # refused while we were still sending: it may say why
+                with contextlib.suppress(CutOff):  # refused while we were still sending; the answer may say why
                     await connection.send(self._spelled(exchange))
                 answer = await connection.answer(exchange.method)
                 exchange.status, exchange.reply_headers = answer.status, dict(answer.headers)
                 async with contextlib.aclosing(answer.parts()) as parts:
                     yield parts
         except TimeoutError:
-            raise Broken(f"no whole answer to {exchange.said} within {limit:g} s") from None
+            raise Broken(f"no complete answer to {exchange.request_line} within {limit:g} s") from None
         except Broken as exc:
             if isinstance(exc, Unreachable):
                 raise
-            raise Broken(f"{exchange.said}: {exc}") from exc
+            raise Broken(f"{exchange.request_line}: {exc}") from exc
         finally:
             exchange.took_s = time.perf_counter() - began
 
     @contextlib.asynccontextmanager
     async def unanswered(self, exchange: Exchange) -> AsyncIterator[None]:
-        """Sent, and nothing read. Leaving closes the connection."""
+        """Send the request and read nothing. Leaving closes the connection."""
         async with self._connected() as connection:
             await connection.send(self._spelled(exchange))
             yield
@@ -91,7 +91,7 @@ def authorized(key: str, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def encoded(body: Any) -> bytes:
-    """Bytes as they are; nothing as nothing; all else as JSON, in ASCII."""
+    """Bytes unchanged, None as an empty body, anything else as JSON in ASCII."""
     if isinstance(body, bytes):
         return body
     return b"" if body is None else json.dumps(body).encode()

@@ -1,4 +1,4 @@
-"""One request and what came back for it, kept as it was on the wire, so that a report can show it."""
+"""One request and its reply, kept as they were on the wire so that a report can show them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from drivetrain.tools.conform.verdict import Failed
 SHOWN_REQUEST_CHARS = 1500
 SHOWN_REPLY_CHARS = 3000
 HIDDEN = "(hidden)"
+_SHOWN_HEADERS = ("content-type", "retry-after", "allow", "www-authenticate", "x-request-id")
 
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """Header names of the reply have small letters. `whole` is whether the reply came to its end."""
+    """The reply's header names are in lower case. `whole` says whether the reply arrived to its end."""
 
     method: str
     path: str
@@ -29,8 +30,8 @@ class Exchange:
     took_s: float = 0.0
 
     @property
-    def said(self) -> str:
-        """For a sentence: what was asked, in a few words."""
+    def request_line(self) -> str:
+        """The request, for use in a sentence."""
         return f"{self.method} {self.path}"
 
     def json(self) -> Any:
@@ -38,7 +39,16 @@ class Exchange:
         try:
             return json.loads(self.reply)
         except (ValueError, RecursionError):
-            raise Failed(f"the answer to {self.said} (status {self.status}) is not JSON") from None
+            raise Failed(f"the answer to {self.request_line} (status {self.status}) is not JSON") from None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The reply, or an empty object if it is not a JSON object."""
+        try:
+            document = json.loads(self.reply)
+        except (ValueError, RecursionError):
+            return {}
+        return document if isinstance(document, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +67,10 @@ def show(exchange: Exchange, key: str) -> Shown:
     }
     lines = [f"{exchange.method} {exchange.path}", *(f"{name}: {value}" for name, value in headers.items())]
     request = "\n".join([*lines, "", _cut(exchange.body, SHOWN_REQUEST_CHARS)]).rstrip()
-    kinds = [f"{name}: {exchange.reply_headers[name]}" for name in _TELLING if name in exchange.reply_headers]
-    end = "" if exchange.whole or not exchange.status else "\n(the client left, or the answer broke off, here)"
-    reply = "\n".join([*kinds, "", _cut(exchange.reply, SHOWN_REPLY_CHARS)]).strip() + end
+    shown = [f"{name}: {exchange.reply_headers[name]}" for name in _SHOWN_HEADERS if name in exchange.reply_headers]
+    end = "" if exchange.whole or not exchange.status else "\n(the client left here, or the answer broke off)"
+    reply = "\n".join([*shown, "", _cut(exchange.reply, SHOWN_REPLY_CHARS)]).strip() + end
     return Shown(hide(request, key), exchange.status, hide(reply, key), round(exchange.took_s, 3))
-
-
-_TELLING = ("content-type", "retry-after", "allow", "www-authenticate", "x-request-id")
 
 
 def hide(text: str, key: str) -> str:
@@ -71,7 +78,7 @@ def hide(text: str, key: str) -> str:
 
 
 def _cut(data: bytes, limit: int) -> str:
-    """The beginning and the end of what is long: what is wrong with a stream is often at its end."""
+    """The beginning and the end of long data: what is wrong with a stream is often at its end."""
     if len(data) <= limit:
         return data.decode("utf-8", "backslashreplace")
     head, tail = data[: limit * 2 // 3], data[-limit // 3 :]

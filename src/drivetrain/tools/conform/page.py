@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing from elsewhere. What a server said is text there, never markup."""
+"""The report as one self-contained HTML file. What a server sent is text there, never markup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--li
 .outcome { font-weight: 600; white-space: nowrap }
 .pass { color: var(--pass) } .fail { color: var(--fail) }
 .not-offered { color: var(--none) } .not-run { color: var(--not) }
-summary { cursor: pointer } .said { overflow-wrap: anywhere }
+summary { cursor: pointer } .reason { overflow-wrap: anywhere }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -72,7 +72,7 @@ def _number(column: int) -> str:
 def _failure(result: Result) -> Iterator[str]:
     case = result.case
     yield f'<details id="{escape(case.id)}" open>\n<summary><code>{escape(case.id)}</code> '
-    yield f'<span class="fail said">{escape(result.said)}</span></summary>'
+    yield f'<span class="fail reason">{escape(result.reason)}</span></summary>'
     yield f"<p>{escape(case.asks)}. Must hold: {escape(case.holds)}.</p>"
     for shown in result.exchanges:
         yield from _exchange(shown)
@@ -93,5 +93,5 @@ def _row(result: Result) -> str:
     what = f"{result.case.asks}. {result.case.holds}."
     return (
         f'<tr><td>{name}</td><td class="outcome {kind}">{escape(str(result.outcome))}</td>'
-        f'<td>{escape(what)}</td><td class="said">{escape(result.said)}</td></tr>'
+        f'<td>{escape(what)}</td><td class="reason">{escape(result.reason)}</td></tr>'
     )

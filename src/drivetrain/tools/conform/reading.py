@@ -1,4 +1,4 @@
-"""Reading documents of unknown servers: each thing that is not where it must be becomes a sentence, never a crash."""
+"""Reading the replies of unknown servers: whatever is missing or malformed becomes a sentence, never a crash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST = 2**1023
 
 
 def take(document: Any, path: str, kind: type) -> Any:
-    """What stands at `a.b.0.c`. Raises `Failed` where it is missing or of another kind."""
+    """The value at a path such as `a.b.0.c`. Raises `Failed` if it is missing or of another kind."""
     found = document
     for step in path.split("."):
         if isinstance(found, list) and step.isdigit() and int(step) < len(found):
@@ -41,7 +41,7 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """JSON has integers that no float can hold: these are none."""
+    """False for the integers of JSON that no float can hold."""
     if isinstance(value, bool):
         return False
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST)
@@ -51,38 +51,36 @@ def is_number(value: Any) -> bool:
 
 
 def message_of(exchange: Exchange) -> str:
-    """What a refusal says, in whatever form, in short."""
+    """What a refusal says, whatever its form, cut short."""
     try:
         document = exchange.json()
     except Failed:
         return exchange.reply[:200].decode("utf-8", "replace")
-    error = document.get("error") if isinstance(document, dict) else None
-    said = error.get("message") if isinstance(error, dict) else None
-    return said if isinstance(said, str) else brief(document, 200)
+    message = _error(exchange).get("message")
+    return message if isinstance(message, str) else brief(document, 200)
+
+
+def _error(exchange: Exchange) -> dict[str, Any]:
+    error = exchange.document.get("error")
+    return error if isinstance(error, dict) else {}
 
 
 def error_of(exchange: Exchange) -> dict[str, Any]:
-    """The error object of a refusal. Raises `Failed` where there is none."""
+    """The error object of a refusal. Raises `Failed` if there is none."""
     document = exchange.json()
-    error = document.get("error") if isinstance(document, dict) else None
-    if not isinstance(error, dict):
+    if not isinstance(exchange.document.get("error"), dict):
         raise Failed(f"the answer has no error object: {brief(document, 120)}")
     ensure(take(document, "error.message", str).strip(), "error.message is empty")
-    return dict(error)
+    return _error(exchange)
 
 
 def names(exchange: Exchange, name: str) -> bool:
-    """Whether a refusal says that it is about this field: in `error.param`, or as a word of what it says."""
+    """Whether a refusal names this field, in `error.param` or as a word in its message."""
     return param_names(exchange, name) or _mentions(message_of(exchange), name)
 
 
 def param_names(exchange: Exchange, name: str) -> bool:
-    try:
-        document = exchange.json()
-    except Failed:
-        return False
-    error = document.get("error") if isinstance(document, dict) else None
-    param = error.get("param") if isinstance(error, dict) else None
+    param = _error(exchange).get("param")
     return isinstance(param, str) and re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", param) is not None
 
 
@@ -92,20 +90,20 @@ def _mentions(text: str, name: str) -> bool:
     return re.search(rf"(?:^|[\"'`]){re.escape(name)}(?:[\"'`]|\s*=|\s+(?:is|must|should)\b)", text) is not None
 
 
-def honoured(exchange: Exchange, asked: Mapping[str, Any]) -> None:
-    """The request was good. Raises `NotOffered` where one of the fields `asked` was refused by name, else `Failed`."""
+def honoured(exchange: Exchange, fields: Mapping[str, Any]) -> None:
+    """The request was accepted. Otherwise raises `NotOffered` if one of `fields` was refused by name, or `Failed`."""
     if exchange.status == 200:
         return
     if exchange.status in {400, 404, 405, 422, 501}:
-        for name in asked:
+        for name in fields:
             if names(exchange, name):
                 raise NotOffered(f"{name} is refused by name: {message_of(exchange)}"[:300])
-    raise Failed(f"{exchange.said} was answered with status {exchange.status}: {message_of(exchange)}"[:400])
+    raise Failed(f"{exchange.request_line} was answered with status {exchange.status}: {message_of(exchange)}"[:400])
 
 
 def refused(exchange: Exchange, what: str, *fields: str) -> None:
-    """It was refused with 4xx, and words that name one of the fields. The form is asked once, by `errors.shape`."""
+    """It was refused with 4xx and a message that names one of the fields. `errors.shape` checks the form of errors."""
     ensure(exchange.status != 200, f"{what} was accepted; it must be refused with 400, or have its effect")
     ensure(400 <= exchange.status < 500, f"{what} was answered with status {exchange.status}; it must be a 400")
     named = not fields or any(names(exchange, name) for name in fields)
-    ensure(named, f"{what} was refused without a word of {fields and fields[0]}: {message_of(exchange)}"[:400])
+    ensure(named, f"{what} was refused without naming {fields and fields[0]}: {message_of(exchange)}"[:400])

@@ -1,4 +1,4 @@
-"""What was found, and how it is told as text and as data."""
+"""The results of a run, as text and as data."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SHOWN_LINE_CHARS = 220
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """`said` is empty for a pass. Only failures keep their exchanges."""
+    """`reason` is empty for a pass. Only failures keep their exchanges."""
 
     case: Case
     outcome: Outcome
-    said: str = ""
+    reason: str = ""
     took_s: float = 0.0
     exchanges: tuple[Shown, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class ConformReport:
-    """`about` is what the server says of itself. `complete` is False where the run was interrupted."""
+    """`about` is what the server says about itself. `complete` is False if the run was interrupted."""
 
     url: str
     model: str
@@ -47,7 +47,7 @@ class ConformReport:
         return Counter(result.outcome for result in self.results)
 
     def by_area(self) -> list[tuple[Area, Counter[Outcome]]]:
-        """Areas that were asked about."""
+        """The areas of the cases that were run."""
         found = {area: Counter(r.outcome for r in self.results if r.case.area is area) for area in Area}
         return [(area, counts) for area, counts in found.items() if counts]
 
@@ -67,29 +67,29 @@ def case_table(cases: Iterable[Case]) -> tuple[list[str], list[list[str]]]:
 
 
 def detail_lines(report: ConformReport) -> list[str]:
-    """Failures with their exchange, then what is not offered and what was not run, a line each."""
+    """The failures with their last exchange, then a line for each case that is not offered or was not run."""
     lines: list[str] = []
     for result in report.of(Outcome.FAIL):
-        lines += ["", f"FAIL {result.case.id}: {result.said}", f"{INDENT}asked for: {result.case.asks}"]
+        lines += ["", f"FAIL {result.case.id}: {result.reason}", f"{INDENT}asks: {result.case.asks}"]
         lines += [f"{INDENT}must hold: {result.case.holds}", *_exchange_lines(result.exchanges)]
     for outcome in (Outcome.NOT_OFFERED, Outcome.NOT_RUN):
         found = report.of(outcome)
         if found:
             lines += ["", f"{str(outcome).capitalize()}:"]
-            lines += [f"{INDENT}{result.case.id}: {_short(result.said)}" for result in found]
+            lines += [f"{INDENT}{result.case.id}: {_short(result.reason)}" for result in found]
     return lines
 
 
 def _exchange_lines(exchanges: Sequence[Shown]) -> list[str]:
-    """The last exchange, in short: all of them are in the JSON and the HTML report."""
+    """The last exchange, shortened; the JSON and HTML reports have all of them."""
     if not exchanges:
         return []
     shown = exchanges[-1]
     head, _, body = shown.request.partition("\n\n")
-    asked = f"{head.splitlines()[0]} {_short(body)}".rstrip()
+    sent = f"{head.splitlines()[0]} {_short(body)}".rstrip()
     replied = [_short(line) for line in shown.reply.splitlines() if line.strip()]
     long = replied if len(replied) <= 8 else [*replied[:3], "…", *replied[-4:]]
-    return [f"{INDENT}> {asked}", *(f"{INDENT}< {line}" for line in [f"status {shown.status}", *long])]
+    return [f"{INDENT}> {sent}", *(f"{INDENT}< {line}" for line in [f"status {shown.status}", *long])]
 
 
 def _short(text: str) -> str:
@@ -124,7 +124,7 @@ def _result(result: Result) -> dict[str, Any]:
         "holds": case.holds,
         "offered": case.offered,
         "outcome": str(result.outcome),
-        "said": result.said,
+        "said": result.reason,
         "took_s": result.took_s,
         "exchanges": [asdict(shown) for shown in result.exchanges],
     }

@@ -1,35 +1,36 @@
-"""Ask the cases one after the other: what a case shows must not depend on what else runs."""
+"""Run the cases one after the other, so that none depends on what else is running."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.tools.conform.asking import Asking
 from drivetrain.tools.conform.case import Case
 from drivetrain.tools.conform.client import Broken, Client, Unreachable
 from drivetrain.tools.conform.exchange import Exchange, Shown, hide, show
 from drivetrain.tools.conform.reading import brief, message_of
 from drivetrain.tools.conform.report import ConformReport, Result
+from drivetrain.tools.conform.requester import Requester
 from drivetrain.tools.conform.survey import UNKNOWN_FIELD, Survey
 from drivetrain.tools.conform.trial import Trial
-from drivetrain.tools.conform.verdict import Failed, Outcome, Verdict
+from drivetrain.tools.conform.verdict import Outcome, Verdict
 
 SHOWN_FIRST, SHOWN_LAST = 1, 4
-IGNORED = "the server takes all unknown fields (parameters.unknown), and this one has no effect"
-GONE = "the server cannot be reached any more"
-STRANGE = "the case met something that it does not know"
+IGNORED = "the server accepts every unknown field (parameters.unknown), and this one has no effect"
+GONE = "the server can no longer be reached"
+STRANGE = "the case met something unexpected"
 
 Progress = Callable[[str, float | None], None]
 
 
 async def find_model(client: Client, given: str | None, key_variables: Sequence[str]) -> str:
-    """The model to ask for. Raises `InvalidSetting` where there is no server, no way in, or no such model."""
-    asking = Asking(client, given or "")
+    """The model to ask for. Raises `InvalidSetting` if there is no server, no access or no such model."""
+    requester = Requester(client, given or "")
     try:
-        listing = await asking.get("/models")
+        listing = await requester.get("/models")
         names = _names(listing)
         if listing.status in {401, 403}:
             raise InvalidSetting(
@@ -38,9 +39,9 @@ async def find_model(client: Client, given: str | None, key_variables: Sequence[
             )
         if given is None:
             return _only(names, client)
-        if given not in names and await _is_unknown(asking):
+        if given not in names and await _is_unknown(requester):
             has = f"; it has {brief(names, 300)}" if names else ""
-            raise InvalidSetting(f"{given!r} is no model of {client.address}{has}", param="model")
+            raise InvalidSetting(f"there is no model {given!r} at {client.address}{has}", param="model")
     except Broken as exc:
         raise InvalidSetting(str(exc)) from exc
     return given
@@ -49,45 +50,43 @@ async def find_model(client: Client, given: str | None, key_variables: Sequence[
 def _only(names: list[str], client: Client) -> str:
     if len(names) != 1:
         has = f"it has {brief(names, 300)}" if names else "it does not list any"
-        raise InvalidSetting(f"say with --model which model of {client.address} to ask: {has}", param="model")
+        raise InvalidSetting(f"choose a model of {client.address} with --model: {has}", param="model")
     return names[0]
 
 
 def _names(listing: Exchange) -> list[str]:
-    try:
-        document = listing.json()
-    except Failed:
-        return []
-    data = document.get("data") if isinstance(document, dict) else None
+    data = listing.document.get("data")
     found = [item.get("id") for item in data if isinstance(item, dict)] if isinstance(data, list) else []
     return [name for name in found if isinstance(name, str)]
 
 
-async def _is_unknown(asking: Asking) -> bool:
-    """Every endpoint says 404 to it."""
-    for path in ("/chat/completions", "/completions", "/embeddings"):
-        asked = {"model": asking.model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
-        if path != "/chat/completions":
-            asked = {"model": asking.model, "prompt" if path == "/completions" else "input": "x"}
-        if (await asking.post(path, asked)).status != 404:
+async def _is_unknown(requester: Requester) -> bool:
+    """Whether every endpoint answers 404."""
+    bodies: dict[str, dict[str, Any]] = {
+        "/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+        "/completions": {"prompt": "x"},
+        "/embeddings": {"input": "x"},
+    }
+    for path, fields in bodies.items():
+        if (await requester.post(path, {"model": requester.model, **fields})).status != 404:
             return False
     return True
 
 
 async def run(client: Client, model: str, cases: Sequence[Case], report: ConformReport, progress: Progress) -> None:
-    """Results are added to the report as they come, so that an interrupted one holds what was found."""
+    """Results are added to the report as they come, so that an interrupted run keeps what it found."""
     known = Survey(client, model)
     began = time.perf_counter()
-    progress("asking who is there", 0.0)
+    progress("asking the server what it is", 0.0)
     with contextlib.suppress(Broken):
         report.about = await known.about()
     for done, case in enumerate(cases):
-        progress(f"asking about {case.area}", done / len(cases))
+        progress(f"checking {case.area}", done / len(cases))
         result, alive = await _run_one(case, Trial(client, model, known))
         report.results.append(result)
         report.took_s = time.perf_counter() - began
         if not alive:
-            report.results += [Result(case=left, outcome=Outcome.NOT_RUN, said=GONE) for left in cases[done + 1 :]]
+            report.results += [Result(case=other, outcome=Outcome.NOT_RUN, reason=GONE) for other in cases[done + 1 :]]
             break
     report.complete = True
 
@@ -95,24 +94,26 @@ async def run(client: Client, model: str, cases: Sequence[Case], report: Conform
 async def _run_one(case: Case, trial: Trial) -> tuple[Result, bool]:
     """The result, and whether the server still answers."""
     began = time.perf_counter()
-    outcome, said = Outcome.PASS, ""
-    alive: bool | None = True  # None: to be found out
+    outcome, reason = Outcome.PASS, ""
+    alive: bool | None = True  # None: not known yet
     try:
+        if case.needs is not None:
+            await trial.known.offers(case.needs)
         await case.check(trial)
     except Verdict as exc:
-        outcome, said = exc.outcome, exc.said
+        outcome, reason = exc.outcome, exc.reason
         if outcome is Outcome.FAIL and case.extra and await _is_ignored(trial):
-            outcome, said = Outcome.NOT_OFFERED, f"{IGNORED}: {said}"
+            outcome, reason = Outcome.NOT_OFFERED, f"{IGNORED}: {reason}"
     except Unreachable as exc:
-        outcome, said, alive = Outcome.FAIL, f"{GONE}: {exc}", False
+        outcome, reason, alive = Outcome.FAIL, f"{GONE}: {exc}", False
     except Broken as exc:
-        outcome, said, alive = Outcome.FAIL, str(exc), None
-    except Exception as exc:  # noqa: BLE001 - an answer that nobody thought of must not take all other results with it
-        outcome, said = Outcome.FAIL, f"{STRANGE}: {type(exc).__name__}: {exc}"[:300]
+        outcome, reason, alive = Outcome.FAIL, str(exc), None
+    except Exception as exc:  # noqa: BLE001 - an unforeseen answer must not cost all other results
+        outcome, reason = Outcome.FAIL, f"{STRANGE}: {type(exc).__name__}: {exc}"[:300]
     result = Result(
         case=case,
         outcome=outcome,
-        said=hide(said, trial.client.key),
+        reason=hide(reason, trial.client.key),
         took_s=round(time.perf_counter() - began, 3),
         exchanges=_kept(trial.exchanges, trial.client.key) if outcome is Outcome.FAIL else (),
     )
@@ -120,7 +121,7 @@ async def _run_one(case: Case, trial: Trial) -> tuple[Result, bool]:
 
 
 async def _is_ignored(trial: Trial) -> bool:
-    """All was answered, as it is when a field is named that nobody knows: that is one failure, and not one a field."""
+    """Whether the server accepts every unknown field too: that is one failure, not one per field."""
     if any(exchange.status != 200 for exchange in trial.exchanges):
         return False
     try:
@@ -130,7 +131,7 @@ async def _is_ignored(trial: Trial) -> bool:
 
 
 def _kept(exchanges: Sequence[Exchange], key: str) -> tuple[Shown, ...]:
-    """The first one, which says how it should be, and the last ones."""
+    """The first exchange, which shows how it should be, and the last ones."""
     chosen = [*exchanges[:SHOWN_FIRST], *exchanges[SHOWN_FIRST:][-SHOWN_LAST:]]
     return tuple(show(exchange, key) for exchange in chosen)
 
@@ -138,8 +139,6 @@ def _kept(exchanges: Sequence[Exchange], key: str) -> tuple[Shown, ...]:
 async def _is_alive(trial: Trial) -> bool:
     try:
         await trial.get("/models")
-    except Unreachable:
-        return False
-    except Broken:
-        return True
+    except Broken as exc:
+        return not isinstance(exc, Unreachable)
     return True

@@ -1,4 +1,4 @@
-"""What checks need to know of a server before they can ask: each thing is found once, when it is first needed."""
+"""What checks need to know about a server. Each fact is found once, when it is first needed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from drivetrain.tools.conform.answers import CHAT, COMPLETIONS, Api
-from drivetrain.tools.conform.asking import PROMPT, Asking
 from drivetrain.tools.conform.client import Broken, Client, Unreachable
 from drivetrain.tools.conform.exchange import Exchange
 from drivetrain.tools.conform.reading import brief, honoured, message_of
+from drivetrain.tools.conform.requester import PROMPT, Requester
 from drivetrain.tools.conform.verdict import Failed, NotOffered, NotRun, Verdict
 
 T = TypeVar("T")
 
 SAMPLE_TOKENS = 24
 UNKNOWN_FIELD = "drivetrain_conform_no_such_field"
+UNKNOWN_MODEL = "drivetrain-conform-no-such-model"
 PROMPTS = (PROMPT, "Write one sentence about the moon.", "The colours of the rainbow are")
-_TELLING = (
+_ABOUT = (
     ("{base}{card}", ("engine", "architecture", "device", "dtype")),
     ("{root}/version", ("version",)),
     ("{root}/status", ("version",)),
@@ -29,12 +30,12 @@ ROOM_TOKENS = 200
 MOST_CONTEXT = 2**24
 UNKNOWN_ROOM_TOKENS = 600
 GOOD_RUN = 14
-"""A sample with so many characters in a row that are whole is good enough to take stops out of."""
+"""A sample with this many whole characters in a row is long enough to take stops from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A request of which the text is known: it was asked twice and answered with the same words."""
+    """A request with a known answer: sent twice, it gave the same text."""
 
     api: Api
     fields: dict[str, Any]
@@ -46,7 +47,7 @@ class Sample:
         return max((match.span() for match in _CLEAN.finditer(self.text)), key=lambda span: span[1] - span[0])
 
     def cut_after(self, earlier: str) -> str:
-        """A piece that comes after this one for the first time. Raises `NotRun` where the text repeats itself."""
+        """A piece that first occurs after `earlier`. Raises `NotRun` if the text repeats itself."""
         end = self.text.index(earlier) + len(earlier)
         for size in (3, 6, 9):
             for at in (0.8, 0.7, 0.9, 0.6):
@@ -56,7 +57,7 @@ class Sample:
         raise NotRun("the text repeats itself")
 
     def cut(self, at: float, size: int) -> str:
-        """A piece of the clean run that begins at this share of it."""
+        """A piece of the clean run, beginning at this fraction of it."""
         start, end = self.clean
         begin = min(start + int((end - start) * at), max(start, end - size))
         return self.text[begin : min(end, begin + size)]
@@ -66,26 +67,26 @@ _CLEAN = re.compile("[^\ufffd]+")
 
 
 class Survey:
-    """What breaks and fails here becomes `NotRun`: that the server cannot even do this, another case says."""
+    """A failure here becomes `NotRun`: another case reports that the server cannot do even this."""
 
     def __init__(self, client: Client, model: str) -> None:
         self._client = client
         self._model = model
         self._found: dict[str, Any] = {}
 
-    async def _once(self, what: str, find: Callable[[Asking], Awaitable[T]]) -> T:
+    async def _once(self, what: str, find: Callable[[Requester], Awaitable[T]]) -> T:
         if what not in self._found:
             try:
-                self._found[what] = await find(Asking(self._client, self._model))
+                self._found[what] = await find(Requester(self._client, self._model))
             except Unreachable:
                 raise
             except (Failed, Broken) as exc:
-                self._found[what] = NotRun(f"it needs {what}: {exc}")
+                self._found[what] = NotRun(f"this needs {what}: {exc}")
             except Verdict as exc:
                 self._found[what] = exc
         found = self._found[what]
         if isinstance(found, Verdict):
-            raise type(found)(found.said)
+            raise type(found)(found.reason)
         value: T = found
         return value
 
@@ -94,14 +95,14 @@ class Survey:
     async def offers(self, api: Api) -> None:
         """Raises `NotOffered` or `NotRun`."""
 
-        async def find(asking: Asking) -> bool:
-            answered(await asking.post(api.path, asking.body(api, max_tokens=1)), *api.asking(""))
+        async def find(requester: Requester) -> bool:
+            answered(await requester.post(api.path, requester.body(api, max_tokens=1)), *api.prompt_fields(""))
             return True
 
-        await self._once(f"a plain answer of {api.path}", find)
+        await self._once(f"a plain answer from {api.path}", find)
 
     async def text_api(self) -> Api:
-        """Chat, or completions where there is no chat."""
+        """Chat, or completions if there is no chat."""
         try:
             await self.offers(CHAT)
         except NotOffered:
@@ -110,22 +111,22 @@ class Survey:
         return CHAT
 
     async def takes(self, api: Api, name: str, value: Any) -> bool:
-        """Whether a plain request with this field is answered; by that it is not known to be honoured."""
+        """Whether a plain request with this field is answered. The field may still be ignored."""
 
-        async def find(asking: Asking) -> bool:
-            return (await asking.post(api.path, asking.body(api, max_tokens=1, **{name: value}))).status == 200
+        async def find(requester: Requester) -> bool:
+            return (await requester.post(api.path, requester.body(api, max_tokens=1, **{name: value}))).status == 200
 
         return await self._once(f"{api.name} with {name} = {value!r}", find)
 
     async def steady(self, api: Api) -> dict[str, Any]:
-        """What keeps a model from ending by itself, as far as the server has it."""
+        """The field that keeps a model from ending its answer, if the server has it."""
         return {"ignore_eos": True} if await self.takes(api, "ignore_eos", True) else {}
 
     async def echoes(self) -> None:
-        """Raises `NotOffered` where `echo` is refused, and `NotRun` where it is ignored."""
+        """Raises `NotOffered` if `echo` is refused, and `NotRun` if it is ignored."""
 
-        async def find(asking: Asking) -> bool:
-            if not (await asking.generate(COMPLETIONS, echo=True)).text.startswith(PROMPT):
+        async def find(requester: Requester) -> bool:
+            if not (await requester.generate(COMPLETIONS, echo=True)).text.startswith(PROMPT):
                 raise NotRun("echo is ignored; see completions.echo")
             return True
 
@@ -134,116 +135,109 @@ class Survey:
     # The model
 
     async def about(self) -> dict[str, str]:
-        """What the server says of itself: names and versions, as far as it tells them. Raises `Broken`."""
-        asking, told = Asking(self._client, self._model), dict[str, str]()
-        for path, names in _TELLING:
-            place = path.format(root=asking.root, base=asking.base, card=asking.card)
-            exchange = await asking.ask("GET", place)
-            told |= {"server": exchange.reply_headers["server"]} if "server" in exchange.reply_headers else {}
-            document = _document(exchange) if exchange.status == 200 else {}
+        """What the server says about itself: its names and versions, if it gives any. Raises `Broken`."""
+        requester, facts = Requester(self._client, self._model), dict[str, str]()
+        for path, names in _ABOUT:
+            exchange = await requester.ask(
+                "GET", path.format(root=requester.root, base=requester.base, card=requester.card)
+            )
+            facts |= {"server": exchange.reply_headers["server"]} if "server" in exchange.reply_headers else {}
+            document = exchange.document if exchange.status == 200 else {}
             document |= capabilities if isinstance(capabilities := document.get("capabilities"), dict) else {}
-            told |= {name: document[name] for name in names if isinstance(document.get(name), str)}
-        return told
+            facts |= {name: document[name] for name in names if isinstance(document.get(name), str)}
+        return facts
 
     async def context_length(self) -> int:
-        """Raises `NotRun` where the server does not tell."""
+        """Raises `NotRun` if the server does not report it."""
         return await self._once("the context length", self._context_length)
 
-    async def _context_length(self, asking: Asking) -> int:
-        places: list[Any] = []
-        for path in (asking.base + asking.card, f"{asking.base}/models", f"{asking.root}/props"):
-            exchange = await asking.ask("GET", path)
+    async def _context_length(self, requester: Requester) -> int:
+        documents: list[Any] = []
+        for path in (requester.base + requester.card, f"{requester.base}/models", f"{requester.root}/props"):
+            exchange = await requester.ask("GET", path)
             if exchange.status == 200:
-                document = _document(exchange)
+                document = exchange.document
                 listed = document.get("data")
-                places += [document, *(listed if isinstance(listed, list) else [])]
-        for place in filter(_is_object, places):
-            for holder in (place.get("capabilities"), place, place.get("default_generation_settings")):
+                documents += [document, *(listed if isinstance(listed, list) else [])]
+        for document in filter(_is_object, documents):
+            for holder in (document.get("capabilities"), document, document.get("default_generation_settings")):
                 for name in ("context_length", "max_model_len", "n_ctx"):
                     found = holder.get(name) if isinstance(holder, dict) else None
                     if isinstance(found, int) and not isinstance(found, bool) and found > 0:
                         if found > MOST_CONTEXT:
-                            raise NotRun(f"a context of {brief(found)} tokens is too long to be filled here")
+                            raise NotRun(f"a context of {brief(found)} tokens is too long to fill here")
                         return found
-        raise NotRun("the server does not tell its context length")
+        raise NotRun("the server does not report its context length")
 
     async def long_tokens(self, most: int) -> int:
-        """For an answer that lasts: so many, or what the context has room for."""
+        """The length of a long answer: `most` tokens, or as many as fit into the context."""
         try:
             return min(most, await self.context_length() - ROOM_TOKENS)
         except NotRun:
             return min(most, UNKNOWN_ROOM_TOKENS)
 
     async def sample(self, api: Api | None = None) -> Sample:
-        """Of this endpoint, or of the one that there is."""
-        at = api or await self.text_api()
-        return await self._once(f"a text of {at.path} that comes again", lambda asking: self._sample(asking, at))
+        """From this endpoint; by default, from the one that the server has."""
+        chosen = api or await self.text_api()
+        return await self._once(f"a repeatable answer from {chosen.path}", lambda r: self._sample(r, chosen))
 
-    async def _sample(self, asking: Asking, api: Api) -> Sample:
+    async def _sample(self, requester: Requester, api: Api) -> Sample:
         steady = await self.steady(api)
-        tries: list[dict[str, Any]] = [{**api.asking(prompt), **steady} for prompt in PROMPTS]
+        tries: list[dict[str, Any]] = [{**api.prompt_fields(prompt), **steady} for prompt in PROMPTS]
         if await self.takes(api, "seed", 1):
             tries += [{**steady, "temperature": 1, "seed": seed} for seed in (11, 12, 13, 14)]
         best: Sample | None = None
         for fields in tries:
-            asked = {"temperature": 0, **fields, "max_tokens": SAMPLE_TOKENS}
-            answer = await asking.generate(api, **asked)
+            request = {"temperature": 0, **fields, "max_tokens": SAMPLE_TOKENS}
+            answer = await requester.generate(api, **request)
             if not _CLEAN.search(answer.text):
                 continue
-            made = Sample(api, asked, answer.text)
+            made = Sample(api, request, answer.text)
             if best is None or _length(made) > _length(best):
                 best = made
             if _length(best) >= GOOD_RUN:
                 break
         if best is None:
-            raise NotRun("the model says nothing that is text")
-        if (await asking.generate(api, **best.fields)).text != best.text:
-            raise NotRun("the same request is answered with other words each time; see parameters.greedy_repeats")
+            raise NotRun("the model answers without any text")
+        if (await requester.generate(api, **best.fields)).text != best.text:
+            raise NotRun("the same request gets a different answer each time; see parameters.greedy_repeats")
         return best
 
     async def sample_ids(self) -> list[int]:
-        """The ids of the sample, as they were sampled. Raises `NotRun` where the server does not tell."""
+        """The ids of the sample's tokens. Raises `NotRun` if the server does not return them."""
 
-        async def find(asking: Asking) -> list[int]:
+        async def find(requester: Requester) -> list[int]:
             sample = await self.sample()
             try:
-                answer = await asking.generate(sample.api, **sample.fields, return_token_ids=True)
+                answer = await requester.generate(sample.api, **sample.fields, return_token_ids=True)
             except NotOffered as exc:
-                raise NotRun(f"the server does not tell the ids that were sampled: {exc.said}") from None
+                raise NotRun(f"the server does not return the sampled ids: {exc.reason}") from None
             ids = answer.first.extra.get("token_ids")
             if not ids or not all(isinstance(i, int) for i in ids):
-                raise NotRun("the server does not tell the ids that were sampled")
+                raise NotRun("the server does not return the sampled ids")
             return list(ids)
 
         return await self._once("the ids of a known answer", find)
 
     async def ids(self, text: str) -> list[int]:
-        """By `/tokenize`, as this server spells it. Raises `NotRun`."""
+        """From `/tokenize`, in whichever form the server takes. Raises `NotRun`."""
 
-        async def find(asking: Asking) -> list[int]:
-            for asked in ({"model": asking.model, "prompt": text}, {"content": text}):
-                exchange = await asking.ask("POST", f"{asking.root}/tokenize", asked)
-                found = _document(exchange).get("tokens") if exchange.status == 200 else None
+        async def find(requester: Requester) -> list[int]:
+            for body in ({"model": requester.model, "prompt": text}, {"content": text}):
+                exchange = await requester.ask("POST", f"{requester.root}/tokenize", body)
+                found = exchange.document.get("tokens") if exchange.status == 200 else None
                 if isinstance(found, list) and found and all(isinstance(i, int) for i in found):
                     return list(found)
-            raise NotRun("the server does not tell the ids of a text")
+            raise NotRun("the server does not return the ids of a text")
 
         return await self._once(f"the token ids of {text!r}", find)
 
 
 def answered(exchange: Exchange, *fields: str) -> None:
-    """The endpoint is there and took a plain request. Raises `NotOffered` or `Failed`."""
+    """The endpoint exists and accepted a plain request. Raises `NotOffered` or `Failed`."""
     if exchange.status in {404, 405, 501}:
         raise NotOffered(f"{exchange.path} answers with status {exchange.status}: {message_of(exchange)}"[:300])
     honoured(exchange, dict.fromkeys(fields))
-
-
-def _document(exchange: Exchange) -> dict[str, Any]:
-    try:
-        document = exchange.json()
-    except Failed:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _is_object(value: Any) -> bool:

@@ -18,9 +18,9 @@ class Verdict(Exception):
 
     outcome: ClassVar[Outcome]
 
-    def __init__(self, said: str) -> None:
-        super().__init__(said)
-        self.said = said
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Failed(Verdict):
@@ -30,17 +30,17 @@ class Failed(Verdict):
 
 
 class NotOffered(Verdict):
-    """The server says, or shows, that it does not have this: that is honest, and no failure."""
+    """The server says or shows that it does not have this, which is honest and not a failure."""
 
     outcome = Outcome.NOT_OFFERED
 
 
 class NotRun(Verdict):
-    """It could not be found out here."""
+    """This server gives no way to find out."""
 
     outcome = Outcome.NOT_RUN
 
 
-def ensure(holds: object, said: str) -> None:
+def ensure(holds: object, reason: str) -> None:
     if not holds:
-        raise Failed(said)
+        raise Failed(reason)

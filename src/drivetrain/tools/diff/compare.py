@@ -1,7 +1,7 @@
-"""Two recorded answers to one prompt: where they part, whether that is a tie, how far the logprobs are apart.
+"""Two recorded answers to one prompt: where they diverge, whether that is a tie, how far apart the logprobs are.
 
-Nothing here knows an engine. Greedy answers are their own teacher: as long as their tokens are equal, both engines have
-read the same text, so the logprobs of each place up to the parting, and both lists at the parting, can be compared.
+Nothing here knows an engine. As long as the tokens of greedy answers are equal, both engines have read the same text.
+So their logprobs can be compared up to the place where they diverge, and both lists at that place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One token of an answer, and what its engine thought there; without logprobs: None, and an empty list."""
+    """One token of an answer, with the logprobs that its engine gave there: None and an empty list if it gave none."""
 
     token_id: int
     token: str = ""
@@ -29,7 +29,7 @@ class Place:
     top: tuple[Candidate, ...] = ()
 
     def rank_of(self, token_id: int) -> int | None:
-        """From 1; None where the list does not have it."""
+        """Counted from 1; None if the list does not have it."""
         return next((rank for rank, one in enumerate(self.top, 1) if one.token_id == token_id), None)
 
     def logprob_of(self, token_id: int) -> float | None:
@@ -39,13 +39,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """All sampled tokens, the one that ended it included."""
+    """All sampled tokens, including the one that ended the answer."""
 
     prompt_ids: tuple[int, ...]
     places: tuple[Place, ...]
 
 
-class Outcome(StrEnum):
+class Agreement(StrEnum):
     AGREES = "agrees"
     TIE = "tie"
     PARTS = "parts"
@@ -54,14 +54,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The first place where the tokens differ; None is an answer that had ended before it."""
+    """The first place where the tokens differ; None for an answer that had already ended."""
 
     first: Place | None
     second: Place | None
 
     @property
     def gap(self) -> float | None:
-        """How far the first engine puts the second one's token below its own; None if its list does not have it."""
+        """How far the first engine rates the second one's token below its own; None if its list does not have it."""
         if self.first is None or self.second is None or self.first.logprob is None:
             return None
         other = self.first.logprob_of(self.second.token_id)
@@ -69,7 +69,7 @@ class Parting:
 
     @property
     def worst_rank(self) -> int | None:
-        """Of either token in the other engine's list; None where it is not in it."""
+        """The worse of each token's ranks in the other engine's list; None if a list does not have it."""
         if self.first is None or self.second is None:
             return None
         ranks = (self.first.rank_of(self.second.token_id), self.second.rank_of(self.first.token_id))
@@ -78,21 +78,21 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One prompt on two engines. `differences` are those of the common tokens' logprobs where both engines gave one."""
+    """One prompt on two engines. `differences` are of the common tokens' logprobs, if both engines gave one."""
 
-    outcome: Outcome
+    outcome: Agreement
     num_common: int
     differences: tuple[float, ...] = ()
     parting: Parting | None = None
 
 
 def compare(first: RecordedAnswer, second: RecordedAnswer, *, tolerance: float) -> Comparison:
-    """A parting is a tie where the first engine puts the second one's token within `tolerance` of its own.
+    """A tie means that the first engine rates the second one's token within `tolerance` of its own.
 
-    So its two best were as near as that, at least. Without logprobs no parting is a tie.
+    Its two best tokens are then at least that close. Without logprobs nothing is a tie.
     """
     if first.prompt_ids != second.prompt_ids:
-        return Comparison(Outcome.OTHER_PROMPT, 0)
+        return Comparison(Agreement.OTHER_PROMPT, 0)
     num_common = _num_common(first.places, second.places)
     pairs = zip(first.places[:num_common], second.places[:num_common], strict=True)
     differences = tuple(
@@ -101,10 +101,10 @@ def compare(first: RecordedAnswer, second: RecordedAnswer, *, tolerance: float) 
         if one.logprob is not None and other.logprob is not None
     )
     if num_common == len(first.places) == len(second.places):
-        return Comparison(Outcome.AGREES, num_common, differences)
+        return Comparison(Agreement.AGREES, num_common, differences)
     parting = Parting(_at(first.places, num_common), _at(second.places, num_common))
     tied = parting.gap is not None and parting.gap <= tolerance
-    return Comparison(Outcome.TIE if tied else Outcome.PARTS, num_common, differences, parting)
+    return Comparison(Agreement.TIE if tied else Agreement.PARTS, num_common, differences, parting)
 
 
 def _num_common(first: Sequence[Place], second: Sequence[Place]) -> int:
@@ -120,10 +120,10 @@ def _at(places: Sequence[Place], index: int) -> Place | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Over all prompts. `worst_rank` is over all partings; None: no parting, or a token outside the other's list."""
+    """Over all prompts. `worst_rank` is None if nothing diverged, or if a token is not in the other engine's list."""
 
     num_prompts: int
-    counts: dict[Outcome, int]
+    counts: dict[Agreement, int]
     fewest_until_parting: int | None
     median_until_parting: float | None
     worst_rank: int | None
@@ -133,8 +133,8 @@ class Summary:
 
     @property
     def is_same(self) -> bool:
-        """No prompt parted beyond a tie, and all were split into the same tokens."""
-        return self.counts[Outcome.PARTS] == self.counts[Outcome.OTHER_PROMPT] == 0
+        """Whether no prompt diverged beyond a tie, and all were tokenized alike."""
+        return self.counts[Agreement.PARTS] == self.counts[Agreement.OTHER_PROMPT] == 0
 
 
 def summarize(comparisons: Iterable[Comparison]) -> Summary:
@@ -146,7 +146,7 @@ def summarize(comparisons: Iterable[Comparison]) -> Summary:
     differences = [difference for one in found for difference in one.differences]
     return Summary(
         num_prompts=len(found),
-        counts={outcome: sum(one.outcome is outcome for one in found) for outcome in Outcome},
+        counts={outcome: sum(one.outcome is outcome for one in found) for outcome in Agreement},
         fewest_until_parting=min(lengths, default=None),
         median_until_parting=median(lengths) if lengths else None,
         worst_rank=max(known) if ranks and len(known) == len(ranks) else None,

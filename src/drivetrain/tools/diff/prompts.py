@@ -1,4 +1,4 @@
-"""What is asked: a handful of our own, or a file."""
+"""The prompts: a handful of our own, or a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILT_IN = (
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """One prompt a line; in a `.jsonl` file each line is a JSON string. Empty lines are passed over.
+    """One prompt per line; in a `.jsonl` file each line is a JSON string. Blank lines are skipped.
 
     Raises `InvalidSetting`.
     """
@@ -32,7 +32,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         raise InvalidSetting(f"{path} is not UTF-8 text (at byte {exc.start})") from None
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
-        raise InvalidSetting(f"{path} holds no prompt; write one a line")
+        raise InvalidSetting(f"{path} contains no prompt; write one per line")
     if path.suffix.lower() == ".jsonl":
         return tuple(_from_json(line, f"{path}, line {number}") for number, line in lines)
     return tuple(line.rstrip("\r") for _, line in lines)

@@ -14,8 +14,8 @@ from drivetrain.core.sampling import Sampling
 from drivetrain.tools.diff.compare import Candidate, Place, RecordedAnswer
 
 
-class Asked(Protocol):
-    """What is needed of a worker: the blocking face of one."""
+class Generator(Protocol):
+    """The part of a blocking worker that is needed here."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -25,7 +25,7 @@ class Asked(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """`chat` puts each prompt into the model's prompt form, as a message of the user."""
+    """`chat` sends each prompt as a user message, in the model's own prompt form."""
 
     prompts: tuple[str, ...]
     num_tokens: int
@@ -33,32 +33,32 @@ class Questions:
     chat: bool = False
 
 
-def record(worker: Asked, questions: Questions, label: str, progress: Progress) -> tuple[RecordedAnswer, ...]:
-    """One answer a prompt, one after the other: company in a batch may change the last bits of a logprob.
+def record(worker: Generator, questions: Questions, label: str, progress: Progress) -> tuple[RecordedAnswer, ...]:
+    """One answer per prompt, one at a time: other requests in a batch may change the last bits of a logprob.
 
     Raises `InvalidSetting` for an engine that gives no token ids.
     """
     if not worker.capabilities.tokens:
-        raise InvalidSetting(f"{label} gives text only; a comparison token by token needs an engine that gives ids")
-    settled = _settled(worker.capabilities.parameters, questions)
+        raise InvalidSetting(f"{label} returns only text; a comparison token by token needs an engine that returns ids")
+    parameters = _greedy(worker.capabilities.parameters, questions)
     answers: list[RecordedAnswer] = []
     for done, prompt in enumerate(questions.prompts):
         progress(f"asking {label}", done / len(questions.prompts))
         given = {"messages": [{"role": "user", "content": prompt}]} if questions.chat else {"prompt": prompt}
-        answers.append(_answer(worker, given | settled))
+        answers.append(_answer(worker, given | parameters))
     progress(f"asked {label}", 1.0)
     return tuple(answers)
 
 
-def _settled(honoured: frozenset[str], questions: Questions) -> dict[str, Any]:
-    """Greedy and bare: penalties that come with the weights are off, and with a seed no cache changes the rounding."""
+def _greedy(honoured: frozenset[str], questions: Questions) -> dict[str, Any]:
+    """Plain greedy sampling: penalties from the weights are off, and a seed keeps caches from changing the rounding."""
     neutral = {field.name: PARAMETERS[field.name].neutral for field in fields(Sampling)}
     optional = neutral | {"seed": 0, "logprobs": questions.num_top}
     found = {name: value for name, value in optional.items() if name in honoured and value is not None}
     return found | {"temperature": 0.0, "max_tokens": questions.num_tokens}
 
 
-def _answer(worker: Asked, request: dict[str, Any]) -> RecordedAnswer:
+def _answer(worker: Generator, request: dict[str, Any]) -> RecordedAnswer:
     result = worker.generate(**request)
     (choice,) = result.choices
     entries = choice.logprobs or ()
@@ -69,15 +69,15 @@ def _answer(worker: Asked, request: dict[str, Any]) -> RecordedAnswer:
 
 
 def _lacks_end(choice: Choice) -> bool:
-    """Logprobs are those of the text, to which the id that ended it does not belong."""
+    """Logprobs cover the text, and the id that ended it is not part of the text."""
     num_entries = len(choice.logprobs or ())
     return choice.finish_reason is FinishReason.STOP and num_entries == len(choice.token_ids) - 1
 
 
-def _end(worker: Asked, request: dict[str, Any], choice: Choice) -> Place:
-    """The place of the end, with its list: the same question with the end put off by one token.
+def _end(worker: Generator, request: dict[str, Any], choice: Choice) -> Place:
+    """The place of the end, with its list: the same request again, not allowed to end there.
 
-    Logprobs are raw, so the list has the end, although it may not be taken.
+    Logprobs are raw, so the list still has the id that may not be sampled.
     """
     end, length = choice.token_ids[-1], len(choice.token_ids)
     (again,) = worker.generate(**request | {"min_tokens": length, "max_tokens": length}).choices

@@ -1,4 +1,4 @@
-"""What came of a comparison, as text and as data."""
+"""The results of a comparison, as text and as data."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from drivetrain.core.engine import WeightsFormat
 from drivetrain.tools.diff.compare import (
+    Agreement,
     Comparison,
-    Outcome,
     Parting,
     Place,
     RecordedAnswer,
@@ -24,10 +24,10 @@ SHOWN_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """One engine as it was asked. `weights` is the form of the files, `dtype` what the engine made of them.
+class ComparedSide:
+    """One engine and its answers. `weights` is the format of the files, `dtype` what the engine made of them.
 
-    `settings` are those that are not at their default.
+    `settings` are those that differ from the default.
     """
 
     label: str
@@ -43,7 +43,7 @@ class Side:
 
     @property
     def form(self) -> str:
-        """What must be alike for the numbers of two sides to be."""
+        """Two sides can only have the same numbers if this is the same."""
         quantize = self.settings.get("quantize", "none")
         held = self.dtype if self.weights == WeightsFormat.NONE else f"{self.weights} as {self.dtype}"
         return f"{held}{f', in {quantize}' if quantize != 'none' else ''}"
@@ -51,30 +51,30 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The first side and one other; a comparison a prompt."""
+    """The first side and another one, with one comparison per prompt."""
 
-    first: Side
-    second: Side
+    first: ComparedSide
+    second: ComparedSide
     comparisons: tuple[Comparison, ...]
     summary: Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffReport:
-    """`complete` is False where an engine failed or an interrupt came before all were asked."""
+    """`complete` is False if an engine failed, or an interrupt came before all were asked."""
 
     version: str
     began: str
     questions: Questions
     tolerance: float
-    sides: tuple[Side, ...]
+    sides: tuple[ComparedSide, ...]
     complete: bool = True
 
     def pairs(self) -> list[Pair]:
         return [_pair(self.sides[0], other, self.tolerance) for other in self.sides[1:]]
 
 
-def _pair(first: Side, second: Side, tolerance: float) -> Pair:
+def _pair(first: ComparedSide, second: ComparedSide, tolerance: float) -> Pair:
     answers = zip(first.answers, second.answers, strict=True)
     comparisons = tuple(compare(one, other, tolerance=tolerance) for one, other in answers)
     return Pair(first, second, comparisons, summarize(comparisons))
@@ -89,56 +89,59 @@ def side_table(report: DiffReport) -> tuple[list[str], list[list[str]]]:
 
 
 def note_lines(report: DiffReport) -> list[str]:
-    """What the engines say that a user should know."""
+    """The notes of the engines for the user."""
     return [f"{side.label}: {note}" for side in report.sides for note in side.notes]
 
 
 def lines_of(pair: Pair, report: DiffReport) -> list[str]:
-    """The summary of a pair, then each prompt that parted."""
+    """The summary of a pair, then each prompt that diverged."""
     names = f"{pair.first.label} and {pair.second.label}"
     found = ["", f"{names}: {_counts(pair.summary)}", *(f"{INDENT}{line}" for line in _figures(pair, report))]
     for prompt, answer, comparison in zip(report.questions.prompts, pair.first.answers, pair.comparisons, strict=True):
-        if comparison.outcome is not Outcome.AGREES:
+        if comparison.outcome is not Agreement.AGREES:
             common = "".join(place.token for place in answer.places[: comparison.num_common])
             found += ["", *_prompt_lines(prompt, common, comparison, pair, report.tolerance)]
     return found
 
 
 def _counts(summary: Summary) -> str:
-    words = {
-        Outcome.AGREES: "agree wholly",
-        Outcome.TIE: "part in a tie",
-        Outcome.PARTS: "part",
-        Outcome.OTHER_PROMPT: "split into other tokens",
+    verbs = {
+        Agreement.AGREES: "agree completely",
+        Agreement.TIE: "diverge in a tie",
+        Agreement.PARTS: "diverge",
+        Agreement.OTHER_PROMPT: "are tokenized differently",
     }
-    told = [f"{summary.counts[o]} {words[o]}" for o in Outcome if summary.counts[o] or o is Outcome.AGREES]
-    return f"of {summary.num_prompts} prompts {', '.join(told)}"
+    counts = [f"{summary.counts[o]} {verbs[o]}" for o in Agreement if summary.counts[o] or o is Agreement.AGREES]
+    return f"of {summary.num_prompts} prompts {', '.join(counts)}"
 
 
 def _figures(pair: Pair, report: DiffReport) -> list[str]:
     summary, lines = pair.summary, []
     if summary.fewest_until_parting is not None:
-        until = f"{summary.fewest_until_parting} at least, {summary.median_until_parting:g} in the median"
-        lines.append(f"tokens until the first parting: {until} (asked for: {report.questions.num_tokens})")
+        until = f"at least {summary.fewest_until_parting}, median {summary.median_until_parting:g}"
+        lines.append(f"tokens before they diverge: {until} (of {report.questions.num_tokens})")
         rank = summary.worst_rank
-        within = f"among the other's best {rank}" if rank else "not always in the other's list"
-        lines.append(f"where they part, each side's token is {within}")
+        within = f"among the other's top {rank}" if rank else "not always in the other's list"
+        lines.append(f"where they diverge, each side's token is {within}")
     if summary.num_compared:
-        apart = f"{summary.largest_difference:.2g} at most, {summary.mean_difference:.2g} in the mean"
-        lines.append(f"logprobs of the common tokens differ by {apart} (of {summary.num_compared})")
+        apart = f"at most {summary.largest_difference:.2g}, on average {summary.mean_difference:.2g}"
+        lines.append(f"logprobs of the {summary.num_compared} common tokens differ by {apart}")
     else:
         lines.append("logprobs: none to compare")
     if pair.first.form != pair.second.form:
-        lines.append(f"not the same weights: {pair.first.form}; {pair.second.form}. That is part of the difference")
+        lines.append(
+            f"the weights differ ({pair.first.form}; {pair.second.form}), which explains part of the difference"
+        )
     return lines
 
 
 def _prompt_lines(prompt: str, common: str, comparison: Comparison, pair: Pair, tolerance: float) -> list[str]:
     parting = comparison.parting
     if parting is None:
-        return [f"OTHER PROMPT {_head(prompt)}: the two engines split it into other tokens"]
-    said = f": {_tail(common)}" if common else ""
-    head = f"{comparison.outcome.upper()} {_head(prompt)} after {comparison.num_common} equal tokens{said}"
+        return [f"OTHER TOKENS {_head(prompt)}: the two engines tokenize it differently"]
+    shared = f": {_tail(common)}" if common else ""
+    how = "TIE" if comparison.outcome is Agreement.TIE else "DIVERGES"
+    head = f"{how} {_head(prompt)} after {comparison.num_common} equal tokens{shared}"
     labels = (pair.first.label, pair.second.label)
     width = max(map(len, labels))
     sides = zip(labels, (parting.first, parting.second), strict=True)
@@ -156,9 +159,9 @@ def _tail(text: str) -> str:
 
 def _place(place: Place | None) -> str:
     if place is None:
-        return "(had ended)"
+        return "(ended)"
     if not place.top:
-        return f"{_token(place.token_id, place.token)}  (no list)"
+        return f"{_token(place.token_id, place.token)}  (no logprobs)"
     return "  ".join(f"{_token(one.token_id, one.token)} {one.logprob:.4f}" for one in place.top)
 
 
@@ -168,11 +171,11 @@ def _token(token_id: int, token: str) -> str:
 
 def _why(parting: Parting, first: str, tolerance: float) -> str:
     if parting.first is None or parting.second is None:
-        return "one answer ended where the other went on"
+        return "one answer ends where the other continues"
     if parting.gap is None:
-        return f"the list of {first} does not have the other's token"
-    held = "within" if parting.gap <= tolerance else "more than"
-    return f"{first} has the other's token {parting.gap:.2g} below its own, {held} the tolerance of {tolerance:g}"
+        return f"the other's token is not in the list of {first}"
+    where = "within" if parting.gap <= tolerance else "beyond"
+    return f"{first} rates the other's token {parting.gap:.2g} below its own, {where} the tolerance of {tolerance:g}"
 
 
 # As data

@@ -1,1 +1,1 @@
-"""How a running server is: what it tells of itself, read, gathered into one report, and judged."""
+"""The state of a running server: its pages are read, gathered into one report, and judged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def span(seconds: float) -> str:
-    """Two figures or three are enough."""
+    """With two or three significant digits."""
     if seconds < 0.1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 1:

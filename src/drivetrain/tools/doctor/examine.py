@@ -1,4 +1,4 @@
-"""One look at a server, and a second one where the first leaves open whether an engine hangs or has just begun."""
+"""One look at a server, and a second one if the first cannot tell a hanging engine from one that has just begun."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from drivetrain.tools.doctor.report import ModelReport, ServerKind, ServerReport
 from drivetrain.tools.doctor.values import count, number, table
 
 STILL_S = 15.0
-"""Without progress for so long with requests running, an engine is looked at again: it may have been idle until now."""
+"""An engine with requests but no progress for this long gets a second look: it may have been idle until now."""
 
 LOOK_AGAIN_S = 5.0
 
 
 async def examine(reader: Reader) -> ServerReport:
-    """Raises `InvalidSetting` where nobody answers."""
+    """Raises `InvalidSetting` if nothing answers."""
     report = gather(await reader.read())
     if report.kind is ServerKind.OURS and any(map(_still, report.models)):
         report = await _look_again(reader, report)
@@ -40,7 +40,7 @@ async def _look_again(reader: Reader, report: ServerReport) -> ServerReport:
 
 
 def _seen_again(model: ModelReport, state: dict[str, object], waited_s: float) -> ModelReport:
-    """An engine that did something since is not as still as before."""
+    """An engine that has made progress since the first look is not stalled."""
     still_s = number(state.get("seconds_since_progress"))
     if not _still(model) or still_s is None or not count(state.get("running")) or still_s < waited_s:
         return model

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from drivetrain.core.errors import DeadlineExceeded, EngineFailed, NotLoaded, NotReady, OutOfMemory, Overloaded
 from drivetrain.core.status import State
 from drivetrain.tools.doctor.amounts import many, percent, span
-from drivetrain.tools.doctor.report import Finding, Level, ModelReport
+from drivetrain.tools.doctor.report import Finding, ModelReport, Severity
 
 OFTEN = 0.05
 FAILING = 0.01
 FEW = 3
-"""So many are no accident, whatever share they are."""
+"""This many are no accident, however small their share is."""
 
 FULL_KV = 0.95
 LONG_QUEUE_S = 10.0
 RESTARTS_A_DAY = 1.0
 TURNS = 0.2
-"""Loads for each request, above which models push one another out."""
+"""Loads per request above which models push one another out of memory."""
 
 _MORE = {
     "llamacpp": "more --slots",
@@ -37,7 +37,7 @@ _LESS_KV = {
 
 
 def of_model(model: ModelReport, *, ready: bool, uptime_s: float | None) -> Iterator[Finding]:
-    """`ready` is of the whole server."""
+    """`ready` is that of the whole server."""
     yield from _state(model, ready)
     yield from _engine(model, uptime_s)
     yield from _endings(model)
@@ -77,7 +77,7 @@ def _state(model: ModelReport, ready: bool) -> Iterator[Finding]:
         far = f" ({percent(model.loading_share)})" if model.loading_share else ""
         yield Finding(
             code="loading",
-            level=Level.NOTE if ready else Level.ACT,
+            level=Severity.NOTE if ready else Severity.ACT,
             model=name,
             what=f"The model is being loaded{far}.",
             means="Requests for it wait.",
@@ -125,7 +125,7 @@ def _engine(model: ModelReport, uptime_s: float | None) -> Iterator[Finding]:
         days = max(1.0, (uptime_s or 0.0) / 86_400)
         yield Finding(
             code="restarted",
-            level=Level.ACT if model.restarts >= RESTARTS_A_DAY * days else Level.NOTE,
+            level=Severity.ACT if model.restarts >= RESTARTS_A_DAY * days else Severity.NOTE,
             model=name,
             what=f"The engine was restarted {many(model.restarts, 'time')}.",
             means="It died, hung or ran out of memory, and its requests were lost.",
@@ -166,7 +166,7 @@ def _endings(model: ModelReport) -> Iterator[Finding]:
             "out_of_memory",
             model.name,
             _of_all(model, "ran out of memory", OutOfMemory.code),
-            "The requests that run together do not fit.",
+            "The requests that run together do not fit into memory.",
             "a lower --max-running, a smaller --kv-cache-gb or --context-length, or a larger device",
         )
     if _often(model, DeadlineExceeded.code):
@@ -185,16 +185,16 @@ def _room(model: ModelReport) -> Iterator[Finding]:
     if preempted or (kv is not None and kv >= FULL_KV and model.waiting):
         yield Finding(
             code="kv_full",
-            level=Level.ACT if preempted else Level.NOTE,
+            level=Severity.ACT if preempted else Severity.NOTE,
             model=model.name,
             what=f"{many(preemptions, 'preemption')}; the memory for keys and values is {percent(kv or 0.0)} full now.",
-            means="Requests give up their place and are computed again." if preempted else "Requests wait for memory.",
+            means="Requests lose their place and are computed again." if preempted else "Requests wait for memory.",
             remedy=_LESS_KV.get(model.engine or "", "more memory for keys and values, or a lower --max-running"),
         )
     if model.queue is not None and model.queue.count >= FEW and model.queue.p99_s >= LONG_QUEUE_S:
         yield Finding(
             code="long_queue",
-            level=Level.NOTE,
+            level=Severity.NOTE,
             model=model.name,
             what=f"One request in a hundred waited {span(model.queue.p99_s)} or more for its slot.",
             means="More requests arrive at once than can run at once.",
@@ -203,7 +203,7 @@ def _room(model: ModelReport) -> Iterator[Finding]:
     if model.loads and model.loads >= FEW and model.loads >= TURNS * model.ended and model.unloads:
         yield Finding(
             code="turns",
-            level=Level.NOTE,
+            level=Severity.NOTE,
             model=model.name,
             what=f"It was loaded {many(model.loads, 'time')} for {many(model.ended, 'request')}.",
             means="Models push one another out of memory, and requests wait for loads.",
@@ -225,4 +225,4 @@ def _of_all(model: ModelReport, how: str, *endings: str) -> str:
 
 
 def _act(code: str, model: str, what: str, means: str, remedy: str) -> Finding:
-    return Finding(code=code, level=Level.ACT, model=model, what=what, means=means, remedy=remedy)
+    return Finding(code=code, level=Severity.ACT, model=model, what=what, means=means, remedy=remedy)

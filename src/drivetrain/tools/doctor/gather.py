@@ -1,4 +1,4 @@
-"""From the pages of a server to a report of the server; `gather_model.py` does it for each model."""
+"""From the pages of a server to a report; `gather_model.py` does this for each model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import email.utils
 from collections.abc import Sequence
 from typing import Any
 
-from drivetrain.tools.doctor.gather_model import MAX_PARTS, Told, model_report
+from drivetrain.tools.doctor.gather_model import MAX_PARTS, ModelPages, model_report
 from drivetrain.tools.doctor.page import Page, Pages
 from drivetrain.tools.doctor.report import Memory, ModelReport, Refusal, ServerKind, ServerReport, Unread
 from drivetrain.tools.doctor.values import count, number, table, tables, text
@@ -18,11 +18,11 @@ _PEER_GAUGES = {
     "waiting": ("vllm:num_requests_waiting", "llamacpp:requests_deferred"),
     "kv_used": ("vllm:kv_cache_usage_perc", "llamacpp:kv_cache_usage_ratio"),
 }
-"""What two other servers call what we have too."""
+"""Other servers' names for gauges that we have too."""
 
 
 def gather(pages: Pages) -> ServerReport:
-    """Without findings."""
+    """The report, without findings."""
     kind, series, clock = _kind(pages), pages.metrics.series, _clock(pages.health)
     began = series.value("process_start_time_seconds")
     now = pages.asked_at if clock is None else clock
@@ -69,7 +69,7 @@ def _needs_key(pages: Pages) -> bool | None:
 
 
 def _clock(page: Page) -> float | None:
-    """The server's own, in seconds of the epoch."""
+    """The server's clock, in seconds since the epoch."""
     try:
         return email.utils.parsedate_to_datetime(page.headers["date"]).timestamp()
     except (KeyError, ValueError, TypeError, OverflowError, OSError):
@@ -78,26 +78,26 @@ def _clock(page: Page) -> float | None:
 
 def _models(pages: Pages) -> tuple[ModelReport, ...]:
     states = table(pages.status.table.get("models"))
-    told: dict[str, Told] = {name: Told(status=table(state)) for name, state in states.items()}
+    by_name: dict[str, ModelPages] = {name: ModelPages(status=table(state)) for name, state in states.items()}
     for card in tables(pages.models.table.get("data")):
         name, alias_of = text(card.get("id")), text(card.get("alias_of"))
         if name and not alias_of:
-            known = told.setdefault(name, Told())
+            known = by_name.setdefault(name, ModelPages())
             known.card = card | (pages.cards[name].table if name in pages.cards else {})
         elif name and alias_of:
-            told.setdefault(alias_of, Told()).aliases.append(name)
+            by_name.setdefault(alias_of, ModelPages()).aliases.append(name)
     for row in tables(pages.admin.table.get("data")):
         if name := text(row.get("id")):
-            told.setdefault(name, Told()).admin = row
+            by_name.setdefault(name, ModelPages()).admin = row
     for labels, _ in pages.metrics.series.rows("drivetrain_requests_running"):
-        told.setdefault(labels.get("model", ""), Told())
+        by_name.setdefault(labels.get("model", ""), ModelPages())
     return tuple(
-        model_report(name, about, pages.metrics.series) for name, about in list(told.items())[:MAX_MODELS] if name
+        model_report(name, about, pages.metrics.series) for name, about in list(by_name.items())[:MAX_MODELS] if name
     )
 
 
 def _listed(pages: Pages) -> tuple[ModelReport, ...]:
-    """Of a server of another kind."""
+    """The models of another kind of server."""
     names = [text(card.get("id")) for card in tables(pages.models.table.get("data"))]
     return tuple(ModelReport(name=name, state="listed") for name in names[:MAX_MODELS] if name)
 
@@ -125,9 +125,9 @@ def _gauges(pages: Pages) -> dict[str, float]:
 
 
 def _unread(pages: Pages) -> Sequence[Unread]:
-    """`/ready` says 503 where it has something to say."""
+    """The pages that could not be read. A 503 from `/ready` is an answer."""
     return [
-        Unread(path, page.status, page.said)
+        Unread(path, page.status, page.reason)
         for path, page in pages.named.items()
         if not (page.ok or (path == "/ready" and page.status == 503))
     ]

@@ -1,4 +1,4 @@
-"""What all pages together tell of one model."""
+"""What all the pages say about one model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_PARTS = 50
 
 
 @dataclass(slots=True)
-class Told:
-    """Its part of each page."""
+class ModelPages:
+    """One model's part of each page."""
 
     status: dict[str, Any] = field(default_factory=dict)
     card: dict[str, Any] = field(default_factory=dict)
@@ -25,8 +25,8 @@ class Told:
     aliases: list[str] = field(default_factory=list)
 
 
-def model_report(name: str, told: Told, series: Series) -> ModelReport:
-    status, admin, about = told.status, told.admin, table(told.card.get("capabilities"))
+def model_report(name: str, pages: ModelPages, series: Series) -> ModelReport:
+    status, admin, about = pages.status, pages.admin, table(pages.card.get("capabilities"))
     failure, progress = table(admin.get("failure")), table(admin.get("progress"))
     upstreams = series.rows("drivetrain_upstream_up", model=name)
 
@@ -38,8 +38,8 @@ def model_report(name: str, told: Told, series: Series) -> ModelReport:
 
     return ModelReport(
         name=name,
-        state=text(status.get("state")) or text(told.card.get("state")) or text(admin.get("state")) or "unknown",
-        aliases=tuple(told.aliases[:MAX_PARTS]),
+        state=text(status.get("state")) or text(pages.card.get("state")) or text(admin.get("state")) or "unknown",
+        aliases=tuple(pages.aliases[:MAX_PARTS]),
         engine=text(about.get("engine")),
         device=text(about.get("device")),
         dtype=text(about.get("dtype")),

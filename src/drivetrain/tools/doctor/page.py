@@ -1,4 +1,4 @@
-"""What came of one GET, and of all that were asked."""
+"""The result of one GET, and of all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFUSED = frozenset({401, 403})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """`status` is 0 where no whole answer came; `problem` says why then. `document` is None for what is no JSON."""
+    """`status` is 0 if no complete answer came, and `problem` says why. `document` is None if it is not JSON."""
 
     status: int = 0
     problem: str = ""
@@ -35,19 +35,19 @@ class Page:
 
     @property
     def table(self) -> dict[str, Any]:
-        """The document of a page that was given; empty for any other."""
+        """The document, if the page was served; otherwise an empty one."""
         return table(self.document) if self.ok else {}
 
     @property
-    def said(self) -> str:
-        """Why it was not given, in words."""
+    def reason(self) -> str:
+        """Why the page was not served."""
         message = text(table(table(self.document).get("error")).get("message"))
         return self.problem or f"status {self.status}" + (f": {message}" if message else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """`open` is `/status` asked without the key, where one was sent with the others."""
+    """`open` is `/status` without the key, if the others were requested with one."""
 
     address: Address
     sent_key: bool
@@ -61,11 +61,11 @@ class Pages:
     open: Page | None
     cards: Mapping[str, Page]
     asked_at: float
-    """Our clock in seconds of the epoch, when `/health` was answered."""
+    """Our clock when `/health` was answered, in seconds since the epoch."""
 
     @property
     def named(self) -> dict[str, Page]:
-        """By path, those that a server of ours has."""
+        """The pages that every Drivetrain server has, by path."""
         return {
             "/health": self.health,
             "/ready": self.ready,

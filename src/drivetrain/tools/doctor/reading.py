@@ -1,4 +1,4 @@
-"""Reads the pages of a server: each within its time and of a bounded size, whatever the server does."""
+"""Reads the pages of a server, within bounds of time and size whatever the server does."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ KEPT_HEADERS = ("date", "server")
 
 
 class Reader:
-    """`timeout_s` is for a connection, and then again for an answer."""
+    """`timeout_s` is for the connection, and again for the answer."""
 
     def __init__(self, address: Address, key: Key, admin_key: Key, timeout_s: float) -> None:
         self.address = address
         self._key = key
         self._admin_key = admin_key
         self._timeout_s = timeout_s
-        self._words = Redactor([admin_key, key])
+        self._redactor = Redactor([admin_key, key])
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def read(self) -> Pages:
-        """Raises `InvalidSetting` where there is no server."""
+        """Raises `InvalidSetting` if there is no server."""
         root, base = self.address.root, self.address.path
         health = await self.get(f"{root}/health")
         asked_at = time.time()
@@ -76,7 +76,7 @@ class Reader:
         return await self.get(f"{self.address.root}/status")
 
     async def get(self, path: str, key: Key | None = None) -> Page:
-        """Never raises for what the other side does."""
+        """Never raises, whatever the server does."""
         async with self._turns:
             began = time.perf_counter()
             answer: HttpAnswer | None = None
@@ -92,20 +92,20 @@ class Reader:
                 return Page(problem=str(exc))
             except OSError as exc:  # TimeoutError is one
                 reached = answer is not None
-                return Page(problem="its answer does not end" if reached else _reason(exc), reached=reached)
+                return Page(problem="its answer did not end in time" if reached else _reason(exc), reached=reached)
             return Page(
                 status=answer.status,
-                document=self._words.json(data),
-                series=Series.parse(data.decode("utf-8", "replace"), self._words),
+                document=self._redactor.json(data),
+                series=Series.parse(data.decode("utf-8", "replace"), self._redactor),
                 headers={
-                    name: self._words.text(answer.headers[name]) for name in KEPT_HEADERS if name in answer.headers
+                    name: self._redactor.text(answer.headers[name]) for name in KEPT_HEADERS if name in answer.headers
                 },
                 took_s=time.perf_counter() - began,
             )
 
 
 def _tells_more(card: dict[str, Any]) -> bool:
-    """Whether a page of its own has more: not of a second name, and while it is being loaded that page is refused."""
+    """Whether the model's own page has more. An alias has none, and while a model loads its page is refused."""
     return text(card.get("id")) is not None and "alias_of" not in card and card.get("state") != State.LOADING
 
 

@@ -1,4 +1,4 @@
-"""What somebody else said, made fit to be shown: no control characters, not too long, and without our keys."""
+"""A server's text made fit to be shown: no control characters, not too long, and without our keys."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Redactor:
         self._keys = keys
 
     def text(self, text: str) -> str:
-        """What cannot be printed is spelled out."""
+        """Characters that cannot be printed are escaped."""
         for key in self._keys:
             text = key.hide(text)
         cut = text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
         return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
     def json(self, data: bytes) -> Any:
-        """A document with every string in it treated so, the names in objects too. None for what is no JSON."""
+        """A document with every string redacted, including the names in objects. None if it is not JSON."""
         try:
             return self._all(json.loads(data))
         except (ValueError, RecursionError):

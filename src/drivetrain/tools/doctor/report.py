@@ -1,4 +1,4 @@
-"""What is known of a server after a look at it. None stands for what it does not tell."""
+"""What is known about a server after a look at it. None means that the server does not say."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import StrEnum
 from drivetrain.core.errors import DeadlineExceeded, DeviceLost, EngineFailed, OutOfMemory
 
 FAILURES = (EngineFailed.code, OutOfMemory.code, DeviceLost.code, DeadlineExceeded.code)
-"""Endings that are no fault of the caller, of requests that had been taken."""
+"""Endings of accepted requests that are not the caller's fault."""
 
 
 class ServerKind(StrEnum):
-    """`PEER` speaks the OpenAI API and is not ours, `LOCKED` tells nothing without the right key."""
+    """`PEER` speaks the OpenAI API but is not ours; `LOCKED` says nothing without the right key."""
 
     OURS = "drivetrain"
     PEER = "openai"
@@ -21,8 +21,8 @@ class ServerKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Level(StrEnum):
-    """`ACT`: somebody should do something."""
+class Severity(StrEnum):
+    """`ACT` means that somebody should do something."""
 
     ACT = "act"
     NOTE = "note"
@@ -30,10 +30,10 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`code` is a stable name for machines; `what` is seen, `means` is what that says, `remedy` what to do."""
+    """`code` is a stable name for machines; `what` was seen, `means` explains it, `remedy` says what to do."""
 
     code: str
-    level: Level
+    level: Severity
     what: str
     means: str
     remedy: str
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Out of a histogram. What is above its last bound is given as that bound, which `beyond_s` is."""
+    """From a histogram. A time above its last bound, `beyond_s`, is given as that bound."""
 
     count: int
     median_s: float
@@ -61,7 +61,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
-    """`stalled_s`: requests run, and between two looks the engine did nothing; it has not for so long."""
+    """`stalled_s` is how long the engine has done nothing, if requests run and two looks saw no progress."""
 
     name: str
     state: str
@@ -100,7 +100,7 @@ class ModelReport:
 
     @property
     def loaded(self) -> bool:
-        """Whether there is a worker. A server that has no `/status` tells it by the gauges alone."""
+        """Whether there is a worker. Without `/status`, only the gauges show it."""
         return self.engine_alive is not None or (self.running is not None and self.state in {"ready", "unknown"})
 
     @property
@@ -111,7 +111,7 @@ class ModelReport:
         return sum(self.endings.get(ending, 0) for ending in endings)
 
     def share(self, *endings: str) -> float:
-        """Of all requests that have ended."""
+        """The share of these endings among all."""
         return self.ended_as(*endings) / self.ended if self.ended else 0.0
 
 
@@ -126,7 +126,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """`status` is 0 where no answer came."""
+    """`status` is 0 if there was no answer."""
 
     path: str
     status: int
@@ -135,7 +135,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReport:
-    """`clock_ahead_s` is how far the server's clock is before ours. `gauges` are a peer's, by our names."""
+    """`clock_ahead_s` is how far the server's clock is ahead of ours. `gauges` are a peer's, under our names."""
 
     url: str
     kind: ServerKind
@@ -160,9 +160,9 @@ class ServerReport:
 
     @property
     def silent(self) -> bool:
-        """It took connections, and answered nothing."""
+        """It accepted connections but answered nothing."""
         return bool(self.unread) and self.latency_s is None and self.kind is ServerKind.UNKNOWN
 
     @property
     def needs_action(self) -> bool:
-        return any(finding.level is Level.ACT for finding in self.findings)
+        return any(finding.level is Severity.ACT for finding in self.findings)

@@ -1,4 +1,4 @@
-"""The text that Prometheus reads, read by us: needs no package, and takes any text."""
+"""A reader of the Prometheus text format that needs no package and accepts any text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = tuple[Mapping[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """`totals` counts what was at most each of the `bounds`, which end with infinity."""
+    """`totals` counts the values up to each of the `bounds`, which end with infinity."""
 
     bounds: Sequence[float]
     totals: Sequence[float]
@@ -31,7 +31,7 @@ class Buckets:
         return self.totals[-1]
 
     def quantile(self, share: float) -> float:
-        """Within a bucket in proportion; of the last one only its lower bound is known. Something was counted."""
+        """Interpolated within a bucket; in the last one, its lower bound. `count` is not 0."""
         rank, below, low = share * self.count, 0.0, 0.0
         for bound, total in zip(self.bounds, self.totals, strict=True):
             if total >= rank and total > below:
@@ -41,20 +41,20 @@ class Buckets:
 
 
 class Series:
-    """Samples by name. `rows` and `value` take the labels that must be so."""
+    """Samples by name. `rows` and `value` take the labels that must match."""
 
     def __init__(self, samples: Mapping[str, Sequence[Row]]) -> None:
         self._samples = samples
 
     @classmethod
-    def parse(cls, text: str, words: Redactor) -> Series:
-        """Lines that are none are passed over."""
+    def parse(cls, text: str, redactor: Redactor) -> Series:
+        """Lines that are not samples are skipped."""
         samples: dict[str, list[Row]] = {}
         for line in text.split("\n")[:MAX_SAMPLES]:
             found = _SAMPLE.fullmatch(line) if line.startswith(_KNOWN) else None
             value = None if found is None else _value(found[3])
             if found is not None and value is not None:
-                labels = {name: words.text(_unescaped(label)) for name, label in _LABEL.findall(found[2] or "")}
+                labels = {name: redactor.text(_unescaped(label)) for name, label in _LABEL.findall(found[2] or "")}
                 samples.setdefault(found[1], []).append((labels, value))
         return cls(samples)
 
@@ -66,12 +66,12 @@ class Series:
         return [row for row in self._samples.get(name, ()) if wanted <= row[0].items()]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The sum of those that fit. None where there is none."""
+        """The sum of the matching samples; None if there are none."""
         found = [value for _, value in self.rows(name, **labels)]
         return sum(found) if found else None
 
     def buckets(self, name: str, **labels: str) -> Buckets | None:
-        """None where nothing was counted."""
+        """None if nothing was counted."""
         pairs = sorted((bound, n) for row, n in self.rows(f"{name}_bucket", **labels) if (bound := _bound(row)) >= 0)
         totals: list[float] = []
         for _, total in pairs:
@@ -89,7 +89,7 @@ def _value(text: str) -> float | None:
 
 
 def _bound(labels: Mapping[str, str]) -> float:
-    """-1 for what is none."""
+    """-1 if it is not a bound."""
     try:
         bound = float(labels.get("le", ""))
     except ValueError:

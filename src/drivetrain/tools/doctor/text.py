@@ -8,31 +8,31 @@ from drivetrain.core.errors import Cancelled
 from drivetrain.core.stats import FINISHED
 from drivetrain.store.display import size
 from drivetrain.tools.doctor.amounts import many, percent, span
-from drivetrain.tools.doctor.report import FAILURES, Finding, Level, ModelReport, ServerKind, ServerReport, Times
+from drivetrain.tools.doctor.report import FAILURES, Finding, ModelReport, ServerKind, ServerReport, Severity, Times
 
 IN_FULL = 3
-"""So many loaded models are told of in full; of more, each has one line."""
+"""Up to this many loaded models are shown in full; with more, each has one line."""
 
 MOST_LINES = 30
 MOST_REFUSALS = 6
 MOST_ALIKE = 5
 _KINDS = {
-    ServerKind.PEER: "a server of the OpenAI API",
+    ServerKind.PEER: "an OpenAI API server",
     ServerKind.LOCKED: "a server",
-    ServerKind.UNKNOWN: "a server of an unknown kind",
+    ServerKind.UNKNOWN: "an unknown kind of server",
 }
 
 
 def lines(report: ServerReport) -> list[str]:
-    told = [f"{report.url}  {', '.join(_head(report))}", ""]
+    output = [f"{report.url}  {', '.join(_head(report))}", ""]
     loaded = [model for model in report.models if model.loaded]
     in_full = {model.name for model in loaded} if len(loaded) <= IN_FULL else set[str]()
     for model in report.models[:MOST_LINES]:
-        told += ["", *_block(model), ""] if model.name in in_full else [_one_line(model)]
+        output += ["", *_block(model), ""] if model.name in in_full else [_one_line(model)]
     if len(report.models) > MOST_LINES:
-        told.append(f"… and {many(len(report.models) - MOST_LINES, 'model')} more (--json has all)")
-    told += ["", *_rows(_of_the_server(report)), "", *_findings(report)]
-    return _without_double_gaps(told)
+        output.append(f"… and {many(len(report.models) - MOST_LINES, 'model')} more (--json has all)")
+    output += ["", *_rows(_of_the_server(report)), "", *_findings(report)]
+    return _without_double_gaps(output)
 
 
 def _head(report: ServerReport) -> Iterator[str]:
@@ -73,9 +73,9 @@ def _about(model: ModelReport) -> Iterator[tuple[str, str]]:
     yield "between tokens", _times(model.between_tokens, "gap")
     if model.prompt_tokens is not None:
         cached = (model.cached_tokens or 0) / model.prompt_tokens if model.prompt_tokens else 0.0
-        found = f" ({percent(cached)} out of the prefix cache)"
+        found = f" ({percent(cached)} from the prefix cache)"
         yield "tokens", f"{model.prompt_tokens:,} in prompts{found}, {model.completion_tokens or 0:,} generated"
-    engine = [] if model.kv_used is None else [f"keys and values {percent(model.kv_used)} full"]
+    engine = [] if model.kv_used is None else [f"KV cache {percent(model.kv_used)} full"]
     engine += [] if model.preemptions is None else [many(model.preemptions, "preemption")]
     engine += [] if model.restarts is None else [many(model.restarts, "restart")]
     if engine:
@@ -105,7 +105,7 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {_NAMES.get(name, name)}" for name, number in most_first)
 
 
-_NAMES = {Cancelled.code: "given up by the client"}
+_NAMES = {Cancelled.code: "cancelled by the client"}
 
 
 def _times(times: Times | None, what: str) -> str:
@@ -119,7 +119,7 @@ def _of_the_server(report: ServerReport) -> Iterator[tuple[str, str]]:
     if report.kind is ServerKind.PEER and report.gauges:
         yield "gauges", ", ".join(f"{name} {value:g}" for name, value in report.gauges.items())
     if report.tokens_per_s:
-        yield "now", f"{report.tokens_per_s:.1f} tokens a second"
+        yield "now", f"{report.tokens_per_s:.1f} tokens per second"
     if report.refusals:
         shown = [f"{r.count:,} {r.reason}{f' ({r.param})' if r.param else ''}" for r in report.refusals]
         more = f", and {len(shown) - MOST_REFUSALS} more reasons" if len(shown) > MOST_REFUSALS else ""
@@ -130,14 +130,14 @@ def _of_the_server(report: ServerReport) -> Iterator[tuple[str, str]]:
 
 
 def _findings(report: ServerReport) -> Iterator[str]:
-    """What says the same of several models is said once."""
+    """Findings that are the same for several models are printed together."""
     if not report.findings:
         yield "No findings: all is well."
     alike: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in report.findings:
         alike.setdefault((finding.level, finding.means, finding.remedy), []).append(finding)
     for (level, means, remedy), found in alike.items():
-        mark = "!" if level == Level.ACT else "-"
+        mark = "!" if level == Severity.ACT else "-"
         yield from (f"{mark} {f'{one.model}: ' if one.model else ''}{one.what}" for one in found[:MOST_ALIKE])
         if len(found) > MOST_ALIKE:
             yield f"{mark} … and {len(found) - MOST_ALIKE} more of this kind"
@@ -151,5 +151,5 @@ def _rows(pairs: Iterator[tuple[str, str]]) -> list[str]:
     return [f"{name:<{width}}  {value}" for name, value in found]
 
 
-def _without_double_gaps(told: Sequence[str]) -> list[str]:
-    return [line for before, line in zip(["", *told], told, strict=False) if line or before]
+def _without_double_gaps(output: Sequence[str]) -> list[str]:
+    return [line for before, line in zip(["", *output], output, strict=False) if line or before]

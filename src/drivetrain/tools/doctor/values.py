@@ -1,4 +1,4 @@
-"""Values out of a document that anybody may have written: of the kind that is asked for, or none."""
+"""Values from a document that anybody may have written: of the requested kind, or None."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def text(value: Any) -> str | None:
 
 
 def number(value: Any) -> float | None:
-    """From 0 on, and not beyond what a count or a time can be."""
+    """At least 0, and no more than a count or a time can be."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if 0 <= value <= MOST else None

@@ -184,7 +184,7 @@ async def test_a_busy_model_takes_no_more_once_its_turn_is_over_and_gets_the_pla
     await settle()
     assert await used(fleet, "a") == "a", "its turn is not over"
     book.now += 5
-    fleet.think()
+    fleet.placement.decide()
     behind = asyncio.create_task(used(fleet, "a"))
     await settle()
     assert not behind.done()
@@ -204,7 +204,7 @@ async def test_a_request_that_waits_too_long_for_room_is_refused() -> None:
     other = asyncio.create_task(used(fleet, "b"))
     await settle()
     book.now += 30
-    fleet.think()
+    fleet.placement.decide()
     with pytest.raises(NotReady, match="in use") as caught:
         await other
     assert caught.value.retry_after_s > 0
@@ -286,10 +286,10 @@ async def test_a_model_that_nobody_uses_is_unloaded() -> None:
     fleet = book.fleet(book.offer("a"), book.offer("b", pinned=True), idle_s=60)
     await fleet.start()
     book.now += 59
-    fleet.think()
+    fleet.placement.decide()
     assert states(fleet) == {"a": "ready", "b": "ready"}
     book.now += 1
-    fleet.think()
+    fleet.placement.decide()
     await settle()
     assert states(fleet) == {"a": "unloaded", "b": "ready"}
     assert ready(fleet), "one that is loaded on demand is no fault"
@@ -382,7 +382,7 @@ async def test_a_pinned_model_is_tried_again_without_a_request() -> None:
     await fleet.start()
     assert not ready(fleet)
     book.now += 5
-    fleet.think()
+    fleet.placement.decide()
     await settle()
     assert states(fleet)["a"] == "ready"
     assert ready(fleet)

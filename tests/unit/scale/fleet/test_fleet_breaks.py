@@ -11,6 +11,7 @@ from fleet_rig import Book, StubWorker, name_of, settle
 from drivetrain.core.errors import NotLoaded
 from drivetrain.core.status import State
 from drivetrain.scale.fleet import fleet as fleet_module
+from drivetrain.scale.fleet import placement
 from drivetrain.scale.fleet.failure import LAST_RETRY_S
 from drivetrain.scale.fleet.fleet import Fleet
 
@@ -18,7 +19,7 @@ from drivetrain.scale.fleet.fleet import Fleet
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "WATCH_S", 0.01)
-    monkeypatch.setattr(fleet_module, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(placement, "LOOK_AGAIN_S", 0.01)
 
 
 def fail(fleet: Fleet, name: str) -> None:
@@ -91,7 +92,7 @@ async def test_one_that_fails_soon_after_each_load_is_tried_less_and_less_often(
             await asyncio.sleep(0.05)
             assert len(book.opened) == loads
             book.now += wait_s
-            fleet.think()  # as its timer does when the time has come
+            fleet.placement.decide()  # as its timer does when the time has come
         await until_it_is(fleet, "a", "ready")
     book.now += LAST_RETRY_S
     fail(fleet, "a")

@@ -14,8 +14,8 @@ from drivetrain.core.errors import DrivetrainError, InvalidRequest, LoadFailed, 
 from drivetrain.core.status import State
 from drivetrain.core.worker import WorkerPort
 from drivetrain.scale.fleet.fleet import Fleet
-from drivetrain.scale.fleet.member import Lease
-from drivetrain.scale.fleet.stage import Stage
+from drivetrain.scale.fleet.lease import Lease
+from drivetrain.scale.fleet.policy import Stage
 
 NAMES = st.sampled_from("abcd")
 SIZES = {"a": 4, "b": 4, "c": 7, "d": 1}
@@ -43,7 +43,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.fleet: Fleet = self.book.fleet(
             *offers, max_loaded=max_loaded, idle_s=300, turn_s=5, room_wait_s=ROOM_WAIT_S
         )
-        self.fleet._up = True
+        self.fleet.placement.started = True
         self.turn()
 
     def turn(self) -> None:
@@ -61,7 +61,7 @@ class FleetMachine(RuleBasedStateMachine):
                 self.held.append((name, lease))
 
     async def _think(self) -> None:
-        self.fleet.think()
+        self.fleet.placement.decide()
         await settle()
 
     @rule(name=NAMES)
@@ -202,7 +202,7 @@ class FleetMachine(RuleBasedStateMachine):
         self.loop.run_until_complete(self.fleet.stop())
         assert not self.book.alive.total()
         assert not asyncio.all_tasks(self.loop)
-        assert self.fleet._timer is None
+        assert self.fleet.placement._timer is None
 
         async def late() -> None:
             lease = self.fleet.lease("a")

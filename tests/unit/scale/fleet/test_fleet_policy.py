@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.scale.fleet.policy import Limits, Plan, Seat, fits, plan
-from drivetrain.scale.fleet.stage import Stage
+from drivetrain.scale.fleet.policy import Limits, Plan, Seat, Stage, fits, plan
 
 NOW = 1000.0
 PLENTY = float("inf")

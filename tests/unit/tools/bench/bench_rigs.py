@@ -15,8 +15,8 @@ from drivetrain.assembly import Worker
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import scripted
 from drivetrain.http.address import Address
-from drivetrain.tools.bench.outcome import Failure, Outcome, Round
-from drivetrain.tools.bench.remote import Asking, Remote
+from drivetrain.tools.bench.outcome import Failure, RequestOutcome, Round
+from drivetrain.tools.bench.remote import Endpoint, Remote
 from drivetrain.tools.bench.target import Facts
 from drivetrain.tools.bench.workload import Closed, Level, Workload
 from drivetrain.worker.settings import Settings
@@ -29,20 +29,22 @@ def workload(**changes: Any) -> Workload:
     return Workload(**{**values, **changes})
 
 
-def outcome(started: float = 0.0, events: Sequence[float] = (), tokens: int | None = None, **more: Any) -> Outcome:
+def outcome(
+    started: float = 0.0, events: Sequence[float] = (), tokens: int | None = None, **more: Any
+) -> RequestOutcome:
     values = {
         "ended": events[-1] if events else started,
         "completion_tokens": len(events) if tokens is None else tokens,
         "prompt_tokens": 20,
     }
-    return Outcome(started=started, events=tuple(events), **{**values, **more})
+    return RequestOutcome(started=started, events=tuple(events), **{**values, **more})
 
 
-def failed(kind: str = "overloaded", message: str = "no room") -> Outcome:
-    return Outcome(started=0.0, ended=0.1, failure=Failure(kind, message))
+def failed(kind: str = "overloaded", message: str = "no room") -> RequestOutcome:
+    return RequestOutcome(started=0.0, ended=0.1, failure=Failure(kind, message))
 
 
-def played(*outcomes: Outcome, level: Level | None = None, wall_s: float = 1.0, complete: bool = True) -> Round:
+def played(*outcomes: RequestOutcome, level: Level | None = None, wall_s: float = 1.0, complete: bool = True) -> Round:
     return Round(level=level or Closed(len(outcomes)), started=0.0, ended=wall_s, outcomes=outcomes, complete=complete)
 
 
@@ -52,10 +54,10 @@ class ScriptedTarget:
 
     label: str
     log: list[tuple[str, str, int]] = field(default_factory=list)
-    answer: Callable[[str, int], Awaitable[Outcome]] | None = None
+    answer: Callable[[str, int], Awaitable[RequestOutcome]] | None = None
     facts: Facts = field(default_factory=lambda: Facts(kind="scripted", model="none"))
 
-    async def ask(self, prompt: str, max_tokens: int, due: float | None) -> Outcome:
+    async def ask(self, prompt: str, max_tokens: int, due: float | None) -> RequestOutcome:
         self.log.append((self.label, prompt, max_tokens))
         if self.answer is not None:
             return await self.answer(prompt, max_tokens)
@@ -94,7 +96,7 @@ class RawServer:
     asked: list[Asked]
 
     def remote(self, **changes: Any) -> Remote:
-        asking = Asking(**{"address": Address.parse(self.url), "model": "m", **changes})
+        asking = Endpoint(**{"address": Address.parse(self.url), "model": "m", **changes})
         return Remote(asking, label="server", facts=Facts(kind="over HTTP", model="m"))
 
 

@@ -11,7 +11,7 @@ from drivetrain.assembly import Worker
 from drivetrain.core.errors import EngineFailed
 from drivetrain.tools.bench.ceilings import NotMeasured
 from drivetrain.tools.bench.in_process import InProcess
-from drivetrain.tools.bench.report import Named, make_level
+from drivetrain.tools.bench.report import NamedTarget, make_level
 from drivetrain.tools.bench.session import Session, Side
 from drivetrain.tools.bench.target import Facts
 from drivetrain.tools.bench.workload import Closed
@@ -29,7 +29,7 @@ async def test_scripted_delays_are_what_is_measured() -> None:
         session = Session([Side(target(worker))], [Closed(4)], workload(max_tokens=16))
         await session.prepare()
         await session.run(lambda doing, share: None)
-    named = Named(label="fake", facts=FACTS)
+    named = NamedTarget(label="fake", facts=FACTS)
     (figures,) = make_level(session.played[0], [named], NotMeasured(""), workload(max_tokens=16)).sides
     first, between, answer = figures.first_token_s, figures.between_events_s, figures.answer_s
     assert (first.count, between.count, answer.count) == (8, 8 * 15, 8)

@@ -105,7 +105,7 @@ def refusal(message: str) -> bytes:
         (whole(b'{"detail": [{"msg": "no"}]}', "422 Unprocessable"), "http 422", '[{"msg": "no"}]'),
         (whole(b'{"message": "soon"}', "503 Busy"), "http 503", "soon"),
         (whole(b"<html>\n  no\n</html>", "502 Bad Gateway"), "http 502", "<html> no </html>"),
-        (whole(b"{}"), "broken", "no event stream"),
+        (whole(b"{}"), "broken", "not an event stream"),
         (raw(b"SSH-2.0-OpenSSH\r\n"), "broken", "not HTTP"),
         (raw(b""), "broken", "not HTTP"),
         (raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 99\r\n\r\n"), "broken", "closed"),
@@ -113,8 +113,8 @@ def refusal(message: str) -> bytes:
         (raw(STREAM_HEAD + b"1\r\n\n\r\n"), "broken", "closed in the middle"),
         (raw(STREAM_HEAD + b"zz\r\n"), "broken", "not HTTP"),
         (chunked(text_event("a")), "broken", "without a last event"),
-        (chunked(b"data: {nonsense\n\n"), "broken", "not what OpenAI's API says"),
-        (chunked(b"data: [1]\n\n"), "broken", "not what OpenAI's API says"),
+        (chunked(b"data: {nonsense\n\n"), "broken", "does not follow OpenAI's API"),
+        (chunked(b"data: [1]\n\n"), "broken", "does not follow OpenAI's API"),
         (chunked(text_event("a"), b"data: " + refusal("it broke") + b"\n\n", DONE), "stream error", "it broke"),
         (chunked(*[b"x" * 2**19] * 3), "broken", "does not end"),
     ],
@@ -142,7 +142,7 @@ async def test_a_connection_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(asyncio, "open_connection", never)
     async with raw_server(raw(b"")) as server:
         got = await server.remote().ask("Hi", 2, None)
-    assert got.failure == Failure("connection", "nobody takes the connection in time")
+    assert got.failure == Failure("connection", "the connection was not accepted in time")
 
 
 async def test_no_name_of_a_host() -> None:
@@ -159,7 +159,7 @@ async def test_a_key_is_shown_to_nobody() -> None:
         got = await remote.ask("Hi", 2, None)
     assert got.failure is not None
     assert "sk-secret" not in got.failure.message
-    assert "sk-secret" not in repr(remote._asking)
+    assert "sk-secret" not in repr(remote._endpoint)
 
 
 async def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,10 +192,10 @@ async def test_its_time_begins_when_it_is_sent_or_was_due() -> None:
     [
         (Failure("http 400", "unknown field: ignore_eos"), (), "--omit ignore_eos"),
         (Failure("http 422", "stream_options: extra"), (), "--omit stream_options"),
-        (Failure("http 400", "bad"), (), "such as with --omit ignore_eos"),
-        (Failure("http 400", "bad"), ("ignore_eos",), "such as with --omit stream_options"),
+        (Failure("http 400", "bad"), (), "for example with --omit ignore_eos"),
+        (Failure("http 400", "bad"), ("ignore_eos",), "for example with --omit stream_options"),
         (Failure("http 401", ""), (), "DRIVETRAIN_BENCH_API_KEY"),
-        (Failure("http 404", ""), (), "is there a model 'm'"),
+        (Failure("http 404", ""), (), "and a model 'm'"),
         (Failure("http 500", "x"), (), ""),
     ],
 )
@@ -255,10 +255,10 @@ async def test_the_only_model_is_found() -> None:
         (listing(), "lists no model"),
         (whole(b'{"data": {"one": 1}}'), "lists no model"),
         (whole(b'{"data": ["one", {}]}'), "lists no model"),
-        (whole(b"", "401 No"), "answers 401; give its key"),
-        (whole(b"", "404 No"), "answers 404; is the path right?"),
-        (whole(b"[]"), "gives no JSON object"),
-        (whole(b"<html>"), "gives no JSON object"),
+        (whole(b"", "401 No"), "answers 401; put its key"),
+        (whole(b"", "404 No"), "answers 404; check the path"),
+        (whole(b"[]"), "does not return a JSON object"),
+        (whole(b"<html>"), "does not return a JSON object"),
         (raw(b"junk\r\n"), "not HTTP"),
     ],
 )
@@ -275,7 +275,7 @@ async def test_a_list_that_does_not_come() -> None:
 
     async with raw_server(hang) as server:
         with pytest.raises(DrivetrainError, match="in time"):
-            await get(server.remote()._asking, "/models", timeout_s=0.05)
+            await get(server.remote()._endpoint, "/models", timeout_s=0.05)
 
 
 def test_what_is_measured_cannot_be_left_out() -> None:

@@ -14,7 +14,7 @@ from drivetrain.tools.bench import tables
 from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, reached
 from drivetrain.tools.bench.chart import chart, ticks
 from drivetrain.tools.bench.outcome import Round
-from drivetrain.tools.bench.report import BenchReport, Named, compare, make_level, notes
+from drivetrain.tools.bench.report import BenchReport, NamedTarget, compare, make_level, notes
 from drivetrain.tools.bench.session import Played
 from drivetrain.tools.bench.target import Facts
 from drivetrain.tools.bench.weights import Weights
@@ -38,7 +38,7 @@ def report_of(
     *rounds: list[Round], facts: Facts = NATIVE, ceilings: Any = CEILINGS, level: Level | None = None, **changes: Any
 ) -> BenchReport:
     names = ["ours", "theirs"][: len(rounds)]
-    targets = tuple(Named(label=name, facts=facts) for name in names)
+    targets = tuple(NamedTarget(label=name, facts=facts) for name in names)
     work = workload(**changes)
     made = make_level(Played(level or rounds[0][0].level, rounds), targets, ceilings, work)
     machine = {
@@ -118,9 +118,9 @@ def test_what_must_not_be_overlooked_is_said() -> None:
     said = report_of(rounds, facts=facts, ceilings=NotMeasured("no")).notes
     assert said == (
         "4 streams, ours: 1 of 4 requests failed: http 429: slow down.",
-        "4 streams, ours: 1 of 3 answers had 2 tokens in place of 4.",
-        "4 streams, ours: 1 answers came without usage, and each event was counted as one token.",
-        "4 streams, ours: an event carried 1.4 tokens on average; times between events are not times between tokens.",
+        "4 streams, ours: 1 of 3 answers had 2 tokens instead of 4.",
+        "4 streams, ours: 1 answers came without usage, so each event counts as one token.",
+        "4 streams, ours: events carried 1.4 tokens on average, so times between events are not times between tokens.",
         "4 streams, ours: it runs 2 requests at once (the others wait); see the settings slots and max_running.",
     )
 
@@ -149,7 +149,7 @@ def test_tables() -> None:
     assert against[0][:3] == ["1 stream", "2", "0.959 (0.946..0.972)"]
     text = " ".join(tables.sentences(report))
     assert "memory read 20.0 GB/s, float32 matrix product 100 GFLOP/s" in text
-    assert "1 stream, ours: decoding at 100.0 tokens/s reads 200% of what memory could give." in text
+    assert "1 stream, ours: decoding at 100.0 tokens/s uses 200% of the memory bandwidth." in text
 
 
 def test_a_table_of_nothing_answered() -> None:
@@ -172,7 +172,7 @@ def test_the_picture_is_xml_with_a_bar_a_target_and_level(sides: int) -> None:
     bars = [rect for rect in root.iter(f"{SVG}rect") if rect.get("fill") != "#ffffff"]
     assert len(bars) == 2 * sides + sides  # two panels, and the legend
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"1", "streams side by side", "ours"} <= set(texts)
+    assert {"1", "concurrent streams", "ours"} <= set(texts)
     background = next(iter(root))
     assert (background.tag, background.get("fill")) == (f"{SVG}rect", "#ffffff")
     width, height = float(root.get("width") or 0), float(root.get("height") or 0)
@@ -187,7 +187,7 @@ def test_a_hostile_name_does_not_break_the_picture() -> None:
     text = chart(report_of([played(failed())], facts=facts, level=arrivals(0.5, 1, count=1)))
     texts = [found.text or "" for found in ElementTree.fromstring(text).iter(f"{SVG}text")]
     assert any(found.startswith('<script>"&??: prompts') for found in texts)
-    assert {"none", "0.5", "requests a second"} <= set(texts)
+    assert {"none", "0.5", "requests per second"} <= set(texts)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from bench_rigs import ScriptedTarget, failed, outcome, workload
 
-from drivetrain.tools.bench.outcome import Outcome
+from drivetrain.tools.bench.outcome import RequestOutcome
 from drivetrain.tools.bench.session import WARM_UP_ARRIVALS, NotAnswered, Session, Side, order
 from drivetrain.tools.bench.workload import Closed, Level, arrivals
 
@@ -56,7 +56,7 @@ async def test_prompts_are_as_long_as_the_first_side_says() -> None:
 async def test_a_closed_loop_has_no_more_streams_than_asked_for() -> None:
     active, most = 0, 0
 
-    async def answer(prompt: str, max_tokens: int) -> Outcome:
+    async def answer(prompt: str, max_tokens: int) -> RequestOutcome:
         nonlocal active, most
         active += 1
         most = max(most, active)
@@ -76,7 +76,7 @@ async def test_an_open_loop_sends_when_it_is_due_whether_or_not_it_was_answered(
     all_sent = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    async def answer(prompt: str, max_tokens: int) -> Outcome:
+    async def answer(prompt: str, max_tokens: int) -> RequestOutcome:
         sent.append(loop.time())
         if len(sent) == WARM_UP_ARRIVALS + level.num_requests:
             all_sent.set()
@@ -103,7 +103,7 @@ async def test_the_share_grows_to_the_whole() -> None:
 
 
 async def test_a_side_that_refuses_is_told_before_anything_is_measured() -> None:
-    async def refuse(prompt: str, max_tokens: int) -> Outcome:
+    async def refuse(prompt: str, max_tokens: int) -> RequestOutcome:
         return failed("http 400", "what is ignore_eos?")
 
     session = Session([Side(ScriptedTarget("a", answer=refuse))], [Closed(1)], workload())
@@ -116,7 +116,7 @@ async def test_a_side_that_refuses_is_told_before_anything_is_measured() -> None
 async def test_failures_after_the_first_round_are_measured() -> None:
     asked = 0
 
-    async def answer(prompt: str, max_tokens: int) -> Outcome:
+    async def answer(prompt: str, max_tokens: int) -> RequestOutcome:
         nonlocal asked
         asked += 1
         return failed() if asked > 2 else outcome(0.0, [0.1])
@@ -129,7 +129,7 @@ async def test_failures_after_the_first_round_are_measured() -> None:
 async def test_an_interrupt_keeps_what_was_answered() -> None:
     asked = 0
 
-    async def answer(prompt: str, max_tokens: int) -> Outcome:
+    async def answer(prompt: str, max_tokens: int) -> RequestOutcome:
         nonlocal asked
         asked += 1
         if asked == 6:  # the second of the second measured round
@@ -151,7 +151,7 @@ async def test_an_interrupt_keeps_what_was_answered() -> None:
 async def test_an_answer_that_takes_too_long_is_a_failure_and_the_others_are_not() -> None:
     asked = 0
 
-    async def answer(prompt: str, max_tokens: int) -> Outcome:
+    async def answer(prompt: str, max_tokens: int) -> RequestOutcome:
         nonlocal asked
         asked += 1
         if asked == 4:

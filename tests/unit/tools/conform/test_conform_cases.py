@@ -48,7 +48,7 @@ async def conform(toy: Toy, *ids: str, timeout_s: float = 8.0) -> ConformReport:
 async def test_a_good_server_passes_everything() -> None:
     async with serving() as toy:
         report = await conform(toy)
-    assert [(r.case.id, r.said) for r in report.results if r.outcome is not Outcome.PASS] == []
+    assert [(r.case.id, r.reason) for r in report.results if r.outcome is not Outcome.PASS] == []
     assert len(report.results) == len(ALL)
     assert report.complete
 
@@ -57,12 +57,12 @@ async def test_a_good_server_passes_everything() -> None:
 async def test_a_wrong_server_is_told_so(wrong: Wrong, hasty: None) -> None:
     async with serving(wrong.make()) as toy:
         report = await conform(toy, *wrong.says, timeout_s=10.0)
-    found = {result.case.id: (result.outcome, result.said) for result in report.results}
+    found = {result.case.id: (result.outcome, result.reason) for result in report.results}
     assert found.keys() == wrong.says.keys()
     for case, words in wrong.says.items():
-        outcome, said = found[case]
-        assert outcome is Outcome.FAIL, (case, outcome, said)
-        assert re.search(words, said), (case, said)
+        outcome, reason = found[case]
+        assert outcome is Outcome.FAIL, (case, outcome, reason)
+        assert re.search(words, reason), (case, reason)
     assert all(result.exchanges for result in report.results)
 
 
@@ -75,7 +75,7 @@ async def test_a_context_that_is_not_read_in_time_is_no_failure() -> None:
         report = await conform(toy, "parameters.overflow", timeout_s=0.5)
     (result,) = report.results
     assert result.outcome is Outcome.NOT_RUN
-    assert f"{CONTEXT} tokens is not read in time" in result.said
+    assert f"{CONTEXT} tokens is not read in time" in result.reason
 
 
 async def test_where_unknown_fields_are_ignored_that_is_one_failure() -> None:
@@ -85,7 +85,7 @@ async def test_where_unknown_fields_are_ignored_that_is_one_failure() -> None:
         report = await conform(toy, *cases)
     found = {result.case.id: result.outcome for result in report.results}
     assert found == dict.fromkeys(cases[:2], Outcome.NOT_OFFERED) | dict.fromkeys(cases[2:], Outcome.FAIL)
-    assert all("parameters.unknown" in result.said for result in report.of(Outcome.NOT_OFFERED))
+    assert all("parameters.unknown" in result.reason for result in report.of(Outcome.NOT_OFFERED))
 
 
 async def test_where_all_is_accepted_the_form_of_errors_cannot_be_judged() -> None:
@@ -101,7 +101,7 @@ async def test_prompt_token_ids_that_nobody_knows_are_not_offered() -> None:
     async with serving(ignores("prompt_token_ids")()) as toy:
         report = await conform(toy, "completions.prompt_token_ids")
     (result,) = report.results
-    assert (result.outcome, "prompt is refused by name" in result.said) == (Outcome.NOT_OFFERED, True), result.said
+    assert (result.outcome, "prompt is refused by name" in result.reason) == (Outcome.NOT_OFFERED, True), result.reason
 
 
 async def test_a_long_prompt_that_is_refused_all_the_same_is_one_failure() -> None:

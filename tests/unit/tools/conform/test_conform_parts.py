@@ -230,8 +230,8 @@ def test_honoured() -> None:
     [
         (200, {}, "was accepted"),
         (500, {"error": {"message": "x"}}, "status 500"),
-        (400, {"detail": "bad"}, "without a word of x"),
-        (400, {"error": {"message": "bad"}}, "without a word of x"),
+        (400, {"detail": "bad"}, "without naming x"),
+        (400, {"error": {"message": "bad"}}, "without naming x"),
     ],
 )
 def test_refusals_that_are_none(status: int, document: Any, words: str) -> None:
@@ -272,8 +272,8 @@ def test_events() -> None:
     ("data", "words"),
     [
         (b"data: {\n\n", "not JSON"),
-        (b"data: 5\n\n", "no object"),
-        (b"hello\n\n", "no event"),
+        (b"data: 5\n\n", "not an object"),
+        (b"hello\n\n", "not an event"),
         (b"data: \xff\n\n", "not UTF-8"),
         (b"data: [DONE]\n\n", "no events"),
         (b'data: {"error": {"message": "boom"}}\n\n', "an error came in the stream: .*boom"),
@@ -353,8 +353,8 @@ def test_gauges(path: str, reply: Any, running: int | None) -> None:
 # Reports
 
 
-def made(outcome: Outcome, said: str = "", *exchanges: Shown, case: Case = ALL[0]) -> Result:
-    return Result(case=case, outcome=outcome, said=said, exchanges=exchanges)
+def made(outcome: Outcome, reason: str = "", *exchanges: Shown, case: Case = ALL[0]) -> Result:
+    return Result(case=case, outcome=outcome, reason=reason, exchanges=exchanges)
 
 
 def report(*results: Result) -> ConformReport:
@@ -440,8 +440,8 @@ async def test_a_server_that_goes_away_ends_the_run() -> None:
     found = report()
     await run(client, "m", ALL[:3], found, lambda what, share: None)
     assert [r.outcome for r in found.results] == [Outcome.FAIL, Outcome.NOT_RUN, Outcome.NOT_RUN]
-    assert GONE in found.results[0].said
-    assert found.results[-1].said == GONE
+    assert GONE in found.results[0].reason
+    assert found.results[-1].reason == GONE
 
 
 async def test_a_check_that_meets_broken_http_fails_and_the_run_goes_on() -> None:
@@ -452,7 +452,7 @@ async def test_a_check_that_meets_broken_http_fails_and_the_run_goes_on() -> Non
     found = report()
     async with raw(b"nonsense\r\n") as (client, _):
         await run(client, "m", cases, found, lambda what, share: None)
-    assert [(r.outcome, "not HTTP" in r.said) for r in found.results] == [(Outcome.FAIL, True)] * 2
+    assert [(r.outcome, "not HTTP" in r.reason) for r in found.results] == [(Outcome.FAIL, True)] * 2
 
 
 async def test_a_check_that_does_not_know_what_it_met_fails_and_the_run_goes_on() -> None:
@@ -466,7 +466,7 @@ async def test_a_check_that_does_not_know_what_it_met_fails_and_the_run_goes_on(
         await run(client, "m", cases, found, lambda what, share: None)
     assert [r.outcome for r in found.results] == [Outcome.FAIL] * 2
     for result in found.results:
-        assert result.said == f"{STRANGE}: IndexError: list index out of range"
+        assert result.reason == f"{STRANGE}: IndexError: list index out of range"
         assert "GET /v1/models" in result.exchanges[-1].request
         assert "only one" in result.exchanges[-1].reply
 
@@ -478,7 +478,7 @@ async def test_what_hangs_once_is_not_asked_again() -> None:
     async with raw(OK, hold=True) as (client, heard):
         await run(client, "m", cases, found, lambda what, share: None)
     assert {r.outcome for r in found.results} == {Outcome.NOT_RUN}
-    assert "no whole answer" in found.results[0].said
+    assert "no complete answer" in found.results[0].reason
     assert sum(b"/completions" in head for head in heard) == 2
 
 
@@ -497,9 +497,9 @@ async def test_the_model_is_found() -> None:
 @pytest.mark.parametrize(
     ("reply", "given", "words"),
     [
-        (listing("one", "two"), None, r"say with --model .*\['one', 'two'\]"),
+        (listing("one", "two"), None, r"with --model: .*\['one', 'two'\]"),
         (listing(), None, "does not list any"),
-        (listing(status="404 Not Found"), "x", "'x' is no model"),
+        (listing(status="404 Not Found"), "x", "there is no model 'x'"),
         (listing(status="401 Unauthorized"), "x", "put its key into KEY"),
         (b"nonsense\r\n", "x", "not HTTP"),
     ],

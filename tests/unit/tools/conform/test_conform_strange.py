@@ -81,7 +81,7 @@ async def check(cases: list[Case], faults: Faults) -> ConformReport:
         report = await conform(toy, cases)
     assert report.complete
     assert [result.case for result in report.results] == cases
-    assert [(r.case.id, r.said) for r in report.results if r.said.startswith(STRANGE)] == []
+    assert [(r.case.id, r.reason) for r in report.results if r.reason.startswith(STRANGE)] == []
     return report
 
 
@@ -112,20 +112,20 @@ async def test_where_no_alternatives_come_that_is_one_failure() -> None:
 async def test_a_list_without_vectors_is_told() -> None:
     ids = ("embeddings.base64", "embeddings.dimension", "embeddings.dimensions", "embeddings.usage")
     report = await check(named(*ids), strange("data", []))
-    assert {result.said for result in report.results} == {f"inputs: {n}, vectors that came back: 0" for n in (1, 4)}
+    assert {result.reason for result in report.results} == {f"inputs: {n}, vectors that came back: 0" for n in (1, 4)}
 
 
 async def test_a_context_that_nobody_can_fill_is_not_filled() -> None:
     report = await check(named("errors.over_context", "embeddings.too_long"), strange("max_model_len", 10**12))
     assert {result.outcome for result in report.results} == {Outcome.NOT_RUN}
-    assert all("too long to be filled" in result.said for result in report.results)
+    assert all("too long to fill" in result.reason for result in report.results)
 
 
 async def test_a_model_of_any_name_is_asked_for() -> None:
     async with serving() as toy:
         report = await conform(toy, named("models.retrieve", "models.named"), "half a pair: \ud800")
     assert report.complete
-    assert [(result.outcome, STRANGE in result.said) for result in report.results] == [
+    assert [(result.outcome, STRANGE in result.reason) for result in report.results] == [
         (Outcome.FAIL, False),
         (Outcome.NOT_OFFERED, False),
     ]

@@ -9,9 +9,9 @@ from toy_rules import CONTEXT
 from toy_server import CARD, Faults, Reply
 from wrongs import Make, Wrong, answers, asked, each_event, errors, ignores, messages, reword, says, streams, usage
 
-from drivetrain.tools.conform.asking import PROMPT
 from drivetrain.tools.conform.cases import robustness
 from drivetrain.tools.conform.cases.images import data_uri, png
+from drivetrain.tools.conform.requester import PROMPT
 
 # Errors
 
@@ -51,7 +51,7 @@ ERRORS = (
     Wrong(
         "no name",
         _error(param=None, message="bad"),
-        {"refusals.top_k_negative": "without a word of top_k"},
+        {"refusals.top_k_negative": "without naming top_k"},
     ),
     Wrong("a path", _error(message="/usr/lib/x.py line 3"), {"errors.no_leak": "an error says '/usr/'"}),
     Wrong(
@@ -62,10 +62,10 @@ ERRORS = (
     Wrong(
         "cuts long prompts",
         asked(lambda b: "messages" in b and b.update(overflow="truncate_left")),
-        {"errors.over_context": "was accepted", "errors.over_context_streamed": "was begun"},
+        {"errors.over_context": "was accepted", "errors.over_context_streamed": "was started"},
     ),
     Wrong("clamps max_tokens", asked(_clamp), {"errors.over_with_answer": "was accepted"}),
-    Wrong("waits for all", lambda: Faults(waits_for_all=True), {"errors.large_body": "does not refuse it"}),
+    Wrong("waits for all", lambda: Faults(waits_for_all=True), {"errors.large_body": "does not refuse a body"}),
     Wrong("large headers are a crash", _status(500), {"errors.large_headers": "not 431"}),
 )
 
@@ -87,13 +87,13 @@ def _forgets_after_leaving() -> Faults:
 
 
 LEAVING = (
-    Wrong("goes on", lambda: Faults(keeps_running=True), says("still runs", "cancel", "streamed", "whole")),
+    Wrong("goes on", lambda: Faults(keeps_running=True), says("still running", "cancel", "streamed", "whole")),
     Wrong(
         "one at a time, to its end",
         lambda: Faults(keeps_running=True, one_slot=True),
-        {"cancel.many": "those that left still run"},
+        {"cancel.many": "those that were left are still running"},
     ),
-    Wrong("forgets after leaving", _forgets_after_leaving, {"cancel.next": "another text"}),
+    Wrong("forgets after leaving", _forgets_after_leaving, {"cancel.next": "a different answer"}),
     Wrong("one id", answers(lambda d, b: d.update(id="x")), {"ids.unique": "same id"}),
     Wrong("one id for streams", streams(lambda e: each_event(e, "id", "x")), {"ids.streams_unique": "same id"}),
     Wrong("one request id", lambda: Faults(request_id=lambda given: "always"), {"ids.header": "always"}),
@@ -137,7 +137,7 @@ EXTRAS = (
     Wrong(
         "free text",
         ignores("response_format", "tools", "tool_choice", "choice", "regex", "grammar"),
-        says("no JSON", "structured", "json_object", "json_schema")
+        says("not JSON", "structured", "json_object", "json_schema")
         | says("is ignored", "structured", "choice", "regex", "grammar", "tool_named", "tool_required")
         | says("was accepted", "structured", "bad_schema", "unknown_format"),
     ),
@@ -146,13 +146,13 @@ EXTRAS = (
         _vectors(lambda data: data[0].update(object="vector")),
         {"embeddings.shape": "'vector'"},
     ),
-    Wrong("other base64", _vectors(_two_numbers), {"embeddings.base64": "16 numbers, another one 2"}),
-    Wrong("vectors turned", _vectors(_turn), {"embeddings.order": "another vector in a list"}),
+    Wrong("other base64", _vectors(_two_numbers), {"embeddings.base64": "16 numbers, another 2"}),
+    Wrong("vectors turned", _vectors(_turn), {"embeddings.order": "different vectors in a list"}),
     Wrong("ragged vectors", _vectors(_shorten), {"embeddings.dimension": "dimensions are"}),
     Wrong(
         "embeddings count 1",
         usage(lambda u, b: u.update(prompt_tokens=1, total_tokens=1)),
-        {"embeddings.usage": "twice the text 1"},
+        {"embeddings.usage": "the text twice as 1"},
     ),
     Wrong("dimensions are not cut", ignores("dimensions"), {"embeddings.dimensions": "is ignored"}),
     Wrong("long texts are cut", asked(_cut_input), {"embeddings.too_long": "was accepted"}),
@@ -160,7 +160,7 @@ EXTRAS = (
     Wrong(
         "turned text",
         answers(lambda d, b: d.update(prompt=d["prompt"][::-1]), "/detokenize"),
-        {"tokens.back": "spell"},
+        {"tokens.back": "decode to"},
     ),
     Wrong("one id more", answers(_one_id_more, "/tokenize"), {"tokens.chat": "usage counts"}),
 )

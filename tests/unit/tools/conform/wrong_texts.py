@@ -85,7 +85,7 @@ ANSWERS = (
         "a token too many",
         asked(_double),
         says("counts 6 completion tokens, not 5", "chat", "length", "max_completion_tokens")
-        | {"completions.length": "counts 6", "completions.default_length": "17 completion tokens, not 16"},
+        | {"completions.length": "counts 6", "completions.default_length": "has 17 tokens, not 16"},
     ),
     Wrong(
         "lengths may disagree",
@@ -93,8 +93,8 @@ ANSWERS = (
         {"chat.two_lengths": "was accepted"},
     ),
     Wrong("always length", choices(lambda c, b: c.update(finish_reason="length")), {"chat.eos": "not 'stop'"}),
-    Wrong("the first part", messages(_first_part), {"chat.several_parts": "one is lost"}),
-    Wrong("no parts", messages(_no_parts), {"chat.parts": "the part is"}),
+    Wrong("the first part", messages(_first_part), {"chat.several_parts": "a part is lost"}),
+    Wrong("no parts", messages(_no_parts), {"chat.parts": "the part counts as"}),
     Wrong(
         "developer is user",
         messages(lambda m: m.get("role") == "developer" and m.update(role="user")),
@@ -117,7 +117,7 @@ ANSWERS = (
             "chat.several": r"indices \[0\]",
             "parameters.n": r"indices \[0\]",
             "streaming.several": "0 and 1",
-            "usage.several": "count 5",
+            "usage.several": "counted as 5",
         },
     ),
     Wrong(
@@ -127,7 +127,7 @@ ANSWERS = (
             "completions.ids": "its ids",
             "completions.prompt_token_ids": "prompt_token_ids",
             "completions.lists_of_ids": "ids",
-            "embeddings.ids": "another vector",
+            "embeddings.ids": "different vectors",
         },
     ),
     Wrong(
@@ -253,12 +253,12 @@ STREAMS = (
     Wrong(
         "usage in each event",
         streams(lambda e: each_event(e, "usage", _ONE)),
-        {"streaming.no_usage": "not asked for", "streaming.usage": "before the last"},
+        {"streaming.no_usage": "without being asked for", "streaming.usage": "before the last"},
     ),
     Wrong(
         "a stream for each refusal",
         lambda: Faults(reply=_begins_streams),
-        {"streaming.refused_before": "was begun", "errors.over_context_streamed": "was begun"},
+        {"streaming.refused_before": "was started", "errors.over_context_streamed": "was started"},
     ),
     Wrong("half a character", streams(_halves), {"streaming.characters": "half a character"}),
     Wrong(
@@ -270,7 +270,7 @@ STREAMS = (
     Wrong(
         "the deadline as text",
         lambda: Faults(reply=_stream_error_as_text),
-        {"streaming.deadline": "as if all was well"},
+        {"streaming.deadline": "ended normally after"},
     ),
 )
 
@@ -313,7 +313,7 @@ STOPS = (
         says("a part of the stop", "stops", "string", "spanning", "completions"),
     ),
     Wrong("only the first stop", asked(_only_first_stop), says("is in the text", "stops", "first_of_several", "many")),
-    Wrong("what might be a stop is lost", choices(_hold_back), {"stops.beside": "took away text"}),
+    Wrong("what might be a stop is lost", choices(_hold_back), {"stops.beside": "removed text"}),
     Wrong(
         "no stop ids, no kept stops",
         ignores("stop_token_ids", "include_stop_str_in_output"),

@@ -201,7 +201,7 @@ LOGPROBS = (
         _logprobs(_each_entry("logprob", -9.0)),
         {"logprobs.likeliest": "was chosen with"},
     ),
-    Wrong("all are likely", _logprobs(_likely), {"logprobs.probabilities": "no probabilities"}),
+    Wrong("all are likely", _logprobs(_likely), {"logprobs.probabilities": "add up to"}),
     Wrong("warmed logprobs", _logprobs(_warm), {"logprobs.raw": "at temperature 0 and"}),
     Wrong(
         "logprobs for all",
@@ -244,6 +244,6 @@ USAGE = (
         usage(lambda u, b: u.update(prompt_tokens=7)),
         {"usage.streamed": "streamed", "usage.prompt_grows": "twice", "usage.prompt_ids": "/tokenize"},
     ),
-    Wrong("one choice counts", usage(_count_one), {"usage.several": "count 5"}),
+    Wrong("one choice counts", usage(_count_one), {"usage.several": "counted as 5"}),
     Wrong("max_tokens counts", usage(_count_all), {"usage.stopped": "all 24 tokens"}),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from drivetrain.tools.diff.compare import Candidate, Outcome, Place, RecordedAnswer, compare, summarize
+from drivetrain.tools.diff.compare import Agreement, Candidate, Place, RecordedAnswer, compare, summarize
 
 TOLERANCE = 0.01
 
@@ -31,19 +31,19 @@ def test_equal_answers() -> None:
     first = answer(place(7, logprob=-1.0), place(8, logprob=-2.0))
     second = answer(place(7, logprob=-1.5), place(8, logprob=-1.75))
     found = compared(first, second)
-    assert (found.outcome, found.num_common, found.parting) == (Outcome.AGREES, 2, None)
+    assert (found.outcome, found.num_common, found.parting) == (Agreement.AGREES, 2, None)
     assert found.differences == (0.5, 0.25)
 
 
 def test_no_token_at_all_is_equal() -> None:
-    assert compared(answer(), answer()).outcome is Outcome.AGREES
+    assert compared(answer(), answer()).outcome is Agreement.AGREES
 
 
 @pytest.mark.parametrize(
     ("other", "outcome"),
-    [(-1.0, Outcome.TIE), (-1.009, Outcome.TIE), (-1.011, Outcome.PARTS), (-3.0, Outcome.PARTS)],
+    [(-1.0, Agreement.TIE), (-1.009, Agreement.TIE), (-1.011, Agreement.PARTS), (-3.0, Agreement.PARTS)],
 )
-def test_a_parting_is_a_tie_within_the_tolerance(other: float, outcome: Outcome) -> None:
+def test_a_parting_is_a_tie_within_the_tolerance(other: float, outcome: Agreement) -> None:
     first = answer(place(7), place(8, (9, other)), place(10))
     second = answer(place(7), place(9, (8, -5.0)), place(11))
     found = compared(first, second)
@@ -55,34 +55,34 @@ def test_a_parting_is_a_tie_within_the_tolerance(other: float, outcome: Outcome)
 
 def test_it_is_the_first_engine_that_says_what_a_tie_is() -> None:
     near, far = answer(place(8, (9, -1.0))), answer(place(9, (8, -9.0)))
-    assert compared(near, far).outcome is Outcome.TIE
-    assert compared(far, near).outcome is Outcome.PARTS
+    assert compared(near, far).outcome is Agreement.TIE
+    assert compared(far, near).outcome is Agreement.PARTS
 
 
 def test_two_near_bests_are_no_tie_where_the_other_engine_takes_a_third() -> None:
     found = compared(answer(place(7, (8, -1.0), (9, -4.0))), answer(place(9, (7, -2.0))))
-    assert found.outcome is Outcome.PARTS
+    assert found.outcome is Agreement.PARTS
     assert found.parting.gap == 3.0
     assert found.parting.worst_rank == 3
 
 
 def test_a_token_outside_the_list_is_never_a_tie() -> None:
     found = compared(answer(place(7)), answer(place(9, (7, -1.0))), tolerance=100.0)
-    assert (found.outcome, found.parting.gap, found.parting.worst_rank) == (Outcome.PARTS, None, None)
+    assert (found.outcome, found.parting.gap, found.parting.worst_rank) == (Agreement.PARTS, None, None)
 
 
 def test_without_logprobs() -> None:
     bare = answer(place(7, logprob=None), place(8, logprob=None))
     same = compared(bare, answer(place(7), place(8)))
-    assert (same.outcome, same.differences) == (Outcome.AGREES, ())
+    assert (same.outcome, same.differences) == (Agreement.AGREES, ())
     other = compared(bare, answer(place(7), place(9)), tolerance=100.0)
-    assert (other.outcome, other.num_common, other.parting.gap) == (Outcome.PARTS, 1, None)
+    assert (other.outcome, other.num_common, other.parting.gap) == (Agreement.PARTS, 1, None)
 
 
 def test_an_early_end_is_a_parting_at_the_token_that_ends() -> None:
     end, on = place(0, (9, -1.002)), place(9, (0, -1.1))
     found = compared(answer(place(7), end), answer(place(7), on, place(10)))
-    assert (found.outcome, found.num_common) == (Outcome.TIE, 1)
+    assert (found.outcome, found.num_common) == (Agreement.TIE, 1)
     assert found.parting.worst_rank == 2
 
 
@@ -90,7 +90,7 @@ def test_an_early_end_is_a_parting_at_the_token_that_ends() -> None:
 def test_one_answer_that_goes_on_behind_the_other(longer_first: bool) -> None:
     longer, shorter = answer(place(7), place(8)), answer(place(7))
     found = compared(longer, shorter) if longer_first else compared(shorter, longer)
-    assert (found.outcome, found.num_common) == (Outcome.PARTS, 1)
+    assert (found.outcome, found.num_common) == (Agreement.PARTS, 1)
     ended = found.parting.second if longer_first else found.parting.first
     assert ended is None
     assert (found.parting.gap, found.parting.worst_rank) == (None, None)
@@ -98,7 +98,7 @@ def test_one_answer_that_goes_on_behind_the_other(longer_first: bool) -> None:
 
 def test_other_prompt_ids_are_told_and_nothing_else_is_compared() -> None:
     found = compared(answer(place(7)), answer(place(7), prompt_ids=(1, 3)))
-    assert (found.outcome, found.num_common, found.differences) == (Outcome.OTHER_PROMPT, 0, ())
+    assert (found.outcome, found.num_common, found.differences) == (Agreement.OTHER_PROMPT, 0, ())
 
 
 def test_the_summary() -> None:
@@ -109,7 +109,7 @@ def test_the_summary() -> None:
         answer(place(7), place(7), place(7), place(9, (8, -1.1))),
     )
     found = summarize([agrees, tie, parts])
-    assert found.counts == {Outcome.AGREES: 1, Outcome.TIE: 1, Outcome.PARTS: 1, Outcome.OTHER_PROMPT: 0}
+    assert found.counts == {Agreement.AGREES: 1, Agreement.TIE: 1, Agreement.PARTS: 1, Agreement.OTHER_PROMPT: 0}
     assert (found.num_prompts, found.fewest_until_parting, found.median_until_parting) == (3, 1, 2)
     assert found.worst_rank == 3
     assert (found.num_compared, found.largest_difference, found.mean_difference) == (5, 0.5, 0.1)

@@ -120,7 +120,7 @@ def test_penalties_that_the_weights_may_bring_are_turned_off() -> None:
 
 
 def test_text_alone_cannot_be_compared() -> None:
-    with pytest.raises(InvalidSetting, match="it gives text only"):
+    with pytest.raises(InvalidSetting, match="it returns only text"):
         record(Stated(tokens=False), questions("Hi"), "it", no_progress)
 
 
@@ -144,7 +144,7 @@ def test_prompts_out_of_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.txt", b"\n \n", "holds no prompt"),
+        ("a.txt", b"\n \n", "contains no prompt"),
         ("a.txt", b"ok\n\xff\n", "is not UTF-8 text"),
         ("a.jsonl", b'"ok"\n\n7\n', "line 3 must be a JSON string"),
         ("a.jsonl", b'""\n', "line 1 must be a JSON string that is not empty"),

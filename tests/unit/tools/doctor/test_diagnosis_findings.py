@@ -15,12 +15,12 @@ from drivetrain.tools.doctor.findings import findings
 from drivetrain.tools.doctor.gather import gather
 from drivetrain.tools.doctor.report import (
     Finding,
-    Level,
     Memory,
     ModelReport,
     Refusal,
     ServerKind,
     ServerReport,
+    Severity,
     Times,
     Unread,
 )
@@ -50,8 +50,8 @@ def test_one_that_is_well() -> None:
     assert told() == ()
 
 
-ACT, NOTE = Level.ACT, Level.NOTE
-OF_MODELS: list[tuple[str, Level, dict[str, Any], str]] = [
+ACT, NOTE = Severity.ACT, Severity.NOTE
+OF_MODELS: list[tuple[str, Severity, dict[str, Any], str]] = [
     ("failed", ACT, {"state": "failed", "engine_alive": None, "failure": "no weights"}, "no weights"),
     ("failed", ACT, {"state": "failed", "engine_alive": None}, "could not be loaded"),
     ("failed", ACT, {"state": "failed"}, "hangs"),
@@ -75,7 +75,7 @@ OF_MODELS: list[tuple[str, Level, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("code", "level", "changes", "words"), OF_MODELS)
-def test_of_a_model(code: str, level: Level, changes: dict[str, Any], words: str) -> None:
+def test_of_a_model(code: str, level: Severity, changes: dict[str, Any], words: str) -> None:
     (found,) = told(changes)
     assert (found.code, found.level, found.model) == (code, level, "m")
     assert words in found.what
@@ -114,7 +114,7 @@ def test_the_remedy_is_that_of_the_engine(engine: str | None, words: str) -> Non
     assert "(4 at once and 64 in the queue)" in found.means
 
 
-OF_SERVERS: list[tuple[str, Level, dict[str, Any], str]] = [
+OF_SERVERS: list[tuple[str, Severity, dict[str, Any], str]] = [
     ("locked", ACT, {"kind": ServerKind.LOCKED}, "requires a key"),
     ("locked", ACT, {"kind": ServerKind.LOCKED, "sent_key": True}, "refuses this key"),
     ("not_ours", ACT, {"kind": ServerKind.PEER}, "speaks the OpenAI API"),
@@ -125,7 +125,7 @@ OF_SERVERS: list[tuple[str, Level, dict[str, Any], str]] = [
     ("slow", NOTE, {"latency_s": 0.5}, "500 ms"),
     ("slow", ACT, {"latency_s": 2.5}, "2.5 s"),
     ("clocks", NOTE, {"clock_ahead_s": -45.0}, "45 s behind"),
-    ("clocks", NOTE, {"clock_ahead_s": 7200.0}, "2 h before"),
+    ("clocks", NOTE, {"clock_ahead_s": 7200.0}, "2 h ahead of"),
     ("unread", ACT, {"unread": (Unread("/metrics", 0, "it is slow"),)}, "/metrics could not be read: it is slow"),
     ("unread", NOTE, {"unread": (Unread("/status", 404, "status 404"),)}, "status 404"),
     ("unread", NOTE, {"unread": (Unread("/admin/models", 401, "a key is needed"),)}, "a key is needed"),
@@ -137,7 +137,7 @@ OF_SERVERS: list[tuple[str, Level, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("code", "level", "changes", "words"), OF_SERVERS)
-def test_of_the_server(code: str, level: Level, changes: dict[str, Any], words: str) -> None:
+def test_of_the_server(code: str, level: Severity, changes: dict[str, Any], words: str) -> None:
     (found,) = told(**changes)
     assert (found.code, found.level, found.model) == (code, level, None)
     assert words in found.what
@@ -190,8 +190,8 @@ def test_the_text_of_all_of_it() -> None:
         "ended           100: 90 finished (80 stop, 10 length), 10 overloaded; 0 % failed",
         "queue           median 1.0 ms, p99 over 10.0 ms (100 requests)",
         "first token     nothing measured yet",
-        "tokens          1,000 in prompts (25 % out of the prefix cache), 500 generated",
-        "engine          keys and values 98 % full, 7 preemptions, 3 restarts",
+        "tokens          1,000 in prompts (25 % from the prefix cache), 500 generated",
+        "engine          KV cache 98 % full, 7 preemptions, 3 restarts",
         "upstreams       1 of 2 up",
         "\nbig  failed\n",
         "refused     10 overloaded, 4 invalid_request (temperature)",

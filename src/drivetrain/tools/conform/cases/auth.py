@@ -1,6 +1,6 @@
-"""Keys, where one is given: nothing but what a probe asks (`/health`, `/ready`) is open without it.
+"""Keys, if one is given: without it, only the probes (`/health`, `/ready`) are open.
 
-OpenAI's own API has the paths below `/v1` only; for the others, `auth.beside` goes by what our server does.
+OpenAI's API has only the paths below `/v1`; for the others, `auth.beside` expects what our server does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from drivetrain.tools.conform.reading import error_of
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotOffered, NotRun, ensure
 
-CASES = Cases(Area.AUTH, "a key is given by the environment")
+CASES = Cases(Area.AUTH, "the environment holds a key")
 case = CASES.case
 
 WRONG = "conform-wrong-key"
@@ -33,12 +33,12 @@ def _below_v1(t: Trial) -> list[tuple[str, str]]:
 
 
 async def _closed(t: Trial, paths: Iterable[tuple[str, str]], key: str, how: str) -> bool:
-    """Whether one of them asks for a key; the others are not there, or send elsewhere. Raises `Failed`."""
+    """Whether any path requires a key. The others must be missing or redirect. Raises `Failed`."""
     locked = False
     for method, path in paths:
         exchange = await t.ask(method, path, {} if method == "POST" else None, key=key)
         closed = exchange.status in {401, 404, 405, 501} | MOVED
-        ensure(closed, f"{exchange.said} {how} has status {exchange.status}, not 401")
+        ensure(closed, f"{exchange.request_line} {how} has status {exchange.status}, not 401")
         locked |= exchange.status == 401
     return locked
 
@@ -46,7 +46,7 @@ async def _closed(t: Trial, paths: Iterable[tuple[str, str]], key: str, how: str
 @case("missing", asks="every path below /v1 without a key", holds="401")
 async def _missing(t: Trial) -> None:
     _need_key(t)
-    ensure(await _closed(t, _below_v1(t), "", "without a key"), "no path asks for a key")
+    ensure(await _closed(t, _below_v1(t), "", "without a key"), "no path requires a key")
 
 
 @case("wrong", asks="every path below /v1 with a wrong key", holds="401")
@@ -70,15 +70,15 @@ async def _error(t: Trial) -> None:
     error_of(exchange)
 
 
-@case("beside", asks="/tokenize, /detokenize, /metrics and /status without a key", holds="401, or they are not there",
-      offered="a key is given, and one of them is there")  # fmt: skip
+@case("beside", asks="/tokenize, /detokenize, /metrics and /status without a key", holds="401, or they do not exist",
+      offered="a key is given, and one of them exists")  # fmt: skip
 async def _beside(t: Trial) -> None:
     _need_key(t)
     if not await _closed(t, [(method, t.root + path) for method, path in BESIDE], "", "without a key"):
-        raise NotOffered("none of them is there")
+        raise NotOffered("none of them exists")
 
 
-@case("options", asks="OPTIONS without a key, as browsers ask before a request", holds="no word about the models")
+@case("options", asks="OPTIONS without a key, as in a browser's preflight request", holds="nothing about the models")
 async def _options(t: Trial) -> None:
     _need_key(t)
     exchange = await t.ask("OPTIONS", f"{t.base}/models", key="")
@@ -86,10 +86,12 @@ async def _options(t: Trial) -> None:
     ensure(t.model.encode() not in exchange.reply, "OPTIONS without a key lists the models")
 
 
-@case("health", asks="/health without a key", holds="200", offered="/health is there")
+@case("health", asks="/health without a key", holds="200", offered="/health exists")
 async def _health(t: Trial) -> None:
     _need_key(t)
     exchange = await t.ask("GET", f"{t.root}/health", key="")
     if exchange.status in {404, 405}:
-        raise NotOffered("/health is not there")
-    ensure(exchange.status == 200, f"/health without a key has status {exchange.status}: nobody can watch the process")
+        raise NotOffered("/health does not exist")
+    ensure(
+        exchange.status == 200, f"/health without a key has status {exchange.status}: no probe can watch the process"
+    )

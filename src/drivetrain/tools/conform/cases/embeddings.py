@@ -8,10 +8,10 @@ import struct
 from typing import Any
 
 from drivetrain.tools.conform.answers import read_usage
-from drivetrain.tools.conform.asking import LEFT_OUT
 from drivetrain.tools.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
 from drivetrain.tools.conform.exchange import Exchange
 from drivetrain.tools.conform.reading import brief, honoured, is_number, param_names, refused, take
+from drivetrain.tools.conform.requester import LEFT_OUT
 from drivetrain.tools.conform.survey import UNKNOWN_FIELD, answered
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotOffered, ensure
@@ -29,7 +29,7 @@ async def _post(t: Trial, **fields: Any) -> Exchange:
 
 
 async def _embed(t: Trial, **fields: Any) -> list[list[float]]:
-    """The vectors in the order of their indices. A model that gives none says so by a refusal."""
+    """The vectors, ordered by index. A model without embeddings must refuse."""
     exchange = await _post(t, **fields)
     _offered(exchange)
     honoured(exchange, {name: None for name in fields if name != "input"})
@@ -55,7 +55,7 @@ def _vector(item: Any) -> list[float]:
     vector = take(item, "embedding", list)
     ensure(vector, "an embedding is empty")
     if not all(is_number(x) and math.isfinite(x) for x in vector):
-        raise Failed(f"an embedding holds what is no number: {brief(vector)}")
+        raise Failed(f"an embedding holds something that is not a number: {brief(vector)}")
     return [float(x) for x in vector]
 
 
@@ -64,14 +64,14 @@ def _decoded(text: str) -> list[float]:
         data = base64.b64decode(text, validate=True)
         vector = list(struct.unpack(f"<{len(data) // 4}f", data))
     except (ValueError, struct.error):
-        raise Failed(f"an embedding is no base64 of 32-bit floats: {brief(text)}") from None
+        raise Failed(f"an embedding is not base64 of 32-bit floats: {brief(text)}") from None
     ensure(vector, "an embedding is empty")
     return vector
 
 
 def _distance(one: list[float], two: list[float]) -> float:
     if len(one) != len(two):
-        raise Failed(f"one vector has {len(one)} numbers, another one {len(two)}")
+        raise Failed(f"one vector has {len(one)} numbers, another {len(two)}")
     return 1 - sum(a * b for a, b in zip(one, two, strict=True)) / ((math.hypot(*one) * math.hypot(*two)) or 1)
 
 
@@ -96,7 +96,7 @@ async def _base64(t: Trial) -> None:
     exchange = await _post(t, encoding_format="base64")
     honoured(exchange, {"encoding_format": None})
     spelled = _decoded(take(exchange.json(), "data.0.embedding", str))
-    ensure(_distance(plain, spelled) < 1e-3, "base64 gives another vector than float")
+    ensure(_distance(plain, spelled) < 1e-3, "base64 and float give different vectors")
 
 
 @case("order", asks="three texts at once, and one by one", holds="the same vectors, in the order of the texts")
@@ -104,7 +104,7 @@ async def _order(t: Trial) -> None:
     together = await _embed(t, input=TEXTS)
     for text, vector in zip(TEXTS, together, strict=True):
         alone = (await _embed(t, input=text))[0]
-        ensure(_distance(alone, vector) < 0.01, f"{text!r} has another vector in a list than alone")
+        ensure(_distance(alone, vector) < 0.01, f"{text!r} has different vectors in a list and alone")
 
 
 @case("dimension", asks="texts of several lengths", holds="vectors of one dimension, and not all the same")
@@ -120,10 +120,12 @@ async def _ids(t: Trial) -> None:
     by_text = (await _embed(t))[0]
     ids = await t.known.ids(TEXTS[0])
     for given in (ids, [ids]):
-        ensure(_distance((await _embed(t, input=given))[0], by_text) < 0.01, "ids give another vector than their text")
+        ensure(
+            _distance((await _embed(t, input=given))[0], by_text) < 0.01, "ids and their text give different vectors"
+        )
 
 
-@case("usage", asks="one text, and the text twice", holds="prompt tokens are the total, and twice as many for two")
+@case("usage", asks="one text, and the text twice", holds="prompt tokens equal the total; the text twice counts double")
 async def _usage(t: Trial) -> None:
     await _embed(t)
     one = read_usage(t.exchanges[-1].json())
@@ -132,10 +134,12 @@ async def _usage(t: Trial) -> None:
     if one is None or two is None:
         raise Failed("the answer has no usage")
     ensure(one.prompt == one.total > 0, f"usage is {one.prompt} prompt tokens of {one.total} in total")
-    ensure(two.prompt == 2 * one.prompt, f"a text counts {one.prompt} tokens, twice the text {two.prompt}")
+    ensure(two.prompt == 2 * one.prompt, f"a text counts as {one.prompt} tokens, the text twice as {two.prompt}")
 
 
-@case("dimensions", asks="dimensions: the model's own, and half of it", holds="so many numbers", offered=BY_FIELD)
+@case(
+    "dimensions", asks="dimensions: the model's own, and half of it", holds="vectors of that length", offered=BY_FIELD
+)
 async def _dimensions(t: Trial) -> None:
     size = len((await _embed(t))[0])
     for want in (size, size // 2):
@@ -145,7 +149,7 @@ async def _dimensions(t: Trial) -> None:
             return
         honoured(exchange, {"dimensions": None})
         got = len(_vector(take(exchange.json(), "data.0", dict)))
-        ensure(got == want, f"dimensions = {want} and the vector has {got} numbers: it is ignored")
+        ensure(got == want, f"with dimensions = {want} the vector has {got} numbers: it is ignored")
 
 
 _BAD: tuple[tuple[str, str, Any], ...] = (
@@ -175,7 +179,7 @@ for _row in _BAD:
     _bad(*_row)
 
 
-@case("too_long", asks="a text of twice the context", holds="4xx")
+@case("too_long", asks="a text twice as long as the context", holds="4xx")
 async def _too_long(t: Trial) -> None:
     await _embed(t)
     limit = await t.known.context_length()

@@ -1,4 +1,4 @@
-"""Errors: their status, their form, and that they say no more than they should."""
+"""Errors: their status, their form, and that they reveal no more than they should."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-from drivetrain.tools.conform.asking import PROMPT
 from drivetrain.tools.conform.case import ALWAYS, BY_ENDPOINT, Area, Cases
 from drivetrain.tools.conform.client import Broken
 from drivetrain.tools.conform.exchange import Exchange
 from drivetrain.tools.conform.reading import MAX_ERROR_BYTES, brief, error_of, message_of, param_names, refused, take
+from drivetrain.tools.conform.requester import PROMPT
+from drivetrain.tools.conform.survey import UNKNOWN_MODEL
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
 
@@ -29,7 +30,7 @@ _FAULTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 async def _faulty(t: Trial) -> AsyncIterator[tuple[str, Exchange]]:
-    """Those that are refused: whether they are is asked in the area `refusals`."""
+    """The replies to those that are refused. Whether all are is for the area `refusals` to check."""
     api = await t.known.text_api()
     some = False
     for name, fields in _FAULTS:
@@ -65,7 +66,7 @@ async def _param(t: Trial) -> None:
         ensure(param_names(exchange, name), f"error.param is {brief(error_of(exchange).get('param'))}, not {name!r}")
 
 
-@case("no_leak", asks="faulty requests and paths", holds="no path of the machine, no traceback, no source file")
+@case("no_leak", asks="faulty requests and paths", holds="no local path, no traceback, no source file")
 async def _no_leak(t: Trial) -> None:
     async for _, exchange in _faulty(t):
         _check_leak(exchange)
@@ -101,35 +102,38 @@ for _row in _BODIES:
     _bad_body(*_row)
 
 
-@case("unknown_model_code", asks="a model that is not there", holds="error.code model_not_found", offered=BY_ENDPOINT)
+@case("unknown_model_code", asks="an unknown model", holds="error.code model_not_found", offered=BY_ENDPOINT)
 async def _unknown_model_code(t: Trial) -> None:
     api = await t.known.text_api()
-    exchange = await t.post(api.path, t.body(api, model="drivetrain-conform-no-such-model"))
+    exchange = await t.post(api.path, t.body(api, model=UNKNOWN_MODEL))
     if exchange.status == 200:
-        raise NotRun(f"a model that is not there is answered for; see {api.name}.unknown_model")
+        raise NotRun(f"an unknown model gets an answer; see {api.name}.unknown_model")
     code = error_of(exchange).get("code")
     ensure(code == "model_not_found", f"error.code is {brief(code)}, not 'model_not_found'")
 
 
-@case("over_context", asks="a prompt of twice the context", holds="4xx that says the limit",
-      offered=BY_ENDPOINT)  # fmt: skip
-async def _over_context(t: Trial) -> None:
+async def _too_long(t: Trial, **fields: Any) -> tuple[int, Exchange]:
+    """The context length, and the reply to a prompt of about twice that."""
     api = await t.known.text_api()
     limit = await t.known.context_length()
-    exchange = await t.post(api.path, t.body(api, **api.asking("word " * 2 * limit)))
+    return limit, await t.post(api.path, t.body(api, **api.prompt_fields("word " * 2 * limit), **fields))
+
+
+@case("over_context", asks="a prompt twice as long as the context", holds="4xx that states the limit",
+      offered=BY_ENDPOINT)  # fmt: skip
+async def _over_context(t: Trial) -> None:
+    limit, exchange = await _too_long(t)
     refused(exchange, f"a prompt of about {2 * limit} tokens")
     ensure(
         str(limit) in message_of(exchange).replace(",", ""),
-        f"it does not say the limit {limit}: {message_of(exchange)}",
+        f"it does not state the limit {limit}: {message_of(exchange)}",
     )
 
 
-@case("over_context_code", asks="a prompt of twice the context", holds="error.code context_length_exceeded",
+@case("over_context_code", asks="a prompt twice as long as the context", holds="error.code context_length_exceeded",
       offered=BY_ENDPOINT)  # fmt: skip
 async def _over_context_code(t: Trial) -> None:
-    api = await t.known.text_api()
-    limit = await t.known.context_length()
-    exchange = await t.post(api.path, t.body(api, **api.asking("word " * 2 * limit)))
+    _, exchange = await _too_long(t)
     code = error_of(exchange).get("code")
     ensure(code == "context_length_exceeded", f"error.code is {brief(code)}, not 'context_length_exceeded'")
 
@@ -137,10 +141,8 @@ async def _over_context_code(t: Trial) -> None:
 @case("over_context_streamed", asks="the same, streamed", holds="4xx before any event, no empty stream",
       offered=BY_ENDPOINT)  # fmt: skip
 async def _over_context_streamed(t: Trial) -> None:
-    api = await t.known.text_api()
-    limit = await t.known.context_length()
-    exchange = await t.post(api.path, t.body(api, **api.asking("word " * 2 * limit), stream=True))
-    ensure(exchange.status != 200, "a stream was begun for a prompt that does not fit")
+    _, exchange = await _too_long(t, stream=True)
+    ensure(exchange.status != 200, "a stream was started for a prompt that does not fit")
     refused(exchange, "a streamed prompt that does not fit")
 
 
@@ -153,10 +155,10 @@ async def _over_with_answer(t: Trial) -> None:
     refused(exchange, "max_tokens = 100,000,000")
 
 
-@case("unknown_path", asks="a path that is not there", holds="404 with an error object")
+@case("unknown_path", asks="an unknown path", holds="404 with an error object")
 async def _unknown_path(t: Trial) -> None:
     exchange = await t.post("/drivetrain-conform-no-such-path", {"prompt": PROMPT})
-    ensure(exchange.status == 404, f"status {exchange.status} for a path that is not there")
+    ensure(exchange.status == 404, f"status {exchange.status} for an unknown path")
     error_of(exchange)
 
 
@@ -173,21 +175,21 @@ async def _wrong_method(t: Trial) -> None:
         error_of(exchange)
 
 
-@case("large_body", asks="a Content-Length of 1 TiB", holds="4xx, such as 413, without waiting for it")
+@case("large_body", asks="a Content-Length of 1 TiB", holds="4xx such as 413, without waiting for the body")
 async def _large_body(t: Trial) -> None:
     api = await t.known.text_api()
     headers = {"content-length": str(2**40)}
     try:
         exchange = await t.ask("POST", t.base + api.path, b"{", headers=headers, timeout_s=QUICK_S)
     except Broken as exc:
-        raise Failed(f"a body of 1 TiB is announced, and the server does not refuse it: {exc}") from None
+        raise Failed(f"the server does not refuse a body announced as 1 TiB: {exc}") from None
     ensure(400 <= exchange.status < 500, f"status {exchange.status}, not 413")
 
 
-@case("large_headers", asks="a header of 128 kB", holds="it is read, or refused with 4xx, such as 431")
+@case("large_headers", asks="a header of 128 kB", holds="it is accepted, or refused with 4xx such as 431")
 async def _large_headers(t: Trial) -> None:
     try:
         exchange = await t.ask("GET", f"{t.base}/models", headers={"x-padding": "x" * 2**17}, timeout_s=QUICK_S)
     except Broken as exc:
-        raise Failed(f"a header of 128 kB is sent, and the server does not answer: {exc}") from None
+        raise Failed(f"the server does not answer a request with a header of 128 kB: {exc}") from None
     ensure(exchange.status < 500, f"status {exchange.status}, not 431")

@@ -1,4 +1,4 @@
-"""What an answer and a request are called."""
+"""The ids of answers and requests."""
 
 from __future__ import annotations
 

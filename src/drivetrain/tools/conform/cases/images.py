@@ -1,4 +1,4 @@
-"""Images in a chat: seen by models that see, refused by others; and no request ever leaves for a stranger's address."""
+"""Images in a chat: used by vision models, refused by others, and never fetched from a private address."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REFUSALS = ("image", "vision", "multimodal", "multi-modal", "mmproj")
 
 
 def png(width: int, height: int, *, rows: int | None = None) -> bytes:
-    """A picture of two colours. With fewer rows than it says, it is a bomb: small here, huge when decoded."""
+    """A plain picture. With fewer `rows` than its height it is a bomb: small here, huge when decoded."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -45,25 +45,25 @@ async def _ask(t: Trial, image_url: Any) -> Exchange:
 
 
 async def _counts(t: Trial) -> tuple[int, int]:
-    """The prompt tokens with a picture, and without. Raises `NotOffered` where the model says that it does not see.
+    """The prompt tokens with a picture and without. Raises `NotOffered` if the model says that it cannot see.
 
-    With which status it says so is asked once, by `images.png`.
+    `images.png` checks the status of that refusal.
     """
     await t.known.offers(CHAT)
     exchange = await _ask(t, {"url": data_uri(png(64, 64))})
     if exchange.status != 200:
-        said = message_of(exchange)
-        if any(word in said.lower() for word in _REFUSALS):
-            raise NotOffered(f"the server says: {said}"[:300])
+        message = message_of(exchange)
+        if any(word in message.lower() for word in _REFUSALS):
+            raise NotOffered(f"the server says: {message}"[:300])
         honoured(exchange, {"messages": None, "content": None})
     usage = read_usage(exchange.json())
     if usage is None:
         raise Failed("the answer to a picture has no usage")
-    return usage.prompt, (await t.generate(CHAT, **CHAT.asking(ASK), max_tokens=4)).counted.prompt
+    return usage.prompt, (await t.generate(CHAT, **CHAT.prompt_fields(ASK), max_tokens=4)).counted.prompt
 
 
 async def _sees(t: Trial) -> None:
-    """Raises `NotOffered` or `NotRun` where nothing becomes of a picture."""
+    """Raises `NotOffered` if pictures are refused, and `NotRun` if they are ignored."""
     with_picture, alone = await _counts(t)
     if with_picture <= alone:
         raise NotRun("pictures are ignored; see images.png")
@@ -75,7 +75,7 @@ async def _png(t: Trial) -> None:
         with_picture, alone = await _counts(t)
     except NotOffered as exc:
         status = t.exchanges[-1].status
-        ensure(status < 500 or status == 501, f"a picture is refused with status {status}, not 4xx: {exc.said}")
+        ensure(status < 500 or status == 501, f"a picture is refused with status {status}, not 4xx: {exc.reason}")
         raise
     ensure(with_picture > alone, f"{with_picture} prompt tokens with the picture, {alone} without: it is ignored")
 
@@ -87,27 +87,27 @@ def _bad(name: str, what: str, image_url: Any) -> None:
         refused(await _ask(t, image_url), what)
 
 
-_bad("corrupt", "a data URI that is no picture", {"url": data_uri(b"no picture at all")})
+_bad("corrupt", "a data URI that is not a picture", {"url": data_uri(b"no picture at all")})
 _bad("bare_string", "image_url as a bare string", data_uri(png(8, 8)))
 _bad("file", "a file: URL", {"url": "file:///etc/hostname"})
 _bad("bomb", "a PNG of 60000 x 60000 pixels in a few bytes", {"url": data_uri(png(60000, 60000, rows=4))})
 
 
-@case("private", asks="the URL of a private address on which this command listens", holds="4xx, and nobody comes")
+@case("private", asks="the URL of a private address where this command listens", holds="4xx, and no request arrives")
 async def _private(t: Trial) -> None:
     await _sees(t)
     if not t.client.address.local:
         refused(await _ask(t, {"url": "http://127.0.0.1:9/picture.png"}), "a private address")
         return
-    came = asyncio.Event()
+    requested = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        came.set()
+        requested.set()
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
         exchange = await _ask(t, {"url": f"http://127.0.0.1:{port}/picture.png"})
         await asyncio.sleep(WAIT_S)
-    ensure(not came.is_set(), "the server fetched a picture from a private address")
+    ensure(not requested.is_set(), "the server fetched a picture from a private address")
     refused(exchange, "a private address")

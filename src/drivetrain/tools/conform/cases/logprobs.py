@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from drivetrain.tools.conform.answers import CHAT, COMPLETIONS, Choice, ParsedAnswer
-from drivetrain.tools.conform.asking import PROMPT
-from drivetrain.tools.conform.case import BY_FIELD, Area, Cases
+from drivetrain.tools.conform.answers import CHAT, COMPLETIONS, ParsedAnswer, ParsedChoice
+from drivetrain.tools.conform.case import ALWAYS, BY_FIELD, Area, Cases
 from drivetrain.tools.conform.cases.shapes import one_length
 from drivetrain.tools.conform.reading import brief, refused, take
+from drivetrain.tools.conform.requester import PROMPT
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
 
@@ -17,9 +17,9 @@ CASES = Cases(Area.LOGPROBS, BY_FIELD)
 case = CASES.case
 
 TOKENS = 6
-IGNORED = "logprobs were asked for and accepted, and none came: they are ignored"
+IGNORED = "logprobs were accepted, but none came: they are ignored"
 TOLERANCE = 0.06
-"""Kernels that round by their batch move a logprob by about so much."""
+"""Kernels whose rounding depends on the batch move a logprob by about this much."""
 
 
 # Chat
@@ -27,11 +27,10 @@ TOLERANCE = 0.06
 
 async def _chat(t: Trial, **fields: Any) -> ParsedAnswer:
     await t.known.offers(CHAT)
-    asked = {"logprobs": True, "top_logprobs": 5, **fields}
-    return await one_length(t, CHAT, TOKENS, **asked)
+    return await one_length(t, CHAT, TOKENS, **{"logprobs": True, "top_logprobs": 5, **fields})
 
 
-def _entries(choice: Choice) -> list[dict[str, Any]]:
+def _entries(choice: ParsedChoice) -> list[dict[str, Any]]:
     if choice.logprobs is None:
         raise NotRun("logprobs are ignored; see logprobs.shape")
     count = len(take(choice.logprobs, "content", list))
@@ -40,7 +39,7 @@ def _entries(choice: Choice) -> list[dict[str, Any]]:
 
 
 def _alternatives(entry: dict[str, Any]) -> list[tuple[str, float]]:
-    """Never empty: raises `NotRun`, as this is one failure, and not one a case."""
+    """Never empty. Raises `NotRun` if there are none, because that is one failure, not one per case."""
     top = take(entry, "top_logprobs", list)
     if not top:
         raise NotRun("a token has no alternatives; see logprobs.shape")
@@ -79,13 +78,13 @@ async def _bytes(t: Trial) -> None:
     try:
         joined = b"".join(map(bytes, parts))
     except (TypeError, ValueError):
-        raise Failed(f"bytes are no bytes: {brief(parts)}") from None
+        raise Failed(f"bytes holds something that is not a byte: {brief(parts)}") from None
     ensure(_whole(joined.decode("utf-8", "replace")) == _whole(answer.text),
            f"the bytes spell {brief(joined)}; the text is {brief(answer.text)}")  # fmt: skip
 
 
 def _whole(text: str) -> str:
-    """Half a character at the end of an answer is nobody's."""
+    """Without half a character at the end of the answer, which no text can show."""
     return text.replace("\ufffd", "")
 
 
@@ -97,14 +96,16 @@ async def _likeliest(t: Trial) -> None:
         ensure(abs(best - chosen) <= TOLERANCE, f"{brief(token)} was chosen with {chosen}; the best had {best}")
 
 
-@case("probabilities", asks="five alternatives", holds="their probabilities are no more than 1 together")
+@case("probabilities", asks="five alternatives", holds="their probabilities add up to at most 1")
 async def _probabilities(t: Trial) -> None:
     for entry in _entries((await _chat(t)).first):
         total = sum(math.exp(min(logprob, 1.0)) for _, logprob in _alternatives(entry))  # 1 is far too much already
-        ensure(total <= 1 + TOLERANCE, f"five alternatives have {total:.3f} together: these are no probabilities")
+        ensure(total <= 1 + TOLERANCE, f"the probabilities of five alternatives add up to {total:.3f}")
 
 
-@case("raw", asks="the first token's alternatives at temperature 0 and 2", holds="the same: they are of the raw logits")
+@case(
+    "raw", asks="the first token's alternatives at temperature 0 and 2", holds="the same: they come from the raw logits"
+)
 async def _raw(t: Trial) -> None:
     cold = dict(_alternatives(_entries((await _chat(t)).first)[0]))
     hot = dict(_alternatives(_entries((await _chat(t, temperature=2)).first)[0]))
@@ -128,7 +129,7 @@ async def _streamed(t: Trial) -> None:
     ensure(same, f"streamed {brief(one, 160)}, whole {brief(two, 160)}")
 
 
-@case("off", asks="no logprobs", holds="they are null, whole and streamed", offered="every server has it")
+@case("off", asks="no logprobs", holds="they are null, whole and streamed", offered=ALWAYS)
 async def _off(t: Trial) -> None:
     api = await t.known.text_api()
     for answer in (await t.generate(api), await t.stream(api)):
@@ -150,7 +151,7 @@ async def _completion(t: Trial, logprobs: int, **fields: Any) -> ParsedAnswer:
     return await one_length(t, COMPLETIONS, TOKENS, logprobs=logprobs, **fields)
 
 
-def _lists(choice: Choice) -> dict[str, list[Any]]:
+def _lists(choice: ParsedChoice) -> dict[str, list[Any]]:
     ensure(choice.logprobs is not None, IGNORED)
     return {
         name: take(choice.logprobs, name, list) for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
@@ -179,16 +180,16 @@ async def _completions_zero(t: Trial) -> None:
     assert answer.first.logprobs is not None
     for top in answer.first.logprobs.get("top_logprobs") or []:
         one = not top or (isinstance(top, dict) and len(top) == 1)
-        ensure(one, f"logprobs = 0 and a token has the alternatives {brief(top)}")
+        ensure(one, f"with logprobs = 0 a token has the alternatives {brief(top)}")
 
 
-def _lists_but_top(choice: Choice) -> list[Any]:
+def _lists_but_top(choice: ParsedChoice) -> list[Any]:
     ensure(choice.logprobs is not None, IGNORED)
     return list(take(choice.logprobs, "token_logprobs", list))
 
 
 @case(
-    "completions_offsets", asks="text_offset", holds="each token stands there in the text; streamed they are the same"
+    "completions_offsets", asks="text_offset", holds="each token is at its offset in the text; the same when streamed"
 )
 async def _completions_offsets(t: Trial) -> None:
     answer = await _completion(t, 1)
@@ -203,24 +204,26 @@ async def _completions_offsets(t: Trial) -> None:
 
 
 def _check_offsets(text: str, tokens: list[Any], offsets: list[int]) -> None:
-    """Offsets may count the prompt. A token without text of its own, a special one, stands where the next begins."""
+    """Offsets may include the prompt. A special token has no text and stands where the next token begins."""
     base = len(PROMPT) if offsets[:1] == [len(PROMPT)] else 0
     for token, offset, end in zip(tokens, offsets, [*offsets[1:], base + len(text)], strict=False):
         if not isinstance(token, str) or not token.isascii() or token.startswith("bytes:"):
             continue
         there = text[offset - base : end - base]
         silent = offset == end and not text.startswith(token, offset - base)
-        ensure(silent or there == token, f"the token {token!r} has the offset {offset}, where {there!r} stands")
+        ensure(
+            silent or there == token, f"the token {token!r} has the offset {offset}, but the text there is {there!r}"
+        )
 
 
-@case("completions_echo", asks="echo with logprobs", holds="those of the prompt too, the first one null")
+@case("completions_echo", asks="echo with logprobs", holds="logprobs of the prompt too, the first one null")
 async def _completions_echo(t: Trial) -> None:
     await t.known.offers(COMPLETIONS)
     await t.known.echoes()
     answer = await _completion(t, 1, echo=True)
     found = _lists_but_top(answer.first)
     usage = answer.counted
-    ensure(found[:1] == [None], f"the first logprob is {brief(found[:1])}, not null: nothing stands before it")
+    ensure(found[:1] == [None], f"the first logprob is {brief(found[:1])}, not null: nothing comes before it")
     want = usage.prompt + usage.completion
     ensure(len(found) == want, f"{len(found)} logprobs for {want} tokens of prompt and answer")
 

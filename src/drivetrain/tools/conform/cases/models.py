@@ -1,17 +1,15 @@
-"""Which models there are."""
+"""The list of models, and each model in it."""
 
 from __future__ import annotations
 
 from drivetrain.tools.conform.case import BY_ENDPOINT, Area, Cases
 from drivetrain.tools.conform.reading import brief, take
-from drivetrain.tools.conform.survey import answered
+from drivetrain.tools.conform.survey import UNKNOWN_MODEL, answered
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotOffered, ensure
 
 CASES = Cases(Area.MODELS, BY_ENDPOINT)
 case = CASES.case
-
-UNKNOWN = "drivetrain-conform-no-such-model"
 
 
 @case("list", asks="GET /v1/models", holds="a list of at least one model, each with id, object, created and owned_by")
@@ -29,7 +27,7 @@ async def _list(t: Trial) -> None:
         take(model, "owned_by", str)
 
 
-@case("named", asks="GET /v1/models", holds="the model that is asked for is in the list, by that name")
+@case("named", asks="GET /v1/models", holds="the requested model is in the list, by that name")
 async def _named(t: Trial) -> None:
     exchange = await t.get("/models")
     answered(exchange)
@@ -45,10 +43,10 @@ async def _retrieve(t: Trial) -> None:
     ensure(found == t.model, f"the id is {found!r}, not {t.model!r}")
 
 
-@case("retrieve_unknown", asks="GET /v1/models/{id} of a model that is not there", holds="404")
+@case("retrieve_unknown", asks="GET /v1/models/{id} of an unknown model", holds="404")
 async def _retrieve_unknown(t: Trial) -> None:
     known = await t.get(t.card)
     if known.status in {404, 405}:
         raise NotOffered(f"{known.path} answers with status {known.status}")
-    exchange = await t.get(f"/models/{UNKNOWN}")
-    ensure(exchange.status == 404, f"status {exchange.status} for a model that is not there; it must be 404")
+    exchange = await t.get(f"/models/{UNKNOWN_MODEL}")
+    ensure(exchange.status == 404, f"status {exchange.status} for an unknown model; it must be 404")

@@ -19,7 +19,7 @@ case = CASES.case
 LONG = 32
 STORIES = ("Write a long story about the sea.", "na na na na na na na na", "Describe a house in great detail.")
 FORCED = (1000, 600, 300, 200, 100, 65, 40)
-"""Ids to force: one of them is a token with text in any vocabulary."""
+"""Ids to force. In any vocabulary at least one of them is a token with text."""
 
 
 @case("greedy_repeats", asks="temperature = 0, twice", holds="the same text")
@@ -57,7 +57,7 @@ async def _seeded(t: Trial, seed: int) -> str:
 # Biases
 
 
-@case("logit_bias_forces", asks="logit_bias = +100 for one token", holds="the answer is that token again and again")
+@case("logit_bias_forces", asks="logit_bias = +100 for one token", holds="the answer is that token, repeated")
 async def _forces(t: Trial) -> None:
     api = await t.known.text_api()
     plain = await t.generate(api, max_tokens=4)
@@ -73,12 +73,12 @@ async def _forces(t: Trial) -> None:
         if _is_repeated(answer.text, 4):
             return
     if all(text == plain.text for text in texts):
-        raise Failed("logit_bias is ignored: the answers are as without it")
+        raise Failed("logit_bias is ignored: the answers are the same without it")
     raise Failed(f"logit_bias = 100 did not force one token: {brief(texts, 200)}")
 
 
 def _is_repeated(text: str, times: int) -> bool:
-    """Spaces apart: some tokenizers take the first one away."""
+    """Ignoring spaces, since some tokenizers drop the first one."""
     bare = text.replace(" ", "").replace("\u2581", "")
     return bool(bare) and len(bare) % times == 0 and bare == bare[: len(bare) // times] * times
 
@@ -99,7 +99,7 @@ async def _beyond(t: Trial) -> None:
     await t.refuse(api, "logit_bias", {"99999999": 1})
 
 
-# What cuts the distribution down to one token makes any temperature greedy
+# A distribution cut down to one token is greedy at any temperature
 
 
 def _cutting(name: str, value: float, offered: str) -> None:
@@ -125,19 +125,19 @@ _cutting("min_p", 1.0, BY_EFFECT)
 
 def _penalty(name: str, values: tuple[float, ...], offered: str) -> None:
     shown = " and ".join(f"{value:g}" for value in values)
-    holds = "it changes one of the texts at least"
+    holds = "it changes at least one of the texts"
 
     @case(name, asks=f"{name} = {shown} on several prompts", holds=holds, offered=offered)
     async def _check(t: Trial) -> None:
         api = await t.known.text_api()
         await t.known.sample()
         for prompt in STORIES:
-            fields: dict[str, Any] = {**api.asking(prompt), "max_tokens": LONG, **await t.known.steady(api)}
+            fields: dict[str, Any] = {**api.prompt_fields(prompt), "max_tokens": LONG, **await t.known.steady(api)}
             plain = (await t.generate(api, **fields)).text
             for value in values:
                 if (await t.generate(api, **fields, **{name: value})).text != plain:
                     return
-        raise Failed(f"{name} changed no text of {len(STORIES)} prompts: it is ignored")
+        raise Failed(f"{name} changed no answer to {len(STORIES)} prompts: it is ignored")
 
 
 _penalty("presence_penalty", (2.0, -2.0), BY_FIELD)
@@ -164,7 +164,7 @@ async def _min_tokens(t: Trial) -> None:
     stop = _stop_in_first(sample)
     answer = await t.generate(sample.api, **fields, stop=stop, min_tokens=6)
     got = answer.counted.completion
-    ensure(got >= 6, f"min_tokens = 6 and the answer has {got} tokens")
+    ensure(got >= 6, f"with min_tokens = 6 the answer has {got} tokens")
 
 
 def _stop_in_first(sample: Sample) -> str:
@@ -177,7 +177,7 @@ def _stop_in_first(sample: Sample) -> str:
       offered=BY_EFFECT)  # fmt: skip
 async def _ignore_eos(t: Trial) -> None:
     api = await t.known.text_api()
-    fields: dict[str, Any] = {**api.asking("Say hello in one word."), "max_tokens": 120}
+    fields: dict[str, Any] = {**api.prompt_fields("Say hello in one word."), "max_tokens": 120}
     exchange = await t.post(api.path, t.body(api, **fields, ignore_eos=True))
     honoured(exchange, {"ignore_eos": None})
     alone = await t.generate(api, **fields)
@@ -188,7 +188,7 @@ async def _ignore_eos(t: Trial) -> None:
     ensure(got == 120 and reason == "length", f"with ignore_eos: {got} tokens and {reason!r}, not 120 and 'length'")
 
 
-# Ours, documented for everybody
+# Our own extensions
 
 
 @case("overflow", asks="overflow = truncate_left for a prompt that is too long", holds="an answer within the context",
@@ -197,17 +197,15 @@ async def _overflow(t: Trial) -> None:
     api = await t.known.text_api()
     await t.generate(api, overflow="truncate_left")
     limit = await t.known.context_length()
-    asked = t.body(api, **api.asking("word " * 2 * limit), max_tokens=4, overflow="truncate_left")
+    body = t.body(api, **api.prompt_fields("word " * 2 * limit), max_tokens=4, overflow="truncate_left")
     try:
-        exchange = await t.post(api.path, asked)
+        exchange = await t.post(api.path, body)
     except Unreachable:
         raise
     except Broken as exc:
         raise NotRun(f"a context of {limit} tokens is not read in time: {exc}") from None
     if exchange.status != 200 and await t.known.takes(api, UNKNOWN_FIELD, 1):
-        raise NotOffered(
-            "the server takes all unknown fields (parameters.unknown), and refuses a long prompt all the same"
-        )
+        raise NotOffered("the server accepts every unknown field (parameters.unknown), yet refuses a long prompt")
     honoured(exchange, {"overflow": None})
     total = read_whole(api, exchange).counted.total
     ensure(total <= limit, f"usage counts {total} tokens; the context has {limit}")
@@ -219,14 +217,14 @@ async def _token_ids(t: Trial) -> None:
     api = await t.known.text_api()
     answer = await one_length(t, api, 5, return_token_ids=True)
     ids = answer.first.extra.get("token_ids")
-    ensure(ids is not None, "return_token_ids is accepted and no ids came: it is ignored")
+    ensure(ids is not None, "return_token_ids is accepted, but no ids came: it is ignored")
     ensure(len(ids or []) == answer.counted.completion, f"{len(ids or [])} ids for {answer.counted.completion} tokens")
     prompt = answer.first.extra.get("prompt_token_ids") or answer.document.get("prompt_token_ids")
     ensure(isinstance(prompt, list), "the ids of the prompt are missing")
     ensure(len(prompt or []) == answer.counted.prompt, f"{len(prompt or [])} ids for {answer.counted.prompt} tokens")
 
 
-@case("unknown", asks="a field that no API has", holds="400 that names it", offered="every server knows what it knows")
+@case("unknown", asks="a field that no API has", holds="400 that names it", offered="every server knows its own fields")
 async def _unknown(t: Trial) -> None:
     api = await t.known.text_api()
     await t.refuse(api, UNKNOWN_FIELD, 1)

@@ -1,4 +1,4 @@
-"""Values of wrong types and out of range. Each must be refused by name, never ignored and never repaired.
+"""Values of the wrong type or out of range. Each must be refused by name, never ignored and never repaired.
 
 Two values at the edge, which OpenAI's own description allows, may have their effect instead.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from drivetrain.tools.conform.answers import CHAT, COMPLETIONS, Api, ParsedAnswer, read_whole
-from drivetrain.tools.conform.asking import LEFT_OUT
 from drivetrain.tools.conform.case import BY_EFFECT, BY_ENDPOINT, Area, Cases
 from drivetrain.tools.conform.reading import brief, refused
+from drivetrain.tools.conform.requester import LEFT_OUT
 from drivetrain.tools.conform.trial import REFUSAL_S, Trial
 from drivetrain.tools.conform.verdict import ensure
 
@@ -73,9 +73,9 @@ def _row(api: Api | None, name: str, field: str, value: Any, offered: str = BY_E
 
     @CASES.case(name, asks=shown + where, holds=f"4xx that names {field}", offered=offered)
     async def _check(t: Trial) -> None:
-        at = api or await t.known.text_api()
-        await t.known.offers(at)
-        await t.refuse(at, field, value)
+        chosen = api or await t.known.text_api()
+        await t.known.offers(chosen)
+        await t.refuse(chosen, field, value)
 
 
 for _one in _ANY:
@@ -96,20 +96,20 @@ async def _max_completion_tokens(t: Trial) -> None:
     refused(exchange, "max_completion_tokens = -2", "max_completion_tokens", "max_tokens")
 
 
-@CASES.case("temperature_nan", asks="temperature = NaN, which is no JSON", holds="4xx")
+@CASES.case("temperature_nan", asks="temperature = NaN, which is not JSON", holds="4xx")
 async def _nan(t: Trial) -> None:
     api = await t.known.text_api()
     refused(await t.post(api.path, t.body(api, temperature=float("nan"))), "temperature = NaN")
 
 
-@CASES.case("max_tokens_zero", asks="max_tokens = 0", holds="4xx that names max_tokens, or an answer of no token")
+@CASES.case("max_tokens_zero", asks="max_tokens = 0", holds="4xx that names max_tokens, or an answer with no tokens")
 async def _max_tokens_zero(t: Trial) -> None:
     api = await t.known.text_api()
     await t.known.offers(api)
     answer = await _answered(t, api, "max_tokens")
     if answer is not None:
         got = answer.counted.completion
-        ensure(got == 0, f"max_tokens = 0 was accepted, and the answer has {got} tokens")
+        ensure(got == 0, f"max_tokens = 0 was accepted, but the answer has {got} tokens")
 
 
 @CASES.case("top_p_zero", asks="top_p = 0 at temperature 2", holds="4xx that names top_p, or the greedy text")
@@ -120,11 +120,11 @@ async def _top_p_zero(t: Trial) -> None:
     answer = await _answered(t, api, "top_p", temperature=2)
     if answer is not None:
         greedy = (await t.generate(api)).text
-        ensure(answer.text == greedy, f"top_p = 0 was accepted, and gave {brief(answer.text)}; greedy is {greedy!r}")
+        ensure(answer.text == greedy, f"top_p = 0 was accepted, but gave {brief(answer.text)}; greedy is {greedy!r}")
 
 
 async def _answered(t: Trial, api: Api, name: str, **fields: Any) -> ParsedAnswer | None:
-    """The answer to this field being 0; None where it was refused by its name."""
+    """The answer with this field set to 0; None if the field was refused by name."""
     limit = min(REFUSAL_S, t.client.timeout_s)
     exchange = await t.ask("POST", t.base + api.path, t.body(api, **{name: 0}, **fields), timeout_s=limit)
     if exchange.status == 200:
@@ -135,6 +135,6 @@ async def _answered(t: Trial, api: Api, name: str, **fields: Any) -> ParsedAnswe
 
 @CASES.case("max_tokens_huge", asks="max_tokens of 400 digits", holds="4xx")
 async def _huge(t: Trial) -> None:
-    """The last one: who takes it may be busy for good."""
+    """Last, because a server that accepts it may be busy for good."""
     api = await t.known.text_api()
     refused(await t.post(api.path, t.body(api, max_tokens=10**400)), "max_tokens of 400 digits")

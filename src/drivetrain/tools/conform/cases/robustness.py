@@ -1,4 +1,4 @@
-"""No input of any shape gives a 5xx other than 503 and 504, or stops the server."""
+"""No input, however odd, causes a 5xx other than 503 and 504, or stops the server."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def _odd(name: str, what: str, fields: dict[str, Any]) -> None:
     @CASES.case(name, asks=what, holds="no 5xx, and the next request is answered")
     async def _check(t: Trial) -> None:
         api = await t.known.text_api()
-        said = fields.get("say")
-        asked = {**api.asking(said)} if said is not None else fields
+        text = fields.get("say")
+        sent = api.prompt_fields(text) if text is not None else fields
         try:
-            exchange = await t.post(api.path, t.body(api, **asked))
+            exchange = await t.post(api.path, t.body(api, **sent))
         except Broken as exc:
             raise Failed(f"{what}: {exc}") from None
         status = exchange.status

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from drivetrain.tools.conform.answers import Api, ParsedAnswer, read_whole
+from drivetrain.tools.conform.case import Cases
 from drivetrain.tools.conform.exchange import Exchange
-from drivetrain.tools.conform.reading import brief, take
+from drivetrain.tools.conform.reading import brief, refused, take
+from drivetrain.tools.conform.survey import UNKNOWN_MODEL
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotRun, ensure
 
@@ -28,8 +30,21 @@ def check_shape(api: Api, exchange: Exchange) -> dict[str, Any]:
     return dict(document)
 
 
+def add_refusal(cases: Cases, name: str, api: Api, what: str, **fields: Any) -> None:
+    """A case in which a request with these fields must be refused."""
+
+    @cases.case(name, asks=what, holds="4xx")
+    async def _check(t: Trial) -> None:
+        refused(await t.post(api.path, t.body(api, **fields)), what)
+
+
+async def check_unknown_model(t: Trial, api: Api) -> None:
+    exchange = await t.post(api.path, t.body(api, model=UNKNOWN_MODEL))
+    ensure(exchange.status == 404, f"status {exchange.status} for an unknown model; it must be 404")
+
+
 async def check_length(t: Trial, api: Api, **fields: Any) -> None:
-    """The answer has exactly so many tokens as the last of the fields says."""
+    """The answer has exactly as many tokens as the fields ask for."""
     answer = await t.generate(api, **fields, **await t.known.steady(api))
     (want,) = {value for value in fields.values() if isinstance(value, int)}
     got, reason = answer.counted.completion, answer.first.reason
@@ -40,7 +55,7 @@ async def check_length(t: Trial, api: Api, **fields: Any) -> None:
 
 
 async def one_length(t: Trial, api: Api, tokens: int, **fields: Any) -> ParsedAnswer:
-    """An answer that was ended by `max_tokens`. Raises `NotRun` where the model ended it before."""
+    """An answer that `max_tokens` ended. Raises `NotRun` if the model ended it earlier."""
     answer = await t.generate(api, max_tokens=tokens, **fields, **await t.known.steady(api))
     if any(choice.reason != "length" for choice in answer.choices):
         raise NotRun("the model ended its answer by itself before max_tokens")

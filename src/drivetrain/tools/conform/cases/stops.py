@@ -1,4 +1,4 @@
-"""Stop strings. No text is known beforehand: the model is asked once, and stops are taken out of what it said."""
+"""Stop strings. No text is known beforehand, so the model is asked once and stops are taken from its answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY = 1000
 
 
 def cut_at(text: str, stops: Sequence[str]) -> str | None:
-    """The text before the stop that is completed first, of several the longest; None where none is in it."""
+    """The text before the stop that is completed first, or the longest if several are. None if there is no stop."""
     found = [(text.index(stop) + len(stop), -len(stop), text.index(stop)) for stop in stops if stop in text]
     return text[: min(found)[2]] if found else None
 
@@ -44,7 +44,7 @@ def _ends_at(answer: ParsedAnswer, want: str, stops: Sequence[str], how: str) ->
     ensure(reason == "stop", f"{how}finish_reason is {reason!r}, not 'stop'")
 
 
-@case("string", asks="a stop out of the middle of a known answer", holds="exactly the text before it; reason stop")
+@case("string", asks="a stop from the middle of a known answer", holds="exactly the text before it; reason stop")
 async def _string(t: Trial) -> None:
     sample = await t.known.sample()
     await _check(t, sample, [sample.cut(0.5, 3)])
@@ -56,7 +56,7 @@ async def _one_character(t: Trial) -> None:
     await _check(t, sample, [sample.cut(0.7, 1)])
 
 
-@case("spanning", asks="stops of many characters at several places: over and inside tokens", holds="the same for each")
+@case("spanning", asks="stops of several lengths, within tokens and across them", holds="the same for each")
 async def _spanning(t: Trial) -> None:
     sample = await t.known.sample()
     for at, size in ((0.3, 9), (0.35, 5), (0.4, 10), (0.45, 2)):
@@ -70,7 +70,7 @@ async def _first_of_several(t: Trial) -> None:
     await _check(t, sample, [sample.cut_after(earlier), earlier])
 
 
-@case("nested", asks="a long stop, and a short one inside of it", holds="the short one wins: it is completed first")
+@case("nested", asks="a long stop, and a short one inside it", holds="the short one wins: it is completed first")
 async def _nested(t: Trial) -> None:
     sample = await t.known.sample()
     outer = sample.cut(0.3, 8)
@@ -86,7 +86,7 @@ async def _at_once(t: Trial) -> None:
     await _check(t, sample, [stop])
 
 
-@case("beside", asks="a stop that begins as the answer ends, and goes on otherwise", holds="the whole text, to its end")
+@case("beside", asks="a stop that begins like the end of the answer but goes on", holds="the whole text, to its end")
 async def _beside(t: Trial) -> None:
     sample = await t.known.sample()
     stop = sample.text[-3:] + SNOWMAN
@@ -96,7 +96,7 @@ async def _beside(t: Trial) -> None:
     ):
         ensure(
             answer.text == sample.text,
-            f"a stop that never came took away text: {brief(answer.text[-40:])} in place of {brief(sample.text[-40:])}",
+            f"a stop that never occurs removed text: {brief(answer.text[-40:])} instead of {brief(sample.text[-40:])}",
         )
 
 
@@ -107,7 +107,11 @@ async def _unicode(t: Trial) -> None:
     at = next((i for i, c in enumerate(text) if not c.isascii() and c != "\ufffd"), None)
     if at is None:
         api = sample.api
-        fields = {**sample.fields, **api.asking("Repeat exactly: 🌍🎉你好, 世界! 🌍🎉你好, 世界!"), "temperature": 0}
+        fields = {
+            **sample.fields,
+            **api.prompt_fields("Repeat exactly: 🌍🎉你好, 世界! 🌍🎉你好, 世界!"),
+            "temperature": 0,
+        }
         text = (await t.generate(api, **fields)).text
         at = next((i for i, c in enumerate(text) if not c.isascii() and c != "\ufffd"), None)
         if at is None:
@@ -116,7 +120,7 @@ async def _unicode(t: Trial) -> None:
     await _check(t, sample, [text[at]])
 
 
-@case("completions", asks="a stop out of the middle of a known completion", holds="exactly the text before it")
+@case("completions", asks="a stop from the middle of a known completion", holds="exactly the text before it")
 async def _completions(t: Trial) -> None:
     await t.known.offers(COMPLETIONS)
     sample = await t.known.sample(COMPLETIONS)
@@ -126,7 +130,7 @@ async def _completions(t: Trial) -> None:
 @case(
     "included",
     asks="include_stop_str_in_output",
-    holds="the text ends with the stop, and with no more",
+    holds="the text ends with the stop and nothing more",
     offered=BY_EFFECT,
 )
 async def _included(t: Trial) -> None:
@@ -162,7 +166,7 @@ _bad_stop("empty_in_list", "a list with an empty string", ["a", ""])
 _bad_stop("number", "a number", 5)
 
 
-@case("null", asks="stop = null", holds="the same as none")
+@case("null", asks="stop = null", holds="the same as no stop")
 async def _null(t: Trial) -> None:
     sample = await t.known.sample()
     answer = await t.generate(sample.api, **sample.fields, stop=None)
@@ -171,7 +175,7 @@ async def _null(t: Trial) -> None:
 
 @case("many", asks=f"{MANY} stops, the last of them in the answer", holds="400 that names stop, or the stop works")
 async def _many(t: Trial) -> None:
-    """The last one: who takes them may be busy for a while."""
+    """Last, because a server that accepts them may be busy for a while."""
     sample = await t.known.sample()
     stops = [f"{SNOWMAN}{i}" for i in range(MANY - 1)] + [sample.cut(0.5, 3)]
     exchange = await t.post(sample.api.path, t.body(sample.api, **sample.fields, stop=stops))

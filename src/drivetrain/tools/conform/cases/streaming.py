@@ -14,11 +14,11 @@ from drivetrain.tools.conform.answers import (
     read_events,
     read_stream,
 )
-from drivetrain.tools.conform.asking import PROMPT
 from drivetrain.tools.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
 from drivetrain.tools.conform.client import Broken, Unreachable
 from drivetrain.tools.conform.exchange import Exchange
 from drivetrain.tools.conform.reading import brief, error_of, honoured, refused, take
+from drivetrain.tools.conform.requester import PROMPT
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
 
@@ -82,7 +82,7 @@ async def _usage(t: Trial) -> None:
 @case("no_usage", asks="a stream without stream_options", holds="no event has a usage")
 async def _no_usage(t: Trial) -> None:
     answer = await _streamed(t, CHAT)
-    ensure(answer.usage is None, "a usage came that was not asked for")
+    ensure(answer.usage is None, "usage came without being asked for")
 
 
 @case("several", asks="a streamed chat with n = 2", holds="each index has one role and one finish_reason",
@@ -99,7 +99,7 @@ async def _several(t: Trial) -> None:
         ensure(reasons == 1, f"choice {index} has {reasons} finish reasons, not 1")
 
 
-@case("refused_before", asks="a stream of what is refused when it is asked for whole",
+@case("refused_before", asks="a streamed request that is refused when it is not streamed",
       holds="4xx, before any event")  # fmt: skip
 async def _refused_before(t: Trial) -> None:
     await t.known.offers(CHAT)
@@ -107,7 +107,9 @@ async def _refused_before(t: Trial) -> None:
         if (await t.post(CHAT.path, t.body(CHAT, **{name: value}))).status == 200:
             continue
         exchange = await t.post(CHAT.path, t.body(CHAT, **{name: value}, stream=True))
-        ensure(exchange.status != 200, f"a stream was begun for {name} = {value!r}, which is refused without a stream")
+        ensure(
+            exchange.status != 200, f"a stream was started for {name} = {value!r}, which is refused without a stream"
+        )
         refused(exchange, f"{name} = {value!r}")
         kind = exchange.reply_headers.get("content-type", "")
         ensure(kind.startswith("application/json"), f"the refusal has the content type {kind!r}")
@@ -124,12 +126,12 @@ async def _options_alone(t: Trial) -> None:
 @case(
     "characters",
     asks="an answer with emoji and CJK, streamed and whole",
-    holds="no character is cut: no event has a replacement character that the whole text has not",
+    holds="the same text, and no event has half a character",
 )
 async def _characters(t: Trial) -> None:
     api = await t.known.text_api()
     prompt = "Repeat exactly: 🌍🎉你好, 世界! 🌍🎉你好, 世界!"
-    fields: dict[str, Any] = {**api.asking(prompt), "max_tokens": 32}
+    fields: dict[str, Any] = {**api.prompt_fields(prompt), "max_tokens": 32}
     if api is COMPLETIONS and await t.known.takes(api, "echo", True):
         fields["echo"] = True
     await t.known.sample()
@@ -160,8 +162,8 @@ async def _echoed_characters(t: Trial) -> None:
 
 @case(
     "deadline",
-    asks="a long answer with a timeout_s that it cannot keep",
-    holds="504, or an error event and then [DONE]; never an ending as if all was well, never the error as text",
+    asks="a long answer with a timeout_s that is too short for it",
+    holds="504, or an error event and then [DONE]; never a normal ending, never the error as text",
     offered=BY_EFFECT,
 )
 async def _deadline(t: Trial) -> None:
@@ -176,7 +178,7 @@ async def _deadline(t: Trial) -> None:
         except Unreachable:
             raise
         except Broken as exc:
-            raise Failed(f"with timeout_s = {timeout_s:g} there was {exc}: it is ignored") from None
+            raise Failed(f"timeout_s = {timeout_s:g} is ignored: {exc}") from None
         if exchange.status == 504:
             error_of(exchange)
             overdue = True
@@ -186,13 +188,13 @@ async def _deadline(t: Trial) -> None:
             return
         _check_complete(exchange, timeout_s, tokens if steady else None)
     if not overdue:
-        raise NotRun("every answer was done before its deadline")
+        raise NotRun("every answer finished before its deadline")
 
 
 def _ended_by_error(exchange: Exchange) -> bool:
     *events, last = read_events(exchange) or [""]
     ensure(last == DONE, f"the stream ends with {brief(last)}, not with [DONE]")
-    ensure(events, "the stream ended without a word")
+    ensure(events, "the stream ended without an event")
     if '"error"' not in events[-1]:
         return False
     ensure('"choices"' not in events[-1], "the error came as a choice")
@@ -200,13 +202,13 @@ def _ended_by_error(exchange: Exchange) -> bool:
 
 
 def _check_complete(exchange: Exchange, timeout_s: float, tokens: int | None) -> None:
-    """It says that it is complete: then it was in time, and has all its tokens."""
+    """A stream that ends normally must be in time and have all its tokens."""
     ensure(exchange.took_s < timeout_s + GRACE_S,
            f"with timeout_s = {timeout_s:g} the answer went on for {exchange.took_s:.1f} s: it is ignored")  # fmt: skip
     answer = read_stream(CHAT, exchange)
     if tokens is not None and answer.usage is not None:
         got = answer.usage.completion
-        ensure(got == tokens, f"it ended as if all was well after {got} of {tokens} tokens: {brief(answer.text[-60:])}")
+        ensure(got == tokens, f"it ended normally after {got} of {tokens} tokens: {brief(answer.text[-60:])}")
 
 
 # Completions
@@ -234,7 +236,7 @@ async def _completions_usage(t: Trial) -> None:
 
 async def _streamed(t: Trial, api: Api) -> ParsedAnswer:
     await t.known.offers(api)
-    return await t.stream(api, **api.asking(PROMPT))
+    return await t.stream(api, **api.prompt_fields(PROMPT))
 
 
 def _choices(answer: ParsedAnswer) -> list[dict[str, Any]]:
@@ -249,9 +251,9 @@ def _check_finish(answer: ParsedAnswer, api: Api) -> None:
 
 
 def _check_done(exchange: Exchange) -> None:
-    datas = read_events(exchange)
-    ensure(datas[-1] == DONE, f"the stream ends with {brief(datas[-1])}, not with data: [DONE]")
-    ensure(datas.count(DONE) == 1, "[DONE] came more than once")
+    events = read_events(exchange)
+    ensure(events[-1] == DONE, f"the stream ends with {brief(events[-1])}, not with data: [DONE]")
+    ensure(events.count(DONE) == 1, "[DONE] came more than once")
 
 
 async def _check_text(t: Trial, api: Api) -> None:
@@ -268,7 +270,7 @@ async def _check_usage(t: Trial, api: Api) -> None:
     await t.known.offers(api)
     answer = await t.stream(api, stream_options={"include_usage": True})
     last = answer.chunks[-1]
-    ensure(last.get("usage") is not None, "usage was asked for, and the last event has none")
+    ensure(last.get("usage") is not None, "usage was asked for, but the last event has none")
     ensure(last["choices"] == [], f"the event with the usage has choices: {brief(last['choices'])}")
     early = [chunk for chunk in answer.chunks[:-1] if chunk.get("usage") is not None]
     ensure(not early, "a usage came before the last event")

@@ -1,4 +1,4 @@
-"""Structured output and tools: refused by name where they are not built, kept to where they are."""
+"""Structured output and tools: refused by name if they are not supported, obeyed if they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drivetrain.tools.conform.reading import brief, honoured, refused, take
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
 
-CASES = Cases(Area.STRUCTURED, BY_FIELD)
+CASES = Cases(Area.STRUCTURED, BY_FIELD, needs=CHAT)
 case = CASES.case
 
 TOKENS = 200
@@ -26,11 +26,10 @@ _TOOL = {"type": "function", "function": {"name": "set_door", "description": "op
 _ASK = "Is the door open? Answer in JSON."
 
 
-async def _said(t: Trial, **fields: Any) -> str:
-    await t.known.offers(CHAT)
-    answer = await t.generate(CHAT, **CHAT.asking(_ASK), max_tokens=TOKENS, **fields)
+async def _answer(t: Trial, **fields: Any) -> str:
+    answer = await t.generate(CHAT, **CHAT.prompt_fields(_ASK), max_tokens=TOKENS, **fields)
     if answer.first.reason == "length" and "response_format" in fields and answer.text.lstrip().startswith("{"):
-        raise NotRun(f"the answer was not done within {TOKENS} tokens")
+        raise NotRun(f"the answer was not complete within {TOKENS} tokens")
     return answer.text
 
 
@@ -40,59 +39,59 @@ def _schema_format(schema: Any) -> dict[str, Any]:
 
 @case("json_object", asks="response_format json_object", holds="the text is a JSON object")
 async def _json_object(t: Trial) -> None:
-    ensure(isinstance(_parsed(await _said(t, response_format={"type": "json_object"})), dict), "it is no JSON object")
+    ensure(
+        isinstance(_parsed(await _answer(t, response_format={"type": "json_object"})), dict), "it is not a JSON object"
+    )
 
 
 @case("json_schema", asks="response_format json_schema", holds="the text fits the schema")
 async def _json_schema(t: Trial) -> None:
-    _check_door(_parsed(await _said(t, response_format=_schema_format(_SCHEMA))))
+    _check_door(_parsed(await _answer(t, response_format=_schema_format(_SCHEMA))))
 
 
 @case("bad_schema", asks="response_format with a schema of an unknown type", holds="4xx")
 async def _bad_schema(t: Trial) -> None:
-    await t.known.offers(CHAT)
     exchange = await t.post(CHAT.path, t.body(CHAT, response_format=_schema_format({"type": "nonsense"})))
     refused(exchange, "a schema of the type nonsense")
 
 
 @case("choice", asks="choice = alpha or beta", holds="the text is one of them", offered=BY_EFFECT)
 async def _choice(t: Trial) -> None:
-    text = await _said(t, choice=["alpha", "beta"])
-    ensure(text in {"alpha", "beta"}, f"choice is accepted, and the text is {brief(text)}: it is ignored")
+    text = await _answer(t, choice=["alpha", "beta"])
+    ensure(text in {"alpha", "beta"}, f"choice is accepted, but the text is {brief(text)}: it is ignored")
 
 
 @case("regex", asks="regex = [ab]{3}", holds="the text matches", offered=BY_EFFECT)
 async def _regex(t: Trial) -> None:
-    text = await _said(t, regex="[ab]{3}")
-    ensure(re.fullmatch("[ab]{3}", text), f"regex is accepted, and the text is {brief(text)}: it is ignored")
+    text = await _answer(t, regex="[ab]{3}")
+    ensure(re.fullmatch("[ab]{3}", text), f"regex is accepted, but the text is {brief(text)}: it is ignored")
 
 
 @case("grammar", asks='grammar = root ::= "yes" | "no"', holds="the text is yes or no", offered=BY_EFFECT)
 async def _grammar(t: Trial) -> None:
-    text = await _said(t, grammar='root ::= "yes" | "no"')
-    ensure(text in {"yes", "no"}, f"grammar is accepted, and the text is {brief(text)}: it is ignored")
+    text = await _answer(t, grammar='root ::= "yes" | "no"')
+    ensure(text in {"yes", "no"}, f"grammar is accepted, but the text is {brief(text)}: it is ignored")
 
 
-@case("tool_named", asks="tool_choice names a tool", holds="one call of it, with arguments that fit its schema")
+@case("tool_named", asks="tool_choice names a tool", holds="one call to it, with arguments that fit its schema")
 async def _tool_named(t: Trial) -> None:
     await _check_call(t, {"type": "function", "function": {"name": "set_door"}})
 
 
-@case("tool_required", asks="tool_choice = required", holds="one call at least, with arguments that fit the schema")
+@case("tool_required", asks="tool_choice = required", holds="at least one call, with arguments that fit the schema")
 async def _tool_required(t: Trial) -> None:
     await _check_call(t, "required")
 
 
 async def _check_call(t: Trial, choice: Any) -> None:
-    await t.known.offers(CHAT)
-    asked = t.body(CHAT, **CHAT.asking("Open the door."), max_tokens=TOKENS, tools=[_TOOL], tool_choice=choice)
-    exchange = await t.post(CHAT.path, asked)
+    body = t.body(CHAT, **CHAT.prompt_fields("Open the door."), max_tokens=TOKENS, tools=[_TOOL], tool_choice=choice)
+    exchange = await t.post(CHAT.path, body)
     honoured(exchange, {"tools": None, "tool_choice": None})
     message = take(exchange.json(), "choices.0.message", dict)
     if not message.get("tool_calls"):
-        raise Failed("tools are accepted, and no tool is called: tool_choice is ignored")
+        raise Failed("tools are accepted, but no tool is called: tool_choice is ignored")
     name = take(message, "tool_calls.0.function.name", str)
-    ensure(name == "set_door", f"the tool {name!r} is called, which nobody offered")
+    ensure(name == "set_door", f"the tool {name!r} is called, which was not offered")
     _check_door(_parsed(take(message, "tool_calls.0.function.arguments", str)))
 
 
@@ -105,11 +104,10 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise Failed(f"the text is no JSON: {brief(text, 160)}") from None
+        raise Failed(f"the text is not JSON: {brief(text, 160)}") from None
 
 
 @case("unknown_format", asks="response_format of an unknown type", holds="4xx that names response_format",
-      offered="every server knows what it knows")  # fmt: skip
+      offered="every server knows its own fields")  # fmt: skip
 async def _unknown_format(t: Trial) -> None:
-    await t.known.offers(CHAT)
     await t.refuse(CHAT, "response_format", {"type": "nonsense"})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from drivetrain.tools.conform.answers import CHAT
-from drivetrain.tools.conform.asking import PROMPT
 from drivetrain.tools.conform.case import BY_ENDPOINT, Area, Cases
 from drivetrain.tools.conform.exchange import Exchange
 from drivetrain.tools.conform.reading import brief, refused, take
+from drivetrain.tools.conform.requester import PROMPT
 from drivetrain.tools.conform.survey import answered
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotOffered, ensure
@@ -24,18 +24,20 @@ async def _tokenize(t: Trial, **fields: Any) -> list[int]:
     _offered(exchange)
     tokens = take(exchange.json(), "tokens", list)
     ensure(tokens, "tokens is empty")
-    ensure(all(isinstance(i, int) and not isinstance(i, bool) for i in tokens), f"tokens are no ids: {brief(tokens)}")
+    ensure(
+        all(isinstance(i, int) and not isinstance(i, bool) for i in tokens),
+        f"tokens holds something that is not an id: {brief(tokens)}",
+    )
     if "count" in exchange.json():
         count = take(exchange.json(), "count", int)
-        ensure(count == len(tokens), f"count is {count}, and there are {len(tokens)} tokens")
+        ensure(count == len(tokens), f"count is {count}, but there are {len(tokens)} tokens")
     return list(tokens)
 
 
 def _offered(exchange: Exchange) -> None:
     answered(exchange)
-    tokens = exchange.json().get("tokens") if isinstance(exchange.json(), dict) else None
-    if tokens == []:
-        raise NotOffered("/tokenize is there and takes no prompt: it is of another kind")
+    if exchange.document.get("tokens") == []:
+        raise NotOffered("/tokenize exists but takes no prompt: it is a different endpoint")
 
 
 @case("ids", asks="/tokenize of a prompt", holds="ids, as many as count says")
@@ -49,15 +51,15 @@ async def _back(t: Trial) -> None:
     exchange = await t.ask("POST", f"{t.root}/detokenize", {"model": t.model, "tokens": tokens})
     answered(exchange)
     text = take(exchange.json(), "prompt", str)
-    ensure(text.endswith(TEXT), f"the ids of {TEXT!r} spell {text!r}")
+    ensure(text.endswith(TEXT), f"the ids of {TEXT!r} decode to {text!r}")
 
 
 @case("chat", asks="/tokenize of messages", holds="as many ids as the chat's usage counts")
 async def _chat(t: Trial) -> None:
     await t.known.offers(CHAT)
     await _tokenize(t, prompt=TEXT)
-    tokens = await _tokenize(t, **CHAT.asking(PROMPT))
-    counted = (await t.generate(CHAT, **CHAT.asking(PROMPT))).counted.prompt
+    tokens = await _tokenize(t, **CHAT.prompt_fields(PROMPT))
+    counted = (await t.generate(CHAT, **CHAT.prompt_fields(PROMPT))).counted.prompt
     ensure(len(tokens) == counted, f"{len(tokens)} ids; usage counts {counted} prompt tokens")
 
 

@@ -1,11 +1,11 @@
-"""Usage: every count is of what was really read and sampled."""
+"""Usage: the counts must match what was really read and sampled."""
 
 from __future__ import annotations
 
 from drivetrain.tools.conform.answers import COMPLETIONS
-from drivetrain.tools.conform.asking import PROMPT
 from drivetrain.tools.conform.case import BY_ENDPOINT, Area, Cases
 from drivetrain.tools.conform.cases.shapes import one_length
+from drivetrain.tools.conform.requester import PROMPT
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import ensure
 
@@ -13,13 +13,13 @@ CASES = Cases(Area.USAGE, BY_ENDPOINT)
 case = CASES.case
 
 
-@case("adds_up", asks="a short answer", holds="prompt and completion tokens are the total; both are above 0")
+@case("adds_up", asks="a short answer", holds="prompt and completion tokens add up to the total; both are above 0")
 async def _adds_up(t: Trial) -> None:
     api = await t.known.text_api()
     usage = (await t.generate(api)).counted
     ensure(usage.total == usage.prompt + usage.completion, f"{usage.prompt} + {usage.completion} is not {usage.total}")
-    ensure(usage.prompt > 0, "the prompt counts no token")
-    ensure(usage.completion > 0, "the answer counts no token")
+    ensure(usage.prompt > 0, "the prompt is counted as no tokens")
+    ensure(usage.completion > 0, "the answer is counted as no tokens")
 
 
 @case("streamed", asks="the same answer streamed and whole", holds="the same usage")
@@ -33,12 +33,12 @@ async def _streamed(t: Trial) -> None:
 @case("prompt_grows", asks="a prompt, and twice the prompt", holds="more prompt tokens")
 async def _prompt_grows(t: Trial) -> None:
     api = await t.known.text_api()
-    once = (await t.generate(api, **api.asking(PROMPT))).counted.prompt
-    twice = (await t.generate(api, **api.asking(f"{PROMPT} {PROMPT}"))).counted.prompt
+    once = (await t.generate(api, **api.prompt_fields(PROMPT))).counted.prompt
+    twice = (await t.generate(api, **api.prompt_fields(f"{PROMPT} {PROMPT}"))).counted.prompt
     ensure(twice > once, f"{once} prompt tokens, and {twice} for twice the prompt")
 
 
-@case("prompt_ids", asks="a completion of a prompt of known ids", holds="as many prompt tokens as ids")
+@case("prompt_ids", asks="a completion of a prompt whose ids are known", holds="as many prompt tokens as ids")
 async def _prompt_ids(t: Trial) -> None:
     await t.known.offers(COMPLETIONS)
     ids = await t.known.ids(PROMPT)
@@ -51,15 +51,17 @@ async def _several(t: Trial) -> None:
     api = await t.known.text_api()
     one = (await one_length(t, api, 5, temperature=1)).counted
     two = (await one_length(t, api, 5, temperature=1, n=2)).counted
-    ensure(two.completion == 10, f"two choices of 5 tokens count {two.completion}")
-    ensure(two.prompt == one.prompt, f"with n = 2 the prompt counts {two.prompt}, alone {one.prompt}")
+    ensure(two.completion == 10, f"two choices of 5 tokens are counted as {two.completion}")
+    ensure(
+        two.prompt == one.prompt, f"the prompt counts as {two.prompt} tokens with n = 2, and as {one.prompt} without"
+    )
 
 
-@case("stopped", asks="an answer that a stop ended", holds="the tokens up to the stop, and no more than were sampled")
+@case("stopped", asks="an answer ended by a stop", holds="the tokens up to the stop, and no more than were sampled")
 async def _stopped(t: Trial) -> None:
     sample = await t.known.sample()
     whole = (await t.generate(sample.api, **sample.fields)).counted.completion
     ended = (await t.generate(sample.api, **sample.fields, stop=sample.cut(0.4, 2))).counted.completion
-    ensure(1 <= ended <= whole, f"an answer of {whole} tokens, ended by a stop, counts {ended}")
+    ensure(1 <= ended <= whole, f"an answer of {whole} tokens, ended by a stop, is counted as {ended}")
     limit = sample.fields["max_tokens"]
-    ensure(ended < limit, f"a stop ended the answer early, and all {limit} tokens of max_tokens are counted")
+    ensure(ended < limit, f"a stop ended the answer early, but all {limit} tokens of max_tokens are counted")

@@ -1,4 +1,4 @@
-"""Asking a server, plainly or for text: each request is kept, so that a report can show it."""
+"""Requests to a server, each one kept so that a report can show it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PROMPT = "Tell me a story about a small boat and the sea."
 MAX_TOKENS = 8
 
 LEFT_OUT: Final[Any] = object()
-"""As the value of a field: the field is not sent."""
+"""The value of a field that is not sent."""
 
 _PLAIN = frozenset({"model", "messages", "prompt", "max_tokens", "temperature", "stream", "ignore_eos"})
-"""Fields that every request of ours has: a refusal of one of them does not say that the case is not offered."""
+"""Fields that all our requests have. A refusal of one of them does not mean that a case is not offered."""
 
 
-class Asking:
-    """All methods that ask raise `Broken`."""
+class Requester:
+    """Every method that sends a request raises `Broken`."""
 
     def __init__(self, client: Client, model: str) -> None:
         self.client = client
@@ -38,7 +38,7 @@ class Asking:
         key: str | None = None,
         timeout_s: float | None = None,
     ) -> Exchange:
-        """`path` is from the root of the server. `key` is the client's own unless it says otherwise."""
+        """`path` starts at the root of the server. `key` is the client's own by default."""
         exchange = self.prepared(method, path, body, headers=headers, key=key)
         await self.client.send(exchange, timeout_s)
         return exchange
@@ -46,7 +46,7 @@ class Asking:
     def prepared(
         self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, key: str | None = None
     ) -> Exchange:
-        """Kept, and not sent yet."""
+        """The request, kept but not sent yet."""
         sent = authorized(self.client.key if key is None else key, headers or {})
         exchange = Exchange(method=method, path=path, headers=sent, body=encoded(body))
         self.exchanges.append(exchange)
@@ -66,7 +66,7 @@ class Asking:
 
     @property
     def card(self) -> str:
-        """Where the model tells of itself. A server may give it any name."""
+        """The path of the model's card. The name is quoted, since a server may choose any."""
         return f"/models/{quote(self.model, errors='replace')}"
 
     @property
@@ -76,21 +76,21 @@ class Asking:
     # Text
 
     def body(self, api: Api, **fields: Any) -> dict[str, Any]:
-        """A short greedy request, with these fields in place of its own."""
-        made = {"model": self.model, **api.asking(PROMPT), "max_tokens": MAX_TOKENS, "temperature": 0, **fields}
-        return {name: value for name, value in made.items() if value is not LEFT_OUT}
+        """A short greedy request; these fields override its own."""
+        body = {"model": self.model, **api.prompt_fields(PROMPT), "max_tokens": MAX_TOKENS, "temperature": 0, **fields}
+        return {name: value for name, value in body.items() if value is not LEFT_OUT}
 
     async def generate(self, api: Api, /, **fields: Any) -> ParsedAnswer:
-        """Raises `NotOffered` where a field is refused by name, and `Failed` for all else that is no answer."""
+        """Raises `NotOffered` if a field is refused by name, and `Failed` for anything else that is not an answer."""
         exchange = await self.post(api.path, self.body(api, **fields))
-        honoured(exchange, _asked(fields))
+        honoured(exchange, _own_fields(fields))
         return read_whole(api, exchange)
 
     async def stream(self, api: Api, /, **fields: Any) -> ParsedAnswer:
         exchange = await self.post(api.path, self.body(api, **fields, stream=True))
-        honoured(exchange, _asked(fields))
+        honoured(exchange, _own_fields(fields))
         return read_stream(api, exchange)
 
 
-def _asked(fields: dict[str, Any]) -> dict[str, Any]:
+def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in _PLAIN and value is not LEFT_OUT}

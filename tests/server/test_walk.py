@@ -28,6 +28,9 @@ MOST_OUT = 15
 STATIONS = frozenset({"Connection.data_received", "Run.start", "HfTokenizer.encode", "FakeEngine.generate"})
 """Where the way goes on in another task or thread, and its ends. Who has called on the way there is on the stack."""
 
+WATCHERS = "worker/health/"
+"""What starts there runs by the clock, beside any request: on a slow machine it falls into the record."""
+
 
 class Walk:
     """Files in the order in which something of theirs was first called, while it records; and those that are hops:
@@ -41,6 +44,9 @@ class Walk:
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if self.recording and event == "call" and frame.f_code.co_filename.startswith(SOURCE):
+            *_, root = _stack(frame)
+            if root.startswith(WATCHERS):
+                return
             self.files[_name(frame)] = None
             if frame.f_code.co_qualname in STATIONS:
                 self.hops |= dict.fromkeys(reversed(list(_stack(frame))))

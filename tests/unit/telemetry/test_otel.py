@@ -257,16 +257,15 @@ def test_a_setting_of_the_sdk_that_it_does_not_take(monkeypatch: pytest.MonkeyPa
         open_tracer("http://127.0.0.1:1")
 
 
-def many(tracer: GenAiTracer, number: int) -> float:
-    """The longest that one span took."""
-    slowest = 0.0
+def many(tracer: GenAiTracer, number: int) -> None:
     for _ in range(number):
-        began = time.perf_counter()
         span = tracer.start("x")
         tracer.child(span, "queue", 1, 2)
         span.end()
-        slowest = max(slowest, time.perf_counter() - began)
-    return slowest
+
+
+PATIENCE_S = 60.0
+"""Far more than a busy machine needs, far less than if spans waited for a collector."""
 
 
 def test_a_collector_that_is_down_costs_nobody_anything(
@@ -275,10 +274,10 @@ def test_a_collector_that_is_down_costs_nobody_anything(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # its thread shall not warn during other tests
     caplog.set_level(logging.CRITICAL)
     tracer = open_tracer("http://127.0.0.1:1", flush_s=0.3)
-    assert many(tracer, 10_000) < 1.0
     began = time.monotonic()
+    many(tracer, 50_000)  # if each full batch of 512 were waited for, 100 and more times a second
     tracer.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PATIENCE_S
 
 
 def test_a_collector_that_hangs_holds_up_the_end_for_a_limited_time(
@@ -287,12 +286,12 @@ def test_a_collector_that_hangs_holds_up_the_end_for_a_limited_time(
     caplog.set_level(logging.CRITICAL)
     collector.hold.clear()
     tracer = open_tracer(collector.base, flush_s=0.5)
-    many(tracer, 10)
     began = time.monotonic()
+    many(tracer, 5_000)  # more than the queue holds, and ten batches that would each wait for 10 s
     tracer.close()
-    assert 0.4 < time.monotonic() - began < 20
+    assert 0.4 < time.monotonic() - began < PATIENCE_S
     collector.hold.set()
-    assert many(tracer, 10) < 1.0
+    many(tracer, 10)
 
 
 def test_without_the_sdk_the_remedy_is_told() -> None:

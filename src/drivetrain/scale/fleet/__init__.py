@@ -2,7 +2,7 @@
 
 The path of a request:
 
-1. `Fleet.lease` gives a hold on one model (`lease.py`). If the model is loaded, it is granted at once.
+1. `Fleet.lease` gives a hold on one model (`member.py`). If the model is loaded, it is granted at once.
 2. Otherwise the request waits in that model's line (`member.py`), up to its own deadline, and the fleet decides anew.
 3. `policy.plan`, a pure function, looks at all models and says what to load, what to unload, and which busy models take
    no new requests so that they become free.

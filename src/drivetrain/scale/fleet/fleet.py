@@ -11,8 +11,7 @@ from typing import Any
 
 from drivetrain.core.errors import InvalidRequest, InvalidSetting, ModelNotFound, NotReady
 from drivetrain.core.worker import WorkerPort
-from drivetrain.scale.fleet.lease import Lease
-from drivetrain.scale.fleet.member import Member
+from drivetrain.scale.fleet.member import Lease, Member
 from drivetrain.scale.fleet.offer import Offer
 from drivetrain.scale.fleet.placement import Placement
 from drivetrain.scale.fleet.policy import Limits, Stage
@@ -118,7 +117,7 @@ class Fleet:
         join, leave = partial(self._join, member), partial(self._leave, member)
         lease = Lease(member.name, limit_s, since=self._clock(), join=join, leave=leave)
         if at_once:
-            self.placement.grant(member, lease)
+            member.grant(lease)
         return lease
 
     def _join(self, member: Member, lease: Lease) -> None:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 
 from drivetrain.core.errors import DrivetrainError, NotLoaded, NotReady
-from drivetrain.scale.fleet.lease import Lease
 from drivetrain.scale.fleet.member import Member
 from drivetrain.scale.fleet.moves import Moves
 from drivetrain.scale.fleet.policy import Limits, Seat, Stage, fits, plan
@@ -90,11 +89,6 @@ class Placement:
         others = [m.seat(now) for m in self._members if m is not member]
         return fits(member.seat(now), others, self._limits, free_bytes=self._free_bytes())
 
-    def grant(self, member: Member, lease: Lease) -> None:
-        assert member.worker is not None
-        member.leases += 1
-        lease.grant(member.worker)
-
     def refuse(self, member: Member, error: Callable[[Member], DrivetrainError]) -> None:
         while member.line:
             member.line.popleft().refuse(error(member))
@@ -116,7 +110,7 @@ class Placement:
             lease = member.line.popleft()
             if lease.waits:
                 member.stats.load_wait_s.observe(now - lease.since)
-            self.grant(member, lease)
+            member.grant(lease)
 
     def _refuse_late(self, now: float) -> None:
         """Refuse those who waited too long for a place."""

@@ -14,7 +14,7 @@ from drivetrain.core.errors import DrivetrainError, InvalidRequest, LoadFailed, 
 from drivetrain.core.status import State
 from drivetrain.core.worker import WorkerPort
 from drivetrain.scale.fleet.fleet import Fleet
-from drivetrain.scale.fleet.lease import Lease
+from drivetrain.scale.fleet.member import Lease
 from drivetrain.scale.fleet.policy import Stage
 
 NAMES = st.sampled_from("abcd")

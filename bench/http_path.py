@@ -27,8 +27,8 @@ from drivetrain.store.store import Store
 from drivetrain.tools.bench.remote import Endpoint, Remote
 from drivetrain.tools.bench.report import compare
 from drivetrain.tools.bench.served import serving
-from drivetrain.tools.bench.session import Played, Session, Side
-from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.session import BenchSide, Played, Session
+from drivetrain.tools.bench.target import TargetFacts
 from drivetrain.tools.bench.workload import Closed, Workload
 
 MODEL = "smollm2-135m"
@@ -67,7 +67,7 @@ def theirs(slots: int) -> Iterator[Remote]:
 
 def remote(label: str, url: str, key: str) -> Remote:
     endpoint = Endpoint(address=Address.parse(url), model=MODEL, key=key)
-    return Remote(endpoint, label=label, facts=Facts(kind="over HTTP", model=MODEL))
+    return Remote(endpoint, label=label, facts=TargetFacts(kind="over HTTP", model=MODEL))
 
 
 def row(played: Played) -> dict[str, Any]:
@@ -106,7 +106,7 @@ async def main() -> None:
         started = time.perf_counter()
         async with serving(MODEL, options) as served:
             ready_s = time.perf_counter() - started
-            sides = [Side(remote("ours", served.url, served.key)), Side(b)]
+            sides = [BenchSide(remote("ours", served.url, served.key)), BenchSide(b)]
             session = Session(sides, [Closed(streams) for streams in args.streams], workload)
             await session.prepare()
             await session.run(lambda doing, share: None)

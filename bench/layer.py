@@ -33,7 +33,7 @@ from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.tools.bench.load import Load
 from drivetrain.tools.bench.outcome import Round
 from drivetrain.tools.bench.remote import Endpoint, Remote
-from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.target import TargetFacts
 from drivetrain.tools.bench.workload import Closed
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
@@ -127,7 +127,7 @@ def over_http() -> list[dict[str, Any]]:
 def remote(url: str) -> Remote:
     stops = {"stop": FIELDS["stop"]}
     endpoint = Endpoint(address=Address.parse(url), model="fake", chat=False, extra=stops)
-    return Remote(endpoint, label="fake", facts=Facts(kind="over HTTP", model="fake"))
+    return Remote(endpoint, label="fake", facts=TargetFacts(kind="over HTTP", model="fake"))
 
 
 async def play(target: Remote, streams: int, tokens: int) -> Round:

@@ -23,8 +23,8 @@ from http_path import CONTEXT, MODEL, remote, row
 
 from drivetrain.scale.ray import cluster
 from drivetrain.scale.ray.plan import IngressPlan, ModelPlan, arguments_of
-from drivetrain.tools.bench.served import Served, serving
-from drivetrain.tools.bench.session import Session, Side
+from drivetrain.tools.bench.served import ServedTarget, serving
+from drivetrain.tools.bench.session import BenchSide, Session
 from drivetrain.tools.bench.workload import Closed, Workload
 
 THREADS = 2
@@ -57,13 +57,13 @@ def since(before: dict[str, float], per: float) -> dict[str, float]:
     return {part: (now - before[part]) / per for part, now in cpu_by_part().items()}
 
 
-def deployed(settings: Mapping[str, int], flags: Sequence[str]) -> AbstractAsyncContextManager[Served]:
+def deployed(settings: Mapping[str, int], flags: Sequence[str]) -> AbstractAsyncContextManager[ServedTarget]:
     more = ["--num-cpus", "0", "--max-ongoing", str(4 * settings["slots"])]
     return serving(MODEL, [*flags, *more], command="deploy")
 
 
 @asynccontextmanager
-async def through_serve(settings: Mapping[str, int]) -> AsyncIterator[Served]:
+async def through_serve(settings: Mapping[str, int]) -> AsyncIterator[ServedTarget]:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -71,7 +71,7 @@ async def through_serve(settings: Mapping[str, int]) -> AsyncIterator[Served]:
     ingress = IngressPlan(server={"host": "127.0.0.1", "port": port})
     with cluster.joined(None, num_cpus=2):
         await asyncio.to_thread(cluster.run, arguments_of([plan], ingress), host="127.0.0.1", port=port)
-        yield Served(f"http://127.0.0.1:{port}/v1", "none")
+        yield ServedTarget(f"http://127.0.0.1:{port}/v1", "none")
 
 
 async def main() -> None:
@@ -88,7 +88,7 @@ async def main() -> None:
     )
     on_ray = through_serve(settings) if args.ingress == "serve" else deployed(settings, flags)
     async with on_ray as there, serving(MODEL, flags) as served:
-        sides = [Side(remote("on ray", there.url, there.key)), Side(remote("direct", served.url, served.key))]
+        sides = [BenchSide(remote("on ray", there.url, there.key)), BenchSide(remote("direct", served.url, served.key))]
         levels = [Closed(streams) for streams in args.streams]
         session = Session(sides, levels, workload)
         await session.prepare()

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 from browser.driving import answered, ask, until
-from drivetrain.scale.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import FleetLimits
 from server.fleet_serving import ServedFleet, fake_offer, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.fixture
 def served() -> Iterator[ServedFleet]:
     offers = [fake_offer("first", aliases=("gpt",)), fake_offer("second")]
-    with serving_fleet(*offers, limits=Limits(max_loaded=1)) as served:
+    with serving_fleet(*offers, limits=FleetLimits(max_loaded=1)) as served:
         yield served
 
 

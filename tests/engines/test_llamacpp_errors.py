@@ -22,7 +22,7 @@ from drivetrain.core.errors import (
     OutOfMemory,
 )
 from drivetrain.engines.llamacpp import errors
-from drivetrain.engines.llamacpp.child.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import ChildConnection
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
 from drivetrain.engines.llamacpp.errors import ProcessDied, ServerRefused
 
@@ -126,7 +126,7 @@ async def test_a_broken_answer_is_a_typed_error(answer: bytes) -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(Exception) as caught:  # noqa: PT011 - which one does not matter: it is mapped
-            await Connection("127.0.0.1", port, "key").ask("GET", "/x")
+            await ChildConnection("127.0.0.1", port, "key").ask("GET", "/x")
         assert type(errors.while_running(caught.value)) is EngineFailed
 
 
@@ -150,7 +150,7 @@ async def test_an_error_in_the_middle_of_a_stream() -> None:
             return False
 
         with pytest.raises(ServerRefused, match="boom"):
-            await Connection("127.0.0.1", port, "key").follow("/x", {}, hear)
+            await ChildConnection("127.0.0.1", port, "key").follow("/x", {}, hear)
         assert heard == [{"content": "a"}]
 
 

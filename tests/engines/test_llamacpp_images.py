@@ -152,7 +152,7 @@ async def worker(model: Path) -> AsyncIterator[EngineWorker]:
 async def chatting(model: Path) -> AsyncIterator[EngineWorker]:
     """As if its file held a template with a place for images."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading.Model, "chat_template", property(lambda model: vision.QWEN_TEMPLATE))
+        patch.setattr(loading.GgufModel, "chat_template", property(lambda model: vision.QWEN_TEMPLATE))
         made = worker_on(model)
         await made.start()
     yield made

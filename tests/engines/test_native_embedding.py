@@ -17,7 +17,7 @@ from drivetrain.core.engine import EmbedItem
 from drivetrain.core.errors import EngineFailed, InvalidSetting, OutOfMemory
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native import embedding
-from drivetrain.engines.native.embedding import CallOver, EmbedCall, Embedder
+from drivetrain.engines.native.embedding import CallOver, EmbedCall, NativeEmbedder
 from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.worker.worker import EngineWorker
 
@@ -47,7 +47,7 @@ async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
         assert embedder_of(made)._open is None
 
 
-def embedder_of(worker: EngineWorker) -> Embedder:
+def embedder_of(worker: EngineWorker) -> NativeEmbedder:
     engine = worker._engine
     assert isinstance(engine, NativeEngine)
     assert engine._embedder is not None
@@ -145,7 +145,7 @@ class PassLog:
     """Writes down on the engine's own thread what the passes did: read from the event loop, their number is of some
     moment, and no one knows how many more there will be before a request reaches the engine."""
 
-    def __init__(self, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, embedder: NativeEmbedder, monkeypatch: pytest.MonkeyPatch) -> None:
         self.num_beside = 0
         """Passes beside running requests."""
         self.added: list[tuple[EmbedCall, int]] = []

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 from drivetrain.engines.native.attention.batch import Chunk, PackedBatch  # noqa: E402
 from drivetrain.engines.native.attention.kernel import Kernel, can_attend  # noqa: E402
-from drivetrain.engines.native.attention.layers import AttentionSpec, Stage  # noqa: E402
-from drivetrain.engines.native.kv.cache import LayerShape, Segment  # noqa: E402
+from drivetrain.engines.native.attention.layers import AttentionSpec, AttentionStage  # noqa: E402
+from drivetrain.engines.native.kv.cache import LayerShape, RowSegment  # noqa: E402
 from drivetrain.engines.native.model import compiling  # noqa: E402 - it needs torch
 
 pytestmark = pytest.mark.slow
@@ -57,14 +57,14 @@ class Both:
     def attend(self, kernel: Kernel | None) -> list[Any]:
         """What is found, and the cache afterwards."""
         segments = [
-            Segment(capacity, 0, 4, {0: keys.clone()}, {0: values.clone()})
+            RowSegment(capacity, 0, 4, {0: keys.clone()}, {0: values.clone()})
             for capacity, keys, values in zip(CAPACITIES, self.keys, self.values, strict=True)
         ]
         chunks, at = [], 0
         for segment, row, first, count in PIECES:
             chunks.append(Chunk(segments[segment], row, at, at + count, first))
             at += count
-        stage = Stage()
+        stage = AttentionStage()
         stage.specs[0] = self.spec
         stage.kernel = kernel
         stage.batch = PackedBatch([], None, None, None, [], chunks)
@@ -137,7 +137,7 @@ def test_which_layers_it_can_do() -> None:
 
 def test_a_class_that_asks_for_more_stays_with_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiling.CACHE, str(tmp_path / "compiled"))
-    stage = Stage()
+    stage = AttentionStage()
     stage.shapes[0] = stage.shapes[1] = SHAPES[0]
     stage.specs[0] = AttentionSpec(scale=1.0, window=None, softcap=None, sinks=None)
     stage.specs[1] = AttentionSpec(scale=1.0, window=None, softcap=50.0, sinks=None)

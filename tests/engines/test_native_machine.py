@@ -20,7 +20,7 @@ from drivetrain.core.errors import DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.native.kv.prefix import PrefixIndex
-from drivetrain.engines.native.kv.rows import Clear, Copy, Grow, KvRows, Operation, Slot, Trim, capacities
+from drivetrain.engines.native.kv.rows import CacheRow, Clear, Copy, Grow, KvRows, Operation, Trim, capacities
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job, Work
@@ -115,7 +115,7 @@ class Loop(RuleBasedStateMachine):
         logging.getLogger("drivetrain.engines.native.stepper").disabled = True
         index = PrefixIndex(block=4) if prefixes else None
 
-        def forget(slot: Slot) -> None:
+        def forget(slot: CacheRow) -> None:
             if index is not None:
                 index.forget(slot)
 

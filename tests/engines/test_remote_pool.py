@@ -20,7 +20,7 @@ from remote_rigs import PATIENT, ends, engine_of, error, head, raw, says, script
 
 from drivetrain.core.errors import DrivetrainError, EngineFailed, LoadFailed, NotReady
 from drivetrain.core.events import Finished
-from drivetrain.engines.remote.breaker import MIN_OUTCOMES, State
+from drivetrain.engines.remote.breaker import MIN_OUTCOMES, BreakerState
 from drivetrain.worker.worker import EngineWorker
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello?"}]}
@@ -112,7 +112,7 @@ async def test_one_of_two_is_killed_under_load_and_comes_back(two: tuple[Far, Fa
             while going:
                 endings[await one(worker)] += 1
 
-        async def until(state: State, within_s: float) -> None:
+        async def until(state: BreakerState, within_s: float) -> None:
             async with asyncio.timeout(within_s):
                 while first.breaker.state is not state:
                     await asyncio.sleep(0.005)
@@ -122,13 +122,13 @@ async def test_one_of_two_is_killed_under_load_and_comes_back(two: tuple[Far, Fa
         assert first.taken
         assert second.taken
         two[0].kill()
-        await until(State.OPEN, 30)
+        await until(BreakerState.OPEN, 30)
         assert worker.status.engine_alive
         assert worker.status.upstreams == (False, True)
         await asyncio.sleep(0.5)
         lost = endings["EngineFailed"]  # not at once: the breaker hears of a break before the reader does
         two[0].start()
-        await until(State.CLOSED, 90)
+        await until(BreakerState.CLOSED, 90)
         assert worker.status.upstreams == (True, True)
         taken = first.taken
         async with asyncio.timeout(30):
@@ -230,7 +230,7 @@ async def test_one_on_trial_is_trusted_with_its_first_event() -> None:
 
 async def test_one_that_serves_another_model_now_stays_out() -> None:
     async with scripted(raw(b"")) as changed, scripted(GOOD) as good, worker_at(changed.url, good.url) as worker:
-        while engine_of(worker).pool.upstreams[0].breaker.state is not State.OPEN:  # type: ignore[union-attr]
+        while engine_of(worker).pool.upstreams[0].breaker.state is not BreakerState.OPEN:  # type: ignore[union-attr]
             await worker.generate(**CHAT)
         changed.models = {"data": [{"id": "m", "owned_by": "vllm"}]}
         asked = len(changed.generations)

@@ -14,7 +14,7 @@ from vllm_toy import MODEL, VllmToy, served
 
 from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
-from drivetrain.engines.remote.dialects.base import Facts, UpstreamKind
+from drivetrain.engines.remote.dialects.base import UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.drivetrain import with_specials
 from drivetrain.engines.remote.dialects.vllm_tokenizer import VllmSplitter
 from drivetrain.engines.remote.spellings import frame
@@ -126,7 +126,9 @@ def test_what_cannot_be_told_apart_is_no_frame() -> None:
 async def test_a_prompt_begins_with_what_the_vocabulary_begins_it_with(bos: bool, eos: bool) -> None:
     tokenizer = made.byte_level(add_bos=bos, add_eos=eos, chat_template=made.CHATML)
     toy = VllmToy(tokenizer, vocab_size=len(tokenizer))
-    splitter = VllmSplitter(toy.answer, MODEL, Facts(kind=UpstreamKind.VLLM, tokens=True, parameters=frozenset()))
+    splitter = VllmSplitter(
+        toy.answer, MODEL, UpstreamFacts(kind=UpstreamKind.VLLM, tokens=True, parameters=frozenset())
+    )
     for text in ("hello", "<s>hello", "a"):
         assert splitter.encode(Prompt.raw(text)) == HfTokenizer(tokenizer).encode(Prompt.raw(text))
     said = Prompt((), messages=(Message("user", (TextPart("hello"),)),))
@@ -143,7 +145,7 @@ async def test_the_begin_of_a_drivetrains_texts_is_special_or_nothing(begins: tu
             return {"tokens": [*begins, ord(body["prompt"]), 2]}
         return {"prompt": {1: "<s>", 2: "</s>", 5: " "}[body["tokens"][0]]}
 
-    known = Facts(kind=UpstreamKind.DRIVETRAIN, tokens=True, parameters=frozenset(), eos_ids=frozenset({2}))
+    known = UpstreamFacts(kind=UpstreamKind.DRIVETRAIN, tokens=True, parameters=frozenset(), eos_ids=frozenset({2}))
     found = await with_specials(known, ask, MODEL)
     assert (found.bos_token, found.eos_token) == (bos, "</s>")
     assert found == replace(known, bos_token=bos, eos_token="</s>", specials=found.specials)

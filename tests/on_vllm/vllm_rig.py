@@ -15,7 +15,7 @@ from contract.rigs import narrowed, started
 from drivetrain.assembly import spec_of
 from drivetrain.core.engine import ModelSpec
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
-from drivetrain.engines.vllm.core import Core, Loaded, Widened
+from drivetrain.engines.vllm.core import Core, VllmModel, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
 from drivetrain.engines.vllm.generation import VllmGeneration
 from drivetrain.engines.vllm.options import engine_arguments
@@ -40,7 +40,7 @@ def spec_with(store: Store, **changes: Any) -> ModelSpec:
 class KeptCore:
     """One running vLLM for many engines: closing it leaves it running."""
 
-    def __init__(self, core: Core, loaded: Loaded) -> None:
+    def __init__(self, core: Core, loaded: VllmModel) -> None:
         self.core = core
         self._loaded = loaded
         self._closed = False
@@ -51,7 +51,7 @@ class KeptCore:
     def alive(self) -> bool:
         return not self._closed and self.core.alive
 
-    async def start(self) -> Loaded:
+    async def start(self) -> VllmModel:
         self.core.on_death = lambda: self.on_death()
         return self._loaded
 
@@ -86,7 +86,7 @@ class VllmRig:
 
     def __init__(self) -> None:
         self._core: Core | None = None
-        self._loaded: Loaded | None = None
+        self._loaded: VllmModel | None = None
         KeptEngine.rig = self
 
     @asynccontextmanager
@@ -115,7 +115,7 @@ class VllmRig:
         return self._core
 
     @property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> VllmModel:
         assert self._loaded is not None
         return self._loaded
 

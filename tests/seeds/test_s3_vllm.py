@@ -17,7 +17,7 @@ from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.vllm import engine
 from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS
-from drivetrain.engines.vllm.core import Loaded, Widened
+from drivetrain.engines.vllm.core import VllmModel, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
 from drivetrain.engines.vllm.gauges import Gauges
 from drivetrain.engines.vllm.sampling import parameters_of
@@ -84,9 +84,9 @@ class Scripted:
         self.alive = True
         self.asked: list[tuple[tuple[int, ...], Mapping[str, Any]]] = []
 
-    async def start(self) -> Loaded:
+    async def start(self) -> VllmModel:
         present = (ALWAYS | set(NEEDS.values())) - {"min_p"}
-        return Loaded(64, 500, "cpu", "float32", frozenset(present), "0.1")
+        return VllmModel(64, 500, "cpu", "float32", frozenset(present), "0.1")
 
     async def widen(self, prompt: tuple[int, ...], images: tuple[Any, ...], cache_salt: str | None) -> Widened:
         raise AssertionError("no test here has images")

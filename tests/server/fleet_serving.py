@@ -19,7 +19,7 @@ from drivetrain.core.stats import Stats
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.fleet.offer import Offer, Opened
-from drivetrain.scale.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import FleetLimits
 from drivetrain.server.app import create_app
 from drivetrain.server.run import Stop, bind, serve
 from drivetrain.server.settings import ServerSettings
@@ -103,7 +103,7 @@ class ServedFleet:
 
 @contextlib.contextmanager
 def serving_fleet(
-    *offers: Offer, limits: Limits | None = None, early: bool = False, **settings: Any
+    *offers: Offer, limits: FleetLimits | None = None, early: bool = False, **settings: Any
 ) -> Iterator[ServedFleet]:
     """At the end every model is freed, and no task of the server is left. `early`: in the midst of loading."""
     made = ServerSettings(port=0, **settings)

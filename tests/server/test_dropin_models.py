@@ -11,7 +11,7 @@ import pytest
 
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.fleet.offer import Offer
-from drivetrain.scale.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import FleetLimits
 from drivetrain.server.app import create_app
 from drivetrain.server.dropin.codes import ErrorCode
 from server.dropin_parts import ROUTES
@@ -53,7 +53,7 @@ async def test_a_look_loads_nothing() -> None:
         async def load(progress: Any) -> Any:
             return await stack.enter_async_context(fake()())
 
-        fleet = Fleet([Offer(name="one", open=load), Offer(name="two", open=load)], Limits(max_loaded=1))
+        fleet = Fleet([Offer(name="one", open=load), Offer(name="two", open=load)], FleetLimits(max_loaded=1))
         await fleet.start()
         stack.push_async_callback(fleet.stop)
         loaded = [member.name for member in fleet.members if member.worker is not None]

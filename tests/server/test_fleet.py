@@ -17,11 +17,11 @@ from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.fake import FakeEngine
 from drivetrain.scale.fleet.offer import Offer, Opened
-from drivetrain.scale.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import FleetLimits
 from drivetrain.server import run
 from server.fleet_serving import ServedFleet, fake_offer, serving_fleet
 
-ONE = Limits(max_loaded=1, turn_s=0.05, room_wait_s=20)
+ONE = FleetLimits(max_loaded=1, turn_s=0.05, room_wait_s=20)
 FOR_EVER: dict[str, Any] = {"repeat": True, "step_delay_s": 0.005}
 
 
@@ -143,7 +143,7 @@ def test_one_in_use_stays_until_its_request_ends() -> None:
 
 
 def test_no_room_in_time() -> None:
-    limits = Limits(max_loaded=1, turn_s=0.05, room_wait_s=0.3)
+    limits = FleetLimits(max_loaded=1, turn_s=0.05, room_wait_s=0.3)
     with serving_fleet(fake_offer("a", script=FOR_EVER), fake_offer("b"), limits=limits) as served:
         busy = stream(served, "a")
         status, headers, document = served.complete("b")

@@ -13,10 +13,10 @@ from drivetrain.core.engine import Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.stats import ENDINGS
 from drivetrain.scale.fleet.offer import Offer, Opened
-from drivetrain.scale.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import FleetLimits
 from server.fleet_serving import ServedFleet, fake_offer, serving_fleet
 
-ONE = Limits(max_loaded=1, turn_s=0.05, room_wait_s=20)
+ONE = FleetLimits(max_loaded=1, turn_s=0.05, room_wait_s=20)
 COUNTED = ("_total", "_bucket", "_count", "_sum")
 BOTH: dict[str, Any] = {"limits": ONE, "metrics_compat": "vllm"}
 

@@ -18,7 +18,7 @@ from drivetrain.engines.fake import FakeEngine
 from drivetrain.engines.llama_server.completion import Completion
 from drivetrain.engines.llama_server.frames import EndFrame, PromptFrame, TokenFrame, read
 from drivetrain.engines.llamacpp import generation
-from drivetrain.engines.llamacpp.child.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import ChildConnection
 from server.serving import Served, fake, serving
 
 PROMPT = "This beginning is what two tenants have in common. " * 5
@@ -105,15 +105,15 @@ def test_on_llamacpp_a_request_that_ends_early_leaves_nothing_for_another_tenant
     with serving(lambda: LlamaCppRig().open(), api_keys=("one", "two")) as served:
         for _ in range(4):
             ask(served, "one")
-        follow = Connection.follow
+        follow = ChildConnection.follow
 
         async def broken(*_: Any) -> None:
             raise OSError("it never came to the server")
 
-        monkeypatch.setattr(Connection, "follow", broken)
+        monkeypatch.setattr(ChildConnection, "follow", broken)
         for _ in range(4):
             assert ask(served, "two")[0] == 500
-        monkeypatch.setattr(Connection, "follow", follow)
+        monkeypatch.setattr(ChildConnection, "follow", follow)
         status, answer = ask(served, "two")
         assert status == 200
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0

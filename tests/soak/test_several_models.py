@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from drivetrain.assembly import SETTINGS
-from drivetrain.cli.serve.fleet import Chosen, FleetArguments
+from drivetrain.cli.serve.fleet import FleetArguments, FleetModel
 from drivetrain.cli.serve.offers import make_fleet
 from drivetrain.core.errors import DrivetrainError, NotLoaded
 from drivetrain.core.parameters import build_request
@@ -105,7 +105,7 @@ async def test_nothing_leaks(smollm2: str, checkpoint: Callable[[str], Path], tm
         "broken": (str(tmp_path), {}),
     }
     chosen = [
-        Chosen(name, reference, read_settings(SETTINGS, name, {**given, "name": name}, environment={}))
+        FleetModel(name, reference, read_settings(SETTINGS, name, {**given, "name": name}, environment={}))
         for name, (reference, given) in models.items()
     ]
     fleet = make_fleet(chosen, FleetArguments(max_loaded=1, turn_s=0.2), lambda what, share: None)

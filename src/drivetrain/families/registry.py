@@ -30,7 +30,7 @@ _BY_NAME = MappingProxyType({family.name: family for family in FAMILIES})
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class FamilyChoice:
     """The family and, in words, why it was chosen."""
 
     family: Family
@@ -39,17 +39,17 @@ class Chosen:
     """Tokens that end an answer in this form, whether or not the vocabulary has them."""
 
 
-def choose(*, explicit: str | None, tokenizer: Tokenizer, architecture: str, name: str) -> Chosen:
+def choose(*, explicit: str | None, tokenizer: Tokenizer, architecture: str, name: str) -> FamilyChoice:
     """Raises `InvalidSetting` for an unknown name and `LoadFailed` for a template that cannot be compiled."""
     if explicit is not None:
         family = get(explicit)
-        return Chosen(family, "named by the setting", family.stop_tokens)
+        return FamilyChoice(family, "named by the setting", family.stop_tokens)
     if tokenizer.chat_template is not None:
         template = _template(tokenizer, tokenizer.chat_template)
         end = template.end_of_turn()
-        return Chosen(TemplateFamily(template=template), "the model's own chat template", (end,) if end else ())
+        return FamilyChoice(TemplateFamily(template=template), "the model's own chat template", (end,) if end else ())
     family, why = guess(architecture=architecture, name=name)
-    return Chosen(family, why, family.stop_tokens)
+    return FamilyChoice(family, why, family.stop_tokens)
 
 
 def get(name: str) -> Family:

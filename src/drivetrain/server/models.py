@@ -12,7 +12,7 @@ from drivetrain.core.stats import Stats
 from drivetrain.core.worker import WorkerPort
 
 
-class Model(Protocol):
+class ServedModel(Protocol):
     """What the server knows about one model. `worker` is None unless it is loaded."""
 
     @property
@@ -40,7 +40,7 @@ class Model(Protocol):
         ...
 
 
-class Lease(Protocol):
+class ModelLease(Protocol):
     """A request's hold on one model, which stays loaded while the lease is entered."""
 
     @property
@@ -67,13 +67,13 @@ class Models(Protocol):
     def created(self) -> int: ...
 
     @property
-    def members(self) -> Sequence[Model]: ...
+    def members(self) -> Sequence[ServedModel]: ...
 
     def __iter__(self) -> Iterator[tuple[str, WorkerPort]]:
         """The loaded ones."""
         ...
 
-    def member(self, name: str) -> Model:
+    def member(self, name: str) -> ServedModel:
         """By its name or an alias. Raises `ModelNotFound`."""
         ...
 
@@ -81,7 +81,7 @@ class Models(Protocol):
         """A loaded worker, only to look at it. Raises `ModelNotFound`, or `NotReady` if it is not loaded."""
         ...
 
-    def lease(self, name: str | None, timeout_s: float | None = None) -> Lease:
+    def lease(self, name: str | None, timeout_s: float | None = None) -> ModelLease:
         """For one request with this much time. The name may be left out if there is only one model.
 
         Raises `ModelNotFound`, or `InvalidRequest` about the time.
@@ -100,18 +100,18 @@ class Models(Protocol):
         """Everything about every model, for administrators: JSON objects, each with the name as `id`."""
         ...
 
-    def load(self, name: str) -> Model:
+    def load(self, name: str) -> ServedModel:
         """Begin to load it, even shortly after a failure. Like the three below, raises `ModelNotFound`."""
         ...
 
-    def unload(self, name: str) -> Model:
+    def unload(self, name: str) -> ServedModel:
         """Begin to unload it. Raises `InvalidRequest` if it is pinned or in use."""
         ...
 
-    def pin(self, name: str) -> Model:
+    def pin(self, name: str) -> ServedModel:
         """Load it and keep it loaded. Raises `InvalidRequest` if no more may be pinned."""
         ...
 
-    def unpin(self, name: str) -> Model:
+    def unpin(self, name: str) -> ServedModel:
         """Raises `InvalidRequest` if it could not be loaded again."""
         ...

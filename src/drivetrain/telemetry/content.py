@@ -19,7 +19,7 @@ MESSAGE_CHARS = 64
 CUT = "…"
 
 
-class _Room:
+class _ContentBudget:
     def __init__(self) -> None:
         self.left = MAX_CHARS
 
@@ -31,7 +31,7 @@ class _Room:
 
 def input_messages(request: GenerateRequest) -> str:
     """The last messages, as many as the bound holds: what is cut is the beginning of the chat."""
-    room = _Room()
+    room = _ContentBudget()
     said: list[dict[str, Any]] = []
     for message in reversed(_messages(request)):
         if room.left <= 0:
@@ -45,7 +45,7 @@ def input_messages(request: GenerateRequest) -> str:
 
 
 def output_messages(choices: Sequence[Choice]) -> str:
-    room = _Room()
+    room = _ContentBudget()
     return _json(
         [
             {
@@ -59,7 +59,7 @@ def output_messages(choices: Sequence[Choice]) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    return utf8(_Room().cut(str(error)))
+    return utf8(_ContentBudget().cut(str(error)))
 
 
 def finish_reason(choice: Choice) -> str:
@@ -80,7 +80,7 @@ def _messages(request: GenerateRequest) -> Sequence[Message]:
     return []
 
 
-def _parts(parts: Sequence[Part], room: _Room) -> list[dict[str, str]]:
+def _parts(parts: Sequence[Part], room: _ContentBudget) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     for part in parts:
         if room.left <= 0:
@@ -90,13 +90,13 @@ def _parts(parts: Sequence[Part], room: _Room) -> list[dict[str, str]]:
     return found
 
 
-def _part(part: Part, room: _Room) -> dict[str, str]:
+def _part(part: Part, room: _ContentBudget) -> dict[str, str]:
     if isinstance(part, TextPart):
         return {"type": "text", "content": room.cut(part.text)}
     return _image(part, room)
 
 
-def _image(image: ImagePart, room: _Room) -> dict[str, str]:
+def _image(image: ImagePart, room: _ContentBudget) -> dict[str, str]:
     """Its address, or only that it was there: bytes and paths say nothing here."""
     if image.url is not None and image.url[:6].lower().startswith(("http:", "https:")):
         return {"type": "uri", "modality": "image", "uri": room.cut(image.url)}

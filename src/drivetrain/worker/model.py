@@ -9,7 +9,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.request import Overflow
 from drivetrain.core.status import Metadata
-from drivetrain.families.registry import Chosen, choose
+from drivetrain.families.registry import FamilyChoice, choose
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings
@@ -75,12 +75,14 @@ class LoadedModel:
         )
 
 
-def _choose(name: str, info: EngineInfo, settings: Settings) -> Chosen:
+def _choose(name: str, info: EngineInfo, settings: Settings) -> FamilyChoice:
     """A new one for each use: a template renders one chat at a time, and answers must not wait for other uses."""
     return choose(explicit=settings.family, tokenizer=info.tokenizer, architecture=info.architecture, name=name)
 
 
-def _describe(name: str, info: EngineInfo, chosen: Chosen, eos_ids: frozenset[int], defaults: Defaults) -> Metadata:
+def _describe(
+    name: str, info: EngineInfo, chosen: FamilyChoice, eos_ids: frozenset[int], defaults: Defaults
+) -> Metadata:
     roles = chosen.family.roles
     return Metadata(
         name=name,

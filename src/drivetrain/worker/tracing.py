@@ -29,7 +29,7 @@ Marks = Sequence[tuple[str, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class Instant:
     """One moment by both clocks: what is told of a request follows the one that nobody sets."""
 
     ns: int = field(default_factory=time.time_ns)
@@ -68,7 +68,7 @@ class Traces:
         return EmbeddingTrace(self._open(self._tracer, Operation.EMBEDDINGS, parent))
 
     def _open(self, tracer: GenAiTracer, operation: Operation, parent: Mapping[str, str] | None) -> OpenSpan:
-        opening = Opening()
+        opening = Instant()
         span = tracer.request(operation, self._model, _headers(parent), opening.ns)
         return OpenSpan(tracer, span, opening, genai.identity(operation, self._model), self.engine)
 
@@ -90,7 +90,7 @@ class OpenSpan:
 
     tracer: GenAiTracer
     span: Span
-    opening: Opening
+    opening: Instant
     identity: dict[str, Value]
     engine: str
 

@@ -22,7 +22,7 @@ from drivetrain.core.engine import Engine, ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
-from drivetrain.scale.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import FleetLimits
 from drivetrain.tools.doctor import examine
 from drivetrain.worker import worker as worker_module
 from drivetrain.worker.settings import Settings
@@ -162,7 +162,7 @@ def test_a_model_that_fails_and_one_that_is_not_loaded(capsys: Capture, keys: Ca
         fake_offer("bad", script={"load_error": RuntimeError("no wheels")}),
         fake_offer("later"),
     )
-    with serving_fleet(*offers, limits=Limits(max_loaded=1), api_keys=(KEY,), admin_keys=("admin",)) as fleet:
+    with serving_fleet(*offers, limits=FleetLimits(max_loaded=1), api_keys=(KEY,), admin_keys=("admin",)) as fleet:
         assert fleet.complete("bad")[0] == 503
         fleet.until(lambda: dict(fleet.fleet.member("bad").report(0.0))["failure"] is not None)
         base = f"http://127.0.0.1:{fleet.port}"

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from drivetrain.core.errors import EngineFailed
-from drivetrain.engines.llamacpp.child.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import ChildConnection
 from drivetrain.engines.llamacpp.idle import SlotWatch
 
 
@@ -33,7 +33,7 @@ class Slots:
         return seen
 
     def watch(self) -> SlotWatch:
-        return SlotWatch(cast("Connection", self), lambda: self.alive)
+        return SlotWatch(cast("ChildConnection", self), lambda: self.alive)
 
 
 async def until(holds: Callable[[], bool]) -> None:

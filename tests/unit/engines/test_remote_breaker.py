@@ -19,9 +19,9 @@ from drivetrain.engines.remote.breaker import (
     MIN_OUTCOMES,
     WINDOW,
     Breaker,
-    State,
+    BreakerState,
 )
-from drivetrain.engines.remote.dialects.base import Dialect, Facts, UpstreamKind
+from drivetrain.engines.remote.dialects.base import Dialect, UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.chat import Habits, TextDialect
 from drivetrain.engines.remote.errors import Broken, Refused
 from drivetrain.engines.remote.pool import Pool, Upstream, in_common
@@ -54,7 +54,7 @@ def half_open() -> Breaker:
 
 def test_failures_in_a_row_open_it() -> None:
     breaker, _ = opened()
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert not breaker.lets_pass
     assert not breaker.probe_is_due
 
@@ -64,16 +64,16 @@ def test_a_success_between_them_does_not() -> None:
     for _ in range(MIN_OUTCOMES - 2):
         for end in (breaker.fail, breaker.succeed, breaker.succeed):
             end(breaker.begin())
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_an_outlier_is_ejected_although_some_succeed() -> None:
     breaker = Breaker(Clock())
     for i in range(MIN_OUTCOMES):
-        assert breaker.state is State.CLOSED
+        assert breaker.state is BreakerState.CLOSED
         (breaker.succeed if i % 2 else breaker.fail)(breaker.begin())
     breaker.fail(breaker.begin())
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_a_probe_half_opens_it_and_one_request_closes_it() -> None:
@@ -86,13 +86,15 @@ def test_a_probe_half_opens_it_and_one_request_closes_it() -> None:
     seen.append((breaker.state, breaker.lets_pass))
     breaker.succeed(began)
     seen.append((breaker.state, breaker.lets_pass))
-    assert seen == [(State.HALF_OPEN, True), (State.HALF_OPEN, False), (State.CLOSED, True)], "one request at a time"
+    assert seen == [(BreakerState.HALF_OPEN, True), (BreakerState.HALF_OPEN, False), (BreakerState.CLOSED, True)], (
+        "one request at a time"
+    )
 
 
 def test_a_trial_that_is_cancelled_leaves_room_for_another() -> None:
     breaker = half_open()
     breaker.leave(breaker.begin())
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     assert breaker.lets_pass
 
 
@@ -112,11 +114,11 @@ def test_how_old_requests_end_counts_for_nothing(end: Callable[[Breaker, int], N
     trial = breaker.begin()
     for _ in range(IN_A_ROW):
         end(breaker, old.pop())
-        assert (breaker.state, breaker.lets_pass) == (State.HALF_OPEN, False), "the trial is still under way"
+        assert (breaker.state, breaker.lets_pass) == (BreakerState.HALF_OPEN, False), "the trial is still under way"
     breaker.succeed(trial)
     for began in old:
         end(breaker, began)
-    assert (breaker.state, breaker.openings) == (State.CLOSED, 1)
+    assert (breaker.state, breaker.openings) == (BreakerState.CLOSED, 1)
     passes = []
     for _ in range(IN_A_ROW):
         breaker.fail(breaker.begin())
@@ -129,7 +131,7 @@ def test_a_trial_that_fails_opens_it_for_longer() -> None:
     clock.now = FIRST_PAUSE_S
     breaker.probed(well=True)
     breaker.fail(breaker.begin())
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     clock.now += FIRST_PAUSE_S
     assert not breaker.probe_is_due
     clock.now += FIRST_PAUSE_S
@@ -142,10 +144,10 @@ def test_pauses_between_probes_grow_to_a_limit() -> None:
         clock.now += LONGEST_PAUSE_S
         assert breaker.probe_is_due
         breaker.probed(well=False)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
-FACTS = Facts(
+FACTS = UpstreamFacts(
     kind=UpstreamKind.OTHER, tokens=False, parameters=frozenset({"n", "top_p"}), max_concurrency=4, context_length=9
 )
 PROBER = Prober(Key(), "m", Timeouts())
@@ -155,7 +157,7 @@ def pool_of(*capacities: int) -> Pool:
     addresses = [Address.parse(f"http://127.0.0.1:{i + 1}") for i in range(len(capacities))]
     pool = Pool(addresses, PROBER)
     for upstream, capacity in zip(pool.upstreams, capacities, strict=True):
-        facts = Facts(kind=UpstreamKind.OTHER, tokens=False, parameters=frozenset(), max_concurrency=capacity)
+        facts = UpstreamFacts(kind=UpstreamKind.OTHER, tokens=False, parameters=frozenset(), max_concurrency=capacity)
         upstream.dialect = TextDialect(upstream.address, "m", facts, Habits())
     return pool
 
@@ -209,9 +211,9 @@ async def test_what_is_not_its_fault_opens_nothing(error: Exception) -> None:
     assert pool.alive
 
 
-@pytest.mark.parametrize(("status", "state"), [(500, State.CLOSED), (502, State.OPEN)])
+@pytest.mark.parametrize(("status", "state"), [(500, BreakerState.CLOSED), (502, BreakerState.OPEN)])
 async def test_short_questions_that_may_fail_by_their_own_fault_are_no_row(
-    status: int, state: State, monkeypatch: pytest.MonkeyPatch
+    status: int, state: BreakerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object, **more: object) -> None:
         raise Refused(status)
@@ -234,11 +236,11 @@ async def test_a_short_question_is_of_the_time_when_it_was_asked() -> None:
     for suspect in asked:
         suspect(Broken("x"))
     await asyncio.sleep(0)
-    assert (upstream.breaker.state, upstream.breaker.openings) == (State.HALF_OPEN, 1)
+    assert (upstream.breaker.state, upstream.breaker.openings) == (BreakerState.HALF_OPEN, 1)
     ((_, suspect),) = pool.askable()
     suspect(Broken("x"))
     await asyncio.sleep(0)
-    assert (upstream.breaker.state, upstream.breaker.openings) == (State.OPEN, 2)
+    assert (upstream.breaker.state, upstream.breaker.openings) == (BreakerState.OPEN, 2)
 
 
 async def test_the_first_event_of_an_old_request_ends_no_trial() -> None:
@@ -251,7 +253,7 @@ async def test_the_first_event_of_an_old_request_ends_no_trial() -> None:
     for began in (old, trial):
         upstream.answered(began)
         states.append(upstream.breaker.state)
-    assert states == [State.HALF_OPEN, State.CLOSED]
+    assert states == [BreakerState.HALF_OPEN, BreakerState.CLOSED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,7 @@ async def left_out(prober: Odd) -> AsyncIterator[tuple[Pool, Clock]]:
         await pool.close()
 
 
-async def until(state: State, upstream: Upstream) -> None:
+async def until(state: BreakerState, upstream: Upstream) -> None:
     async with asyncio.timeout(5):
         while upstream.breaker.state is not state:
             await asyncio.sleep(0.01)
@@ -309,8 +311,8 @@ async def test_one_that_hangs_keeps_no_other_out() -> None:
                 await asyncio.sleep(0.01)
         del prober.raises[2]
         clock.now += 2 * FIRST_PAUSE_S
-        await until(State.HALF_OPEN, other)
-        assert hung.breaker.state is State.OPEN
+        await until(BreakerState.HALF_OPEN, other)
+        assert hung.breaker.state is BreakerState.OPEN
         assert sorted(prober.asked) == [1, 2, 2], "nor is it asked twice at a time"
         assert prober.left == [2, 2]
         async with asyncio.timeout(5):
@@ -324,27 +326,27 @@ async def test_a_probe_that_fails_oddly_is_not_the_last_one(caplog: pytest.LogCa
         odd, other = pool.upstreams
         prober.raises[1] = AttributeError("'list' object has no attribute 'get'")
         clock.now += FIRST_PAUSE_S
-        await until(State.HALF_OPEN, other)
+        await until(BreakerState.HALF_OPEN, other)
         async with asyncio.timeout(5):
             while "said what is not understood" not in caplog.text:
                 await asyncio.sleep(0.01)
         assert "127.0.0.1:1 was probed" in caplog.text
-        assert odd.breaker.state is State.OPEN
+        assert odd.breaker.state is BreakerState.OPEN
         assert not odd.breaker.probe_is_due, "as after any other failure, the pause is longer"
         prober.raises.clear()
         clock.now += 2 * FIRST_PAUSE_S
-        await until(State.HALF_OPEN, odd)
+        await until(BreakerState.HALF_OPEN, odd)
 
 
 def test_what_they_have_in_common_is_declared() -> None:
-    other = Facts(
+    other = UpstreamFacts(
         kind=UpstreamKind.OTHER, tokens=False, parameters=frozenset({"n", "seed"}), max_concurrency=2, context_length=5
     )
     both = in_common([FACTS, other])
     assert both.parameters == {"n"}
     assert (both.context_length, both.max_concurrency) == (5, 6)
     with pytest.raises(LoadFailed):
-        in_common([FACTS, Facts(kind=UpstreamKind.LLAMACPP, tokens=True, parameters=frozenset(), vocab_size=7)])
+        in_common([FACTS, UpstreamFacts(kind=UpstreamKind.LLAMACPP, tokens=True, parameters=frozenset(), vocab_size=7)])
 
 
 def test_references() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.prompt import Prompt, Segment
-from drivetrain.engines.remote.dialects.base import Facts, UpstreamKind
+from drivetrain.engines.remote.dialects.base import UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.llamacpp import LlamaCppDialect, LlamaCppSplitter, facts_of
 from drivetrain.http.address import Address
 
@@ -72,7 +72,7 @@ def test_what_came_with_a_salt_is_seen_by_nobody() -> None:
     async def ask(method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         raise AssertionError
 
-    facts = Facts(kind=UpstreamKind.LLAMACPP, tokens=True, parameters=frozenset())
+    facts = UpstreamFacts(kind=UpstreamKind.LLAMACPP, tokens=True, parameters=frozenset())
     dialect = LlamaCppDialect(Address.parse("http://127.0.0.1:1/v1"), facts, ask)
     request = EngineRequest(request_id="r", prompt_ids=(1, 2), context_length=64, max_tokens=4, seeds=(1,))
     assert dialect.body(request, 0)["cache_prompt"] is True

@@ -15,7 +15,7 @@ from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.remote.dialects import vllm_tokenizer
-from drivetrain.engines.remote.dialects.base import Facts, UpstreamKind
+from drivetrain.engines.remote.dialects.base import UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.vllm import VllmDialect, facts_of
 from drivetrain.engines.remote.dialects.vllm_tokenizer import MARKS, Speller, VllmSplitter
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
@@ -95,7 +95,7 @@ def request(**changes: Any) -> EngineRequest:
     return EngineRequest(**base | changes)
 
 
-async def known(toy: Toy) -> Facts:
+async def known(toy: Toy) -> UpstreamFacts:
     facts = await facts_of(toy, "m", "/v1/completions", 2048)
     assert facts is not None
     return facts

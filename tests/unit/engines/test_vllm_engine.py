@@ -15,7 +15,7 @@ from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.vllm import errors
-from drivetrain.engines.vllm.core import Loaded, Widened
+from drivetrain.engines.vllm.core import VllmModel, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
 from drivetrain.engines.vllm.gauges import Gauges
 from drivetrain.text.byte_tokenizer import ByteTokenizer
@@ -35,8 +35,8 @@ class ScriptedCore:
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def start(self) -> Loaded:
-        return Loaded(100, 50, "cpu", "float32", frozenset(), "0")
+    async def start(self) -> VllmModel:
+        return VllmModel(100, 50, "cpu", "float32", frozenset(), "0")
 
     async def widen(self, prompt: tuple[int, ...], images: tuple[Any, ...], cache_salt: str | None) -> Widened:
         """Each image takes four tokens, those with the id 9; an image that is an error is raised."""

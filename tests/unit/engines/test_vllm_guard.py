@@ -28,10 +28,10 @@ def test_what_is_guarded_dies_with_its_owner() -> None:
 
 
 def test_a_guard_that_is_dismissed_kills_nothing() -> None:
-    from drivetrain.engines.vllm.guard import Guard
+    from drivetrain.engines.vllm.guard import ProcessGuard
 
     with subprocess.Popen(SLEEP) as living:
-        guard = Guard([living.pid])
+        guard = ProcessGuard([living.pid])
         guard.dismiss()
         assert guard._process.returncode == 0
         with pytest.raises(subprocess.TimeoutExpired):

@@ -26,7 +26,7 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, TokenLogprob, TopLogprob
 from drivetrain.server.errors import body_of, error_response, renamed
 from drivetrain.server.format.openai import LOWEST, chat_logprobs, compact, completion_logprobs, matched_stop_json
-from drivetrain.server.parse.schema import CHAT, COMPLETION, NotYet, Prompts
+from drivetrain.server.parse.schema import CHAT, COMPLETION, NotYet, PromptForms
 from drivetrain.server.rate import Rate
 
 ANYTHING = Capabilities(parameters=frozenset(PARAMETERS), context_length=100, vision=True, embeddings=True)
@@ -111,7 +111,7 @@ def test_null_is_omitted() -> None:
     [("a", ("a",)), (["a", "b"], ("a", "b")), ([1, 2], ((1, 2),)), ([[1], [2]], ((1,), (2,)))],
 )
 def test_four_forms_of_prompts(given: Any, items: Any) -> None:
-    assert Prompts().judge("prompt", given) == items
+    assert PromptForms().judge("prompt", given) == items
 
 
 def test_probabilities_of_zero_are_json() -> None:

@@ -32,7 +32,7 @@ from drivetrain.tools.bench import tables
 from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, measure
 from drivetrain.tools.bench.chart import chart
 from drivetrain.tools.bench.report import BenchReport, NamedTarget, make_level, notes
-from drivetrain.tools.bench.session import Session, Side
+from drivetrain.tools.bench.session import BenchSide, Session
 from drivetrain.tools.bench.target import Target
 from drivetrain.tools.bench.workload import Closed, Level, Open, Workload, arrivals
 
@@ -82,7 +82,7 @@ async def _measure(
     settle_heap()  # as serve does
     addresses = [target.facts.stated.get("url") for target in measured.targets]
     shared = len(addresses) == 2 and addresses[0] is not None and addresses[0] == addresses[1]
-    sides = [Side(target, salt=str(i) if shared else "") for i, target in enumerate(measured.targets)]
+    sides = [BenchSide(target, salt=str(i) if shared else "") for i, target in enumerate(measured.targets)]
     session = Session(sides, levels, workload)
     progress("asking for a first token", None)
     await session.prepare()

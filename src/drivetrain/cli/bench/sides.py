@@ -23,7 +23,7 @@ from drivetrain.http.address import Address
 from drivetrain.tools.bench.in_process import InProcess
 from drivetrain.tools.bench.remote import Endpoint, Remote, find_model, get, optional_fields
 from drivetrain.tools.bench.served import serving
-from drivetrain.tools.bench.target import Facts, Target
+from drivetrain.tools.bench.target import Target, TargetFacts
 from drivetrain.tools.bench.weights import Weights, weigh
 from drivetrain.worker import sources
 from drivetrain.worker.settings import Settings
@@ -181,7 +181,7 @@ async def opened(found: LocalParts | UrlSide, progress: Progress) -> AsyncIterat
         parts = found.parts
         async with parts.opening(progress) as worker:
             known = worker.metadata
-            facts = Facts(
+            facts = TargetFacts(
                 kind="in this process",
                 model=known.name,
                 engine=known.engine,
@@ -200,7 +200,9 @@ async def _open_url(side: UrlSide) -> Remote:
         address=side.address, model=model, key=side.key, chat=side.chat, omit=side.omit, extra=side.extra
     )
     stated = {"url": str(side.address), "omitted": sorted(side.omit), "extra": side.extra}
-    return Remote(endpoint, label=side.address.authority, facts=Facts(kind="over HTTP", model=model, stated=stated))
+    return Remote(
+        endpoint, label=side.address.authority, facts=TargetFacts(kind="over HTTP", model=model, stated=stated)
+    )
 
 
 async def _open_served(found: LocalParts, url: str, key: str) -> Remote:
@@ -208,7 +210,7 @@ async def _open_served(found: LocalParts, url: str, key: str) -> Remote:
     name = await find_model(address, key)
     endpoint = Endpoint(address=address, model=name, key=key, chat=found.side.chat)
     known = (await get(endpoint, f"/models/{quote(name)}"))["capabilities"]
-    facts = Facts(
+    facts = TargetFacts(
         kind="drivetrain serve",
         model=name,
         engine=known["engine"],

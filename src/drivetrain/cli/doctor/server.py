@@ -14,7 +14,7 @@ from drivetrain.engines.remote.address import Key
 from drivetrain.http.address import Address
 from drivetrain.tools.doctor import text
 from drivetrain.tools.doctor.examine import examine
-from drivetrain.tools.doctor.reading import Reader
+from drivetrain.tools.doctor.reading import ServerReader
 from drivetrain.tools.doctor.report import ServerKind
 
 
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     address = Address.parse(args.url, param="url", key_goes="with --api-key-file")
     key = _key(args)
     admin_key = _key_in(args.admin_key_file, "--admin-key-file") if args.admin_key_file else key
-    report = asyncio.run(examine(Reader(address, key, admin_key, args.timeout)))
+    report = asyncio.run(examine(ServerReader(address, key, admin_key, args.timeout)))
     if args.json:
         output.document(plain(report))
     else:

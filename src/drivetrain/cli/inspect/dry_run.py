@@ -18,7 +18,7 @@ from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.remote.tokenizer import NEUTRAL_TEMPLATE
-from drivetrain.families.registry import Chosen, choose
+from drivetrain.families.registry import FamilyChoice, choose
 from drivetrain.families.registry import names as family_names
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
@@ -179,7 +179,7 @@ def _put_together(
     found: LocalModel | None,
     choice: assembly.EngineChoice,
     described: Description,
-    chosen: Chosen,
+    chosen: FamilyChoice,
     settings: Settings,
     given: Mapping[str, Any],
 ) -> Inspection:
@@ -212,11 +212,11 @@ def _put_together(
     )
 
 
-def _is_fallback(chosen: Chosen, settings: Settings) -> bool:
+def _is_fallback(chosen: FamilyChoice, settings: Settings) -> bool:
     return chosen.family.name == FALLBACK and settings.family is None
 
 
-def _family_why(chosen: Chosen, described: Description, settings: Settings) -> str:
+def _family_why(chosen: FamilyChoice, described: Description, settings: Settings) -> str:
     if _is_fallback(chosen, settings):
         return f"{chosen.why}; if that is wrong, set family to one of {', '.join(family_names())}"
     if described.capabilities is None and settings.family is None:
@@ -224,7 +224,7 @@ def _family_why(chosen: Chosen, described: Description, settings: Settings) -> s
     return chosen.why
 
 
-def _defaults(described: Description, found: LocalModel | None, chosen: Chosen, settings: Settings) -> Defaults:
+def _defaults(described: Description, found: LocalModel | None, chosen: FamilyChoice, settings: Settings) -> Defaults:
     """Those of `Worker`, with every parameter if the engine's are not known."""
     every = frozenset(field.name for field in fields(Sampling))
     return Defaults(
@@ -236,14 +236,14 @@ def _defaults(described: Description, found: LocalModel | None, chosen: Chosen, 
     )
 
 
-def _stop_tokens(described: Description, chosen: Chosen) -> dict[int, str]:
+def _stop_tokens(described: Description, chosen: FamilyChoice) -> dict[int, str]:
     """Every id that ends an answer, with its spelling."""
     ends = {i for token in chosen.end_of_turn if (i := described.tokenizer.id_of(token)) is not None}
     return {i: described.tokenizer.token_text(i) for i in sorted(described.eos_ids | ends)}
 
 
 def _rendered(
-    described: Description, chosen: Chosen, given: Mapping[str, Any]
+    described: Description, chosen: FamilyChoice, given: Mapping[str, Any]
 ) -> tuple[Rendered | None, tuple[str, ...]]:
     if described.capabilities is not None and not described.capabilities.generation:
         return None, ("this model gives embeddings: it has no prompt",)
@@ -256,7 +256,7 @@ def _rendered(
     return Rendered(text=prompt.text, segments=segments, token_ids=ids), ()
 
 
-def _prompt(chosen: Chosen, given: Mapping[str, Any]) -> Prompt:
+def _prompt(chosen: FamilyChoice, given: Mapping[str, Any]) -> Prompt:
     if "prompt" in given:
         return Prompt.raw(given["prompt"])
     messages: Sequence[Message] | None = given.get("messages")
@@ -268,5 +268,5 @@ def _prompt(chosen: Chosen, given: Mapping[str, Any]) -> Prompt:
         return _chat(chosen, SAMPLE[-1:])
 
 
-def _chat(chosen: Chosen, messages: Sequence[Message]) -> Prompt:
+def _chat(chosen: FamilyChoice, messages: Sequence[Message]) -> Prompt:
     return replace(chosen.family.render(messages), messages=tuple(messages))

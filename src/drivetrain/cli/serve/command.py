@@ -127,7 +127,7 @@ def _one_model(
 
 
 def _several_models(
-    chosen: Sequence[fleet.Chosen], several: fleet.FleetArguments, tracer: GenAiTracer | None, progress: Progress
+    chosen: Sequence[fleet.FleetModel], several: fleet.FleetArguments, tracer: GenAiTracer | None, progress: Progress
 ) -> tuple[Fleet, Fleet]:
     from drivetrain.cli.serve.offers import make_fleet
 

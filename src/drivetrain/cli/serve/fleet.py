@@ -38,7 +38,7 @@ class FleetArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class FleetModel:
     """One model of several, with settings of its own."""
 
     name: str
@@ -141,7 +141,7 @@ def _checked(name: str, value: Any, origin: str) -> Any:
     return value
 
 
-def choose(args: argparse.Namespace, several: FleetArguments) -> list[Chosen]:
+def choose(args: argparse.Namespace, several: FleetArguments) -> list[FleetModel]:
     """Each model with its name and settings. Problems with any of them are reported here, before one is loaded."""
     if args.at_url is not None or args.setting_name is not None:
         raise InvalidSetting(
@@ -150,13 +150,13 @@ def choose(args: argparse.Namespace, several: FleetArguments) -> list[Chosen]:
     return [_chosen(text, args) for text in several.models]
 
 
-def explain(chosen: Sequence[Chosen]) -> int:
+def explain(chosen: Sequence[FleetModel]) -> int:
     """What `--explain` prints."""
     output.line("\n\n".join(f"{one.name}: {one.reference}\n{one.resolved.explain()}" for one in chosen))
     return 0
 
 
-def _chosen(text: str, args: argparse.Namespace) -> Chosen:
+def _chosen(text: str, args: argparse.Namespace) -> FleetModel:
     from drivetrain import assembly
     from drivetrain.worker import sources
 
@@ -169,4 +169,4 @@ def _chosen(text: str, args: argparse.Namespace) -> Chosen:
     if name is None:
         raise InvalidSetting(f"{text!r} does not say which model: write URL#MODEL or NAME=URL", param="model")
     assembly.check_engine(resolved.settings)
-    return Chosen(name, reference, replace(resolved, settings=replace(resolved.settings, name=name)))
+    return FleetModel(name, reference, replace(resolved, settings=replace(resolved.settings, name=name)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drivetrain import assembly
-from drivetrain.cli.serve.fleet import Chosen, FleetArguments
+from drivetrain.cli.serve.fleet import FleetArguments, FleetModel
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import DrivetrainError, InvalidSetting
 from drivetrain.core.stats import Stats
@@ -13,7 +13,7 @@ from drivetrain.engines.remote.address import is_url
 from drivetrain.scale.fleet.failure import reason
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.fleet.offer import Offer, Opened
-from drivetrain.scale.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import FleetLimits
 from drivetrain.store.references import LocalPath, parse
 from drivetrain.store.store import Store
 from drivetrain.telemetry.memory import host_memory, settle_heap
@@ -25,17 +25,17 @@ load runs out of memory, and is tried once more without the idle models."""
 
 
 def make_fleet(
-    chosen: Sequence[Chosen], several: FleetArguments, progress: Progress, tracer: GenAiTracer | None = None
+    chosen: Sequence[FleetModel], several: FleetArguments, progress: Progress, tracer: GenAiTracer | None = None
 ) -> Fleet:
     names = {one.name for one in chosen}
     for name in (*several.pinned, *several.aliases.values()):
         if name not in names:
             raise InvalidSetting(f"there is no model {name!r} here; there are {', '.join(sorted(names))}", param="name")
     offers = [_offer(one, several, progress, tracer) for one in chosen]
-    return Fleet(offers, Limits(**several.limits), free_bytes=free_bytes, settled=settle_heap)
+    return Fleet(offers, FleetLimits(**several.limits), free_bytes=free_bytes, settled=settle_heap)
 
 
-def _offer(one: Chosen, several: FleetArguments, progress: Progress, tracer: GenAiTracer | None) -> Offer:
+def _offer(one: FleetModel, several: FleetArguments, progress: Progress, tracer: GenAiTracer | None) -> Offer:
     settings, stats = one.resolved.settings, Stats()  # which continue when it is loaded again
 
     async def open_worker(report: Progress) -> Opened:

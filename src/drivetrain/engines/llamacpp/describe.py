@@ -10,7 +10,7 @@ from drivetrain.core.engine import Description, ModelSpec, Progress
 from drivetrain.core.errors import MissingExtra
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.child.process import ServerProcess
-from drivetrain.engines.llamacpp.loading import Model, open_model
+from drivetrain.engines.llamacpp.loading import GgufModel, open_model
 from drivetrain.engines.llamacpp.options import architecture, stated_sampling
 from drivetrain.engines.llamacpp.tokenizer import ServerSplit
 
@@ -34,7 +34,7 @@ def of_file(spec: ModelSpec, progress: Progress) -> Description:
 class _SplitOnDemand:
     """Starts its process when it is first called. The process ends with this object, or with ours."""
 
-    def __init__(self, model: Model, installed: bool) -> None:
+    def __init__(self, model: GgufModel, installed: bool) -> None:
         self._model = model
         self._installed = installed
         self._split: ServerSplit | None = None

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Sequence
 
 from drivetrain.core.errors import EngineFailed
-from drivetrain.engines.llamacpp.child.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import ChildConnection
 from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
 
 
-class Embedder:
+class LlamaCppEmbedder:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._process: ServerProcess | None = None
@@ -24,7 +24,7 @@ class Embedder:
         """One unit vector a text, one text at a time: neighbours cannot touch each other's result."""
         async with self._lock:
             process = await self._started()
-            connection = Connection(process.host, process.port, process.key)
+            connection = ChildConnection(process.host, process.port, process.key)
             return [await self._one(connection, ids) for ids in texts]
 
     async def close(self) -> None:
@@ -32,7 +32,7 @@ class Embedder:
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
 
-    async def _one(self, connection: Connection, ids: Sequence[int]) -> tuple[float, ...]:
+    async def _one(self, connection: ChildConnection, ids: Sequence[int]) -> tuple[float, ...]:
         answer = await connection.ask("POST", "/embeddings", {"content": list(ids), "embd_normalize": 2})
         values = tuple(float(x) for x in answer[0]["embedding"][0])
         norm = sum(x * x for x in values) ** 0.5

@@ -22,8 +22,8 @@ from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.base.tasks import RequestTasks, refused
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.child.process import ServerProcess
-from drivetrain.engines.llamacpp.embedding import Embedder
-from drivetrain.engines.llamacpp.generation import Served
+from drivetrain.engines.llamacpp.embedding import LlamaCppEmbedder
+from drivetrain.engines.llamacpp.generation import RunningServer
 from drivetrain.engines.llamacpp.loading import describe, open_model
 from drivetrain.engines.llamacpp.request import LlamaCppGeneration
 from drivetrain.telemetry.memory import host_memory
@@ -34,8 +34,8 @@ class LlamaCppEngine:
 
     def __init__(self) -> None:
         self._process: ServerProcess | None = None
-        self._embedder: Embedder | None = None
-        self._served: Served | None = None
+        self._embedder: LlamaCppEmbedder | None = None
+        self._served: RunningServer | None = None
         self._running = RequestTasks(self._error, self._note_progress)
         self._embedding = 0
         self._closed = False
@@ -67,7 +67,7 @@ class LlamaCppEngine:
         info = await describe(model, self._process)
         self._served = model.serve(self._process, info, self._count_step)
         if info.capabilities.embeddings:
-            self._embedder = Embedder(model.embedding_launch)
+            self._embedder = LlamaCppEmbedder(model.embedding_launch)
         progress("loaded", 1.0)
         return info
 

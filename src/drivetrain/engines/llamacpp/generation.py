@@ -14,21 +14,21 @@ from drivetrain.engines.base.generation import Emit
 from drivetrain.engines.base.room import room_after
 from drivetrain.engines.llama_server.completion import OVERSHOOT, Completion, seed_at
 from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read, unspelled
-from drivetrain.engines.llamacpp.child.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import ChildConnection
 from drivetrain.engines.llamacpp.errors import ServerRefused
 from drivetrain.engines.llamacpp.idle import SlotWatch
 from drivetrain.engines.llamacpp.images.continuing import Continued, behind
 from drivetrain.engines.llamacpp.images.prompt import ImagePrompt, ImagePrompts, refused
 from drivetrain.engines.llamacpp.recovery import lost_ids
-from drivetrain.engines.llamacpp.slots import UNKNOWN, Slot, SlotPool
+from drivetrain.engines.llamacpp.slots import UNKNOWN, ServerSlot, SlotPool
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class RunningServer:
     """A running server and what is known of its model."""
 
-    connection: Connection
+    connection: ChildConnection
     vocabulary: Vocabulary
     slots: SlotPool
     count_step: Callable[[], None]
@@ -54,7 +54,7 @@ class ChoiceRun:
     """
 
     def __init__(
-        self, index: int, request: EngineRequest, served: Served, emit: Emit, images: ImagePrompt | None = None
+        self, index: int, request: EngineRequest, served: RunningServer, emit: Emit, images: ImagePrompt | None = None
     ) -> None:
         self.index = index
         self._request = request
@@ -86,7 +86,7 @@ class ChoiceRun:
         tokenizer = self._served.image_prompts.tokenizer
         return await asyncio.to_thread(behind, self._images, self._ids.sampled, tokenizer)
 
-    def _next_leg(self, slot: Slot, continued: Continued | None) -> Leg:
+    def _next_leg(self, slot: ServerSlot, continued: Continued | None) -> Leg:
         request, position = self._request, len(self._ids.sampled)
         banned = set(request.sampling.suppress_tokens)
         limit = self._ids.limit - position
@@ -114,7 +114,7 @@ class ChoiceRun:
         )
         return Leg(completion, forced)
 
-    async def _run_leg(self, leg: Leg, slot: Slot) -> None:
+    async def _run_leg(self, leg: Leg, slot: ServerSlot) -> None:
         """Leaving it before llama.cpp's own end closes the connection, and waits until the slot is idle."""
         self._received = 0
         over = enough = False

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from drivetrain.engines.base.tasks import uninterrupted
 from drivetrain.engines.llamacpp import errors
-from drivetrain.engines.llamacpp.child.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import ChildConnection
 
 FIRST_PAUSE_S = 0.001
 LONGEST_PAUSE_S = 0.05
@@ -21,7 +21,7 @@ class SlotWatch:
     others, and us, by the square of those who leave at once.
     """
 
-    def __init__(self, connection: Connection, alive: Callable[[], bool]) -> None:
+    def __init__(self, connection: ChildConnection, alive: Callable[[], bool]) -> None:
         self._connection = connection
         self._alive = alive
         self._waiting: dict[asyncio.Future[None], int] = {}

@@ -12,9 +12,9 @@ from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.llama_server.completion import HONOURED
-from drivetrain.engines.llamacpp.child.connection import Connection
+from drivetrain.engines.llamacpp.child.connection import ChildConnection
 from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
-from drivetrain.engines.llamacpp.generation import Served
+from drivetrain.engines.llamacpp.generation import RunningServer
 from drivetrain.engines.llamacpp.gguf import as_text, read_metadata
 from drivetrain.engines.llamacpp.idle import SlotWatch
 from drivetrain.engines.llamacpp.images.image_token import image_token
@@ -33,7 +33,7 @@ from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class GgufModel:
     """A GGUF file that was looked at, and how it is to be run."""
 
     path: Path
@@ -98,13 +98,13 @@ class Model:
     def tokenizer(self, split: Split) -> LlamaCppTokenizer:
         return LlamaCppTokenizer(self.vocabulary, split, chat_template=self.chat_template, image_token=self.image_token)
 
-    def serve(self, process: ServerProcess, info: EngineInfo, count_step: Callable[[], None]) -> Served:
+    def serve(self, process: ServerProcess, info: EngineInfo, count_step: Callable[[], None]) -> RunningServer:
         assert isinstance(info.tokenizer, LlamaCppTokenizer)
         token, prompts = info.image_token, None
         if token is not None:
             prompts = ImagePrompts(info.tokenizer, marker=process.marker, token=token)
-        connection = Connection(process.host, process.port, process.key)
-        return Served(
+        connection = ChildConnection(process.host, process.port, process.key)
+        return RunningServer(
             connection=connection,
             vocabulary=self.vocabulary,
             slots=SlotPool(self.options.slots),
@@ -114,7 +114,7 @@ class Model:
         )
 
 
-def open_model(spec: ModelSpec) -> Model:
+def open_model(spec: ModelSpec) -> GgufModel:
     """Reads the file's metadata. Raises `LoadFailed` or `InvalidSetting` before any process is started."""
     metadata = read_metadata(spec.path)
     if of_architecture(metadata, "attention.causal") is False:
@@ -122,12 +122,12 @@ def open_model(spec: ModelSpec) -> Model:
             f"this is an encoder ({architecture(metadata)}) that gives embeddings only; the llamacpp engine serves "
             "models that generate text"
         )
-    return Model(spec.path, metadata, Vocabulary(metadata), read_options(spec.options, metadata, spec.path))
+    return GgufModel(spec.path, metadata, Vocabulary(metadata), read_options(spec.options, metadata, spec.path))
 
 
-async def describe(model: Model, process: ServerProcess) -> EngineInfo:
+async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:
     """What a running server and the file tell together."""
-    connection = Connection(process.host, process.port, process.key)
+    connection = ChildConnection(process.host, process.port, process.key)
     props = await connection.ask("GET", "/props")
     got = int(props["default_generation_settings"]["n_ctx"])
     if got < model.options.context_length:

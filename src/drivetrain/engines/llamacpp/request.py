@@ -7,14 +7,14 @@ import asyncio
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.engines.base.generation import Emit, Generation
-from drivetrain.engines.llamacpp.generation import ChoiceRun, Served
+from drivetrain.engines.llamacpp.generation import ChoiceRun, RunningServer
 from drivetrain.engines.llamacpp.images.prompt import ImagePrompt
 
 
 class LlamaCppGeneration(Generation):
     """When it has ended, every slot is idle."""
 
-    def __init__(self, request: EngineRequest, served: Served, emit: Emit) -> None:
+    def __init__(self, request: EngineRequest, served: RunningServer, emit: Emit) -> None:
         super().__init__(request, emit)
         self._served = served
         self._image_prompt: ImagePrompt | None = None

@@ -20,7 +20,7 @@ UNKNOWN = object()
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class ServerSlot:
     """`cached` are the ids that its cache begins with, as far as we know; only for who brings the same salt."""
 
     id: int
@@ -36,13 +36,13 @@ class SlotPool:
     """First come, first served."""
 
     def __init__(self, count: int) -> None:
-        self._free = [Slot(i) for i in range(count)]
+        self._free = [ServerSlot(i) for i in range(count)]
         self._count = count
         self._semaphore = asyncio.Semaphore(count)
         self._uses = 0
 
     @asynccontextmanager
-    async def taken(self, prompt: tuple[int, ...], salt: str | None = None) -> AsyncIterator[Slot]:
+    async def taken(self, prompt: tuple[int, ...], salt: str | None = None) -> AsyncIterator[ServerSlot]:
         async with self._semaphore:
             slot = self._best(prompt, salt)
             self._free.remove(slot)
@@ -53,10 +53,10 @@ class SlotPool:
             finally:
                 self._free.append(slot)
 
-    def _best(self, prompt: tuple[int, ...], salt: str | None) -> Slot:
+    def _best(self, prompt: tuple[int, ...], salt: str | None) -> ServerSlot:
         """Where the least is lost: ids to compute now, and ids thrown away, old ones less; of equals the oldest."""
 
-        def loss(slot: Slot) -> float:
+        def loss(slot: ServerSlot) -> float:
             shared = slot.shared(prompt, salt)
             age = (self._uses - slot.used) / self._count
             return len(prompt) - shared + KEEP_WORTH * (len(slot.cached) - shared) / (1 + age)

@@ -9,7 +9,7 @@ from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import stated_pooling
 from drivetrain.engines.native import describe
-from drivetrain.engines.native.embedding import Embedder
+from drivetrain.engines.native.embedding import NativeEmbedder
 from drivetrain.engines.native.kv import memory
 from drivetrain.engines.native.kv.cache import KvCache
 from drivetrain.engines.native.kv.prefix import PrefixIndex
@@ -27,7 +27,7 @@ from drivetrain.engines.native.stepper import Stepper
 class Assembled:
     info: EngineInfo
     stepper: Stepper
-    embedder: Embedder
+    embedder: NativeEmbedder
     device: Any
 
 
@@ -63,6 +63,6 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     return Assembled(
         describe.of_loaded(loaded, context, settings.max_batch, pooling),
         Stepper(scheduler, Runner(model, loaded.stage, cache, forward)),
-        Embedder(model, loaded.stage, loaded.layers, pooling),
+        NativeEmbedder(model, loaded.stage, loaded.layers, pooling),
         model.device,
     )

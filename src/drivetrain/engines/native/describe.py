@@ -15,7 +15,7 @@ from drivetrain.engines.native.model.supported import check_config, known_reason
 from drivetrain.engines.native.settings import NativeSettings
 
 if TYPE_CHECKING:
-    from drivetrain.engines.native.model.loading import Loaded
+    from drivetrain.engines.native.model.loading import NativeModel
 
 _NOT_DONE = (
     *(name for name in declared.SAMPLING if name not in HONOURED),
@@ -24,7 +24,7 @@ _NOT_DONE = (
 )
 
 
-def of_loaded(loaded: Loaded, context_length: int, max_batch: int, pooling: str) -> EngineInfo:
+def of_loaded(loaded: NativeModel, context_length: int, max_batch: int, pooling: str) -> EngineInfo:
     import torch
     import transformers
 

@@ -20,8 +20,8 @@ from drivetrain.engines.base.settings import Pooling
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.pooling import Pooled
 from drivetrain.engines.native.attention.batch import Chunk, PackedBatch
-from drivetrain.engines.native.attention.layers import Stage
-from drivetrain.engines.native.kv.cache import LayerShape, Segment
+from drivetrain.engines.native.attention.layers import AttentionStage
+from drivetrain.engines.native.kv.cache import LayerShape, RowSegment
 
 ALONE = 256
 """Tokens of a pass while nothing is generated."""
@@ -57,7 +57,7 @@ class Text:
     ids: tuple[int, ...]
     pooled: Pooled
     num_done: int = 0
-    segment: Segment | None = None
+    segment: RowSegment | None = None
 
     @property
     def left(self) -> int:
@@ -76,10 +76,10 @@ class Piece:
         return self.count == self.text.left
 
 
-class Embedder:
+class NativeEmbedder:
     """`add` and `drop` calls between passes; `step` while not `idle`. Calls take turns, text by text."""
 
-    def __init__(self, model: Any, stage: Stage, layers: Mapping[int, LayerShape], pooling: Pooling) -> None:
+    def __init__(self, model: Any, stage: AttentionStage, layers: Mapping[int, LayerShape], pooling: Pooling) -> None:
         self.passes_run = 0
         self._model = getattr(model, "base_model", model)
         self._device, self._dtype = model.device, model.dtype
@@ -178,7 +178,7 @@ class Embedder:
             self._stage.batch = None
         return out.last_hidden_state[0]
 
-    def _segment(self, length: int) -> Segment:
+    def _segment(self, length: int) -> RowSegment:
         """One row of its own. Nothing of it is read before it is written."""
 
         def block(heads: int, size: int) -> Any:
@@ -186,7 +186,7 @@ class Embedder:
 
         keys = {layer: block(shape.kv_heads, shape.key_size) for layer, shape in self._layers.items()}
         values = {layer: block(shape.kv_heads, shape.value_size) for layer, shape in self._layers.items()}
-        return Segment(length, 0, 1, keys, values)
+        return RowSegment(length, 0, 1, keys, values)
 
     def _vectors(self, pieces: list[Piece], hidden: Any) -> list[tuple[float, ...] | EngineFailed | None]:
         """For each piece that ends its text: the vector, or why there is none."""

@@ -19,7 +19,7 @@ from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.schedule.sequence import Job
 
 if TYPE_CHECKING:
-    from drivetrain.engines.native.embedding import CallOver, EmbedCall, Embedder
+    from drivetrain.engines.native.embedding import CallOver, EmbedCall, NativeEmbedder
     from drivetrain.engines.native.stepper import Output, Stepper
 
     Order = Callable[[Stepper], Sequence[Output | CallOver]]
@@ -35,7 +35,7 @@ class NativeEngine:
     def __init__(self) -> None:
         self._thread = EngineThread("drivetrain-native")
         self._stepper: Stepper | None = None
-        self._embedder: Embedder | None = None
+        self._embedder: NativeEmbedder | None = None
         self._device: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: deque[Order] = deque()
@@ -178,7 +178,7 @@ class NativeEngine:
             if self._loop is not None:
                 post(self._loop, lambda: self._break(error))
 
-    def _step_until_idle(self, stepper: Stepper, embedder: Embedder) -> None:
+    def _step_until_idle(self, stepper: Stepper, embedder: NativeEmbedder) -> None:
         step_s = 0.0
         while True:
             outputs = self._carry_out_orders(stepper)

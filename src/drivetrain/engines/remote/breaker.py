@@ -18,7 +18,7 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
@@ -32,7 +32,7 @@ class Breaker:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.openings = 0
         """How often it was opened. A request remembers the value from when it began."""
         self._clock = clock
@@ -44,23 +44,23 @@ class Breaker:
 
     @property
     def lets_pass(self) -> bool:
-        return self.state is State.CLOSED or (self.state is State.HALF_OPEN and not self._trying)
+        return self.state is BreakerState.CLOSED or (self.state is BreakerState.HALF_OPEN and not self._trying)
 
     @property
     def probe_is_due(self) -> bool:
-        return self.state is State.OPEN and self._clock() >= self._until
+        return self.state is BreakerState.OPEN and self._clock() >= self._until
 
     def begin(self) -> int:
         """A request goes out. One of `succeed`, `fail` and `leave` follows, with the value returned here."""
-        self._trying = self.state is State.HALF_OPEN
+        self._trying = self.state is BreakerState.HALF_OPEN
         return self.openings
 
     def succeed(self, began: int) -> None:
         if began != self.openings:
             return
         self._note(failed=False)
-        if self.state is State.HALF_OPEN:
-            self.state = State.CLOSED
+        if self.state is BreakerState.HALF_OPEN:
+            self.state = BreakerState.CLOSED
             self._pause_s = FIRST_PAUSE_S
             self._recent.clear()
 
@@ -69,10 +69,10 @@ class Breaker:
         if began != self.openings:
             return
         self._note(failed=True, in_a_row=surely)
-        if self.state is State.HALF_OPEN:
+        if self.state is BreakerState.HALF_OPEN:
             self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
             self.open()
-        elif self.state is State.CLOSED and (self._in_a_row >= IN_A_ROW or self._is_outlier):
+        elif self.state is BreakerState.CLOSED and (self._in_a_row >= IN_A_ROW or self._is_outlier):
             self.open()
 
     def leave(self, began: int) -> None:
@@ -81,15 +81,15 @@ class Breaker:
             self._trying = False
 
     def open(self) -> None:
-        self.state = State.OPEN
+        self.state = BreakerState.OPEN
         self.openings += 1
         self._until = self._clock() + self._pause_s
 
     def probed(self, *, well: bool) -> None:
-        if self.state is not State.OPEN:
+        if self.state is not BreakerState.OPEN:
             return
         if well:
-            self.state, self._in_a_row = State.HALF_OPEN, 0
+            self.state, self._in_a_row = BreakerState.HALF_OPEN, 0
         else:
             self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
             self._until = self._clock() + self._pause_s

@@ -16,7 +16,7 @@ from drivetrain.engines.base.tasks import RequestTasks, refused
 from drivetrain.engines.remote import embedding, errors
 from drivetrain.engines.remote.address import Key, Reference
 from drivetrain.engines.remote.blocking import Asker
-from drivetrain.engines.remote.dialects.base import Facts, Splitter, UpstreamKind
+from drivetrain.engines.remote.dialects.base import Splitter, UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.drivetrain import DrivetrainSplitter
 from drivetrain.engines.remote.dialects.llamacpp import LlamaCppSplitter
 from drivetrain.engines.remote.dialects.vllm_tokenizer import VllmSplitter
@@ -146,7 +146,7 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _splitter(facts: Facts, asker: Asker, model: str) -> Splitter:
+def _splitter(facts: UpstreamFacts, asker: Asker, model: str) -> Splitter:
     if not facts.tokens:
         return NoSplitter()
     if facts.kind is UpstreamKind.LLAMACPP:
@@ -154,7 +154,7 @@ def _splitter(facts: Facts, asker: Asker, model: str) -> Splitter:
     return VllmSplitter(asker, model, facts) if facts.kind is UpstreamKind.VLLM else DrivetrainSplitter(asker, model)
 
 
-def _info(facts: Facts, tokenizer: RemoteTokenizer) -> EngineInfo:
+def _info(facts: UpstreamFacts, tokenizer: RemoteTokenizer) -> EngineInfo:
     return EngineInfo(
         engine="remote",
         capabilities=Capabilities(

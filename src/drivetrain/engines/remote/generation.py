@@ -11,7 +11,7 @@ from drivetrain.core.engine import EngineRequest, Step, TokenStep
 from drivetrain.engines.base.generation import Emit, Generation
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.attempts import attempted
-from drivetrain.engines.remote.dialects.base import Learn, Reader
+from drivetrain.engines.remote.dialects.base import AnswerReader, Learn
 from drivetrain.engines.remote.errors import Broken
 from drivetrain.engines.remote.events import events, most_bytes
 from drivetrain.engines.remote.pool import Pool, Upstream
@@ -73,7 +73,7 @@ class UpstreamChoice:
             for step in reader.close():
                 self._emit(step)
 
-    async def _hear(self, event: Mapping[str, Any], reader: Reader) -> None:
+    async def _hear(self, event: Mapping[str, Any], reader: AnswerReader) -> None:
         self._heard = True
         self._served.count_step()
         for step in await reader.hear(event):

@@ -11,8 +11,8 @@ from functools import partial
 
 from drivetrain.core.errors import DrivetrainError, LoadFailed, NotReady
 from drivetrain.engines.remote.blocking import Suspect
-from drivetrain.engines.remote.breaker import Breaker, State
-from drivetrain.engines.remote.dialects.base import Dialect, Facts
+from drivetrain.engines.remote.breaker import Breaker, BreakerState
+from drivetrain.engines.remote.dialects.base import Dialect, UpstreamFacts
 from drivetrain.engines.remote.errors import Broken, Refused, is_fault, may_be_the_request, while_loading
 from drivetrain.engines.remote.probe import Prober
 from drivetrain.http.address import Address
@@ -39,7 +39,7 @@ class Upstream:
 
     @property
     def usable(self) -> bool:
-        return self.dialect is not None and self.breaker.state is not State.OPEN
+        return self.dialect is not None and self.breaker.state is not BreakerState.OPEN
 
     def begin(self) -> int:
         """A request goes out. `end` follows, with the value returned here."""
@@ -61,7 +61,7 @@ class Upstream:
     def answered(self, began: int) -> None:
         """A first event has come. On trial that is enough: an answer may take minutes, and others wait."""
         with self._log_change():
-            if self.breaker.state is State.HALF_OPEN:
+            if self.breaker.state is BreakerState.HALF_OPEN:
                 self.breaker.succeed(began)
 
     def suspect(self, began: int, failure: Exception) -> None:
@@ -83,11 +83,11 @@ class Pool:
     def __init__(self, addresses: Sequence[Address], prober: Prober) -> None:
         self.upstreams = tuple(Upstream(address) for address in addresses)
         self._prober = prober
-        self._facts: Facts | None = None
+        self._facts: UpstreamFacts | None = None
         self._loop = asyncio.get_running_loop()
         self._watchers: list[asyncio.Task[None]] = []
 
-    async def open(self) -> Facts:
+    async def open(self) -> UpstreamFacts:
         """What they have in common. Raises the last one's error if none answers, `LoadFailed` if they differ."""
         found = await asyncio.gather(*(self._prober.probe(u.address) for u in self.upstreams), return_exceptions=True)
         failed: BaseException | None = None
@@ -119,7 +119,7 @@ class Pool:
         return min(others or ready, key=lambda u: u.load)
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> UpstreamFacts:
         """What they have in common, once the pool is open."""
         assert self._facts is not None
         return self._facts
@@ -165,7 +165,7 @@ class Pool:
             _log.warning("upstream %s answers again", upstream.address.authority)
 
 
-def in_common(found: Sequence[Facts]) -> Facts:
+def in_common(found: Sequence[UpstreamFacts]) -> UpstreamFacts:
     """Raises `LoadFailed` for upstreams that cannot replace each other. Embeddings are offered if all offer them."""
     first = found[0]
     if any(facts.identity != first.identity for facts in found):
@@ -183,7 +183,7 @@ def in_common(found: Sequence[Facts]) -> Facts:
     )
 
 
-def fits(facts: Facts, promised: Facts) -> bool:
+def fits(facts: UpstreamFacts, promised: UpstreamFacts) -> bool:
     return (
         facts.identity == promised.identity
         and facts.parameters >= promised.parameters
@@ -192,5 +192,5 @@ def fits(facts: Facts, promised: Facts) -> bool:
     )
 
 
-def _embeds(facts: Facts) -> tuple[object, ...]:
+def _embeds(facts: UpstreamFacts) -> tuple[object, ...]:
     return (facts.embedding_size, facts.pooling)

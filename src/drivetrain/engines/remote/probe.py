@@ -13,7 +13,7 @@ from drivetrain.core.kinds import MAX_INT
 from drivetrain.engines.remote import blocking, vectors
 from drivetrain.engines.remote.address import Key, Reference
 from drivetrain.engines.remote.dialects import chat, drivetrain, llamacpp, vllm
-from drivetrain.engines.remote.dialects.base import Dialect, Facts, UpstreamKind
+from drivetrain.engines.remote.dialects.base import Dialect, UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.chat import Habits, TextDialect
 from drivetrain.engines.remote.dialects.drivetrain import DrivetrainDialect
 from drivetrain.engines.remote.dialects.llamacpp import LlamaCppDialect
@@ -92,7 +92,7 @@ class Prober:
             return await self._text(address, UpstreamKind.VLLM, length)
         return VllmDialect(address, self.model, self._fitted(facts), ask)
 
-    async def _with_embeddings(self, address: Address, facts: Facts) -> Facts:
+    async def _with_embeddings(self, address: Address, facts: UpstreamFacts) -> UpstreamFacts:
         """The vector of one letter shows whether there are any, and their size. If that fails, text is still served."""
         path = f"{address.path.removeprefix(address.root)}/embeddings"
         try:
@@ -164,7 +164,7 @@ class Prober:
         timeouts = replace(self.timeouts, ask_s=self.timeouts.first_s) if computed else self.timeouts
         return await ask_json(address, method, address.root + path, self.key, body, timeouts=timeouts)
 
-    def _fitted(self, facts: Facts) -> Facts:
+    def _fitted(self, facts: UpstreamFacts) -> UpstreamFacts:
         return replace(facts, context_length=min(facts.context_length, self.context_length or MAX_INT))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from drivetrain.core.errors import Unsupported
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer
-from drivetrain.engines.remote.dialects.base import Facts, Splitter
+from drivetrain.engines.remote.dialects.base import Splitter, UpstreamFacts
 from drivetrain.text.detokenizers import TableDetokenizer
 
 NEUTRAL_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
@@ -27,7 +27,7 @@ class NoSplitter:
 class RemoteTokenizer:
     """`encode` and `decode` block for a round trip. The text of an answer comes in the pieces of each step."""
 
-    def __init__(self, facts: Facts, splitter: Splitter) -> None:
+    def __init__(self, facts: UpstreamFacts, splitter: Splitter) -> None:
         self._facts = facts
         self._splitter = splitter
         self._specials: Mapping[str, int] = facts.specials

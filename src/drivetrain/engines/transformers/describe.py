@@ -15,7 +15,7 @@ from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of, stated_kind
 from drivetrain.engines.checkpoint.pooling import embedding_size
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.checkpoint.settings import CheckpointSettings
-from drivetrain.engines.transformers.loading import Loaded
+from drivetrain.engines.transformers.loading import TransformersModel
 
 
 def capabilities_of(kind: ModelKind, context_length: int) -> Capabilities:
@@ -37,7 +37,7 @@ def stated_capabilities(config: Mapping[str, Any], context_length: int, options:
     return capabilities_of(stated_kind(config), context_length)
 
 
-def of_loaded(loaded: Loaded) -> EngineInfo:
+def of_loaded(loaded: TransformersModel) -> EngineInfo:
     import torch
     import transformers
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from drivetrain.engines.checkpoint.pooling import Pooled
-from drivetrain.engines.transformers.loading import Loaded
+from drivetrain.engines.transformers.loading import TransformersModel
 
 
-def embed(loaded: Loaded, ids: tuple[int, ...]) -> tuple[float, ...]:
+def embed(loaded: TransformersModel, ids: tuple[int, ...]) -> tuple[float, ...]:
     """One text at a time, so that no padding can touch the result; pooled, in float32, of unit length."""
     model = getattr(loaded.model, "base_model", loaded.model)
     row = torch.tensor([ids], device=loaded.model.device)

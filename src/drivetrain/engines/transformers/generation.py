@@ -16,7 +16,7 @@ from drivetrain.engines.base.error_text import one_line
 from drivetrain.engines.base.room import room_after
 from drivetrain.engines.checkpoint.kinds import ModelKind
 from drivetrain.engines.sample.sampler import Sampled, logprobs_of
-from drivetrain.engines.transformers.loading import Loaded
+from drivetrain.engines.transformers.loading import TransformersModel
 from drivetrain.engines.transformers.sampler import RowSampler
 
 Emit = Callable[[Step], None]
@@ -34,7 +34,9 @@ class TransformersGeneration:
     where steps leave and where an abort, an ended choice or a limit is noticed: at most one step late.
     """
 
-    def __init__(self, request: EngineRequest, loaded: Loaded, emit: Emit, count_step: Callable[[], None]) -> None:
+    def __init__(
+        self, request: EngineRequest, loaded: TransformersModel, emit: Emit, count_step: Callable[[], None]
+    ) -> None:
         self.request = request
         self._loaded = loaded
         self._emit = emit
@@ -136,7 +138,7 @@ def _drawing(n: int) -> dict[str, Any]:
     return {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if n > 1 else {"do_sample": False}
 
 
-def media_inputs(loaded: Loaded, media: Media) -> dict[str, Any]:
+def media_inputs(loaded: TransformersModel, media: Media) -> dict[str, Any]:
     """Everything the model's own processor makes of text and images, on the model's device and in its dtype."""
     text = media.prompt.text
     bos = loaded.tokenizer.bos_token

@@ -19,7 +19,7 @@ from drivetrain.engines.checkpoint.settings import CheckpointSettings
 
 
 @dataclass(slots=True)
-class Loaded:
+class TransformersModel:
     """A model ready to run. `structure` is its generation_config as it came; the model's own one is neutral."""
 
     model: Any
@@ -32,7 +32,7 @@ class Loaded:
     pooling: Pooling
 
 
-def load(spec: ModelSpec, progress: Progress) -> Loaded:
+def load(spec: ModelSpec, progress: Progress) -> TransformersModel:
     settings = CheckpointSettings.of(spec.options)
     path = safetensors_folder(spec, progress, engine="transformers")
     progress("reading the configuration", None)
@@ -41,7 +41,7 @@ def load(spec: ModelSpec, progress: Progress) -> Loaded:
         return _load(CheckpointFolder(path=path, trust_remote_code=settings.trust_remote_code), settings, progress)
 
 
-def _load(folder: CheckpointFolder, settings: CheckpointSettings, progress: Progress) -> Loaded:
+def _load(folder: CheckpointFolder, settings: CheckpointSettings, progress: Progress) -> TransformersModel:
     import transformers as hf
 
     config = folder.config()
@@ -62,7 +62,7 @@ def _load(folder: CheckpointFolder, settings: CheckpointSettings, progress: Prog
     structure = model.generation_config if model.can_generate() else hf.GenerationConfig()
     if model.can_generate():
         model.generation_config = _neutral(structure)
-    return Loaded(
+    return TransformersModel(
         model=model,
         tokenizer=tokenizer,
         processor=processor,

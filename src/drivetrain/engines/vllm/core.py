@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from drivetrain.core.errors import EngineFailed
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.gauges import Gauges, listener
-from drivetrain.engines.vllm.guard import Guard
+from drivetrain.engines.vllm.guard import ProcessGuard
 from drivetrain.engines.vllm.image_places import refuse_empty_places
 from drivetrain.engines.vllm.options import refuse_unknown
 from drivetrain.engines.vllm.sampling import built
@@ -46,7 +46,7 @@ class Running(Protocol):
     @property
     def alive(self) -> bool: ...
 
-    async def start(self) -> Loaded: ...
+    async def start(self) -> VllmModel: ...
 
     async def widen(self, prompt: tuple[int, ...], images: tuple[Any, ...], cache_salt: str | None) -> Widened:
         """A prompt with one place for each image, made ready. What vLLM raises of unfit ones comes as it is."""
@@ -74,7 +74,7 @@ class Widened:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Loaded:
+class VllmModel:
     """What vLLM says of the model and of itself. `parameters` are the sampling parameters that it has."""
 
     context_length: int
@@ -99,7 +99,7 @@ class Core:
         self._watcher: asyncio.Task[None] | None = None
         self._starting: asyncio.Future[None] | None = None
         self._made: list[Any] = []
-        self._guard: Guard | None = None
+        self._guard: ProcessGuard | None = None
         self._closed = False
 
     @property
@@ -112,13 +112,13 @@ class Core:
         manager = self._llm.engine_core.resources.engine_manager if self._llm is not None else None
         return tuple(process.pid for process in manager.processes) if manager is not None else ()
 
-    async def start(self) -> Loaded:
+    async def start(self) -> VllmModel:
         self._starting = asyncio.ensure_future(
             asyncio.to_thread(_make, self._path, self._arguments, self.seen, self._made)
         )
         await asyncio.shield(self._starting)
         self._llm, self._starting = self._made.pop(), None
-        self._guard = Guard(self.pids)
+        self._guard = ProcessGuard(self.pids)
         async with asyncio.timeout(FIRST_ANSWER_S):  # one that dies now never answers
             await self._llm.get_supported_tasks()  # or the first request asks, and may be cancelled in the middle
         self._watcher = asyncio.create_task(self._watch(), name="vllm-watch")
@@ -220,11 +220,11 @@ def _make(path: str, arguments: Mapping[str, Any], seen: Gauges, made: list[Any]
         made.append(AsyncLLM.from_engine_args(AsyncEngineArgs(model=path, **given), stat_loggers=[listener(seen)]))
 
 
-def _loaded(llm: Any) -> Loaded:
+def _loaded(llm: Any) -> VllmModel:
     import vllm
 
     config = llm.vllm_config.model_config
-    return Loaded(
+    return VllmModel(
         context_length=int(config.max_model_len),
         vocab_size=int(config.get_vocab_size()),
         device=str(llm.vllm_config.device_config.device_type),

@@ -16,7 +16,7 @@ from drivetrain.engines.checkpoint.kinds import ModelKind, StatedConfig, kind_of
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS, capabilities_of, refuse_unless_text
-from drivetrain.engines.vllm.core import Loaded
+from drivetrain.engines.vllm.core import VllmModel
 from drivetrain.engines.vllm.options import engine_arguments
 from drivetrain.engines.vllm.settings import VllmSettings
 
@@ -75,7 +75,7 @@ def _stated(folder: Path, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def of_loaded(files: Files, loaded: Loaded, max_batch: int) -> EngineInfo:
+def of_loaded(files: Files, loaded: VllmModel, max_batch: int) -> EngineInfo:
     import torch
     import transformers
 

@@ -17,7 +17,7 @@ if not sys.stdin.read():
 """
 
 
-class Guard:
+class ProcessGuard:
     """A small process that reads from us. If the pipe closes without a word, we are gone, and it kills its charges."""
 
     def __init__(self, pids: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ from drivetrain.core.worker import WorkerPort
 from drivetrain.scale.fleet.member import Lease, Member
 from drivetrain.scale.fleet.offer import Offer
 from drivetrain.scale.fleet.placement import Placement
-from drivetrain.scale.fleet.policy import Limits, Stage
+from drivetrain.scale.fleet.policy import FleetLimits, Stage
 
 WATCH_S = 1.0
 """How often to check whether a worker has given up, since none says so."""
@@ -29,13 +29,13 @@ class Fleet:
     def __init__(
         self,
         offers: Sequence[Offer],
-        limits: Limits | None = None,
+        limits: FleetLimits | None = None,
         *,
         free_bytes: Callable[[], float] = lambda: float("inf"),
         settled: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or FleetLimits()
         self.created = int(time.time())
         self._members = [Member(offer, pinned=offer.pinned) for offer in offers]
         self._names = _by_name(self._members)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from drivetrain.core.errors import DrivetrainError, NotLoaded, NotReady
 from drivetrain.scale.fleet.member import Member
 from drivetrain.scale.fleet.moves import Moves
-from drivetrain.scale.fleet.policy import Limits, Seat, Stage, fits, plan
+from drivetrain.scale.fleet.policy import FleetLimits, Seat, Stage, fits, plan
 
 LOOK_AGAIN_S = 0.25
 """How often to look again while somebody waits for room: memory becomes free, and turns end, without an event."""
@@ -23,7 +23,7 @@ class Placement:
     def __init__(
         self,
         members: Sequence[Member],
-        limits: Limits,
+        limits: FleetLimits,
         free_bytes: Callable[[], float],
         settled: Callable[[], None],
         clock: Callable[[], float],

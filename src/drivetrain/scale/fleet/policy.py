@@ -22,7 +22,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class FleetLimits:
     """`max_loaded` None means as many as fit into memory. Times are in seconds."""
 
     max_loaded: int | None = None
@@ -67,7 +67,7 @@ class Plan:
     hopeless: frozenset[str] = frozenset()
 
 
-def plan(seats: Sequence[Seat], limits: Limits, *, free_bytes: float, now: float) -> Plan:
+def plan(seats: Sequence[Seat], limits: FleetLimits, *, free_bytes: float, now: float) -> Plan:
     """Serve those that wait in their order. The first one that has to wait for room holds up those behind it."""
     room = _Room(seats, limits, free_bytes)
     unload = [seat for seat in seats if _idle_too_long(seat, limits, now)]
@@ -97,7 +97,7 @@ def plan(seats: Sequence[Seat], limits: Limits, *, free_bytes: float, now: float
     return _plan(load, unload, hopeless)
 
 
-def fits(wanted: Seat, seats: Sequence[Seat], limits: Limits, *, free_bytes: float) -> bool:
+def fits(wanted: Seat, seats: Sequence[Seat], limits: FleetLimits, *, free_bytes: float) -> bool:
     """Whether there is room for it now."""
     return _Room(seats, limits, free_bytes).fits(wanted)
 
@@ -111,7 +111,7 @@ def _plan(load: list[str], unload: list[Seat], hopeless: set[str], *, reserved: 
     )
 
 
-def _idle_too_long(seat: Seat, limits: Limits, now: float) -> bool:
+def _idle_too_long(seat: Seat, limits: FleetLimits, now: float) -> bool:
     return (
         limits.idle_s is not None
         and seat.free_to_go
@@ -132,7 +132,7 @@ class _Room:
     it waits for the end of that load, and nothing is unloaded for memory that may not be needed.
     """
 
-    def __init__(self, seats: Sequence[Seat], limits: Limits, free_bytes: float) -> None:
+    def __init__(self, seats: Sequence[Seat], limits: FleetLimits, free_bytes: float) -> None:
         holding = [seat for seat in seats if seat.holds]
         self._alone = not holding
         self._loading = any(seat.stage is Stage.LOADING for seat in holding)

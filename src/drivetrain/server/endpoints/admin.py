@@ -12,7 +12,7 @@ from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response, refusal
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_body
-from drivetrain.server.models import Model
+from drivetrain.server.models import ServedModel
 from drivetrain.server.parse.schema import ADMIN
 
 NO_STORE = {"cache-control": "no-store"}
@@ -39,7 +39,7 @@ async def unpin(exchange: Exchange, context: Context) -> Response:
     return await _change(exchange, context, context.models.unpin, 200)
 
 
-async def _change(exchange: Exchange, context: Context, act: Callable[[str], Model], status: int) -> Response:
+async def _change(exchange: Exchange, context: Context, act: Callable[[str], ServedModel], status: int) -> Response:
     """The model as it is afterwards, or 409 if its current state does not allow the change."""
     values = await read_body(exchange, context, ADMIN)
     try:

@@ -12,7 +12,7 @@ from drivetrain import __version__
 from drivetrain.core.status import State
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
-from drivetrain.server.models import Model
+from drivetrain.server.models import ServedModel
 from drivetrain.server.tenants import SCOPE_KEY
 
 NO_STORE = {"cache-control": "no-store"}
@@ -38,7 +38,7 @@ async def ready(request: Request, context: Context) -> Response:
     return json_response({"status": "not ready", "models": states}, 503, {**NO_STORE, "retry-after": "1"})
 
 
-def _state(model: Model) -> str:
+def _state(model: ServedModel) -> str:
     down = model.worker is not None and model.worker.state is State.READY and not model.worker.status.engine_alive
     return "the engine is down" if down else model.state
 
@@ -66,7 +66,7 @@ async def status(request: Request, context: Context) -> Response:
     return json_response(document, headers=NO_STORE)
 
 
-def _model_status(model: Model) -> dict[str, Any]:
+def _model_status(model: ServedModel) -> dict[str, Any]:
     if model.worker is None:
         return {"state": model.state, "waiting": model.num_waiting}
     status = model.worker.status

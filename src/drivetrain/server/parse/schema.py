@@ -61,7 +61,7 @@ class NotYet(Kind):
         return {"enum": [*self.neutral]} if self.neutral else {"type": "null"}
 
 
-class Prompts(Kind):
+class PromptForms(Kind):
     """The four forms of prompts and inputs in the OpenAI API, as one tuple of texts and id lists."""
 
     takes = "a string, a list of strings, token ids, or a list of token id lists"
@@ -193,7 +193,7 @@ COMPLETION = Body(
     "CompletionBody",
     {
         **_ANSWER,
-        "prompt": Field(Prompts(), Prompts.takes),
+        "prompt": Field(PromptForms(), PromptForms.takes),
         "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, instead of prompt"),
         "echo": like("echo"),
         "logprobs": like("logprobs", kind=Integer(), nothing=(False,)),
@@ -206,7 +206,7 @@ EMBEDDING = Body(
     "EmbeddingBody",
     {
         "model": MODEL,
-        "input": Field(Prompts(), Prompts.takes, required=True),
+        "input": Field(PromptForms(), PromptForms.takes, required=True),
         "encoding_format": Field(OneOf(Encoding), "float by default"),
         "dimensions": Field(Integer(1), "must be the model's own number: vectors are not shortened"),
         "timeout_s": like("timeout_s"),

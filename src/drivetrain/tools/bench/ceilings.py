@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from drivetrain.tools.bench.outcome import Round
-from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.target import TargetFacts
 from drivetrain.tools.bench.workload import Closed
 
 TIMEOUT_S = 120.0
@@ -84,7 +84,7 @@ def read(out: bytes) -> Ceilings | NotMeasured:
     )
 
 
-def reached(rounds: list[Round], facts: Facts, ceilings: Ceilings) -> Reached | None:
+def reached(rounds: list[Round], facts: TargetFacts, ceilings: Ceilings) -> Reached | None:
     """From the median round. None if no time was spent on decoding alone, or if the weights are not known."""
     rates = sorted(rate for played in rounds if (rate := played.decode_per_s) is not None)
     if facts.weights is None or not rates:

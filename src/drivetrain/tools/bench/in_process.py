@@ -10,13 +10,13 @@ from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import Delta, Finished
 from drivetrain.core.results import Usage
 from drivetrain.tools.bench.outcome import Failure, RequestOutcome
-from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.target import TargetFacts
 
 
 class InProcess:
     """`chat` sends each prompt as a user message, in the model's own prompt form."""
 
-    def __init__(self, worker: Worker, *, label: str, facts: Facts, chat: bool) -> None:
+    def __init__(self, worker: Worker, *, label: str, facts: TargetFacts, chat: bool) -> None:
         self.label = label
         self.facts = facts
         self._worker = worker

@@ -19,7 +19,7 @@ PROBE_WORDS = (8, 136)
 """Two lengths in words. Their token counts show how many tokens a word has, and the prompt form around it."""
 
 
-class Prompts:
+class PromptMaker:
     """The same seed gives the same prompts. A prompt of `n` words has `begin + n * per_word` tokens."""
 
     def __init__(self, seed: int, *, begin: float = 0.0, per_word: float = 1.0, shared: int = 0) -> None:
@@ -29,7 +29,7 @@ class Prompts:
         self._shared = self._words("shared", self._num_words(shared)) if shared else []
 
     @classmethod
-    def measured(cls, seed: int, tokens: tuple[int, int], *, shared: int = 0) -> Prompts:
+    def measured(cls, seed: int, tokens: tuple[int, int], *, shared: int = 0) -> PromptMaker:
         """Calibrated by the token counts of the prompts from `probes`."""
         few, many = PROBE_WORDS
         per_word = max((tokens[1] - tokens[0]) / (many - few), 1e-3)

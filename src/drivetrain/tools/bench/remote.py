@@ -17,7 +17,7 @@ from drivetrain.http.client import HttpAnswer, connected
 from drivetrain.http.events import DONE, EventParser
 from drivetrain.http.parser import Broken
 from drivetrain.tools.bench.outcome import Failure, RequestOutcome
-from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.target import TargetFacts
 
 OPTIONAL = ("ignore_eos", "stream_options", "temperature")
 """Fields that a server may not know; the first is not part of OpenAI's API."""
@@ -71,7 +71,7 @@ class Endpoint:
 
 
 class Remote:
-    def __init__(self, endpoint: Endpoint, *, label: str, facts: Facts) -> None:
+    def __init__(self, endpoint: Endpoint, *, label: str, facts: TargetFacts) -> None:
         self.label = label
         self.facts = facts
         self._endpoint = endpoint
@@ -203,7 +203,7 @@ async def get(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> dict[st
         raise DrivetrainError(f"{where}: {failure.message}") from exc
     if answer.status != 200:
         failure = Failure(f"http {answer.status}", "")
-        advice = Remote(endpoint, label="", facts=Facts(kind="url", model="")).advice(failure)
+        advice = Remote(endpoint, label="", facts=TargetFacts(kind="url", model="")).advice(failure)
         hint = advice if answer.status in {401, 403} else "check the path, and name the model with --model"
         raise DrivetrainError(f"{where} answers {answer.status}; {hint}")
     found: Any = None

@@ -11,14 +11,14 @@ from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, Reached, reac
 from drivetrain.tools.bench.figures import Percentiles, Spread, percentiles, spread
 from drivetrain.tools.bench.outcome import RequestOutcome, Round
 from drivetrain.tools.bench.session import Played
-from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.target import TargetFacts
 from drivetrain.tools.bench.workload import Closed, Level, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTarget:
     label: str
-    facts: Facts
+    facts: TargetFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,13 +19,13 @@ _ADDRESS = re.compile(rb"http://127\.0\.0\.1:\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedTarget:
     url: str
     key: str = field(repr=False)
 
 
 @contextlib.asynccontextmanager
-async def serving(model: str, arguments: Sequence[str], *, command: str = "serve") -> AsyncIterator[Served]:
+async def serving(model: str, arguments: Sequence[str], *, command: str = "serve") -> AsyncIterator[ServedTarget]:
     """A server that is ready. Raises `DrivetrainError` with the child's own message if it does not start.
 
     The child has a session of its own: a Ctrl-C at the terminal reaches only us, and we end the child.
@@ -49,7 +49,7 @@ async def serving(model: str, arguments: Sequence[str], *, command: str = "serve
                 last = errors.read()[-4000:].decode("utf-8", "replace").strip().splitlines()[-1:]
                 reason = last[0].removeprefix("drivetrain: ") if last else f"exit code {process.returncode}"
                 raise DrivetrainError(f"drivetrain {command} did not start: {reason}")
-            yield Served(f"{url}/v1", key)
+            yield ServedTarget(f"{url}/v1", key)
         finally:
             await asyncio.shield(_end(process))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.tools.bench.load import Load
 from drivetrain.tools.bench.outcome import Failure, RequestOutcome, Round
-from drivetrain.tools.bench.prompts import Prompts
+from drivetrain.tools.bench.prompts import PromptMaker
 from drivetrain.tools.bench.target import Target
 from drivetrain.tools.bench.workload import Closed, Level, Open, Workload
 
@@ -26,7 +26,7 @@ class NotAnswered(DrivetrainError):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class BenchSide:
     """Both sides get the same prompts unless their `salt` differs, as it must if they share a cache."""
 
     target: Target
@@ -44,12 +44,12 @@ class Played:
 class Session:
     """`played` fills while it runs, so that an interrupted run still has what was measured."""
 
-    def __init__(self, sides: Sequence[Side], levels: Sequence[Level], workload: Workload) -> None:
+    def __init__(self, sides: Sequence[BenchSide], levels: Sequence[Level], workload: Workload) -> None:
         self.played: list[Played] = []
         self._sides = sides
         self._levels = levels
         self._workload = workload
-        self._prompts = Prompts(workload.seed)
+        self._prompts = PromptMaker(workload.seed)
         self._done = 0
 
     async def prepare(self) -> None:
@@ -59,9 +59,9 @@ class Session:
         few, many = (outcome.prompt_tokens for outcome in outcomes[0])
         seed, shared = self._workload.seed, self._workload.shared_prefix
         if few is not None and many is not None:
-            self._prompts = Prompts.measured(seed, (few, many), shared=shared)
+            self._prompts = PromptMaker.measured(seed, (few, many), shared=shared)
         else:
-            self._prompts = Prompts(seed, shared=shared)
+            self._prompts = PromptMaker(seed, shared=shared)
 
     async def run(self, on_progress: OnProgress) -> None:
         """Measure the sides in turns, alternating which goes first; turn 0 is the warm-up. Raises `NotAnswered`."""
@@ -99,7 +99,7 @@ class Session:
             failure = next(outcome.failure for outcome in done.outcomes if outcome.failure is not None)
             raise NotAnswered(_refusal(side, failure, "answered no request of the first round"))
 
-    def _load(self, side: Side, level: Level, turn: int) -> Load:
+    def _load(self, side: BenchSide, level: Level, turn: int) -> Load:
         work = self._workload
         keys = [(level.label, turn, i, side.salt) for i in range(level.num_requests)]
         prompts = [self._prompts.make(work.prompt_tokens, *key) for key in keys]
@@ -107,7 +107,7 @@ class Session:
             target=side.target, level=level, prompts=prompts, max_tokens=work.max_tokens, timeout_s=work.timeout_s
         )
 
-    async def _probe(self, side: Side, text: str) -> RequestOutcome:
+    async def _probe(self, side: BenchSide, text: str) -> RequestOutcome:
         level, kept = Closed(1), list[RequestOutcome]()
         load = Load(target=side.target, level=level, prompts=[text], max_tokens=1, timeout_s=self._workload.timeout_s)
         await load.play(kept)
@@ -129,6 +129,6 @@ def order(turn: int, num_sides: int) -> list[int]:
     return sides[::-1] if turn % 2 else sides
 
 
-def _refusal(side: Side, failure: Failure, what: str) -> str:
+def _refusal(side: BenchSide, failure: Failure, what: str) -> str:
     advice = side.target.advice(failure)
     return f"{side.target.label} {what}: {failure.kind}: {failure.message}" + (f"; {advice}" if advice else "")

@@ -11,7 +11,7 @@ from drivetrain.tools.bench.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class TargetFacts:
     """What is known about a target. `stated` goes into reports as it is; anything else is None if not known."""
 
     kind: str
@@ -31,7 +31,7 @@ class Target(Protocol):
     """Short, and different from the other side's."""
 
     @property
-    def facts(self) -> Facts: ...
+    def facts(self) -> TargetFacts: ...
 
     async def ask(self, prompt: str, max_tokens: int, due: float | None) -> RequestOutcome:
         """One greedy answer, of exactly `max_tokens` if the target can be asked for that.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, take
 from drivetrain.tools.conform.verdict import Failed, ensure
 
@@ -77,7 +77,7 @@ class ParsedAnswer:
         return self.usage
 
 
-def read_whole(api: Api, exchange: Exchange) -> ParsedAnswer:
+def read_whole(api: Api, exchange: RecordedExchange) -> ParsedAnswer:
     document = exchange.json()
     choices = [_whole_choice(api, choice) for choice in take(document, "choices", list)]
     ensure(choices, "choices is empty")
@@ -128,7 +128,7 @@ def _joined(before: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any
 # Streams
 
 
-def read_stream(api: Api, exchange: Exchange) -> ParsedAnswer:
+def read_stream(api: Api, exchange: RecordedExchange) -> ParsedAnswer:
     """Raises `Failed` for an error event, and if this is not a stream."""
     events = read_events(exchange)
     done = bool(events) and events[-1] == DONE
@@ -147,7 +147,7 @@ def read_stream(api: Api, exchange: Exchange) -> ParsedAnswer:
     return answer
 
 
-def read_events(exchange: Exchange) -> list[str]:
+def read_events(exchange: RecordedExchange) -> list[str]:
     """The data of each event. Comments and blank lines are skipped."""
     kind = exchange.reply_headers.get("content-type", "")
     ensure(kind.startswith("text/event-stream"), f"a stream has the content type {kind!r}, not text/event-stream")

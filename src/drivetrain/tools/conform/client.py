@@ -14,7 +14,7 @@ from drivetrain.http.address import Address
 from drivetrain.http.client import HttpConnection, connected
 from drivetrain.http.parser import Broken as Broken  # no complete answer: it broke off, is not HTTP, or took too long
 from drivetrain.http.parser import CutOff, spelled
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_REPLY_BYTES = 64 * 2**20
@@ -32,7 +32,7 @@ class Client:
     key: str
     timeout_s: float
 
-    async def send(self, exchange: Exchange, timeout_s: float | None = None) -> None:
+    async def send(self, exchange: RecordedExchange, timeout_s: float | None = None) -> None:
         """Send the request and read the whole answer into the exchange. Raises `Broken`."""
         async with self.response(exchange, timeout_s) as parts:
             async for part in parts:
@@ -42,7 +42,9 @@ class Client:
             exchange.whole = True
 
     @contextlib.asynccontextmanager
-    async def response(self, exchange: Exchange, timeout_s: float | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def response(
+        self, exchange: RecordedExchange, timeout_s: float | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send the request and read the headers; yields the body as it arrives. Leaving closes the connection."""
         limit = self.timeout_s if timeout_s is None else timeout_s
         began = time.perf_counter()
@@ -64,13 +66,13 @@ class Client:
             exchange.took_s = time.perf_counter() - began
 
     @contextlib.asynccontextmanager
-    async def unanswered(self, exchange: Exchange) -> AsyncIterator[None]:
+    async def unanswered(self, exchange: RecordedExchange) -> AsyncIterator[None]:
         """Send the request and read nothing. Leaving closes the connection."""
         async with self._connected() as connection:
             await connection.send(self._spelled(exchange))
             yield
 
-    def _spelled(self, exchange: Exchange) -> bytes:
+    def _spelled(self, exchange: RecordedExchange) -> bytes:
         kind = {"content-type": "application/json"} if exchange.body else {}
         headers = {"accept": "*/*", **kind, **exchange.headers}
         return spelled(self.address, exchange.method, exchange.path, headers, exchange.body)

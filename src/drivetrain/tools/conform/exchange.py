@@ -16,7 +16,7 @@ _SHOWN_HEADERS = ("content-type", "retry-after", "allow", "www-authenticate", "x
 
 
 @dataclass(slots=True, kw_only=True)
-class Exchange:
+class RecordedExchange:
     """The reply's header names are in lower case. `whole` says whether the reply arrived to its end."""
 
     method: str
@@ -61,7 +61,7 @@ class Shown:
     took_s: float
 
 
-def show(exchange: Exchange, key: str) -> Shown:
+def show(exchange: RecordedExchange, key: str) -> Shown:
     headers = {
         name: HIDDEN if name.lower() == "authorization" else value[:200] for name, value in exchange.headers.items()
     }

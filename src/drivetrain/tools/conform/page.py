@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from drivetrain.tools.conform.exchange import Shown
-from drivetrain.tools.conform.report import ConformReport, Result, area_table
+from drivetrain.tools.conform.report import CaseResult, ConformReport, area_table
 from drivetrain.tools.conform.verdict import Outcome
 
 _STYLE = """
@@ -69,7 +69,7 @@ def _number(column: int) -> str:
     return ' class="n"' if column else ""
 
 
-def _failure(result: Result) -> Iterator[str]:
+def _failure(result: CaseResult) -> Iterator[str]:
     case = result.case
     yield f'<details id="{escape(case.id)}" open>\n<summary><code>{escape(case.id)}</code> '
     yield f'<span class="fail reason">{escape(result.reason)}</span></summary>'
@@ -85,7 +85,7 @@ def _exchange(shown: Shown) -> Iterator[str]:
     yield f"<pre>{escape(f'{status}, {shown.took_s} s')}\n{escape(shown.reply)}</pre>"
 
 
-def _row(result: Result) -> str:
+def _row(result: CaseResult) -> str:
     kind = str(result.outcome).replace(" ", "-")
     name = f"<code>{escape(result.case.id)}</code>"
     if result.outcome is Outcome.FAIL:

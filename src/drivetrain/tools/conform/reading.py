@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.verdict import Failed, NotOffered, ensure
 
 _KINDS: dict[type, str] = {str: "a string", int: "an integer", float: "a number", list: "a list", dict: "an object"}
@@ -50,7 +50,7 @@ def is_number(value: Any) -> bool:
 # Errors
 
 
-def message_of(exchange: Exchange) -> str:
+def message_of(exchange: RecordedExchange) -> str:
     """What a refusal says, whatever its form, cut short."""
     try:
         document = exchange.json()
@@ -60,12 +60,12 @@ def message_of(exchange: Exchange) -> str:
     return message if isinstance(message, str) else brief(document, 200)
 
 
-def _error(exchange: Exchange) -> dict[str, Any]:
+def _error(exchange: RecordedExchange) -> dict[str, Any]:
     error = exchange.document.get("error")
     return error if isinstance(error, dict) else {}
 
 
-def error_of(exchange: Exchange) -> dict[str, Any]:
+def error_of(exchange: RecordedExchange) -> dict[str, Any]:
     """The error object of a refusal. Raises `Failed` if there is none."""
     document = exchange.json()
     if not isinstance(exchange.document.get("error"), dict):
@@ -74,12 +74,12 @@ def error_of(exchange: Exchange) -> dict[str, Any]:
     return _error(exchange)
 
 
-def names(exchange: Exchange, name: str) -> bool:
+def names(exchange: RecordedExchange, name: str) -> bool:
     """Whether a refusal names this field, in `error.param` or as a word in its message."""
     return param_names(exchange, name) or _mentions(message_of(exchange), name)
 
 
-def param_names(exchange: Exchange, name: str) -> bool:
+def param_names(exchange: RecordedExchange, name: str) -> bool:
     param = _error(exchange).get("param")
     return isinstance(param, str) and re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", param) is not None
 
@@ -90,7 +90,7 @@ def _mentions(text: str, name: str) -> bool:
     return re.search(rf"(?:^|[\"'`]){re.escape(name)}(?:[\"'`]|\s*=|\s+(?:is|must|should)\b)", text) is not None
 
 
-def honoured(exchange: Exchange, fields: Mapping[str, Any]) -> None:
+def honoured(exchange: RecordedExchange, fields: Mapping[str, Any]) -> None:
     """The request was accepted. Otherwise raises `NotOffered` if one of `fields` was refused by name, or `Failed`."""
     if exchange.status == 200:
         return
@@ -101,7 +101,7 @@ def honoured(exchange: Exchange, fields: Mapping[str, Any]) -> None:
     raise Failed(f"{exchange.request_line} was answered with status {exchange.status}: {message_of(exchange)}"[:400])
 
 
-def refused(exchange: Exchange, what: str, *fields: str) -> None:
+def refused(exchange: RecordedExchange, what: str, *fields: str) -> None:
     """It was refused with 4xx and a message that names one of the fields. `errors.shape` checks the form of errors."""
     ensure(exchange.status != 200, f"{what} was accepted; it must be refused with 400, or have its effect")
     ensure(400 <= exchange.status < 500, f"{what} was answered with status {exchange.status}; it must be a 400")

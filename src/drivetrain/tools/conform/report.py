@@ -16,7 +16,7 @@ SHOWN_LINE_CHARS = 220
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class CaseResult:
     """`reason` is empty for a pass. Only failures keep their exchanges."""
 
     case: Case
@@ -35,11 +35,11 @@ class ConformReport:
     began: str
     version: str
     about: dict[str, str] = field(default_factory=dict)
-    results: list[Result] = field(default_factory=list)
+    results: list[CaseResult] = field(default_factory=list)
     took_s: float = 0.0
     complete: bool = False
 
-    def of(self, outcome: Outcome) -> list[Result]:
+    def of(self, outcome: Outcome) -> list[CaseResult]:
         return [result for result in self.results if result.outcome is outcome]
 
     @property
@@ -115,7 +115,7 @@ def document(report: ConformReport) -> dict[str, Any]:
     }
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: CaseResult) -> dict[str, Any]:
     case = result.case
     return {
         "id": case.id,

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from drivetrain.tools.conform.answers import Api, ParsedAnswer, read_stream, read_whole
 from drivetrain.tools.conform.client import Client, authorized, encoded
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import honoured
 
 PROMPT = "Tell me a story about a small boat and the sea."
@@ -26,7 +26,7 @@ class Requester:
     def __init__(self, client: Client, model: str) -> None:
         self.client = client
         self.model = model
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[RecordedExchange] = []
 
     async def ask(
         self,
@@ -37,7 +37,7 @@ class Requester:
         headers: dict[str, str] | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-    ) -> Exchange:
+    ) -> RecordedExchange:
         """`path` starts at the root of the server. `key` is the client's own by default."""
         exchange = self.prepared(method, path, body, headers=headers, key=key)
         await self.client.send(exchange, timeout_s)
@@ -45,18 +45,18 @@ class Requester:
 
     def prepared(
         self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, key: str | None = None
-    ) -> Exchange:
+    ) -> RecordedExchange:
         """The request, kept but not sent yet."""
         sent = authorized(self.client.key if key is None else key, headers or {})
-        exchange = Exchange(method=method, path=path, headers=sent, body=encoded(body))
+        exchange = RecordedExchange(method=method, path=path, headers=sent, body=encoded(body))
         self.exchanges.append(exchange)
         return exchange
 
-    async def get(self, path: str) -> Exchange:
+    async def get(self, path: str) -> RecordedExchange:
         """Below `/v1`."""
         return await self.ask("GET", self.base + path)
 
-    async def post(self, path: str, body: Any) -> Exchange:
+    async def post(self, path: str, body: Any) -> RecordedExchange:
         """Below `/v1`."""
         return await self.ask("POST", self.base + path, body)
 

@@ -10,9 +10,9 @@ from typing import Any
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.tools.conform.case import Case
 from drivetrain.tools.conform.client import Broken, Client, Unreachable
-from drivetrain.tools.conform.exchange import Exchange, Shown, hide, show
+from drivetrain.tools.conform.exchange import RecordedExchange, Shown, hide, show
 from drivetrain.tools.conform.reading import brief, message_of
-from drivetrain.tools.conform.report import ConformReport, Result
+from drivetrain.tools.conform.report import CaseResult, ConformReport
 from drivetrain.tools.conform.requester import Requester
 from drivetrain.tools.conform.survey import UNKNOWN_FIELD, Survey
 from drivetrain.tools.conform.trial import Trial
@@ -54,7 +54,7 @@ def _only(names: list[str], client: Client) -> str:
     return names[0]
 
 
-def _names(listing: Exchange) -> list[str]:
+def _names(listing: RecordedExchange) -> list[str]:
     data = listing.document.get("data")
     found = [item.get("id") for item in data if isinstance(item, dict)] if isinstance(data, list) else []
     return [name for name in found if isinstance(name, str)]
@@ -86,12 +86,14 @@ async def run(client: Client, model: str, cases: Sequence[Case], report: Conform
         report.results.append(result)
         report.took_s = time.perf_counter() - began
         if not alive:
-            report.results += [Result(case=other, outcome=Outcome.NOT_RUN, reason=GONE) for other in cases[done + 1 :]]
+            report.results += [
+                CaseResult(case=other, outcome=Outcome.NOT_RUN, reason=GONE) for other in cases[done + 1 :]
+            ]
             break
     report.complete = True
 
 
-async def _run_one(case: Case, trial: Trial) -> tuple[Result, bool]:
+async def _run_one(case: Case, trial: Trial) -> tuple[CaseResult, bool]:
     """The result, and whether the server still answers."""
     began = time.perf_counter()
     outcome, reason = Outcome.PASS, ""
@@ -110,7 +112,7 @@ async def _run_one(case: Case, trial: Trial) -> tuple[Result, bool]:
         outcome, reason, alive = Outcome.FAIL, str(exc), None
     except Exception as exc:  # noqa: BLE001 - an unforeseen answer must not cost all other results
         outcome, reason = Outcome.FAIL, f"{STRANGE}: {type(exc).__name__}: {exc}"[:300]
-    result = Result(
+    result = CaseResult(
         case=case,
         outcome=outcome,
         reason=hide(reason, trial.client.key),
@@ -130,7 +132,7 @@ async def _is_ignored(trial: Trial) -> bool:
         return False
 
 
-def _kept(exchanges: Sequence[Exchange], key: str) -> tuple[Shown, ...]:
+def _kept(exchanges: Sequence[RecordedExchange], key: str) -> tuple[Shown, ...]:
     """The first exchange, which shows how it should be, and the last ones."""
     chosen = [*exchanges[:SHOWN_FIRST], *exchanges[SHOWN_FIRST:][-SHOWN_LAST:]]
     return tuple(show(exchange, key) for exchange in chosen)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from drivetrain.tools.conform.answers import CHAT, COMPLETIONS, Api
 from drivetrain.tools.conform.client import Broken, Client, Unreachable
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, honoured, message_of
 from drivetrain.tools.conform.requester import PROMPT, Requester
 from drivetrain.tools.conform.verdict import Failed, NotOffered, NotRun, Verdict
@@ -233,7 +233,7 @@ class Survey:
         return await self._once(f"the token ids of {text!r}", find)
 
 
-def answered(exchange: Exchange, *fields: str) -> None:
+def answered(exchange: RecordedExchange, *fields: str) -> None:
     """The endpoint exists and accepted a plain request. Raises `NotOffered` or `Failed`."""
     if exchange.status in {404, 405, 501}:
         raise NotOffered(f"{exchange.path} answers with status {exchange.status}: {message_of(exchange)}"[:300])

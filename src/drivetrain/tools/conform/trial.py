@@ -6,7 +6,7 @@ from typing import Any
 
 from drivetrain.tools.conform.answers import Api
 from drivetrain.tools.conform.client import Broken, Client, Unreachable
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, refused
 from drivetrain.tools.conform.requester import LEFT_OUT, Requester
 from drivetrain.tools.conform.survey import Survey
@@ -22,7 +22,7 @@ class Trial(Requester):
         super().__init__(client, model)
         self.known = known
 
-    async def refuse(self, api: Api, name: str, value: Any, /, **fields: Any) -> Exchange:
+    async def refuse(self, api: Api, name: str, value: Any, /, **fields: Any) -> RecordedExchange:
         """A plain request with this field must be refused by name, and quickly."""
         what = f"a request without {name}" if value is LEFT_OUT else f"{name} = {brief(value, 40)}"
         body = self.body(api, **{name: value}, **fields)

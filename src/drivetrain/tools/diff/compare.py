@@ -13,20 +13,20 @@ from statistics import fmean, median
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Alternative:
     token_id: int
     token: str
     logprob: float
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AnswerToken:
     """One token of an answer, with the logprobs that its engine gave there: None and an empty list if it gave none."""
 
     token_id: int
     token: str = ""
     logprob: float | None = None
-    top: tuple[Candidate, ...] = ()
+    top: tuple[Alternative, ...] = ()
 
     def rank_of(self, token_id: int) -> int | None:
         """Counted from 1; None if the list does not have it."""
@@ -42,7 +42,7 @@ class RecordedAnswer:
     """All sampled tokens, including the one that ended the answer."""
 
     prompt_ids: tuple[int, ...]
-    places: tuple[Place, ...]
+    places: tuple[AnswerToken, ...]
 
 
 class Agreement(StrEnum):
@@ -56,8 +56,8 @@ class Agreement(StrEnum):
 class Parting:
     """The first place where the tokens differ; None for an answer that had already ended."""
 
-    first: Place | None
-    second: Place | None
+    first: AnswerToken | None
+    second: AnswerToken | None
 
     @property
     def gap(self) -> float | None:
@@ -107,14 +107,14 @@ def compare(first: RecordedAnswer, second: RecordedAnswer, *, tolerance: float) 
     return Comparison(Agreement.TIE if tied else Agreement.PARTS, num_common, differences, parting)
 
 
-def _num_common(first: Sequence[Place], second: Sequence[Place]) -> int:
+def _num_common(first: Sequence[AnswerToken], second: Sequence[AnswerToken]) -> int:
     pairs = zip(first, second, strict=False)
     return next(
         (i for i, (one, other) in enumerate(pairs) if one.token_id != other.token_id), min(len(first), len(second))
     )
 
 
-def _at(places: Sequence[Place], index: int) -> Place | None:
+def _at(places: Sequence[AnswerToken], index: int) -> AnswerToken | None:
     return places[index] if index < len(places) else None
 
 

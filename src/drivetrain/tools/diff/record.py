@@ -11,7 +11,7 @@ from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import Choice, FinishReason, Result, TokenLogprob
 from drivetrain.core.sampling import Sampling
-from drivetrain.tools.diff.compare import Candidate, Place, RecordedAnswer
+from drivetrain.tools.diff.compare import Alternative, AnswerToken, RecordedAnswer
 
 
 class Generator(Protocol):
@@ -62,7 +62,7 @@ def _answer(worker: Generator, request: dict[str, Any]) -> RecordedAnswer:
     result = worker.generate(**request)
     (choice,) = result.choices
     entries = choice.logprobs or ()
-    places = [_place(entry) for entry in entries] + [Place(i) for i in choice.token_ids[len(entries) :]]
+    places = [_place(entry) for entry in entries] + [AnswerToken(i) for i in choice.token_ids[len(entries) :]]
     if _lacks_end(choice) and "min_tokens" in worker.capabilities.parameters and "logprobs" in request:
         places[-1] = _end(worker, request, choice)
     return RecordedAnswer(result.prompt_token_ids or (), tuple(places))
@@ -74,7 +74,7 @@ def _lacks_end(choice: Choice) -> bool:
     return choice.finish_reason is FinishReason.STOP and num_entries == len(choice.token_ids) - 1
 
 
-def _end(worker: Generator, request: dict[str, Any], choice: Choice) -> Place:
+def _end(worker: Generator, request: dict[str, Any], choice: Choice) -> AnswerToken:
     """The place of the end, with its list: the same request again, not allowed to end there.
 
     Logprobs are raw, so the list still has the id that may not be sampled.
@@ -83,15 +83,15 @@ def _end(worker: Generator, request: dict[str, Any], choice: Choice) -> Place:
     (again,) = worker.generate(**request | {"min_tokens": length, "max_tokens": length}).choices
     entries = again.logprobs or ()
     if again.token_ids[:-1] != choice.token_ids[:-1] or len(entries) != length:
-        return Place(end)
+        return AnswerToken(end)
     top = _candidates(entries[-1])
     found = next((one for one in top if one.token_id == end), None)
-    return Place(end, found.token if found else "", found.logprob if found else None, top)
+    return AnswerToken(end, found.token if found else "", found.logprob if found else None, top)
 
 
-def _place(entry: TokenLogprob) -> Place:
-    return Place(entry.token_id, entry.token, entry.logprob, _candidates(entry))
+def _place(entry: TokenLogprob) -> AnswerToken:
+    return AnswerToken(entry.token_id, entry.token, entry.logprob, _candidates(entry))
 
 
-def _candidates(entry: TokenLogprob) -> tuple[Candidate, ...]:
-    return tuple(Candidate(one.token_id, one.token, one.logprob) for one in entry.top)
+def _candidates(entry: TokenLogprob) -> tuple[Alternative, ...]:
+    return tuple(Alternative(one.token_id, one.token, one.logprob) for one in entry.top)

@@ -9,9 +9,9 @@ from typing import Any
 from drivetrain.core.engine import WeightsFormat
 from drivetrain.tools.diff.compare import (
     Agreement,
+    AnswerToken,
     Comparison,
     Parting,
-    Place,
     RecordedAnswer,
     Summary,
     compare,
@@ -50,7 +50,7 @@ class ComparedSide:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SidePair:
     """The first side and another one, with one comparison per prompt."""
 
     first: ComparedSide
@@ -70,14 +70,14 @@ class DiffReport:
     sides: tuple[ComparedSide, ...]
     complete: bool = True
 
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[SidePair]:
         return [_pair(self.sides[0], other, self.tolerance) for other in self.sides[1:]]
 
 
-def _pair(first: ComparedSide, second: ComparedSide, tolerance: float) -> Pair:
+def _pair(first: ComparedSide, second: ComparedSide, tolerance: float) -> SidePair:
     answers = zip(first.answers, second.answers, strict=True)
     comparisons = tuple(compare(one, other, tolerance=tolerance) for one, other in answers)
-    return Pair(first, second, comparisons, summarize(comparisons))
+    return SidePair(first, second, comparisons, summarize(comparisons))
 
 
 # As text
@@ -93,7 +93,7 @@ def note_lines(report: DiffReport) -> list[str]:
     return [f"{side.label}: {note}" for side in report.sides for note in side.notes]
 
 
-def lines_of(pair: Pair, report: DiffReport) -> list[str]:
+def lines_of(pair: SidePair, report: DiffReport) -> list[str]:
     """The summary of a pair, then each prompt that diverged."""
     names = f"{pair.first.label} and {pair.second.label}"
     found = ["", f"{names}: {_counts(pair.summary)}", *(f"{INDENT}{line}" for line in _figures(pair, report))]
@@ -115,7 +115,7 @@ def _counts(summary: Summary) -> str:
     return f"of {summary.num_prompts} prompts {', '.join(counts)}"
 
 
-def _figures(pair: Pair, report: DiffReport) -> list[str]:
+def _figures(pair: SidePair, report: DiffReport) -> list[str]:
     summary, lines = pair.summary, []
     if summary.fewest_until_parting is not None:
         until = f"at least {summary.fewest_until_parting}, median {summary.median_until_parting:g}"
@@ -135,7 +135,7 @@ def _figures(pair: Pair, report: DiffReport) -> list[str]:
     return lines
 
 
-def _prompt_lines(prompt: str, common: str, comparison: Comparison, pair: Pair, tolerance: float) -> list[str]:
+def _prompt_lines(prompt: str, common: str, comparison: Comparison, pair: SidePair, tolerance: float) -> list[str]:
     parting = comparison.parting
     if parting is None:
         return [f"OTHER TOKENS {_head(prompt)}: the two engines tokenize it differently"]
@@ -157,7 +157,7 @@ def _tail(text: str) -> str:
     return repr(text if len(text) <= SHOWN_CHARS else "…" + text[1 - SHOWN_CHARS :])
 
 
-def _place(place: Place | None) -> str:
+def _place(place: AnswerToken | None) -> str:
     if place is None:
         return "(ended)"
     if not place.top:
@@ -194,7 +194,7 @@ def document(report: DiffReport) -> dict[str, Any]:
     }
 
 
-def _pair_document(pair: Pair, prompts: Sequence[str]) -> dict[str, Any]:
+def _pair_document(pair: SidePair, prompts: Sequence[str]) -> dict[str, Any]:
     compared = zip(prompts, pair.comparisons, strict=True)
     return {
         "first": pair.first.label,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from drivetrain.tools.doctor.findings import findings
 from drivetrain.tools.doctor.gather import gather
-from drivetrain.tools.doctor.reading import Reader
+from drivetrain.tools.doctor.reading import ServerReader
 from drivetrain.tools.doctor.report import ModelReport, ServerKind, ServerReport
 from drivetrain.tools.doctor.values import count, number, table
 
@@ -18,7 +18,7 @@ STILL_S = 15.0
 LOOK_AGAIN_S = 5.0
 
 
-async def examine(reader: Reader) -> ServerReport:
+async def examine(reader: ServerReader) -> ServerReport:
     """Raises `InvalidSetting` if nothing answers."""
     report = gather(await reader.read())
     if report.kind is ServerKind.OURS and any(map(_still, report.models)):
@@ -30,7 +30,7 @@ def _still(model: ModelReport) -> bool:
     return bool(model.running) and (model.since_progress_s or 0.0) >= STILL_S
 
 
-async def _look_again(reader: Reader, report: ServerReport) -> ServerReport:
+async def _look_again(reader: ServerReader, report: ServerReport) -> ServerReport:
     began = time.monotonic()
     await asyncio.sleep(LOOK_AGAIN_S)
     states = table((await reader.status()).table.get("models"))

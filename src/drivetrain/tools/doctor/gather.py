@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from drivetrain.tools.doctor.gather_model import MAX_PARTS, ModelPages, model_report
-from drivetrain.tools.doctor.page import Page, Pages
+from drivetrain.tools.doctor.page import FetchedPage, Pages
 from drivetrain.tools.doctor.report import Memory, ModelReport, Refusal, ServerKind, ServerReport, Unread
 from drivetrain.tools.doctor.values import count, number, table, tables, text
 
@@ -68,7 +68,7 @@ def _needs_key(pages: Pages) -> bool | None:
     return True if without.refused else False if without.ok else None
 
 
-def _clock(page: Page) -> float | None:
+def _clock(page: FetchedPage) -> float | None:
     """The server's clock, in seconds since the epoch."""
     try:
         return email.utils.parsedate_to_datetime(page.headers["date"]).timestamp()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from drivetrain.tools.doctor.report import ModelReport, Times
+from drivetrain.tools.doctor.report import HistogramTimes, ModelReport
 from drivetrain.tools.doctor.series import Series
 from drivetrain.tools.doctor.values import count, flag, number, table, text
 
@@ -85,12 +85,12 @@ def _counts(found: dict[str, Any]) -> dict[str, int]:
     return {name: found_count for name, value in list(found.items())[:MAX_PARTS] if (found_count := count(value))}
 
 
-def _times(series: Series, metric: str, model: str) -> Times | None:
+def _times(series: Series, metric: str, model: str) -> HistogramTimes | None:
     buckets = series.buckets(f"drivetrain_{metric}", model=model)
     if buckets is None:
         return None
     beyond_s = buckets.bounds[-2] if len(buckets.bounds) > 1 else 0.0
-    return Times(int(buckets.count), buckets.quantile(0.5), buckets.quantile(0.99), beyond_s)
+    return HistogramTimes(int(buckets.count), buckets.quantile(0.5), buckets.quantile(0.99), beyond_s)
 
 
 def _first(*found: T | None) -> T | None:

@@ -14,7 +14,7 @@ REFUSED = frozenset({401, 403})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class FetchedPage:
     """`status` is 0 if no complete answer came, and `problem` says why. `document` is None if it is not JSON."""
 
     status: int = 0
@@ -52,19 +52,19 @@ class Pages:
     address: Address
     sent_key: bool
     sent_admin_key: bool
-    health: Page
-    ready: Page
-    status: Page
-    metrics: Page
-    models: Page
-    admin: Page
-    open: Page | None
-    cards: Mapping[str, Page]
+    health: FetchedPage
+    ready: FetchedPage
+    status: FetchedPage
+    metrics: FetchedPage
+    models: FetchedPage
+    admin: FetchedPage
+    open: FetchedPage | None
+    cards: Mapping[str, FetchedPage]
     asked_at: float
     """Our clock when `/health` was answered, in seconds since the epoch."""
 
     @property
-    def named(self) -> dict[str, Page]:
+    def named(self) -> dict[str, FetchedPage]:
         """The pages that every Drivetrain server has, by path."""
         return {
             "/health": self.health,

@@ -15,7 +15,7 @@ from drivetrain.engines.remote.errors import Broken, reason
 from drivetrain.engines.remote.wire import Timeouts, asked
 from drivetrain.http.address import Address
 from drivetrain.http.client import HttpAnswer
-from drivetrain.tools.doctor.page import Page, Pages
+from drivetrain.tools.doctor.page import FetchedPage, Pages
 from drivetrain.tools.doctor.redact import Redactor
 from drivetrain.tools.doctor.series import Series
 from drivetrain.tools.doctor.values import tables, text
@@ -26,7 +26,7 @@ AT_ONCE = 8
 KEPT_HEADERS = ("date", "server")
 
 
-class Reader:
+class ServerReader:
     """`timeout_s` is for the connection, and again for the answer."""
 
     def __init__(self, address: Address, key: Key, admin_key: Key, timeout_s: float) -> None:
@@ -72,10 +72,10 @@ class Reader:
             asked_at=asked_at,
         )
 
-    async def status(self) -> Page:
+    async def status(self) -> FetchedPage:
         return await self.get(f"{self.address.root}/status")
 
-    async def get(self, path: str, key: Key | None = None) -> Page:
+    async def get(self, path: str, key: Key | None = None) -> FetchedPage:
         """Never raises, whatever the server does."""
         async with self._turns:
             began = time.perf_counter()
@@ -89,11 +89,13 @@ class Reader:
                 ):
                     data = await answer.whole(MAX_PAGE_BYTES)
             except Broken as exc:
-                return Page(problem=str(exc))
+                return FetchedPage(problem=str(exc))
             except OSError as exc:  # TimeoutError is one
                 reached = answer is not None
-                return Page(problem="its answer did not end in time" if reached else _reason(exc), reached=reached)
-            return Page(
+                return FetchedPage(
+                    problem="its answer did not end in time" if reached else _reason(exc), reached=reached
+                )
+            return FetchedPage(
                 status=answer.status,
                 document=self._redactor.json(data),
                 series=Series.parse(data.decode("utf-8", "replace"), self._redactor),

@@ -41,7 +41,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class HistogramTimes:
     """From a histogram. A time above its last bound, `beyond_s`, is given as that bound."""
 
     count: int
@@ -87,9 +87,9 @@ class ModelReport:
     stalled_s: float | None = None
     endings: Mapping[str, int] = field(default_factory=dict)
     answers: Mapping[str, int] = field(default_factory=dict)
-    queue: Times | None = None
-    first_token: Times | None = None
-    between_tokens: Times | None = None
+    queue: HistogramTimes | None = None
+    first_token: HistogramTimes | None = None
+    between_tokens: HistogramTimes | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None

@@ -8,7 +8,15 @@ from drivetrain.core.errors import Cancelled
 from drivetrain.core.stats import FINISHED
 from drivetrain.store.display import size
 from drivetrain.tools.doctor.amounts import many, percent, span
-from drivetrain.tools.doctor.report import FAILURES, Finding, ModelReport, ServerKind, ServerReport, Severity, Times
+from drivetrain.tools.doctor.report import (
+    FAILURES,
+    Finding,
+    HistogramTimes,
+    ModelReport,
+    ServerKind,
+    ServerReport,
+    Severity,
+)
 
 IN_FULL = 3
 """Up to this many loaded models are shown in full; with more, each has one line."""
@@ -108,7 +116,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 _NAMES = {Cancelled.code: "cancelled by the client"}
 
 
-def _times(times: Times | None, what: str) -> str:
+def _times(times: HistogramTimes | None, what: str) -> str:
     if times is None:
         return "nothing measured yet"
     over = "over " if times.p99_s >= times.beyond_s else ""

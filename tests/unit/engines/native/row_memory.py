@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drivetrain.engines.native.kv.rows import Clear, Copy, Grow, Operation, Place, Trim
+from drivetrain.engines.native.kv.rows import Clear, Copy, Grow, Operation, RowPlace, Trim
 
 
 class RowMemory:
@@ -13,7 +13,7 @@ class RowMemory:
 
     def __init__(self) -> None:
         self.segments: dict[int, list[int]] = {}
-        self.rows: dict[Place, list[Any]] = {}
+        self.rows: dict[RowPlace, list[Any]] = {}
 
     def apply(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
@@ -31,10 +31,10 @@ class RowMemory:
                 case Clear(place):
                     self.rows[place] = []
 
-    def exists(self, place: Place) -> bool:
+    def exists(self, place: RowPlace) -> bool:
         return 0 <= place.index < sum(self.segments[place.capacity])
 
-    def write(self, place: Place, start: int, values: Sequence[Any]) -> None:
+    def write(self, place: RowPlace, start: int, values: Sequence[Any]) -> None:
         """As a forward pass does: over what was there, from a position on."""
         assert self.exists(place)
         assert start + len(values) <= place.capacity

@@ -10,7 +10,7 @@ import pytest
 
 from drivetrain.core.engine import EngineRequest
 from drivetrain.engines.native.kv.prefix import PrefixIndex
-from drivetrain.engines.native.kv.rows import BooksDisagree, KvRows, Slot
+from drivetrain.engines.native.kv.rows import BooksDisagree, CacheRow, KvRows
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job
@@ -38,7 +38,7 @@ def _row_without_owner(made: Scheduler) -> None:
 
 
 def _row_in_waiting(made: Scheduler) -> None:
-    made.waiting[0].slot = Slot(8, 0)
+    made.waiting[0].slot = CacheRow(8, 0)
 
 
 def _ended_runs(made: Scheduler) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from row_memory import RowMemory
 
-from drivetrain.engines.native.kv.rows import KvRows, Slot, capacities
+from drivetrain.engines.native.kv.rows import CacheRow, KvRows, capacities
 
 SIZES = (4, 8, 16)
 
@@ -33,12 +33,12 @@ commands = st.lists(
 @given(commands, st.integers(16, 200))
 def test_contents_follow_their_rows(script: list[tuple[str, int, int]], budget: int) -> None:
     memory = RowMemory()
-    evicted: list[Slot] = []
+    evicted: list[CacheRow] = []
     rows = KvRows(SIZES, token_bytes=1, budget_bytes=budget, evicted=evicted.append)
-    hot: dict[Slot, str] = {}
-    cold: dict[Slot, str] = {}
+    hot: dict[CacheRow, str] = {}
+    cold: dict[CacheRow, str] = {}
 
-    def fill(slot: Slot, text: str) -> None:
+    def fill(slot: CacheRow, text: str) -> None:
         memory.apply(rows.drain())
         memory.rows[slot.place] = list(text)
         slot.filled = len(text)

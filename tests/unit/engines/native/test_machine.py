@@ -15,7 +15,7 @@ from row_memory import RowMemory
 
 from drivetrain.core.engine import EngineRequest
 from drivetrain.engines.native.kv.prefix import PrefixIndex
-from drivetrain.engines.native.kv.rows import KvRows, Slot, capacities
+from drivetrain.engines.native.kv.rows import CacheRow, KvRows, capacities
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
@@ -178,7 +178,7 @@ class Life(RuleBasedStateMachine):
                 if sequence.num_sampled >= sequence.job.limit:
                     self._end(sequence)
 
-    def _check_plan(self, works: list[Work], decoding: dict[Sequence, Slot | None]) -> None:
+    def _check_plan(self, works: list[Work], decoding: dict[Sequence, CacheRow | None]) -> None:
         assert works
         mine = {work.sequence for work in works}
         assert len(mine) == len(works)

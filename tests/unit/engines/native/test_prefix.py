@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.engines.native.kv.prefix import PrefixIndex
-from drivetrain.engines.native.kv.rows import Slot
+from drivetrain.engines.native.kv.rows import CacheRow
 
 ids = st.lists(st.integers(0, 2), max_size=30)
 
@@ -14,7 +14,7 @@ ids = st.lists(st.integers(0, 2), max_size=30)
 @given(st.lists(ids, max_size=8), ids, st.integers(0, 30))
 def test_a_hit_is_a_common_beginning(held: list[list[int]], wanted: list[int], limit: int) -> None:
     index = PrefixIndex(block=4)
-    slots = {Slot(64, i): row for i, row in enumerate(held)}
+    slots = {CacheRow(64, i): row for i, row in enumerate(held)}
     for slot, row in slots.items():
         index.add(slot, row)
     hit = index.find(wanted, limit)
@@ -43,7 +43,7 @@ def test_what_is_known_already_is_not_worth_keeping() -> None:
     index = PrefixIndex(block=4)
     assert not index.worth_keeping([1, 2, 3])
     assert index.worth_keeping([1, 2, 3, 4, 5])
-    index.add(Slot(64, 0), [1, 2, 3, 4, 5, 6, 7, 8])
+    index.add(CacheRow(64, 0), [1, 2, 3, 4, 5, 6, 7, 8])
     assert not index.worth_keeping([1, 2, 3, 4, 5])
     assert index.worth_keeping([1, 2, 3, 4, 5], salt="another")
     assert index.worth_keeping([1, 2, 3, 5])

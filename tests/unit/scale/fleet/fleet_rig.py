@@ -12,7 +12,7 @@ from drivetrain.core.status import State
 from drivetrain.core.worker import WorkerPort
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.fleet.offer import Offer, Opened
-from drivetrain.scale.fleet.policy import Limits
+from drivetrain.scale.fleet.policy import FleetLimits
 
 
 class StubStatus:
@@ -83,7 +83,7 @@ class Book:
         return Offer(name=name, open=open_worker, **{"spoilt": lambda: self.spoilt.get(name, ""), **more})
 
     def fleet(self, *offers: Offer, **limits: Any) -> Fleet:
-        return Fleet(offers, Limits(**limits), free_bytes=lambda: self.free_bytes, clock=lambda: self.now)
+        return Fleet(offers, FleetLimits(**limits), free_bytes=lambda: self.free_bytes, clock=lambda: self.now)
 
 
 async def settle() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.scale.fleet.policy import Limits, Plan, Seat, Stage, fits, plan
+from drivetrain.scale.fleet.policy import FleetLimits, Plan, Seat, Stage, fits, plan
 
 NOW = 1000.0
 PLENTY = float("inf")
@@ -23,7 +23,7 @@ def wanted(name: str, since: float = 900.0, **more: Any) -> Seat:
 
 
 def decide(*seats: Seat, free_bytes: float = PLENTY, **limits: Any) -> Plan:
-    return plan(seats, Limits(**limits), free_bytes=free_bytes, now=NOW)
+    return plan(seats, FleetLimits(**limits), free_bytes=free_bytes, now=NOW)
 
 
 def test_nothing_is_done_for_nobody() -> None:
@@ -135,10 +135,10 @@ def test_idle_ones_leave_after_their_time() -> None:
 
 def test_fits() -> None:
     one = Seat(name="b", stage=Stage.UNLOADED, size_bytes=5)
-    assert fits(one, [ready("a")], Limits(max_loaded=2), free_bytes=5)
-    assert not fits(one, [ready("a")], Limits(max_loaded=1), free_bytes=5)
-    assert not fits(one, [ready("a")], Limits(), free_bytes=4)
-    assert fits(one, [], Limits(), free_bytes=0)
+    assert fits(one, [ready("a")], FleetLimits(max_loaded=2), free_bytes=5)
+    assert not fits(one, [ready("a")], FleetLimits(max_loaded=1), free_bytes=5)
+    assert not fits(one, [ready("a")], FleetLimits(), free_bytes=4)
+    assert fits(one, [], FleetLimits(), free_bytes=0)
 
 
 SEATS = st.builds(
@@ -161,7 +161,9 @@ SEATS = st.builds(
 )
 def test_promises(fields: list[dict[str, Any]], max_loaded: int | None, idle_s: float | None, free_bytes: int) -> None:
     seats = {f"m{i}": Seat(name=f"m{i}", **given) for i, given in enumerate(fields)}
-    decided = plan(list(seats.values()), Limits(max_loaded=max_loaded, idle_s=idle_s), free_bytes=free_bytes, now=NOW)
+    decided = plan(
+        list(seats.values()), FleetLimits(max_loaded=max_loaded, idle_s=idle_s), free_bytes=free_bytes, now=NOW
+    )
     held = sum(seat.holds for seat in seats.values())
     if decided.load and max_loaded is not None:
         assert held + len(decided.load) <= max_loaded

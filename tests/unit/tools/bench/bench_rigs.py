@@ -17,7 +17,7 @@ from drivetrain.engines.fake import scripted
 from drivetrain.http.address import Address
 from drivetrain.tools.bench.outcome import Failure, RequestOutcome, Round
 from drivetrain.tools.bench.remote import Endpoint, Remote
-from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.target import TargetFacts
 from drivetrain.tools.bench.workload import Closed, Level, Workload
 from drivetrain.worker.settings import Settings
 
@@ -55,7 +55,7 @@ class ScriptedTarget:
     label: str
     log: list[tuple[str, str, int]] = field(default_factory=list)
     answer: Callable[[str, int], Awaitable[RequestOutcome]] | None = None
-    facts: Facts = field(default_factory=lambda: Facts(kind="scripted", model="none"))
+    facts: TargetFacts = field(default_factory=lambda: TargetFacts(kind="scripted", model="none"))
 
     async def ask(self, prompt: str, max_tokens: int, due: float | None) -> RequestOutcome:
         self.log.append((self.label, prompt, max_tokens))
@@ -97,7 +97,7 @@ class RawServer:
 
     def remote(self, **changes: Any) -> Remote:
         asking = Endpoint(**{"address": Address.parse(self.url), "model": "m", **changes})
-        return Remote(asking, label="server", facts=Facts(kind="over HTTP", model="m"))
+        return Remote(asking, label="server", facts=TargetFacts(kind="over HTTP", model="m"))
 
 
 @contextlib.asynccontextmanager

@@ -12,11 +12,11 @@ from drivetrain.core.errors import EngineFailed
 from drivetrain.tools.bench.ceilings import NotMeasured
 from drivetrain.tools.bench.in_process import InProcess
 from drivetrain.tools.bench.report import NamedTarget, make_level
-from drivetrain.tools.bench.session import Session, Side
-from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.session import BenchSide, Session
+from drivetrain.tools.bench.target import TargetFacts
 from drivetrain.tools.bench.workload import Closed
 
-FACTS = Facts(kind="in this process", model="fake")
+FACTS = TargetFacts(kind="in this process", model="fake")
 
 
 def target(worker: Worker, *, chat: bool = True) -> InProcess:
@@ -26,7 +26,7 @@ def target(worker: Worker, *, chat: bool = True) -> InProcess:
 async def test_scripted_delays_are_what_is_measured() -> None:
     """60 ms to the first token and 10 ms from one to the next; a busy machine only makes it slower."""
     async with fake_worker(first_delay_s=0.06, step_delay_s=0.01) as worker:
-        session = Session([Side(target(worker))], [Closed(4)], workload(max_tokens=16))
+        session = Session([BenchSide(target(worker))], [Closed(4)], workload(max_tokens=16))
         await session.prepare()
         await session.run(lambda doing, share: None)
     named = NamedTarget(label="fake", facts=FACTS)
@@ -75,7 +75,7 @@ async def test_failures_are_counted_by_their_code() -> None:
 
 async def test_a_timeout_leaves_nothing_running() -> None:
     async with fake_worker(hang_at_step=2) as worker:
-        session = Session([Side(target(worker))], [Closed(3)], workload(timeout_s=0.05))
+        session = Session([BenchSide(target(worker))], [Closed(3)], workload(timeout_s=0.05))
         with pytest.raises(Exception, match="timeout"):
             await session.run(lambda doing, share: None)
         assert (worker.status.running, worker.status.waiting) == (0, 0)

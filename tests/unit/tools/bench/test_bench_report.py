@@ -16,7 +16,7 @@ from drivetrain.tools.bench.chart import chart, ticks
 from drivetrain.tools.bench.outcome import Round
 from drivetrain.tools.bench.report import BenchReport, NamedTarget, compare, make_level, notes
 from drivetrain.tools.bench.session import Played
-from drivetrain.tools.bench.target import Facts
+from drivetrain.tools.bench.target import TargetFacts
 from drivetrain.tools.bench.weights import Weights
 from drivetrain.tools.bench.workload import Closed, Level, arrivals
 
@@ -24,7 +24,7 @@ CEILINGS = Ceilings(
     memory_gb_per_s=20.0, product_gflop_per_s=100.0, measured_with="torch 9", device="CPU", dtype="float32"
 )
 WEIGHTS = Weights(100_000_000, 60_000_000, WeightsFormat.GGUF)
-NATIVE = Facts(kind="in this process", model="m", engine="native", device="cpu", dtype="float32", weights=WEIGHTS)
+NATIVE = TargetFacts(kind="in this process", model="m", engine="native", device="cpu", dtype="float32", weights=WEIGHTS)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -35,7 +35,11 @@ def steady(rate: float, first_s: float = 0.5, tokens: int = 4, streams: int = 1)
 
 
 def report_of(
-    *rounds: list[Round], facts: Facts = NATIVE, ceilings: Any = CEILINGS, level: Level | None = None, **changes: Any
+    *rounds: list[Round],
+    facts: TargetFacts = NATIVE,
+    ceilings: Any = CEILINGS,
+    level: Level | None = None,
+    **changes: Any,
 ) -> BenchReport:
     names = ["ours", "theirs"][: len(rounds)]
     targets = tuple(NamedTarget(label=name, facts=facts) for name in names)
@@ -96,7 +100,7 @@ def test_one_stream_is_held_against_memory_and_many_against_products() -> None:
 
 
 def test_what_is_not_known_has_no_share() -> None:
-    assert reached([steady(25.0)], Facts(kind="over HTTP", model="m"), CEILINGS) is None
+    assert reached([steady(25.0)], TargetFacts(kind="over HTTP", model="m"), CEILINGS) is None
     assert reached([played(failed())], NATIVE, CEILINGS) is None
 
 
@@ -114,7 +118,7 @@ def test_what_must_not_be_overlooked_is_said() -> None:
     packed = outcome(0.0, [0.1], tokens=4)
     uncounted = outcome(0.0, [0.1] * 4, counted=False)
     rounds = [played(short, packed, uncounted, failed("http 429", "slow down"), level=Closed(4))]
-    facts = Facts(kind="over HTTP", model="m", max_concurrency=2)
+    facts = TargetFacts(kind="over HTTP", model="m", max_concurrency=2)
     said = report_of(rounds, facts=facts, ceilings=NotMeasured("no")).notes
     assert said == (
         "4 streams, ours: 1 of 4 requests failed: http 429: slow down.",
@@ -183,7 +187,7 @@ def test_the_picture_is_xml_with_a_bar_a_target_and_level(sides: int) -> None:
 
 
 def test_a_hostile_name_does_not_break_the_picture() -> None:
-    facts = Facts(kind="over HTTP", model='<script>"&\x00\x1b')
+    facts = TargetFacts(kind="over HTTP", model='<script>"&\x00\x1b')
     text = chart(report_of([played(failed())], facts=facts, level=arrivals(0.5, 1, count=1)))
     texts = [found.text or "" for found in ElementTree.fromstring(text).iter(f"{SVG}text")]
     assert any(found.startswith('<script>"&??: prompts') for found in texts)

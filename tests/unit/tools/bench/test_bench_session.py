@@ -8,7 +8,7 @@ import pytest
 from bench_rigs import ScriptedTarget, failed, outcome, workload
 
 from drivetrain.tools.bench.outcome import RequestOutcome
-from drivetrain.tools.bench.session import WARM_UP_ARRIVALS, NotAnswered, Session, Side, order
+from drivetrain.tools.bench.session import WARM_UP_ARRIVALS, BenchSide, NotAnswered, Session, order
 from drivetrain.tools.bench.workload import Closed, Level, arrivals
 
 
@@ -18,7 +18,9 @@ def quiet(doing: str, share: float) -> None:
 
 async def test_rounds_are_interleaved_and_the_first_of_a_turn_alternates() -> None:
     log: list[tuple[str, str, int]] = []
-    session = Session([Side(ScriptedTarget("a", log)), Side(ScriptedTarget("b", log))], [Closed(2)], workload(rounds=3))
+    session = Session(
+        [BenchSide(ScriptedTarget("a", log)), BenchSide(ScriptedTarget("b", log))], [Closed(2)], workload(rounds=3)
+    )
     await session.run(quiet)
     assert "".join(label for label, _, _ in log) == "aabb" + "bbaa" + "aabb" + "bbaa"
     assert [len(rounds) for rounds in session.played[0].rounds] == [3, 3]  # the warm-up is not among them
@@ -27,7 +29,7 @@ async def test_rounds_are_interleaved_and_the_first_of_a_turn_alternates() -> No
 async def test_both_sides_get_the_same_prompts_and_no_round_has_those_of_another() -> None:
     log: list[tuple[str, str, int]] = []
     session = Session(
-        [Side(ScriptedTarget("a", log)), Side(ScriptedTarget("b", log))], [Closed(2), Closed(3)], workload()
+        [BenchSide(ScriptedTarget("a", log)), BenchSide(ScriptedTarget("b", log))], [Closed(2), Closed(3)], workload()
     )
     await session.run(quiet)
     ours, theirs = ([prompt for label, prompt, _ in log if label == side] for side in "ab")
@@ -37,7 +39,7 @@ async def test_both_sides_get_the_same_prompts_and_no_round_has_those_of_another
 
 async def test_sides_with_a_salt_share_no_prompt() -> None:
     log: list[tuple[str, str, int]] = []
-    sides = [Side(ScriptedTarget("a", log), salt="0"), Side(ScriptedTarget("b", log), salt="1")]
+    sides = [BenchSide(ScriptedTarget("a", log), salt="0"), BenchSide(ScriptedTarget("b", log), salt="1")]
     await Session(sides, [Closed(4)], workload()).run(quiet)
     assert len({prompt for _, prompt, _ in log}) == len(log)
 
@@ -45,7 +47,7 @@ async def test_sides_with_a_salt_share_no_prompt() -> None:
 async def test_prompts_are_as_long_as_the_first_side_says() -> None:
     """The scripted target has three tokens around its words."""
     target = ScriptedTarget("a")
-    session = Session([Side(target)], [Closed(1)], workload(prompt_tokens=50))
+    session = Session([BenchSide(target)], [Closed(1)], workload(prompt_tokens=50))
     await session.prepare()
     assert [tokens for _, _, tokens in target.log] == [1, 1]
     await session.run(quiet)
@@ -64,7 +66,7 @@ async def test_a_closed_loop_has_no_more_streams_than_asked_for() -> None:
         active -= 1
         return outcome(0.0, [0.1])
 
-    session = Session([Side(ScriptedTarget("a", answer=answer))], [Closed(3, 4)], workload(rounds=1))
+    session = Session([BenchSide(ScriptedTarget("a", answer=answer))], [Closed(3, 4)], workload(rounds=1))
     await session.run(quiet)
     assert most == 3
     assert len(session.played[0].rounds[0][0].outcomes) == 12
@@ -84,7 +86,7 @@ async def test_an_open_loop_sends_when_it_is_due_whether_or_not_it_was_answered(
             await all_sent.wait()  # nobody is answered before the last one is sent
         return outcome(0.0, [0.1])
 
-    session = Session([Side(ScriptedTarget("a", answer=answer))], [level], workload(rounds=1))
+    session = Session([BenchSide(ScriptedTarget("a", answer=answer))], [level], workload(rounds=1))
     await session.run(quiet)
     measured = sent[WARM_UP_ARRIVALS:]
     assert len(measured) == 20
@@ -96,7 +98,7 @@ async def test_an_open_loop_sends_when_it_is_due_whether_or_not_it_was_answered(
 async def test_the_share_grows_to_the_whole() -> None:
     shares: list[float] = []
     levels: list[Level] = [Closed(2), arrivals(1000.0, 1, count=10)]
-    session = Session([Side(ScriptedTarget("a")), Side(ScriptedTarget("b"))], levels, workload())
+    session = Session([BenchSide(ScriptedTarget("a")), BenchSide(ScriptedTarget("b"))], levels, workload())
     await session.run(lambda doing, share: shares.append(share))
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
@@ -106,7 +108,7 @@ async def test_a_side_that_refuses_is_told_before_anything_is_measured() -> None
     async def refuse(prompt: str, max_tokens: int) -> RequestOutcome:
         return failed("http 400", "what is ignore_eos?")
 
-    session = Session([Side(ScriptedTarget("a", answer=refuse))], [Closed(1)], workload())
+    session = Session([BenchSide(ScriptedTarget("a", answer=refuse))], [Closed(1)], workload())
     with pytest.raises(NotAnswered, match=r"a does not answer: http 400: what is ignore_eos\?; ask another one"):
         await session.prepare()
     with pytest.raises(NotAnswered, match="answered no request of the first round"):
@@ -121,7 +123,7 @@ async def test_failures_after_the_first_round_are_measured() -> None:
         asked += 1
         return failed() if asked > 2 else outcome(0.0, [0.1])
 
-    session = Session([Side(ScriptedTarget("a", answer=answer))], [Closed(2)], workload(rounds=1))
+    session = Session([BenchSide(ScriptedTarget("a", answer=answer))], [Closed(2)], workload(rounds=1))
     await session.run(quiet)
     assert session.played[0].rounds[0][0].failures == {"overloaded": 2}
 
@@ -136,7 +138,7 @@ async def test_an_interrupt_keeps_what_was_answered() -> None:
             await asyncio.Event().wait()
         return outcome(0.0, [0.1])
 
-    session = Session([Side(ScriptedTarget("a", answer=answer))], [Closed(2)], workload(rounds=5))
+    session = Session([BenchSide(ScriptedTarget("a", answer=answer))], [Closed(2)], workload(rounds=5))
     running = asyncio.ensure_future(session.run(quiet))
     while asked < 6:
         await asyncio.sleep(0.001)
@@ -158,7 +160,7 @@ async def test_an_answer_that_takes_too_long_is_a_failure_and_the_others_are_not
             await asyncio.Event().wait()
         return outcome(0.0, [0.1])
 
-    session = Session([Side(ScriptedTarget("a", answer=answer))], [Closed(2)], workload(rounds=1, timeout_s=0.05))
+    session = Session([BenchSide(ScriptedTarget("a", answer=answer))], [Closed(2)], workload(rounds=1, timeout_s=0.05))
     await session.run(quiet)
     (done,) = session.played[0].rounds[0]
     assert done.failures == {"timeout": 1}

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from drivetrain.tools.bench.prompts import PROBE_WORDS, Prompts
+from drivetrain.tools.bench.prompts import PROBE_WORDS, PromptMaker
 from drivetrain.tools.bench.workload import Closed, arrivals
 
 
@@ -43,25 +43,25 @@ def test_levels_say_what_they_are() -> None:
 def test_prompts_have_the_tokens_that_were_asked_for() -> None:
     """A form of 9 tokens around words of 1.5 each."""
     few, many = (round(9 + 1.5 * count) for count in PROBE_WORDS)
-    prompts = Prompts.measured(1, (few, many))
+    prompts = PromptMaker.measured(1, (few, many))
     for wanted in (30, 100, 900):
         assert 9 + 1.5 * len(prompts.make(wanted, 0).split()) == pytest.approx(wanted, abs=1.5)
 
 
 def test_a_prompt_shorter_than_the_form_has_one_word() -> None:
-    assert len(Prompts(1, begin=40).make(10, 0).split()) == 1
+    assert len(PromptMaker(1, begin=40).make(10, 0).split()) == 1
 
 
 def test_prompts_differ_from_their_first_words_on_and_come_again_with_the_seed() -> None:
-    prompts = Prompts(1)
+    prompts = PromptMaker(1)
     made = [prompts.make(30, "4 streams", turn, i, "") for turn in range(8) for i in range(8)]
     assert len({prompt[:25] for prompt in made}) == 64
-    assert made == [Prompts(1).make(30, "4 streams", turn, i, "") for turn in range(8) for i in range(8)]
-    assert made[0] != Prompts(2).make(30, "4 streams", 0, 0, "")
+    assert made == [PromptMaker(1).make(30, "4 streams", turn, i, "") for turn in range(8) for i in range(8)]
+    assert made[0] != PromptMaker(2).make(30, "4 streams", 0, 0, "")
 
 
 def test_a_shared_prefix_is_shared_and_no_more() -> None:
-    prompts = Prompts(1, shared=20)
+    prompts = PromptMaker(1, shared=20)
     first, second = (prompts.make(30, i).split() for i in range(2))
     assert (len(first), len(second)) == (30, 30)
     assert first[:20] == second[:20]

@@ -21,10 +21,10 @@ from drivetrain.tools.conform.cases import ALL
 from drivetrain.tools.conform.cases.cancel import _gauge
 from drivetrain.tools.conform.cases.stops import cut_at
 from drivetrain.tools.conform.client import Broken, Client, Unreachable
-from drivetrain.tools.conform.exchange import Exchange, Shown, show
+from drivetrain.tools.conform.exchange import RecordedExchange, Shown, show
 from drivetrain.tools.conform.page import page
 from drivetrain.tools.conform.reading import error_of, honoured, names, param_names, refused, take
-from drivetrain.tools.conform.report import ConformReport, Result, area_table, detail_lines, document
+from drivetrain.tools.conform.report import CaseResult, ConformReport, area_table, detail_lines, document
 from drivetrain.tools.conform.runner import GONE, STRANGE, find_model, run
 from drivetrain.tools.conform.survey import Sample
 from drivetrain.tools.conform.trial import Trial
@@ -98,7 +98,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
     ],
 )
 async def test_good_answers(parts: tuple[bytes, ...]) -> None:
-    exchange = Exchange(method="POST", path="/v1/x", body=b"[]", headers={"x-a": "b", "content-length": "2"})
+    exchange = RecordedExchange(method="POST", path="/v1/x", body=b"[]", headers={"x-a": "b", "content-length": "2"})
     async with raw(*parts) as (client, heard):
         await client.send(exchange)
     assert (exchange.status, exchange.json(), exchange.whole) == (200, {}, True)
@@ -122,7 +122,7 @@ async def test_good_answers(parts: tuple[bytes, ...]) -> None:
     ],
 )
 async def test_broken_answers(parts: tuple[bytes, ...], words: str) -> None:
-    exchange = Exchange(method="GET", path="/")
+    exchange = RecordedExchange(method="GET", path="/")
     async with raw(*parts) as (client, _):
         with pytest.raises(Broken, match=words):
             await client.send(exchange)
@@ -132,23 +132,23 @@ async def test_broken_answers(parts: tuple[bytes, ...], words: str) -> None:
 async def test_an_answer_that_does_not_come() -> None:
     async with raw(OK, hold=True) as (client, _):
         with pytest.raises(Broken, match=r"within 0\.5 s"):
-            await client.send(Exchange(method="GET", path="/"))
+            await client.send(RecordedExchange(method="GET", path="/"))
 
 
 async def test_nobody_there() -> None:
     async with raw() as (client, _):
         pass
     with pytest.raises(Unreachable, match="cannot be reached"):
-        await client.send(Exchange(method="GET", path="/"))
+        await client.send(RecordedExchange(method="GET", path="/"))
 
 
 async def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     context = ssl.create_default_context(cafile=str(CERTIFICATE))
     async with raw(OK + b"Content-Length: 2\r\n\r\n{}", tls=True) as (client, _):
         with pytest.raises(Unreachable, match="certificate"):
-            await client.send(Exchange(method="GET", path="/"))
+            await client.send(RecordedExchange(method="GET", path="/"))
         monkeypatch.setattr(address, "_trusted", lambda: context)
-        exchange = Exchange(method="GET", path="/")
+        exchange = RecordedExchange(method="GET", path="/")
         await client.send(exchange)
     assert exchange.status == 200
 
@@ -156,9 +156,9 @@ async def test_tls(monkeypatch: pytest.MonkeyPatch) -> None:
 # Reading
 
 
-def answered(status: int, document: Any, kind: str = "application/json") -> Exchange:
+def answered(status: int, document: Any, kind: str = "application/json") -> RecordedExchange:
     data = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return Exchange(
+    return RecordedExchange(
         method="POST", path="/v1/x", status=status, reply=data, whole=True, reply_headers={"content-type": kind}
     )
 
@@ -259,7 +259,7 @@ def test_error_objects_that_are_none(document: Any, words: str) -> None:
         error_of(answered(400, document))
 
 
-def stream(data: bytes) -> Exchange:
+def stream(data: bytes) -> RecordedExchange:
     return answered(200, data, "text/event-stream")
 
 
@@ -353,11 +353,11 @@ def test_gauges(path: str, reply: Any, running: int | None) -> None:
 # Reports
 
 
-def made(outcome: Outcome, reason: str = "", *exchanges: Shown, case: Case = ALL[0]) -> Result:
-    return Result(case=case, outcome=outcome, reason=reason, exchanges=exchanges)
+def made(outcome: Outcome, reason: str = "", *exchanges: Shown, case: Case = ALL[0]) -> CaseResult:
+    return CaseResult(case=case, outcome=outcome, reason=reason, exchanges=exchanges)
 
 
-def report(*results: Result) -> ConformReport:
+def report(*results: CaseResult) -> ConformReport:
     return ConformReport(
         url="http://h/v1",
         model="m<1>",

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from drivetrain.tools.diff.compare import Agreement, Candidate, Place, RecordedAnswer, compare, summarize
+from drivetrain.tools.diff.compare import Agreement, Alternative, AnswerToken, RecordedAnswer, compare, summarize
 
 TOLERANCE = 0.01
 
 
-def place(token_id: int, *others: tuple[int, float], logprob: float | None = -1.0) -> Place:
+def place(token_id: int, *others: tuple[int, float], logprob: float | None = -1.0) -> AnswerToken:
     """A token and, below it, the other ids of its list with their logprobs."""
     if logprob is None:
-        return Place(token_id)
+        return AnswerToken(token_id)
     top = ((token_id, logprob), *others)
-    return Place(token_id, f"t{token_id}", logprob, tuple(Candidate(i, f"t{i}", value) for i, value in top))
+    return AnswerToken(token_id, f"t{token_id}", logprob, tuple(Alternative(i, f"t{i}", value) for i, value in top))
 
 
-def answer(*places: Place, prompt_ids: tuple[int, ...] = (1, 2)) -> RecordedAnswer:
+def answer(*places: AnswerToken, prompt_ids: tuple[int, ...] = (1, 2)) -> RecordedAnswer:
     return RecordedAnswer(prompt_ids, places)
 
 

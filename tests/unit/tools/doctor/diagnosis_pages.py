@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from drivetrain.http.address import Address
-from drivetrain.tools.doctor.page import Page, Pages
+from drivetrain.tools.doctor.page import FetchedPage, Pages
 from drivetrain.tools.doctor.redact import Redactor
 from drivetrain.tools.doctor.series import Series
 
@@ -76,14 +76,14 @@ ADMIN = {
 }
 
 
-def page(document: Any = None, status: int = 200, text: str | None = None, **more: Any) -> Page:
+def page(document: Any = None, status: int = 200, text: str | None = None, **more: Any) -> FetchedPage:
     data = json.dumps(document).encode() if text is None else text.encode()
-    return Page(
+    return FetchedPage(
         status=status, document=WORDS.json(data), series=Series.parse(data.decode(), WORDS), took_s=0.002, **more
     )
 
 
-def missing() -> Page:
+def missing() -> FetchedPage:
     return page(NOT_FOUND, 404)
 
 

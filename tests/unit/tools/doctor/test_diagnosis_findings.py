@@ -15,13 +15,13 @@ from drivetrain.tools.doctor.findings import findings
 from drivetrain.tools.doctor.gather import gather
 from drivetrain.tools.doctor.report import (
     Finding,
+    HistogramTimes,
     Memory,
     ModelReport,
     Refusal,
     ServerKind,
     ServerReport,
     Severity,
-    Times,
     Unread,
 )
 
@@ -69,7 +69,7 @@ OF_MODELS: list[tuple[str, Severity, dict[str, Any], str]] = [
     ("deadlines", ACT, ended(deadline_exceeded=50), "5.0 % of requests"),
     ("kv_full", ACT, {"kv_used": 0.98, "preemptions": 50}, "50 preemptions; the memory for keys and values is 98 %"),
     ("kv_full", NOTE, {"kv_used": 0.98, "waiting": 3}, "0 preemptions; the memory"),
-    ("long_queue", NOTE, {"queue": Times(900, 0.5, 10.0, 160.0)}, "10 s or more"),
+    ("long_queue", NOTE, {"queue": HistogramTimes(900, 0.5, 10.0, 160.0)}, "10 s or more"),
     ("turns", NOTE, {"loads": 300, "unloads": 300}, "300 times for 1,000 requests"),
 ]  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_of_a_model(code: str, level: Severity, changes: dict[str, Any], words: 
         ended(overloaded=49), ended(engine_error=9), ended(deadline_exceeded=49), ended(not_loaded=49),
         ended(cancelled=900), ended(invalid_request=900),
         {"endings": {"finished": 1, "overloaded": 2}},
-        {"kv_used": 1.0}, {"preemptions": 49}, {"queue": Times(900, 0.5, 9.9, 160.0)},
+        {"kv_used": 1.0}, {"preemptions": 49}, {"queue": HistogramTimes(900, 0.5, 9.9, 160.0)},
         {"loads": 300, "unloads": 0}, {"loads": 2, "unloads": 2, "endings": {"finished": 2}},
         {"state": "unloaded", "engine_alive": None}, {"upstreams": (True, True)},
     ],
@@ -165,7 +165,7 @@ def test_not_ready_needs_no_finding_of_its_own_where_a_model_says_why() -> None:
 
 
 def test_what_needs_action_comes_first() -> None:
-    found = told({"queue": Times(900, 0.5, 20.0, 160.0), **ended(engine_error=500)}, latency_s=0.6)
+    found = told({"queue": HistogramTimes(900, 0.5, 20.0, 160.0), **ended(engine_error=500)}, latency_s=0.6)
     assert [f.code for f in found] == ["failures", "slow", "long_queue"]
 
 

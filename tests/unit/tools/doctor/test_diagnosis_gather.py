@@ -16,9 +16,9 @@ from drivetrain.engines.remote.address import Key
 from drivetrain.tools.doctor import text
 from drivetrain.tools.doctor.findings import findings
 from drivetrain.tools.doctor.gather import gather
-from drivetrain.tools.doctor.page import Page
+from drivetrain.tools.doctor.page import FetchedPage
 from drivetrain.tools.doctor.redact import MAX_CHARS, Redactor
-from drivetrain.tools.doctor.report import Memory, ModelReport, Refusal, ServerKind, Times, Unread
+from drivetrain.tools.doctor.report import HistogramTimes, Memory, ModelReport, Refusal, ServerKind, Unread
 
 
 def test_all_of_it() -> None:
@@ -33,8 +33,9 @@ def test_all_of_it() -> None:
         name="small", state="ready", aliases=("alias",), engine="native", device="cpu", dtype="float32",
         context_length=2048, engine_alive=True, pinned=True, loads=1, running=2, max_running=4, waiting=1,
         max_waiting=8, since_progress_s=0.5, endings={"finished": 90, "overloaded": 10},
-        answers={"stop": 80, "length": 10}, queue=Times(100, 0.001, 0.01, 0.01), prompt_tokens=1000, cached_tokens=250,
-        completion_tokens=500, kv_used=0.98, preemptions=7, restarts=3, upstreams=(True, False),
+        answers={"stop": 80, "length": 10}, queue=HistogramTimes(100, 0.001, 0.01, 0.01),
+        prompt_tokens=1000, cached_tokens=250, completion_tokens=500,
+        kv_used=0.98, preemptions=7, restarts=3, upstreams=(True, False),
     )  # fmt: skip
     assert (big.state, big.loaded, big.failure, big.retry_in_s) == ("failed", False, "no weights", 40.0)
 
@@ -58,7 +59,7 @@ def test_a_model_that_only_the_metrics_know() -> None:
 
 
 def test_a_page_that_did_not_come() -> None:
-    slow = Page(problem="it did not answer within 5 seconds")
+    slow = FetchedPage(problem="it did not answer within 5 seconds")
     report = gather(pages(metrics=slow))
     assert report.unread == (Unread("/metrics", 0, "it did not answer within 5 seconds"),)
     assert report.models[0].endings == {"finished": 90, "overloaded": 10}
@@ -80,7 +81,7 @@ def test_the_key() -> None:
     assert (locked.kind, locked.needs_key, locked.ready, locked.models) == (ServerKind.LOCKED, True, None, ())
     assert gather(pages(sent_key=True, open=REFUSED)).needs_key is True
     assert gather(pages(sent_key=True, open=page(STATUS))).needs_key is False
-    assert gather(pages(sent_key=True, open=Page(problem="?"))).needs_key is None
+    assert gather(pages(sent_key=True, open=FetchedPage(problem="?"))).needs_key is None
 
 
 def test_another_server() -> None:

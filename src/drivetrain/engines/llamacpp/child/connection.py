@@ -20,7 +20,7 @@ Hear = Callable[[dict[str, Any]], bool]
 """Takes one event of a stream, on the event loop; True if that is enough."""
 
 
-class Connection:
+class ChildConnection:
     """Where the server listens and the key that it wants. One connection a call."""
 
     def __init__(self, host: str, port: int, key: str) -> None:

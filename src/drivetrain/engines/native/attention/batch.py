@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from drivetrain.engines.native.kv.cache import KvCache, Segment
+from drivetrain.engines.native.kv.cache import KvCache, RowSegment
 from drivetrain.engines.native.schedule.sequence import Work
 
 MASKED = float("-inf")
@@ -26,7 +26,7 @@ class Decodes:
     nothing in this step are computed in vain and left out by `rows`; `dense` says that there are none.
     """
 
-    segment: Segment
+    segment: RowSegment
     start: int
     end: int
     rows: Any
@@ -59,7 +59,7 @@ class Decodes:
 class Chunk:
     """A piece of one prompt: `ids[start:end]` of the packed row stand at `first` and after in their sequence."""
 
-    segment: Segment
+    segment: RowSegment
     row: int
     start: int
     end: int

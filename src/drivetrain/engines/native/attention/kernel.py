@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from drivetrain.engines.native.attention.batch import Chunk, PackedBatch
-from drivetrain.engines.native.kv.cache import LayerShape, Segment
+from drivetrain.engines.native.kv.cache import LayerShape, RowSegment
 
 SOURCE = Path(__file__).with_name("attention.cpp")
 LARGEST = 256
@@ -104,7 +104,7 @@ class Kernel:
         return out
 
 
-def _pieces(chunks: Sequence[Chunk]) -> tuple[Any, list[Segment]]:
+def _pieces(chunks: Sequence[Chunk]) -> tuple[Any, list[RowSegment]]:
     """The pieces of a batch, the same for all layers, and the segments that they refer to by number."""
     segments = list(dict.fromkeys(chunk.segment for chunk in chunks))
     number = {segment: n for n, segment in enumerate(segments)}

@@ -1,7 +1,7 @@
 """Our attention inside the library's model classes: it keeps keys and values in our cache and reads them from there.
 
 The library calls `attention` once per layer with the packed row of the whole batch. The step's batch reaches it through
-the `Stage` that `install` puts on every attention module; there is no global state.
+the `AttentionStage` that `install` puts on every attention module; there is no global state.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AttentionSpec:
         return self.softcap is None and self.sinks is None
 
 
-class Stage:
+class AttentionStage:
     """What the model's attention works on. Without a batch it only notes the layers, for the probe."""
 
     def __init__(self) -> None:
@@ -77,9 +77,9 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, layer_mask)
 
 
-def install(model: Any) -> Stage:
+def install(model: Any) -> AttentionStage:
     """Give the model's stage to every module that may attend."""
-    stage = Stage()
+    stage = AttentionStage()
     for module in model.modules():
         if hasattr(module, "layer_idx"):
             setattr(module, _STAGE, stage)
@@ -129,7 +129,7 @@ def attention(
     return _over_batch(stage, layer, query, key, value, spec), None
 
 
-def _over_batch(stage: Stage, layer: int, query: Any, key: Any, value: Any, spec: AttentionSpec) -> Any:
+def _over_batch(stage: AttentionStage, layer: int, query: Any, key: Any, value: Any, spec: AttentionSpec) -> Any:
     batch = stage.batch
     assert batch is not None
     if stage.kernel is not None:

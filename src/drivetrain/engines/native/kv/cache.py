@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from drivetrain.engines.native.kv.rows import Clear, Copy, Grow, Operation, Place, Trim
+from drivetrain.engines.native.kv.rows import Clear, Copy, Grow, Operation, RowPlace, Trim
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class LayerShape:
 
 
 @dataclass(slots=True, eq=False)
-class Segment:
+class RowSegment:
     """`keys[layer]` is `[rows, kv_heads, capacity, key_size]`; `first` is the index of its first row in its class."""
 
     capacity: int
@@ -54,7 +54,7 @@ class KvCache:
         self._layers = dict(layers)
         self._dtype = dtype
         self._device = device
-        self._segments: dict[int, list[Segment]] = {}
+        self._segments: dict[int, list[RowSegment]] = {}
 
     @property
     def token_bytes(self) -> int:
@@ -83,7 +83,7 @@ class KvCache:
     def reset(self) -> None:
         self._segments.clear()
 
-    def locate(self, place: Place) -> tuple[Segment, int]:
+    def locate(self, place: RowPlace) -> tuple[RowSegment, int]:
         """The segment of a row, and the row's number in it."""
         for segment in reversed(self._segments[place.capacity]):
             if place.index >= segment.first:
@@ -94,7 +94,7 @@ class KvCache:
         group = self._segments.setdefault(capacity, [])
         first = group[-1].first + group[-1].rows if group else 0
         group.append(
-            Segment(
+            RowSegment(
                 capacity,
                 first,
                 rows,
@@ -110,7 +110,7 @@ class KvCache:
         pages = mmap.mmap(-1, prod(shape) * self._dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         return torch.frombuffer(pages, dtype=self._dtype).view(shape)
 
-    def _copy(self, source: Place, target: Place, length: int) -> None:
+    def _copy(self, source: RowPlace, target: RowPlace, length: int) -> None:
         here, i = self.locate(source)
         there, j = self.locate(target)
         for layer in self._layers:

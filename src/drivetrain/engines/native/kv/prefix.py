@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from drivetrain.engines.native.kv.rows import Slot
+from drivetrain.engines.native.kv.rows import CacheRow
 
 BLOCK = 16
 
@@ -18,7 +18,7 @@ BLOCK = 16
 class Hit:
     """The first `length` tokens of `slot` are the wanted ones."""
 
-    slot: Slot
+    slot: CacheRow
     length: int
 
 
@@ -34,8 +34,8 @@ class PrefixIndex:
 
     def __init__(self, block: int = BLOCK) -> None:
         self.block = block
-        self._entries: dict[Slot, _Entry] = {}
-        self._holders: dict[int, dict[Slot, None]] = {}
+        self._entries: dict[CacheRow, _Entry] = {}
+        self._holders: dict[int, dict[CacheRow, None]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -45,7 +45,7 @@ class PrefixIndex:
         keys = self._keys(ids, salt)
         return bool(keys) and not self._holders.get(keys[-1])
 
-    def add(self, slot: Slot, ids: Sequence[int], salt: Hashable = None) -> None:
+    def add(self, slot: CacheRow, ids: Sequence[int], salt: Hashable = None) -> None:
         """The row begins with these ids, all computed. Replaces what was noted of it before."""
         self.forget(slot)
         keys = self._keys(ids, salt)
@@ -55,7 +55,7 @@ class PrefixIndex:
         for key in keys:
             self._holders.setdefault(key, {})[slot] = None
 
-    def forget(self, slot: Slot) -> None:
+    def forget(self, slot: CacheRow) -> None:
         entry = self._entries.pop(slot, None)
         for key in entry.keys if entry is not None else ():
             holders = self._holders[key]
@@ -65,7 +65,7 @@ class PrefixIndex:
 
     def find(self, ids: Sequence[int], limit: int, salt: Hashable = None) -> Hit | None:
         """The longest common beginning, at least one block and at most `limit` tokens."""
-        best: Slot | None = None
+        best: CacheRow | None = None
         for key in self._keys(ids[: max(limit, 0)], salt):
             holders = self._holders.get(key)
             if not holders:

@@ -33,7 +33,7 @@ class BooksDisagree(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class CacheRow:
     """One row in use. Its place may change between steps; the object stays the same.
 
     `filled` tokens of it are valid: whoever computes or copies into it says so.
@@ -46,12 +46,12 @@ class Slot:
     alive: bool = True
 
     @property
-    def place(self) -> Place:
-        return Place(self.capacity, self.index)
+    def place(self) -> RowPlace:
+        return RowPlace(self.capacity, self.index)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPlace:
     capacity: int
     index: int
 
@@ -75,8 +75,8 @@ class Trim:
 class Copy:
     """The first `length` tokens of one row, in all layers."""
 
-    source: Place
-    target: Place
+    source: RowPlace
+    target: RowPlace
     length: int
 
 
@@ -84,7 +84,7 @@ class Copy:
 class Clear:
     """The row held NaN, which would outlast any mask: write zeros."""
 
-    place: Place
+    place: RowPlace
 
 
 Operation = Grow | Trim | Copy | Clear
@@ -101,11 +101,11 @@ class SizeClass:
     capacity: int
     row_bytes: int
     segments: list[int] = field(default_factory=list)
-    hot: list[Slot] = field(default_factory=list)
-    cold: dict[int, Slot] = field(default_factory=dict)
+    hot: list[CacheRow] = field(default_factory=list)
+    cold: dict[int, CacheRow] = field(default_factory=dict)
     num_cold_in: list[int] = field(default_factory=list)
     """Of each segment."""
-    by_use: OrderedDict[Slot, None] = field(default_factory=OrderedDict)
+    by_use: OrderedDict[CacheRow, None] = field(default_factory=OrderedDict)
     """The cold rows, least recently used first."""
 
     @property
@@ -135,12 +135,12 @@ class SizeClass:
         self.segments.pop()
         self.num_cold_in.pop()
 
-    def put_cold(self, slot: Slot) -> None:
+    def put_cold(self, slot: CacheRow) -> None:
         """At its index."""
         self.cold[slot.index] = slot
         self.num_cold_in[self._segment_of(slot.index)] += 1
 
-    def pop_cold(self, slot: Slot) -> None:
+    def pop_cold(self, slot: CacheRow) -> None:
         del self.cold[slot.index]
         self.num_cold_in[self._segment_of(slot.index)] -= 1
 
@@ -186,13 +186,13 @@ class KvRows:
         *,
         token_bytes: int,
         budget_bytes: int,
-        evicted: Callable[[Slot], None] = lambda slot: None,
+        evicted: Callable[[CacheRow], None] = lambda slot: None,
     ) -> None:
         self._classes = {size: SizeClass(size, size * token_bytes) for size in sorted(sizes)}
         self._budget_bytes = budget_bytes
         self._evicted = evicted
         self._operations: list[Operation] = []
-        self._cold: OrderedDict[Slot, None] = OrderedDict()
+        self._cold: OrderedDict[CacheRow, None] = OrderedDict()
         self.num_left = 0
         """How often a hot row was left. While this is the same, what found no room finds none."""
         if max(sizes) * token_bytes > budget_bytes:
@@ -234,7 +234,7 @@ class KvRows:
         operations, self._operations = self._operations, []
         return operations
 
-    def take(self, length: int) -> Slot | None:
+    def take(self, length: int) -> CacheRow | None:
         """A hot row that holds `length` tokens, or None if even without any cold row there is no room."""
         wanted = self._class_for(length)
         if not self._make_room(wanted):
@@ -242,11 +242,11 @@ class KvRows:
         index = len(wanted.hot)
         if (guest := wanted.cold.get(index)) is not None:
             self._move_cold(wanted, guest, wanted.free_index())
-        slot = Slot(wanted.capacity, index)
+        slot = CacheRow(wanted.capacity, index)
         wanted.hot.append(slot)
         return slot
 
-    def enlarge(self, slot: Slot, length: int) -> bool:
+    def enlarge(self, slot: CacheRow, length: int) -> bool:
         """See that this hot row holds `length` tokens, moving it to a larger class if necessary. False: no room."""
         if length <= slot.capacity:
             return True
@@ -259,7 +259,7 @@ class KvRows:
         self._classes[slot.capacity].hot[slot.index] = slot
         return True
 
-    def copy(self, source: Slot, target: Slot, length: int) -> None:
+    def copy(self, source: CacheRow, target: CacheRow, length: int) -> None:
         """The beginning of one row into another one."""
         assert source.alive
         assert length <= min(source.filled, target.capacity)
@@ -267,14 +267,14 @@ class KvRows:
         target.filled = length
         self.touch(source)
 
-    def drop(self, slot: Slot, *, poisoned: bool = False) -> None:
+    def drop(self, slot: CacheRow, *, poisoned: bool = False) -> None:
         """A hot row is free again."""
         if poisoned:
             self._operations.append(Clear(slot.place))
         self._leave_hot(slot)
         slot.alive = False
 
-    def keep(self, slot: Slot) -> bool:
+    def keep(self, slot: CacheRow) -> bool:
         """A hot row becomes a cold one. False: there was no place for it, and it is dropped."""
         home = self._classes[slot.capacity]
         last = home.hot[-1]
@@ -282,7 +282,7 @@ class KvRows:
             if not home.free and not self._grow(home) and not self._evict_oldest(home.by_use):
                 self.drop(slot)
                 return False
-            target = Place(slot.capacity, home.free_index())
+            target = RowPlace(slot.capacity, home.free_index())
             self._operations.append(Copy(slot.place, target, slot.filled))
             self._leave_hot(slot)
             slot.index = target.index
@@ -294,13 +294,13 @@ class KvRows:
         self._cold[slot] = home.by_use[slot] = None
         return True
 
-    def touch(self, slot: Slot) -> None:
+    def touch(self, slot: CacheRow) -> None:
         """Mark it as the most recently used."""
         if slot in self._cold:
             self._cold.move_to_end(slot)
             self._classes[slot.capacity].by_use.move_to_end(slot)
 
-    def evict(self, slot: Slot) -> None:
+    def evict(self, slot: CacheRow) -> None:
         """A cold row is free again."""
         home = self._classes[slot.capacity]
         del self._cold[slot], home.by_use[slot]
@@ -371,19 +371,19 @@ class KvRows:
                 return True
         return False
 
-    def _evict_oldest(self, by_use: OrderedDict[Slot, None]) -> bool:
+    def _evict_oldest(self, by_use: OrderedDict[CacheRow, None]) -> bool:
         oldest = next(iter(by_use), None)
         if oldest is not None:
             self.evict(oldest)
         return oldest is not None
 
-    def _move_cold(self, size: SizeClass, slot: Slot, index: int) -> None:
-        self._operations.append(Copy(slot.place, Place(size.capacity, index), slot.filled))
+    def _move_cold(self, size: SizeClass, slot: CacheRow, index: int) -> None:
+        self._operations.append(Copy(slot.place, RowPlace(size.capacity, index), slot.filled))
         size.pop_cold(slot)
         slot.index = index
         size.put_cold(slot)
 
-    def _leave_hot(self, slot: Slot) -> None:
+    def _leave_hot(self, slot: CacheRow) -> None:
         """The last hot row moves into the hole."""
         home = self._classes[slot.capacity]
         last = home.hot.pop()

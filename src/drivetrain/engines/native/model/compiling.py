@@ -20,7 +20,7 @@ import torch
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.engines.base.error_text import one_line
-from drivetrain.engines.native.attention.layers import Stage
+from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.model.runner import Forward, plain_pass
 
 FEWEST = 2
@@ -41,7 +41,7 @@ def check_machine(device: Any) -> None:
         raise _refused(f"compile needs a C++ compiler, and there is no {compiler}", "install one, or leave compile out")
 
 
-def compiled_pass(model: Any, stage: Stage, progress: Progress) -> Forward:
+def compiled_pass(model: Any, stage: AttentionStage, progress: Progress) -> Forward:
     """Takes half a minute for a small model, and two seconds if it was compiled here before."""
     try:
         _set_cache_folder()

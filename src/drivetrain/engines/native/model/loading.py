@@ -22,12 +22,12 @@ from drivetrain.engines.native.settings import NativeSettings, Quantize
 
 
 @dataclass(slots=True)
-class Loaded:
+class NativeModel:
     """A model that leaves its attention to `stage`. `structure` is its generation_config as it came."""
 
     model: Any
     tokenizer: Any
-    stage: attention.Stage
+    stage: attention.AttentionStage
     layers: dict[int, LayerShape]
     num_quantized: int | None
     """Linear layers with weights of 8 bits; None: that was not asked for."""
@@ -39,7 +39,7 @@ class Loaded:
     eos_ids: frozenset[int]
 
 
-def load(spec: ModelSpec, settings: NativeSettings, progress: Progress) -> Loaded:
+def load(spec: ModelSpec, settings: NativeSettings, progress: Progress) -> NativeModel:
     path = safetensors_folder(spec, progress, engine="native")
     progress("reading the configuration", None)
     declared.check_generation_config(path)
@@ -47,7 +47,7 @@ def load(spec: ModelSpec, settings: NativeSettings, progress: Progress) -> Loade
         return _load(CheckpointFolder(path=path, trust_remote_code=settings.trust_remote_code), settings, progress)
 
 
-def _load(folder: CheckpointFolder, settings: NativeSettings, progress: Progress) -> Loaded:
+def _load(folder: CheckpointFolder, settings: NativeSettings, progress: Progress) -> NativeModel:
     import torch
     import transformers as hf
 
@@ -79,7 +79,7 @@ def _load(folder: CheckpointFolder, settings: NativeSettings, progress: Progress
     # What is too long is refused by us; the library would print a warning.
     tokenizer.model_max_length = declared.NO_LIMIT
     structure = model.generation_config if model.can_generate() else hf.GenerationConfig()
-    return Loaded(
+    return NativeModel(
         model=model,
         tokenizer=tokenizer,
         stage=stage,

@@ -9,7 +9,7 @@ from typing import Any
 
 from drivetrain.engines.base.error_text import one_line
 from drivetrain.engines.checkpoint import errors
-from drivetrain.engines.native.attention.layers import NAME, Stage, UnfitModel
+from drivetrain.engines.native.attention.layers import NAME, AttentionStage, UnfitModel
 from drivetrain.engines.native.kv.cache import LayerShape
 from drivetrain.engines.native.model.supported import unfit
 
@@ -34,7 +34,7 @@ def check_class(cls: Any) -> None:
             raise unfit(f"the class {name} takes no {needed}")
 
 
-def probe(model: Any, stage: Stage) -> dict[int, LayerShape]:
+def probe(model: Any, stage: AttentionStage) -> dict[int, LayerShape]:
     """The shape of each layer's keys and values, seen in one pass over two ids."""
     import torch
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from drivetrain.engines.native.attention.batch import pack
-from drivetrain.engines.native.attention.layers import Stage
+from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.kv.cache import KvCache
 from drivetrain.engines.native.schedule.sequence import Work
 
@@ -37,7 +37,7 @@ def plain_pass(model: Any) -> Forward:
 class Runner:
     """Owns the model, its stage and its cache. Runs under inference mode; one pass at a time."""
 
-    def __init__(self, model: Any, stage: Stage, cache: KvCache, forward: Forward) -> None:
+    def __init__(self, model: Any, stage: AttentionStage, cache: KvCache, forward: Forward) -> None:
         self.model = model
         self.cache = cache
         self._stage = stage

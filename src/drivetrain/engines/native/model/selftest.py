@@ -16,7 +16,7 @@ from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.native.attention.layers import NAME
 from drivetrain.engines.native.kv.cache import KvCache
 from drivetrain.engines.native.kv.rows import KvRows, capacities
-from drivetrain.engines.native.model.loading import Loaded
+from drivetrain.engines.native.model.loading import NativeModel
 from drivetrain.engines.native.model.probe import translated
 from drivetrain.engines.native.model.runner import Forward, Runner
 from drivetrain.engines.native.model.supported import unfit
@@ -33,7 +33,7 @@ TOLERANCE = 1e-3
 """Relative to the largest logit, in float32; other dtypes get what their rounding needs."""
 
 
-def check(loaded: Loaded, forward: Forward) -> None:
+def check(loaded: NativeModel, forward: Forward) -> None:
     """Raise `UnfitEngine` if the packed logits are not the model's own."""
     sequences = _texts(loaded)
     with torch.inference_mode(), translated():
@@ -49,7 +49,7 @@ def check(loaded: Loaded, forward: Forward) -> None:
             raise unfit(f"in a batch its logits are off by {worst:.1%} of what they are alone")
 
 
-def _texts(loaded: Loaded) -> list[Sequence]:
+def _texts(loaded: NativeModel) -> list[Sequence]:
     rng = random.Random(0)  # noqa: S311 - not for secrets
     vocabulary = int(loaded.model.get_input_embeddings().num_embeddings)
     lengths = [n for n in LENGTHS if n + DECODED <= loaded.context_length]
@@ -71,7 +71,7 @@ def _texts(loaded: Loaded) -> list[Sequence]:
     ]
 
 
-def _packed(loaded: Loaded, sequences: list[Sequence], forward: Forward) -> list[Any]:
+def _packed(loaded: NativeModel, sequences: list[Sequence], forward: Forward) -> list[Any]:
     """The logits after each prompt and each decoded id, of every sequence."""
     model = loaded.model
     cache = KvCache(loaded.layers, dtype=model.dtype, device=model.device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import insort
 
 from drivetrain.engines.native.kv.prefix import Hit, PrefixIndex, common
-from drivetrain.engines.native.kv.rows import KvRows, Slot, must
+from drivetrain.engines.native.kv.rows import CacheRow, KvRows, must
 from drivetrain.engines.native.schedule.budget import Room, TokenBudget
 from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
 
@@ -266,7 +266,7 @@ class Scheduler:
         elif self.rows.keep(slot):
             self._prefixes.add(slot, known, salt)
 
-    def _forget(self, slot: Slot) -> None:
+    def _forget(self, slot: CacheRow) -> None:
         if self._prefixes is not None:
             self._prefixes.forget(slot)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs
 from drivetrain.engines.native.kv.prefix import Hit
-from drivetrain.engines.native.kv.rows import Slot
+from drivetrain.engines.native.kv.rows import CacheRow
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +25,7 @@ class Sequence:
     computed: int = 0
     cached: int = 0
     """How many of the prompt's tokens were in the cache when it first got a row."""
-    slot: Slot | None = None
+    slot: CacheRow | None = None
     awaits: Hit | None = None
     """A row in which its beginning is being computed, to be copied from there."""
     ended: bool = False

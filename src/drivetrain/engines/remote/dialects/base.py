@@ -23,7 +23,7 @@ class UpstreamKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class UpstreamFacts:
     """What an upstream was found to offer. The upstreams of a pool must agree in `identity`."""
 
     kind: UpstreamKind
@@ -57,7 +57,7 @@ class Facts:
         return (self.kind, self.tokens, self.generation, self.vocab_size, self.eos_ids, self.bos_token, self.stop)
 
 
-class Reader(Protocol):
+class AnswerReader(Protocol):
     """The events of one answer, in order, as steps of the contract."""
 
     async def hear(self, event: Mapping[str, Any]) -> Sequence[Step]:
@@ -105,7 +105,7 @@ class Dialect(Protocol):
     """One upstream of a known kind."""
 
     @property
-    def facts(self) -> Facts: ...
+    def facts(self) -> UpstreamFacts: ...
 
     @property
     def path(self) -> str:
@@ -116,7 +116,7 @@ class Dialect(Protocol):
         """The body for one choice. Sets every value that the upstream takes, so none of its defaults apply."""
         ...
 
-    def reader(self, request: EngineRequest, index: int, learn: Learn) -> Reader: ...
+    def reader(self, request: EngineRequest, index: int, learn: Learn) -> AnswerReader: ...
 
 
 def messages_json(messages: Sequence[Message]) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from drivetrain.core.errors import EngineFailed
 from drivetrain.core.kinds import MAX_INT
 from drivetrain.core.parameters import WORKER_PARAMETERS
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.remote.dialects.base import Facts, Learn, Reader, UpstreamKind, messages_json
+from drivetrain.engines.remote.dialects.base import AnswerReader, Learn, UpstreamFacts, UpstreamKind, messages_json
 from drivetrain.engines.remote.errors import Broken, Refused
 from drivetrain.http.address import Address
 
@@ -51,7 +51,7 @@ class Habits:
         return None
 
 
-def facts_of(kind: UpstreamKind, context_length: int | None, habits: Habits) -> Facts:
+def facts_of(kind: UpstreamKind, context_length: int | None, habits: Habits) -> UpstreamFacts:
     notes = ["the upstream gives text, no token ids: what needs ids is refused, and its own chat template is used"]
     if habits.tells_usage:
         notes.append("usage is what the upstream tells; of an answer that is ended early, the pieces are counted")
@@ -59,7 +59,7 @@ def facts_of(kind: UpstreamKind, context_length: int | None, habits: Habits) -> 
         notes.append("the upstream tells no usage: pieces of text are counted, and prompt tokens are not known")
     if context_length is None:
         notes.append("the upstream does not tell its context length; set context_length to state it")
-    return Facts(
+    return UpstreamFacts(
         kind=kind,
         tokens=False,
         parameters=(WORKER_PARAMETERS - _NEEDS_IDS) | HONOURED,
@@ -69,7 +69,7 @@ def facts_of(kind: UpstreamKind, context_length: int | None, habits: Habits) -> 
 
 
 class TextDialect:
-    def __init__(self, address: Address, model: str, facts: Facts, habits: Habits) -> None:
+    def __init__(self, address: Address, model: str, facts: UpstreamFacts, habits: Habits) -> None:
         self.facts = facts
         self.path = f"{address.path}/chat/completions"
         self._model = model
@@ -95,11 +95,11 @@ class TextDialect:
             body["stream_options"] = {"include_usage": True}
         return body
 
-    def reader(self, request: EngineRequest, index: int, learn: Learn) -> Reader:
-        return _Reader(index)
+    def reader(self, request: EngineRequest, index: int, learn: Learn) -> AnswerReader:
+        return _ChatReader(index)
 
 
-class _Reader:
+class _ChatReader:
     """Holds a choice's end back until the usage has come or the stream is over."""
 
     def __init__(self, index: int) -> None:

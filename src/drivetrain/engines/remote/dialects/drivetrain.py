@@ -12,7 +12,14 @@ from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.remote.blocking import Ask
-from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, Reader, UpstreamKind, messages_json
+from drivetrain.engines.remote.dialects.base import (
+    AnswerReader,
+    AskUpstream,
+    Learn,
+    UpstreamFacts,
+    UpstreamKind,
+    messages_json,
+)
 from drivetrain.engines.remote.errors import Broken
 from drivetrain.http.address import Address
 
@@ -22,12 +29,12 @@ _OWN = frozenset({"n"})
 """Always honoured: each choice is a request of its own."""
 
 
-def facts_of(card: Mapping[str, Any]) -> Facts:
+def facts_of(card: Mapping[str, Any]) -> UpstreamFacts:
     """From the `capabilities` of `/v1/models/{id}`. Raises `Broken`."""
     try:
         sent = frozenset(card["parameters"]) & ENGINE_PARAMETERS - _NOT_OVER_HTTP
         defaults = {n: d["value"] for n, d in card["defaults"].items() if d["source"] != "neutral"}
-        return Facts(
+        return UpstreamFacts(
             kind=UpstreamKind.DRIVETRAIN,
             tokens=True,
             parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | sent | _OWN,
@@ -48,7 +55,7 @@ def facts_of(card: Mapping[str, Any]) -> Facts:
         raise Broken("its description of the model is not one that this version can read") from exc
 
 
-async def with_specials(facts: Facts, ask: AskUpstream, model: str) -> Facts:
+async def with_specials(facts: UpstreamFacts, ask: AskUpstream, model: str) -> UpstreamFacts:
     """Adds the special tokens that can be found: the ends, and the one that texts begin with. Raises `Broken`."""
     try:
         texts = [(await ask("POST", "/tokenize", {"model": model, "prompt": text}))["tokens"] for text in ("a", "b")]
@@ -72,7 +79,7 @@ async def with_specials(facts: Facts, ask: AskUpstream, model: str) -> Facts:
 
 
 class DrivetrainDialect:
-    def __init__(self, address: Address, model: str, facts: Facts, *, max_stops: int) -> None:
+    def __init__(self, address: Address, model: str, facts: UpstreamFacts, *, max_stops: int) -> None:
         self.facts = facts
         self.path = f"{address.path}/completions"
         self._model = model
@@ -109,11 +116,11 @@ class DrivetrainDialect:
             body["logprobs"] = request.logprobs
         return body
 
-    def reader(self, request: EngineRequest, index: int, learn: Learn) -> Reader:
-        return _Reader(request, index, learn)
+    def reader(self, request: EngineRequest, index: int, learn: Learn) -> AnswerReader:
+        return _DrivetrainReader(request, index, learn)
 
 
-class _Reader:
+class _DrivetrainReader:
     def __init__(self, request: EngineRequest, index: int, learn: Learn) -> None:
         self.over = False
         self._request = request

@@ -14,7 +14,7 @@ from drivetrain.engines.llama_server import completion
 from drivetrain.engines.llama_server.ends import ENDS
 from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read, unspelled
 from drivetrain.engines.remote.blocking import Ask
-from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, Reader, UpstreamKind
+from drivetrain.engines.remote.dialects.base import AnswerReader, AskUpstream, Learn, UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.errors import Broken
 from drivetrain.engines.remote.spellings import SPELLED, SUSPICIOUS, frame
 from drivetrain.http.address import Address
@@ -22,7 +22,7 @@ from drivetrain.http.address import Address
 HONOURED = completion.HONOURED - completion.SEVERAL_COMPLETIONS
 
 
-async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> Facts:
+async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> UpstreamFacts:
     """From `/props`, the model's entry in `/v1/models`, and how special tokens are split. Raises `Broken`."""
     props = await ask("GET", "/props")
     try:
@@ -31,7 +31,7 @@ async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> Facts:
         spelled = [*ENDS, *filter(None, (bos, eos)), *SPELLED.findall(template or "")]
         specials = await _specials(ask, sorted(set(spelled)))
         ends = {*ENDS, eos}
-        return Facts(
+        return UpstreamFacts(
             kind=UpstreamKind.LLAMACPP,
             tokens=True,
             parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED,
@@ -60,7 +60,7 @@ async def _specials(ask: AskUpstream, spellings: Sequence[str]) -> dict[str, int
 
 
 class LlamaCppDialect:
-    def __init__(self, address: Address, facts: Facts, ask: AskUpstream) -> None:
+    def __init__(self, address: Address, facts: UpstreamFacts, ask: AskUpstream) -> None:
         self.facts = facts
         self.path = f"{address.root}/completion"
         self._ask = ask
@@ -78,11 +78,11 @@ class LlamaCppDialect:
         )
         return asked.body(request)
 
-    def reader(self, request: EngineRequest, index: int, learn: Learn) -> Reader:
-        return _Reader(request, index, learn, self._ask)
+    def reader(self, request: EngineRequest, index: int, learn: Learn) -> AnswerReader:
+        return _LlamaCppReader(request, index, learn, self._ask)
 
 
-class _Reader:
+class _LlamaCppReader:
     def __init__(self, request: EngineRequest, index: int, learn: Learn, ask: AskUpstream) -> None:
         self.over = False
         self._ids = ChoiceIds(index, request)

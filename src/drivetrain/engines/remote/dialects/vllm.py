@@ -13,7 +13,7 @@ from drivetrain.core.kinds import MAX_INT
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.base.room import room
-from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, Reader, UpstreamKind
+from drivetrain.engines.remote.dialects.base import AnswerReader, AskUpstream, Learn, UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.vllm_tokenizer import Speller, split_question
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.engines.remote.spellings import ENDS, SPELLED, WORDS, frame
@@ -37,7 +37,7 @@ _REFUSALS = frozenset({400, 404, 405, 422, 501})
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-async def facts_of(ask: AskUpstream, model: str, completions: str, context_length: int) -> Facts | None:
+async def facts_of(ask: AskUpstream, model: str, completions: str, context_length: int) -> UpstreamFacts | None:
     """From trials for ids, logprobs and ends, one token each; None if this version gives no ids.
 
     `completions` is the path below the root. Raises `Refused`, `Broken` and `OSError` for what any request may meet: a
@@ -53,9 +53,9 @@ async def facts_of(ask: AskUpstream, model: str, completions: str, context_lengt
     return None
 
 
-def without_generation(context_length: int) -> Facts:
+def without_generation(context_length: int) -> UpstreamFacts:
     """Of a server that only embeds: its refusals do not tell the size of its vocabulary."""
-    return Facts(
+    return UpstreamFacts(
         kind=UpstreamKind.VLLM,
         tokens=True,
         parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS,
@@ -71,7 +71,7 @@ class _Trial:
         self._model = model
         self._completions = completions
 
-    async def facts(self, context_length: int) -> Facts:
+    async def facts(self, context_length: int) -> UpstreamFacts:
         plain, framed = [await self._split("a", framed=framed) for framed in (False, True)]
         named = await self._named()
         logprobs = await self._logprobs(plain)
@@ -83,7 +83,7 @@ class _Trial:
         notes = ["chats are rendered by the upstream"]
         if not ends:
             notes.append("no end of the model is known by its name: the upstream ends answers, ignore_eos is refused")
-        return Facts(
+        return UpstreamFacts(
             kind=UpstreamKind.VLLM,
             tokens=True,
             parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED | logprobs | ({"ignore_eos"} if ends else set()),
@@ -158,7 +158,7 @@ class _Trial:
 
 
 class VllmDialect:
-    def __init__(self, address: Address, model: str, facts: Facts, ask: AskUpstream) -> None:
+    def __init__(self, address: Address, model: str, facts: UpstreamFacts, ask: AskUpstream) -> None:
         self.facts = facts
         self.path = f"{address.path}/completions"
         self._model = model
@@ -203,8 +203,8 @@ class VllmDialect:
             body["echo"] = request.prompt_logprobs is not None
         return body
 
-    def reader(self, request: EngineRequest, index: int, learn: Learn) -> Reader:
-        return _Reader(request, index, learn, self._speller)
+    def reader(self, request: EngineRequest, index: int, learn: Learn) -> AnswerReader:
+        return _VllmReader(request, index, learn, self._speller)
 
     def _biases(self, request: EngineRequest) -> dict[str, float]:
         """Raises `InvalidRequest` if nothing is left, since vLLM would sample all the same."""
@@ -216,7 +216,7 @@ class VllmDialect:
         return {str(token_id): bias for token_id, bias in biases.items()}
 
 
-class _Reader:
+class _VllmReader:
     def __init__(self, request: EngineRequest, index: int, learn: Learn, speller: Speller) -> None:
         self.over = False
         self._request = request

@@ -10,7 +10,7 @@ from drivetrain.core.errors import EngineFailed
 from drivetrain.core.messages import Message
 from drivetrain.core.prompt import Prompt
 from drivetrain.engines.remote.blocking import Ask
-from drivetrain.engines.remote.dialects.base import AskUpstream, Facts, Learn, messages_json
+from drivetrain.engines.remote.dialects.base import AskUpstream, Learn, UpstreamFacts, messages_json
 from drivetrain.engines.remote.spellings import SUSPICIOUS, frame
 from drivetrain.text.pieces import byte_level_bytes
 
@@ -33,7 +33,7 @@ class VllmSplitter:
     up with a character that no message contains, and that character's ids are taken out again. Names known to be words
     stay whole, as with an engine in this process; templates look for them too."""
 
-    def __init__(self, ask: Ask, model: str, facts: Facts) -> None:
+    def __init__(self, ask: Ask, model: str, facts: UpstreamFacts) -> None:
         self._ask = ask
         self._model = model
         self._plain_names = facts.plain_names

@@ -15,7 +15,7 @@ from typing import Any
 from drivetrain.tools.conform.answers import Api
 from drivetrain.tools.conform.case import BY_ENDPOINT, Area, Cases
 from drivetrain.tools.conform.client import Broken, Unreachable
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
 
@@ -89,7 +89,7 @@ async def _many(t: Trial) -> None:
         await _worth_leaving(first, parts, body["max_tokens"])
     async with AsyncExitStack() as stack:
         for _ in range(MANY):
-            leaving = Exchange(method="POST", path=first.path, headers=first.headers, body=first.body)
+            leaving = RecordedExchange(method="POST", path=first.path, headers=first.headers, body=first.body)
             await stack.enter_async_context(t.client.unanswered(leaving))
         await asyncio.sleep(0.5)
     began = time.perf_counter()
@@ -112,7 +112,7 @@ async def _long(t: Trial) -> tuple[Api, dict[str, Any]]:
     return api, t.body(api, max_tokens=tokens, **await t.known.steady(api))
 
 
-async def _worth_leaving(exchange: Exchange, parts: Any, tokens: int) -> None:
+async def _worth_leaving(exchange: RecordedExchange, parts: Any, tokens: int) -> None:
     """Read the stream for a moment. Raises `NotRun` if it is so quick that leaving it would show nothing."""
     began = time.perf_counter()
     async for part in parts:
@@ -151,7 +151,7 @@ async def _at_rest(t: Trial) -> int | None:
     return running
 
 
-def _gauge(path: str, exchange: Exchange) -> int | None:
+def _gauge(path: str, exchange: RecordedExchange) -> int | None:
     if path == "/metrics":
         values = _GAUGES.findall(exchange.reply.decode("utf-8", "replace"))
         return int(sum(map(float, values))) if values else None

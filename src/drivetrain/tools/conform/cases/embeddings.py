@@ -9,7 +9,7 @@ from typing import Any
 
 from drivetrain.tools.conform.answers import read_usage
 from drivetrain.tools.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, honoured, is_number, param_names, refused, take
 from drivetrain.tools.conform.requester import LEFT_OUT
 from drivetrain.tools.conform.survey import UNKNOWN_FIELD, answered
@@ -23,7 +23,7 @@ PATH = "/embeddings"
 TEXTS = ["A small boat on the sea.", "The price of tin in 1911.", "A little ship on the water."]
 
 
-async def _post(t: Trial, **fields: Any) -> Exchange:
+async def _post(t: Trial, **fields: Any) -> RecordedExchange:
     body = {"model": t.model, "input": TEXTS[0], "encoding_format": "float", **fields}
     return await t.post(PATH, {name: value for name, value in body.items() if value is not LEFT_OUT})
 
@@ -42,7 +42,7 @@ async def _embed(t: Trial, **fields: Any) -> list[list[float]]:
     return [_vector(item) for item in data]
 
 
-def _offered(exchange: Exchange) -> None:
+def _offered(exchange: RecordedExchange) -> None:
     answered(exchange, "input") if not param_names(exchange, "model") else None
     if exchange.status in {400, 422} and b"embedding" in exchange.reply.lower():
         raise NotOffered("the server says that this model gives no embeddings")

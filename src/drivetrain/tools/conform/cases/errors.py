@@ -8,7 +8,7 @@ from typing import Any
 
 from drivetrain.tools.conform.case import ALWAYS, BY_ENDPOINT, Area, Cases
 from drivetrain.tools.conform.client import Broken
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import MAX_ERROR_BYTES, brief, error_of, message_of, param_names, refused, take
 from drivetrain.tools.conform.requester import PROMPT
 from drivetrain.tools.conform.survey import UNKNOWN_MODEL
@@ -29,7 +29,7 @@ _FAULTS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-async def _faulty(t: Trial) -> AsyncIterator[tuple[str, Exchange]]:
+async def _faulty(t: Trial) -> AsyncIterator[tuple[str, RecordedExchange]]:
     """The replies to those that are refused. Whether all are is for the area `refusals` to check."""
     api = await t.known.text_api()
     some = False
@@ -75,7 +75,7 @@ async def _no_leak(t: Trial) -> None:
     _check_leak(await t.post("/drivetrain-conform-no-such-path", {}))
 
 
-def _check_leak(exchange: Exchange) -> None:
+def _check_leak(exchange: RecordedExchange) -> None:
     found = _LEAKS.search(exchange.reply.decode("utf-8", "replace"))
     ensure(not found, f"an error says {found and found.group()!r}: {message_of(exchange)}")
 
@@ -112,7 +112,7 @@ async def _unknown_model_code(t: Trial) -> None:
     ensure(code == "model_not_found", f"error.code is {brief(code)}, not 'model_not_found'")
 
 
-async def _too_long(t: Trial, **fields: Any) -> tuple[int, Exchange]:
+async def _too_long(t: Trial, **fields: Any) -> tuple[int, RecordedExchange]:
     """The context length, and the reply to a prompt of about twice that."""
     api = await t.known.text_api()
     limit = await t.known.context_length()

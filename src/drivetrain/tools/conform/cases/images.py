@@ -10,7 +10,7 @@ from typing import Any
 
 from drivetrain.tools.conform.answers import CHAT, read_usage
 from drivetrain.tools.conform.case import Area, Cases
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import honoured, message_of, refused
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotOffered, NotRun, ensure
@@ -39,7 +39,7 @@ def data_uri(data: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
-async def _ask(t: Trial, image_url: Any) -> Exchange:
+async def _ask(t: Trial, image_url: Any) -> RecordedExchange:
     content = [{"type": "text", "text": ASK}, {"type": "image_url", "image_url": image_url}]
     return await t.post(CHAT.path, t.body(CHAT, messages=[{"role": "user", "content": content}], max_tokens=4))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from drivetrain.tools.conform.answers import Api, ParsedAnswer, read_whole
 from drivetrain.tools.conform.case import Cases
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, refused, take
 from drivetrain.tools.conform.survey import UNKNOWN_MODEL
 from drivetrain.tools.conform.trial import Trial
@@ -15,7 +15,7 @@ from drivetrain.tools.conform.verdict import NotRun, ensure
 REASONS = {"stop", "length", "content_filter", "tool_calls", "function_call"}
 
 
-def check_shape(api: Api, exchange: Exchange) -> dict[str, Any]:
+def check_shape(api: Api, exchange: RecordedExchange) -> dict[str, Any]:
     document = exchange.json()
     ensure(take(document, "id", str), "id is empty")
     ensure(take(document, "object", str) == api.object, f"object is {document['object']!r}, not {api.object!r}")

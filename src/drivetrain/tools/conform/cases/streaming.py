@@ -16,7 +16,7 @@ from drivetrain.tools.conform.answers import (
 )
 from drivetrain.tools.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
 from drivetrain.tools.conform.client import Broken, Unreachable
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, error_of, honoured, refused, take
 from drivetrain.tools.conform.requester import PROMPT
 from drivetrain.tools.conform.trial import Trial
@@ -191,7 +191,7 @@ async def _deadline(t: Trial) -> None:
         raise NotRun("every answer finished before its deadline")
 
 
-def _ended_by_error(exchange: Exchange) -> bool:
+def _ended_by_error(exchange: RecordedExchange) -> bool:
     *events, last = read_events(exchange) or [""]
     ensure(last == DONE, f"the stream ends with {brief(last)}, not with [DONE]")
     ensure(events, "the stream ended without an event")
@@ -201,7 +201,7 @@ def _ended_by_error(exchange: Exchange) -> bool:
     return True
 
 
-def _check_complete(exchange: Exchange, timeout_s: float, tokens: int | None) -> None:
+def _check_complete(exchange: RecordedExchange, timeout_s: float, tokens: int | None) -> None:
     """A stream that ends normally must be in time and have all its tokens."""
     ensure(exchange.took_s < timeout_s + GRACE_S,
            f"with timeout_s = {timeout_s:g} the answer went on for {exchange.took_s:.1f} s: it is ignored")  # fmt: skip
@@ -250,7 +250,7 @@ def _check_finish(answer: ParsedAnswer, api: Api) -> None:
     ensure(not any(pieces(api, answer)[ended[0] + 1 :]), "text came after the finish_reason")
 
 
-def _check_done(exchange: Exchange) -> None:
+def _check_done(exchange: RecordedExchange) -> None:
     events = read_events(exchange)
     ensure(events[-1] == DONE, f"the stream ends with {brief(events[-1])}, not with data: [DONE]")
     ensure(events.count(DONE) == 1, "[DONE] came more than once")

@@ -6,7 +6,7 @@ from typing import Any
 
 from drivetrain.tools.conform.answers import CHAT
 from drivetrain.tools.conform.case import BY_ENDPOINT, Area, Cases
-from drivetrain.tools.conform.exchange import Exchange
+from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, refused, take
 from drivetrain.tools.conform.requester import PROMPT
 from drivetrain.tools.conform.survey import answered
@@ -34,7 +34,7 @@ async def _tokenize(t: Trial, **fields: Any) -> list[int]:
     return list(tokens)
 
 
-def _offered(exchange: Exchange) -> None:
+def _offered(exchange: RecordedExchange) -> None:
     answered(exchange)
     if exchange.document.get("tokens") == []:
         raise NotOffered("/tokenize exists but takes no prompt: it is a different endpoint")

@@ -10,8 +10,8 @@ import pytest
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 OWNER = """
 import subprocess, sys, time
-from drivetrain.engines.vllm.guard import Guard
-kept = Guard([int(sys.argv[1])])
+from drivetrain.engines.vllm.guard import ProcessGuard
+kept = ProcessGuard([int(sys.argv[1])])
 print("guarded", flush=True)
 time.sleep(600)
 """

@@ -10,7 +10,9 @@ PYTEST := $(BIN)/python -m pytest
 # Test processes at a time (many tests wait more than they compute). A file's tests stay in one process, so that they share what
 # they start; and each process computes with one thread, or they would fight for the cores.
 JOBS   ?= 4
-SIDE_BY_SIDE := -n $(JOBS) --dist loadfile
+SIDE_BY_SIDE := --dist loadfile -n
+# With real weights, two at a time: llama.cpp's threads must not spin while they wait, or two of them starve each other.
+PATIENT := OMP_WAIT_POLICY=passive
 # The browser tests need Chromium, those on vLLM an environment of their own: targets of their own.
 QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_vision --ignore=tests/dropin --ignore=tests/on_ray
 VLLM   := .venv-vllm
@@ -43,7 +45,7 @@ check: $(STAMP) ## Format, lint, types, import rules, fast tests
 	$(BIN)/ruff check src tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	OMP_NUM_THREADS=1 $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) -m 'not slow and not soak'
+	OMP_NUM_THREADS=1 $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) $(JOBS) -m 'not slow and not soak'
 
 # For the native engine's `compile`; where there is none and none can be installed, its tests fail.
 compiler: ## A C++ compiler for the native engine's `compile` (Debian's, installed if there is none)
@@ -52,10 +54,10 @@ compiler: ## A C++ compiler for the native engine's `compile` (Debian's, install
 
 MARKS ?= not soak
 test: model compiler ## Every test but the soaks, with real weights (MARKS='slow and not soak': those that `make check` leaves out)
-	$(PYTEST) -q $(QUIET) -m '$(MARKS)'
+	$(PATIENT) $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) 2 -m '$(MARKS)'
 
 soak: model ## Thousands of requests that end in every way; counts what is left behind
-	$(PYTEST) -q $(QUIET) -m soak --timeout 900
+	$(PATIENT) $(PYTEST) -q $(QUIET) -m soak --timeout 900
 
 # What some models' pictures need. Beside torch for CPUs this torchvision can be imported only with the help of VISION_PARTS, so
 # it stands where no other test finds it.
@@ -101,7 +103,7 @@ $(RAY)/.installed: pyproject.toml constraints-ray.txt
 	@touch $@
 
 test-ray: model $(RAY)/.installed ## The contract through a deployment handle, and deployments, on a small local Ray (.venv-ray)
-	$(RAY)/bin/python -m pytest -q tests/on_ray --timeout 600
+	$(PATIENT) $(RAY)/bin/python -m pytest -q tests/on_ray --timeout 600
 
 # Debian's Chromium, or the one that CHROMIUM names; where neither is there and none can be installed, this fails.
 chromium: ## Chromium for the tests of the page (Debian's, installed if there is none)

@@ -234,7 +234,8 @@ def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None
 
         def ready(workers: Mapping[str, HandleWorker]) -> None:
             settle_heap()
-            greet(f"{', '.join(workers)}: ready.", workers, address_of(sock), None, settings)
+            headline = f"{', '.join(workers)}: ready."
+            greet(headline, workers, address_of(sock), None, settings, several=len(workers) > 1)
 
         with observing(arguments.get(OBSERVABILITY, {})) as tracer, cluster.replicas(arguments) as handles:
             asyncio.run(serve_alone(handles, settings, tracer, sock, ready))

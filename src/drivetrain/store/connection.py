@@ -67,7 +67,8 @@ class DownloadUrl:
         try:
             parts = urlsplit(urljoin(base, text.strip()))
             host, _ = parts.hostname or "", parts.port
-        except ValueError as exc:
+            text.encode()
+        except ValueError as exc:  # UnicodeEncodeError is one
             raise _malformed(what) from exc
         if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
             raise LoadFailed(f"cannot download {what}: only https URLs are used, and http on this machine")

@@ -113,7 +113,9 @@ class Downloader:
         start = _size(part)
         headers = {"Range": f"bytes={start}-"} if start else {}
         with opened(url, what, headers=headers, timeout_s=self.timeout_s) as response:
-            if start and response.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if response.status == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                if not start:
+                    raise Interrupted(url.host, "HTTP 416", reached=True)
                 return False  # nothing follows our last byte
             if response.status != http.HTTPStatus.PARTIAL_CONTENT:
                 start = 0  # the server ignores ranges

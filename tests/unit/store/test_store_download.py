@@ -102,6 +102,21 @@ def test_server_that_ignores_ranges(downloader: Downloader, loopback: Loopback, 
     assert loopback.sent_bytes("/f") == 1_500_000 + len(BODY)
 
 
+def test_a_range_that_was_never_asked_for_is_not_refused(
+    downloader: Downloader, loopback: Loopback, tmp_path: Path
+) -> None:
+    loopback.resources["/f"] = Resource(b"no such range", status=416)
+    with pytest.raises(LoadFailed, match=r"keeps failing \(HTTP 416\)"):
+        fetch(downloader, loopback, tmp_path / "f")
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["https://h/\ud800", "https://\udc80:x@h/f"])
+def test_a_url_that_is_not_text_is_malformed(url: str) -> None:
+    with pytest.raises(LoadFailed, match="malformed"):
+        DownloadUrl.parse(url, "f")
+
+
 def test_wrong_beginning_is_fetched_again(downloader: Downloader, loopback: Loopback, tmp_path: Path) -> None:
     (tmp_path / "f.part").write_bytes(b"x" * 1000)
     fetch(downloader, loopback, tmp_path / "f")

@@ -100,7 +100,8 @@ def _changes(text: str) -> dict[str, Any]:
         return {"engine": text}
     found: dict[str, Any] = {}
     for part in options.comma_list(text):
-        if (model := part.removeprefix("model=")) != part and model:
+        name, _, model = part.partition("=")
+        if name.strip() == "model" and model.strip():
             found["model"] = model.strip()
         else:
             name, value = parse_setting(part, "--against")

@@ -13,7 +13,7 @@ from drivetrain.assembly import SETTINGS
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.core.kinds import Boolean, Integer, Kind, ListOf, Matching, Number, OneOf, String, Table
+from drivetrain.core.kinds import Boolean, Integer, Kind, ListOf, Matching, Number, OneOf, String, Table, shown
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.settings import Setting
 
@@ -139,7 +139,7 @@ def check_range(args: argparse.Namespace, name: str, low: float, high: float, un
     value = getattr(args, name)
     if value is not None and not low <= value <= high:
         raise InvalidSetting(
-            f"{flag(name)} is {value:.15g}; it must be from {low:.15g} to {high:.15g}{unit}", param=name
+            f"{flag(name)} is {shown(value)}; it must be from {low:.15g} to {high:.15g}{unit}", param=name
         )
 
 

@@ -156,7 +156,8 @@ def _serve(
         settle_heap()
         progress.close()
         headline = "\n".join(f"{member.name} is {member.state}." for member in models.members)
-        greet(headline, dict(models), address_of(sock), args.api_key_file, server)
+        several = len(models.members) > 1
+        greet(headline, dict(models), address_of(sock), args.api_key_file, server, several=several)
 
     async def main() -> None:
         stop = Stop()

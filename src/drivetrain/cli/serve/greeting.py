@@ -18,12 +18,21 @@ if TYPE_CHECKING:
 
 
 def greet(
-    headline: str, workers: Mapping[str, WorkerPort], address: str, key_file: Path | None, server: ServerSettings
+    headline: str,
+    workers: Mapping[str, WorkerPort],
+    address: str,
+    key_file: Path | None,
+    server: ServerSettings,
+    *,
+    several: bool,
 ) -> None:
-    """The headline and the ways in to the first model on stdout, the notes of the engines on stderr."""
+    """The headline and the ways in to the first model on stdout, the notes of the engines on stderr.
+
+    With `several` models, of which some may not be loaded, a note names its model.
+    """
     for name, worker in workers.items():
         for note in worker.metadata.notes:
-            output.note(f"note: {note}" if len(workers) == 1 else f"note: {name}: {note}")
+            output.note(f"note: {name}: {note}" if several else f"note: {note}")
     output.line(headline)
     for name, worker in list(workers.items())[:1]:
         output.line(_ways_in(address, name, worker.capabilities, key_file, server))

@@ -39,7 +39,7 @@ class Placement:
         self._timer: asyncio.TimerHandle | None = None
 
     def decide(self) -> None:
-        """Decide anew, and begin what was todo. Called whenever something has changed."""
+        """Decide anew, and begin what was decided. Called whenever something has changed."""
         if self.closed or not self._restless():
             return
         now = self._clock()

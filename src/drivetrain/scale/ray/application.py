@@ -54,7 +54,7 @@ def workers_of(handles: Mapping[str, Any]) -> dict[str, HandleWorker]:
 
 
 def _link_host() -> str:
-    """Where replicas reach this process past Ray. None (empty) if Ray encrypts its traffic, since the link does not."""
+    """Where replicas reach this process past Ray. Empty if Ray encrypts its traffic, since the link does not."""
     if os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}:
         return ""
     return str(ray.util.get_node_ip_address())

@@ -181,12 +181,13 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _member(members: Sequence[Any], value: Any) -> Any:
-    """Which member of a union a value is: a tuple by its brackets, of classes the one that has all its fields."""
+    """Which member of a union a value is: a tuple by its brackets, of classes the one that knows most of its fields."""
     known = [member for member in members if member is not types.NoneType]
     if len(known) == 1:
         return known[0]
     if isinstance(value, list):
         return next(member for member in known if typing.get_origin(member) is tuple)
     if isinstance(value, dict):
-        return next(member for member in known if isinstance(member, type) and value.keys() <= _hints(member).keys())
+        classes = (member for member in known if isinstance(member, type))
+        return max(classes, key=lambda member: len(value.keys() & _hints(member).keys()))
     return Any

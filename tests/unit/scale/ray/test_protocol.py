@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, MissingExtra, NotReady, Overloaded
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
-from drivetrain.core.messages import Message
+from drivetrain.core.messages import ImagePart, Message, TextPart
 from drivetrain.core.parameters import build_request
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import (
@@ -133,6 +133,14 @@ def test_a_field_of_a_newer_replica_is_left_out() -> None:
     optional: Any = Usage | None
     for hint in (Usage, optional):
         assert protocol.loads(hint, b'{"prompt_tokens": 3, "later": 1}') == Usage(3)
+
+
+def test_a_field_of_a_newer_handle_is_left_out_of_a_part_too() -> None:
+    request = build_request({"messages": [Message("user", (TextPart("hi"), ImagePart(url="data:,x")))]})
+    raw = json.loads(protocol.dumps(request))
+    for part in raw["messages"][0]["content"]:
+        part["later"] = 1
+    assert protocol.loads(GenerateRequest, json.dumps(raw).encode()) == request
 
 
 def test_answers() -> None:

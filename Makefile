@@ -57,7 +57,7 @@ test: model compiler ## Every test but the soaks, with real weights (MARKS='slow
 	$(PATIENT) $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) 2 -m '$(MARKS)'
 
 soak: model ## Thousands of requests that end in every way; counts what is left behind
-	$(PATIENT) $(PYTEST) -q $(QUIET) -m soak --timeout 900
+	$(PATIENT) $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) 3 -m soak --timeout 900
 
 # What some models' pictures need. Beside torch for CPUs this torchvision can be imported only with the help of VISION_PARTS, so
 # it stands where no other test finds it.

@@ -67,6 +67,7 @@ def test_unknown_model(served: Served) -> None:
 
 def test_live(served: Served) -> None:
     served.works()
+    served.settle()
     for path in ("/health", "/ready"):
         assert served.request("GET", path)[0] == 200
     status = json.loads(served.request("GET", "/status")[2])

@@ -64,9 +64,9 @@ def test_200_clients(served: Served) -> None:
     began = time.monotonic()
     status, _ = served.post("/v1/completions", {"model": served.model, "prompt": "x", "max_tokens": 1})
     assert status == 200
-    assert time.monotonic() - began < 20
-    served.settle(10)
-    end = time.monotonic() + 10
+    assert time.monotonic() - began < 100
+    served.settle(60)
+    end = time.monotonic() + 60
     while (after := counts(served)) != before and time.monotonic() < end:
         time.sleep(0.1)
     assert after[0] <= before[0], f"seed {seed}"  # fewer, where a thread of a test before ended meanwhile

@@ -132,16 +132,16 @@ class VllmRig:
 
     @contextlib.contextmanager
     def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
-        """Each choice fails as it hears its output number `at_step`."""
+        """Each choice fails as it hears its token number `at_step`; where it reads late, an output has several."""
         heard: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
         hear = VllmGeneration._hear
 
-        def fail(generation: Any, index: int, *rest: Any) -> None:
+        def fail(generation: Any, index: int, output: Any, *rest: Any) -> None:
             counts = heard.setdefault(generation, {})
-            counts[index] = counts.get(index, -1) + 1
-            if counts[index] == at_step:
+            counts[index] = counts.get(index, 0) + len(output.outputs[0].token_ids)
+            if counts[index] > at_step:
                 raise error
-            hear(generation, index, *rest)
+            hear(generation, index, output, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(VllmGeneration, "_hear", fail)

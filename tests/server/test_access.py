@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -191,6 +192,20 @@ def test_no_page_is_allowed_unless_it_is_said(locked: Served) -> None:
 def test_an_origin_is_spelled_as_a_browser_does(origin: str) -> None:
     with pytest.raises(InvalidSetting, match="an origin looks like"):
         ServerSettings(allowed_origins=(origin,))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("insecure_no_key", "no"), ("port", "8000"), ("port", 65536), ("allowed_hosts", "chat.example"),
+        ("api_keys", ("\udc80",)), ("max_headers", True), ("keep_alive_s", float("nan")), ("unknown_fields", "drop"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_by_name(name: str, value: Any) -> None:
+    """As a config of Ray may have them: `insecure_no_key: "no"` must not let anybody in."""
+    with pytest.raises(InvalidSetting) as caught:
+        ServerSettings(**{name: value})
+    assert caught.value.param == name
 
 
 def test_keys_are_not_shown() -> None:

@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.kinds import Boolean, Integer, Kind, ListOf, Number, OneOf, String
+from drivetrain.core.settings import Setting, declarations
 from drivetrain.http.address import is_loopback
 
 _ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/?#@,]+")
@@ -28,54 +30,57 @@ class MetricsCompat(StrEnum):
     VLLM = "vllm"
 
 
-def setting(default: Any, meaning: str, *, low: float = 0, high: float = 1e15, secret: bool = False) -> Any:
-    return field(default=default, repr=not secret, metadata={"meaning": meaning, "low": low, "high": high})
+_MOST = 10**15
+_COUNT = Integer(1, _MOST)
+_SECONDS = Number(0.01, _MOST)
+_STRINGS = ListOf(String())
+
+
+def _setting(kind: Kind, meaning: str, default: Any, *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"setting": Setting(kind, meaning, default)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """`api_keys` come from a file or the environment, never from a flag, which other users could read."""
 
-    host: str = setting("127.0.0.1", "the address to listen on")
-    port: int = setting(8000, "the port to listen on; 0 picks a free one", high=65535)
-    api_keys: tuple[str, ...] = setting((), "API keys; each request must carry one of them", secret=True)
-    admin_keys: tuple[str, ...] = setting(
-        (), "admin keys; each request under /admin must carry one of them", secret=True
+    host: str = _setting(String(), "the address to listen on", "127.0.0.1")
+    port: int = _setting(Integer(0, 65535), "the port to listen on; 0 picks a free one", 8000)
+    api_keys: tuple[str, ...] = _setting(_STRINGS, "API keys; each request must carry one of them", (), secret=True)
+    admin_keys: tuple[str, ...] = _setting(
+        _STRINGS, "admin keys; each request under /admin must carry one of them", (), secret=True
     )
-    insecure_no_key: bool = setting(False, "let other machines connect without an API key (dangerous)")
-    allowed_hosts: tuple[str, ...] = setting((), "host names that requests may use, besides this machine's own")
-    allowed_origins: tuple[str, ...] = setting((), "origins whose pages may call this server (CORS); * allows all")
-    unknown_fields: str = setting(
-        UnknownFields.REFUSE.value, "refuse unknown fields, or warn: answer, and name them in x-drivetrain-ignored"
+    insecure_no_key: bool = _setting(Boolean(), "let other machines connect without an API key (dangerous)", False)
+    allowed_hosts: tuple[str, ...] = _setting(
+        _STRINGS, "host names that requests may use, besides this machine's own", ()
     )
-    metrics_compat: str = setting(
-        MetricsCompat.NONE.value, "metric names to add to /metrics besides ours: none or vllm"
+    allowed_origins: tuple[str, ...] = _setting(
+        _STRINGS, "origins whose pages may call this server (CORS); * allows all", ()
     )
-    max_body_bytes: int = setting(32 * 2**20, "bytes per request body", low=1)
-    max_bodies_bytes: int = setting(256 * 2**20, "bytes of all request bodies held in memory at once", low=1)
-    max_body_values: int = setting(
-        1_000_000, "values per request body; at most 1/4 strings, 1/16 lists or keys, 1/64 objects", low=64
+    unknown_fields: str = _setting(
+        OneOf(UnknownFields),
+        "refuse unknown fields, or warn: answer, and name them in x-drivetrain-ignored",
+        UnknownFields.REFUSE.value,
     )
-    max_header_bytes: int = setting(32 * 2**10, "bytes of a request's first line and headers", low=1024)
-    max_headers: int = setting(100, "header lines per request", low=1)
-    max_connections: int = setting(2048, "connections open at once; any more are closed", low=1)
-    receipt_timeout_s: float = setting(30.0, "seconds for a whole request to arrive", low=0.01)
-    write_timeout_s: float = setting(60.0, "seconds before a client that reads nothing is cut off", low=0.01)
-    keep_alive_s: float = setting(75.0, "seconds that an idle connection is kept open", low=0.01)
-    max_prompts: int = setting(64, "prompts per completion request; each needs a slot", low=1)
+    metrics_compat: str = _setting(
+        OneOf(MetricsCompat), "metric names to add to /metrics besides ours: none or vllm", MetricsCompat.NONE.value
+    )
+    max_body_bytes: int = _setting(_COUNT, "bytes per request body", 32 * 2**20)
+    max_bodies_bytes: int = _setting(_COUNT, "bytes of all request bodies held in memory at once", 256 * 2**20)
+    max_body_values: int = _setting(
+        Integer(64, _MOST), "values per request body; at most 1/4 strings, 1/16 lists or keys, 1/64 objects", 1_000_000
+    )
+    max_header_bytes: int = _setting(Integer(1024, _MOST), "bytes of a request's first line and headers", 32 * 2**10)
+    max_headers: int = _setting(_COUNT, "header lines per request", 100)
+    max_connections: int = _setting(_COUNT, "connections open at once; any more are closed", 2048)
+    receipt_timeout_s: float = _setting(_SECONDS, "seconds for a whole request to arrive", 30.0)
+    write_timeout_s: float = _setting(_SECONDS, "seconds before a client that reads nothing is cut off", 60.0)
+    keep_alive_s: float = _setting(_SECONDS, "seconds that an idle connection is kept open", 75.0)
+    max_prompts: int = _setting(_COUNT, "prompts per completion request; each needs a slot", 64)
 
     def __post_init__(self) -> None:
-        for name, spec in self.__dataclass_fields__.items():
-            value = getattr(self, name)
-            low, high = spec.metadata["low"], spec.metadata["high"]
-            if isinstance(value, (int, float)) and not low <= value <= high:
-                raise InvalidSetting(f"{name} is {value}; it must be from {low:g} to {high:g}", param=name)
-        if self.unknown_fields not in tuple(UnknownFields):
-            known = ", ".join(UnknownFields)
-            raise InvalidSetting(f"unknown_fields is {self.unknown_fields!r}; it must be one of {known}")
-        if self.metrics_compat not in tuple(MetricsCompat):
-            known = ", ".join(MetricsCompat)
-            raise InvalidSetting(f"metrics_compat is {self.metrics_compat!r}; it must be one of {known}")
+        for name, one in declarations(type(self)).items():
+            object.__setattr__(self, name, one.judge(name, getattr(self, name)))
         for origin in self.allowed_origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 message = f"allowed_origins has {origin!r}; an origin looks like https://chat.example or http://localhost:3000"

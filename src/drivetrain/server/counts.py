@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, ModelNotFound, Overloaded
+from drivetrain.server.errors import split_param
 from drivetrain.server.parse.schema import NAMES
 
 ROUTE_KEY = "drivetrain.route"
@@ -44,8 +45,7 @@ class Counts:
 
 
 def _field(param: str | None) -> str:
-    """The field that `messages[0].role` is about: `messages`."""
     if not param:
         return ""
-    head = param.partition("[")[0].partition(".")[0]
-    return head if head in NAMES else OTHER
+    name, _ = split_param(param)
+    return name if name in NAMES else OTHER

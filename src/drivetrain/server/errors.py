@@ -89,24 +89,19 @@ _UNSUPPORTED_NAMES = {"prompt_logprobs": "echo with logprobs"}
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     """The same error with the endpoint's name for the field, if that differs from the one in our request."""
-    head, rest = _head(error.param or "")
+    head, rest = split_param(error.param or "")
     if head not in names:
         return error
     param, message = names[head] + rest, error.message
     if message.startswith(head):
         name = _UNSUPPORTED_NAMES.get(head, names[head]) if isinstance(error, Unsupported) else names[head]
         message = name + message[len(head) :]
-    if isinstance(error, ContextOverflow):
-        copy: InvalidRequest = ContextOverflow(
-            message, prompt_tokens=error.prompt_tokens, limit=error.limit, param=param
-        )
-    else:
-        copy = type(error)(message, param=param)
-    copy.partial, copy.request_id = error.partial, error.request_id
+    copy = error.again()
+    copy.args, copy.message, copy.param = (message,), message, param
     return copy
 
 
-def _head(param: str) -> tuple[str, str]:
-    """Splits `messages[0].role` into `messages` and the rest."""
-    cut = next((i for i, c in enumerate(param) if c in "[. "), len(param))
+def split_param(param: str) -> tuple[str, str]:
+    """Splits `messages[0].role` into the field, `messages`, and the place in it."""
+    cut = next((i for i, c in enumerate(param) if c in "[."), len(param))
     return param[:cut], param[cut:]

@@ -65,6 +65,12 @@ def test_errors_in_the_words_of_the_endpoint() -> None:
     error = renamed(InvalidRequest("messages[0] is odd", param="messages[0].role"), {"messages": "prompt"})
     assert (error.message, error.param) == ("prompt[0] is odd", "prompt[0].role")
     assert isinstance(renamed(Unsupported("a", param="a"), {"a": "b"}), Unsupported)
+    overflow = ContextOverflow("prompt_token_ids has 9", prompt_tokens=9, limit=4, param="prompt_token_ids")
+    overflow.request_id = "r"
+    error = renamed(overflow, {"prompt_token_ids": "prompt"})
+    assert isinstance(error, ContextOverflow)
+    assert (str(error), error.param) == ("prompt has 9", "prompt")
+    assert (error.prompt_tokens, error.limit, error.request_id) == (9, 4, "r")
 
 
 def ranges() -> list[tuple[str, dict[str, Any]]]:

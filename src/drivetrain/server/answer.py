@@ -181,7 +181,6 @@ class Outlet:
             sum(u.prompt_tokens for u in self._finished),
             sum(u.completion_tokens for u in self._finished),
             sum(u.cached_tokens for u in self._finished) if self.tells_cached else 0,
-            all(u.told for u in self._finished),
         )
 
 

@@ -26,8 +26,8 @@ from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response, renamed
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.parse.translate import ParsedRequest, honoured
-from drivetrain.server.refusals import tell_refusal
-from drivetrain.server.tenants import apart, tells_cached
+from drivetrain.server.refusals import record_refusal
+from drivetrain.server.tenants import apart, shows_cached
 
 TRUNCATED_HEADER = "x-drivetrain-truncated-tokens"
 
@@ -80,23 +80,23 @@ async def answer(
     """Lease the model, submit each prompt, send what comes. Errors before the head is sent are raised."""
     began_ns = time.time_ns()
     formatter = make_formatter(replace(parsed, requests=()))  # it does not need the prompts, and would keep them alive
-    outlet = (Stream if parsed.stream else Whole)(exchange, formatter, parsed.headers)
+    writer = (Stream if parsed.stream else Whole)(exchange, formatter, parsed.headers)
     try:
         if parsed.stream and formatter.head_first:
-            await exchange.start(200, outlet.head())
+            await exchange.start(200, writer.head())
         lease = context.models.lease(model, parsed.requests[0].timeout_s)
         async with lease as worker:
-            outlet.tells_cached = tells_cached(exchange.scope, worker.capabilities)
+            writer.shows_cached = shows_cached(exchange.scope, worker.capabilities)
             possible = honoured(parsed, worker.capabilities)
             if possible is not parsed:
-                outlet.narrow(make_formatter(replace(possible, requests=())), possible.headers)
-            await _deliver(worker, apart(_within(possible, lease.left_s), exchange.scope, worker.capabilities), outlet)
+                writer.narrow(make_formatter(replace(possible, requests=())), possible.headers)
+            await _deliver(worker, apart(_within(possible, lease.left_s), exchange.scope, worker.capabilities), writer)
     except DrivetrainError as exc:
         error = renamed(exc, parsed.names) if isinstance(exc, InvalidRequest) else exc
         if not exchange.started:
             raise error  # noqa: B904 - the same error, with the endpoint's field names
         context.counts.refused(error)
-        tell_refusal(context.tracer, exchange.scope, error, began_ns)
+        record_refusal(context.tracer, exchange.scope, error, began_ns)
         drop_frames(exc)
         await exchange.write(formatter.failure(error), last=True)
     except Exception:
@@ -106,7 +106,7 @@ async def answer(
         await exchange.write(formatter.failure(EngineFailed("the server failed on this stream")), last=True)
 
 
-async def _deliver(worker: WorkerPort, parsed: ParsedRequest, outlet: Outlet) -> None:
+async def _deliver(worker: WorkerPort, parsed: ParsedRequest, writer: ResponseWriter) -> None:
     """Run all prompts at once. The first error ends them all, and so does a client that leaves."""
     if parsed.token_ids and not worker.capabilities.tokens:
         raise Unsupported("this model's engine returns text, not token ids", param="return_token_ids")
@@ -114,8 +114,8 @@ async def _deliver(worker: WorkerPort, parsed: ParsedRequest, outlet: Outlet) ->
     submissions: list[Submission] = []
     try:
         for request in parsed.requests:  # one by one, so that those before a refused one are in the list
-            submissions += (worker.submit(request, outlet.prompt()),)
-        await outlet.send(submissions)
+            submissions += (worker.submit(request, writer.prompt()),)
+        await writer.send(submissions)
     finally:
         left = [submission for submission in submissions if not submission.ended]
         for submission in left:  # all of them before the first await, which may be cancelled
@@ -131,14 +131,14 @@ def _within(parsed: ParsedRequest, left_s: float | None) -> ParsedRequest:
     return replace(parsed, requests=tuple(request.having(timeout_s=left_s) for request in parsed.requests))
 
 
-class Outlet:
-    """Collects the events of all prompts."""
+class ResponseWriter:
+    """Writes one answer from the events of all its prompts."""
 
     def __init__(self, exchange: Exchange, formatter: Formatter, headers: Mapping[str, str]) -> None:
         self._exchange = exchange
         self._formatter = formatter
         self._headers = dict(headers)
-        self.tells_cached = True
+        self.shows_cached = True
         self._prompts = 0
         self._finished: list[Usage] = []
         self._error: DrivetrainError | None = None
@@ -180,22 +180,22 @@ class Outlet:
         return Usage(
             sum(u.prompt_tokens for u in self._finished),
             sum(u.completion_tokens for u in self._finished),
-            sum(u.cached_tokens for u in self._finished) if self.tells_cached else 0,
+            sum(u.cached_tokens for u in self._finished) if self.shows_cached else 0,
         )
 
 
 class PromptSink:
     """The `EventSink` of one prompt."""
 
-    __slots__ = ("_number", "_outlet")
+    __slots__ = ("_number", "_writer")
 
-    def __init__(self, outlet: Outlet, number: int) -> None:
-        self._outlet = outlet
+    def __init__(self, writer: ResponseWriter, number: int) -> None:
+        self._writer = writer
         self._number = number
 
     @property
     def unread(self) -> int:
-        return self._outlet.unread
+        return self._writer.unread
 
     @property
     def last_read(self) -> float:
@@ -204,16 +204,16 @@ class PromptSink:
 
     def take(self, events: Sequence[Event]) -> None:
         try:
-            self._outlet.take(self._number, events)
+            self._writer.take(self._number, events)
         except Exception:  # noqa: BLE001 - even a bug of ours must end the answer with a typed error
             _log.exception("failed to write an answer")
-            self._outlet.fail(EngineFailed("the server failed on this stream"))
+            self._writer.fail(EngineFailed("the server failed on this stream"))
 
     def fail(self, error: DrivetrainError) -> None:
-        self._outlet.fail(error)
+        self._writer.fail(error)
 
 
-class Whole(Outlet):
+class Whole(ResponseWriter):
     """One JSON object at the end."""
 
     def take(self, prompt: int, events: Sequence[Event]) -> None:
@@ -234,7 +234,7 @@ class Whole(Outlet):
         await response(self._exchange.scope, self._exchange.receive, self._exchange.send)
 
 
-class Stream(Outlet):
+class Stream(ResponseWriter):
     """Parts, each as soon as it comes. The last events go out with the end, so that a client wakes up once for both."""
 
     def __init__(self, exchange: Exchange, formatter: Formatter, headers: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from drivetrain.server.guard import Guard
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.metrics import endpoint as metrics
 from drivetrain.server.models import Models
-from drivetrain.server.refusals import tell_refusal
+from drivetrain.server.refusals import record_refusal
 from drivetrain.server.settings import ServerSettings
 from drivetrain.telemetry.tracing import GenAiTracer
 
@@ -88,7 +88,7 @@ class App:
                 response = await self._answer(exchange)
             except DrivetrainError as exc:
                 self._context.counts.refused(exc)
-                tell_refusal(self._context.tracer, scope, exc, began_ns)
+                record_refusal(self._context.tracer, scope, exc, began_ns)
                 response = error_response(exc)
                 drop_frames(exc)
             except HTTPException as exc:

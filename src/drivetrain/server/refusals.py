@@ -33,7 +33,7 @@ _OPERATIONS = {
 }
 
 
-def tell_refusal(tracer: GenAiTracer | None, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
+def record_refusal(tracer: GenAiTracer | None, scope: Scope, error: DrivetrainError, began_ns: int) -> None:
     """A span and a log line, unless the worker has written them (it has put a request id into the error) or the client
     left. The model is not shown, since a client can write anything there; a field's name only if it looks like one.
     """

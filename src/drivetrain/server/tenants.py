@@ -39,7 +39,7 @@ def apart(parsed: ParsedRequest, scope: Mapping[str, Any], capabilities: Capabil
     return replace(parsed, requests=tuple(_salted(request, tenant) for request in parsed.requests))
 
 
-def tells_cached(scope: Mapping[str, Any], capabilities: Capabilities) -> bool:
+def shows_cached(scope: Mapping[str, Any], capabilities: Capabilities) -> bool:
     """Whether `cached_tokens` may be shown: there is one tenant, or the engine keeps several apart."""
     return scope.get(SCOPE_KEY) is None or "cache_salt" in capabilities.parameters
 

@@ -26,7 +26,7 @@ from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_body
 from drivetrain.server.parse.body import Body, Values
 from drivetrain.server.parse.translate import ParsedRequest
-from drivetrain.server.refusals import tell_refusal
+from drivetrain.server.refusals import record_refusal
 
 END = b"\0"
 """Follows each JSON text of a stream."""
@@ -156,4 +156,4 @@ async def answered(
 
 def _refused(context: Context, exchange: Exchange, error: DrivetrainError, began_ns: int) -> None:
     context.counts.refused(error)
-    tell_refusal(context.tracer, exchange.scope, error, began_ns)
+    record_refusal(context.tracer, exchange.scope, error, began_ns)

@@ -25,8 +25,6 @@ MAX_BODY_BYTES = 4000
 MAX_PARAM_CHARS = 200
 MAX_MESSAGE_CHARS = 3000
 
-Headers = list[tuple[bytes, bytes]]
-
 _STATUS: list[tuple[type[DrivetrainError], int, str]] = [
     (ContextOverflow, 400, "invalid_request_error"),
     (InvalidRequest, 400, "invalid_request_error"),

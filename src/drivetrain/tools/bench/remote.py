@@ -22,6 +22,9 @@ from drivetrain.tools.bench.target import TargetFacts
 OPTIONAL = ("ignore_eos", "stream_options", "temperature")
 """Fields that a server may not know; the first is not part of OpenAI's API."""
 
+OMITTABLE = (*OPTIONAL, "max_tokens", "model")
+"""Every field but those without which nothing can be measured."""
+
 CONNECT_TIMEOUT_S = 10.0
 MAX_EVENT_BYTES = 2**20
 MAX_BODY_BYTES = 2**24
@@ -217,10 +220,13 @@ async def get(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> dict[st
 
 
 def optional_fields(names: Collection[str]) -> frozenset[str]:
-    """Fields to leave out. Raises `InvalidSetting` for those without which nothing can be measured."""
+    """Fields to leave out. Raises `InvalidSetting` for any that is not `OMITTABLE`."""
     for name in names:
         if name in {"stream", "messages", "prompt"}:
             raise InvalidSetting(f"{name} cannot be left out: without it there is nothing to measure", param="omit")
+        if name not in OMITTABLE:
+            known = ", ".join(OMITTABLE)
+            raise InvalidSetting(f"there is no field {name!r} to leave out; choose from {known}", param="omit")
     return frozenset(names)
 
 

@@ -28,7 +28,7 @@ from drivetrain.http import address
 from drivetrain.http.address import Address
 from drivetrain.tools.bench import remote
 from drivetrain.tools.bench.outcome import Failure
-from drivetrain.tools.bench.remote import find_model, get, optional_fields
+from drivetrain.tools.bench.remote import OMITTABLE, Endpoint, find_model, get, optional_fields
 
 STREAM = (text_event(""), text_event("Hel"), text_event("lo"), text_event("", "length"), usage_event(2, 9, 4), DONE)
 
@@ -282,3 +282,12 @@ def test_what_is_measured_cannot_be_left_out() -> None:
     assert optional_fields(["ignore_eos"]) == {"ignore_eos"}
     with pytest.raises(InvalidSetting, match="stream cannot be left out"):
         optional_fields(["stream"])
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_every_other_field_can_and_nothing_else(chat: bool) -> None:
+    endpoint = Endpoint(address=Address.parse("http://127.0.0.1:1"), model="m", chat=chat)
+    assert set(json.loads(endpoint.body("Hi", 2))) - {"stream", "messages", "prompt"} == set(OMITTABLE)
+    assert optional_fields(OMITTABLE) == set(OMITTABLE)
+    with pytest.raises(InvalidSetting, match="no field 'ignore_eso' to leave out; choose from ignore_eos, "):
+        optional_fields(["ignore_eso"])

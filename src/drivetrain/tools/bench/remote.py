@@ -25,6 +25,8 @@ OPTIONAL = ("ignore_eos", "stream_options", "temperature")
 OMITTABLE = (*OPTIONAL, "max_tokens", "model")
 """Every field but those without which nothing can be measured."""
 
+KEY_ADVICE = "put its key in the environment (DRIVETRAIN_BENCH_API_KEY; see --help)"
+
 CONNECT_TIMEOUT_S = 10.0
 MAX_EVENT_BYTES = 2**20
 MAX_BODY_BYTES = 2**24
@@ -97,7 +99,7 @@ class Remote:
     def advice(self, failure: Failure) -> str:
         endpoint = self._endpoint
         if failure.kind in {"http 401", "http 403"}:
-            return "put its key in the environment (DRIVETRAIN_BENCH_API_KEY; see --help)"
+            return KEY_ADVICE
         if failure.kind == "http 404":
             return f"check that {endpoint.address} has {endpoint.path} and a model {endpoint.model!r}"
         sent = [name for name in OPTIONAL if name not in endpoint.omit]
@@ -205,9 +207,8 @@ async def get(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> dict[st
         failure = _no_connection(exc) if isinstance(exc, OSError) else Failure("broken", str(exc))
         raise DrivetrainError(f"{where}: {failure.message}") from exc
     if answer.status != 200:
-        failure = Failure(f"http {answer.status}", "")
-        advice = Remote(endpoint, label="", facts=TargetFacts(kind="url", model="")).advice(failure)
-        hint = advice if answer.status in {401, 403} else "check the path, and name the model with --model"
+        refused = answer.status in {401, 403}
+        hint = KEY_ADVICE if refused else "check the path, and name the model with --model"
         raise DrivetrainError(f"{where} answers {answer.status}; {hint}")
     found: Any = None
     with contextlib.suppress(ValueError):

@@ -163,7 +163,7 @@ class _AnswerReader:
             usage, choices = event.get("usage"), event.get("choices") or ()
             texts = [_has_text(choice) for choice in choices]
             self._ended |= any(choice.get("finish_reason") for choice in choices)
-        except (ValueError, AttributeError, TypeError) as exc:
+        except (ValueError, RecursionError, AttributeError, TypeError) as exc:
             raise Broken("an event of the stream does not follow OpenAI's API") from exc
         if event.get("error"):
             self.failure = Failure("stream error", self._message(data))
@@ -176,7 +176,7 @@ class _AnswerReader:
         """The message in an error body, wherever it is."""
         text = data.decode("utf-8", "replace")
         found: Any = text
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(text)
         for name in ("error", "message", "detail"):
             if isinstance(found, dict) and found.get(name):
@@ -211,7 +211,7 @@ async def get(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> dict[st
         hint = KEY_ADVICE if refused else "check the path, and name the model with --model"
         raise DrivetrainError(f"{where} answers {answer.status}; {hint}")
     found: Any = None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(data)
     if not isinstance(found, dict):
         raise DrivetrainError(

@@ -116,7 +116,7 @@ browser: model chromium ## The page in a real headless Chromium (Debian's, insta
 shots: model chromium ## The pictures of the page in the README, made anew by the test on the real model
 	DRIVETRAIN_SHOTS=docs/images $(PYTEST) -q tests/browser/test_real.py
 
-bench: $(STAMP) ## Start-up times and the cost of the layer
+bench: $(STAMP) ## Start-up times (each other script in bench/ says at its top what it measures)
 	$(BIN)/python bench/startup.py
 
 fmt: $(STAMP) ## Format and mend what can be mended

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from servers import llamacpp_server
+from servers.process import free_port
 
 from drivetrain.core.engine import ModelSpec
 from drivetrain.engines.llamacpp.child.process import ServerProcess
@@ -39,9 +39,7 @@ PROMPT_TOKENS = 51
 @contextlib.contextmanager
 def with_defaults() -> Iterator[Remote]:
     gguf = Store().pull(MODEL).path
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, llamacpp_server.__file__, str(gguf), str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

@@ -15,7 +15,6 @@ import json
 import random
 import shlex
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from servers.fastchat import FASTCHAT
 from servers.llamacpp import LLAMACPP
 from servers.ours import DEFAULT, ours
 from servers.peer import Peer
-from servers.process import ServerGroup, answers, started
+from servers.process import ServerGroup, answers, free_port, started
 from servers.report import Report
 from servers.transformers_serve import TRANSFORMERS, TRANSFORMERS_CB
 from servers.vllm import VLLM
@@ -140,7 +139,7 @@ def serving(peer: Peer, port: int = 0) -> Iterator[ServerGroup]:
     """A server started for this use only."""
     if peer.environment is not None and not peer.environment.complete:
         raise RuntimeError(f"first: python bench/peers.py setup {peer.name}")
-    port = port or _free_port()
+    port = port or free_port()
     began = time.monotonic()
     say(f"{peer.name}: starting on port {port} (at most {peer.ready_s:.0f} s)")
     command = [peer.python, *peer.arguments(port)]
@@ -165,12 +164,6 @@ def running_or_started(peer: Peer) -> Iterator[ServerGroup]:
             return
     with serving(peer) as group:
         yield group
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _log(name: str) -> Path:

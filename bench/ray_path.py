@@ -13,13 +13,13 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from http_path import CONTEXT, MODEL, remote, row
+from servers.process import free_port
 
 from drivetrain.scale.ray import cluster
 from drivetrain.scale.ray.plan import IngressPlan, ModelPlan, arguments_of
@@ -64,9 +64,7 @@ def deployed(settings: Mapping[str, int], flags: Sequence[str]) -> AbstractAsync
 
 @asynccontextmanager
 async def through_serve(settings: Mapping[str, int]) -> AsyncIterator[ServedTarget]:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = free_port()
     plan = ModelPlan(model=MODEL, name=MODEL, settings=settings, num_cpus=0.0, max_ongoing=4 * settings["slots"])
     ingress = IngressPlan(server={"host": "127.0.0.1", "port": port})
     with cluster.joined(None, num_cpus=2):

@@ -188,14 +188,13 @@ def _percentile(values: list[float], share: int) -> float:
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     shape = Shape(args.streams, args.long, args.shared, args.context)
-    settings = Settings(
-        engine="native",
-        context_length=args.context,
-        kv_cache_gb=args.kv_cache_gb,
-        quantize=args.quantize,
-        compile=args.compile,
-    )
-    parts = open_parts(args.model, settings)
+    options = {
+        "context_length": args.context,
+        "kv_cache_gb": args.kv_cache_gb,
+        "quantize": args.quantize,
+        "compile": args.compile,
+    }
+    parts = open_parts(args.model, Settings(engine="native", engine_options=options))
     engine = parts.make()
     info = await engine.load(parts.spec, lambda what, share: None)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,6 +100,12 @@ def _wait(process: subprocess.Popen[bytes], port: int, path: str, log: Path, tim
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
             raise RuntimeError(f"the server {how}; the end of {log}:\n{tail}")
         time.sleep(POLL_S)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def answers(port: int, path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -119,10 +120,15 @@ def type_in(monkeypatch: pytest.MonkeyPatch, data: str | bytes) -> None:
 
 def script_fake(monkeypatch: pytest.MonkeyPatch, **script: Any) -> list[FakeEngine]:
     """Let the model `fake` follow a script; the engines that are made of it, as they are made."""
-    made: list[FakeEngine] = []
+    return script_fakes(monkeypatch, script)
+
+
+def script_fakes(monkeypatch: pytest.MonkeyPatch, *scripts: dict[str, Any]) -> list[FakeEngine]:
+    """Each fake that is made takes the next script; the engines, as they are made."""
+    left, made = itertools.cycle(scripts), list[FakeEngine]()
 
     def make() -> FakeEngine:
-        made.append(scripted(**script))
+        made.append(scripted(**next(left)))
         return made[-1]
 
     monkeypatch.setitem(

@@ -326,6 +326,7 @@ def test_a_server_that_hangs_is_given_up(capsys: pytest.CaptureFixture[str]) -> 
         (["http://127.0.0.1:1/v1", "--http"], "--http is for a model"),
         (["http://127.0.0.1:1/v1", "--body", "[1]"], "--body must be a JSON object"),
         (["http://127.0.0.1:1/v1", "--omit", "stream"], "stream cannot be left out"),
+        (["http://127.0.0.1:1/v1", "--omit", "ignore_eos,steam"], "no field 'steam' to leave out; choose from ignore_"),
         (["http://127.0.0.1:1/v1", "--against", "fake"], "needs a model here"),
     ],
 )  # fmt: skip

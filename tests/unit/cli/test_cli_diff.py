@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_rigs import Outcome, run_here, without_settings
-
-from drivetrain import assembly
-from drivetrain.engines.base.kind import EntryPoints
-from drivetrain.engines.fake import FakeEngine, scripted
+from cli_rigs import Outcome, run_here, script_fakes, without_settings
 
 
 @pytest.fixture(autouse=True)
@@ -25,20 +19,6 @@ def plain_environment(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 def diff(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
     return run_here(capsys, "diff", *arguments)
-
-
-def script_fakes(monkeypatch: pytest.MonkeyPatch, *scripts: dict[str, Any]) -> list[FakeEngine]:
-    """Each fake that is made takes the next script; the engines, as they are made."""
-    left, made = itertools.cycle(scripts), list[FakeEngine]()
-
-    def make() -> FakeEngine:
-        made.append(scripted(**next(left)))
-        return made[-1]
-
-    monkeypatch.setitem(
-        assembly.ENGINES, "fake", replace(assembly.ENGINES["fake"], enter=lambda: EntryPoints(make=make))
-    )
-    return made
 
 
 @pytest.fixture

@@ -22,6 +22,11 @@ from drivetrain.tools.bench.target import TargetFacts
 OPTIONAL = ("ignore_eos", "stream_options", "temperature")
 """Fields that a server may not know; the first is not part of OpenAI's API."""
 
+OMITTABLE = (*OPTIONAL, "max_tokens", "model")
+"""Every field but those without which nothing can be measured."""
+
+KEY_ADVICE = "put its key in the environment (DRIVETRAIN_BENCH_API_KEY; see --help)"
+
 CONNECT_TIMEOUT_S = 10.0
 MAX_EVENT_BYTES = 2**20
 MAX_BODY_BYTES = 2**24
@@ -94,7 +99,7 @@ class Remote:
     def advice(self, failure: Failure) -> str:
         endpoint = self._endpoint
         if failure.kind in {"http 401", "http 403"}:
-            return "put its key in the environment (DRIVETRAIN_BENCH_API_KEY; see --help)"
+            return KEY_ADVICE
         if failure.kind == "http 404":
             return f"check that {endpoint.address} has {endpoint.path} and a model {endpoint.model!r}"
         sent = [name for name in OPTIONAL if name not in endpoint.omit]
@@ -158,7 +163,7 @@ class _AnswerReader:
             usage, choices = event.get("usage"), event.get("choices") or ()
             texts = [_has_text(choice) for choice in choices]
             self._ended |= any(choice.get("finish_reason") for choice in choices)
-        except (ValueError, AttributeError, TypeError) as exc:
+        except (ValueError, RecursionError, AttributeError, TypeError) as exc:
             raise Broken("an event of the stream does not follow OpenAI's API") from exc
         if event.get("error"):
             self.failure = Failure("stream error", self._message(data))
@@ -171,7 +176,7 @@ class _AnswerReader:
         """The message in an error body, wherever it is."""
         text = data.decode("utf-8", "replace")
         found: Any = text
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(text)
         for name in ("error", "message", "detail"):
             if isinstance(found, dict) and found.get(name):
@@ -202,12 +207,11 @@ async def get(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> dict[st
         failure = _no_connection(exc) if isinstance(exc, OSError) else Failure("broken", str(exc))
         raise DrivetrainError(f"{where}: {failure.message}") from exc
     if answer.status != 200:
-        failure = Failure(f"http {answer.status}", "")
-        advice = Remote(endpoint, label="", facts=TargetFacts(kind="url", model="")).advice(failure)
-        hint = advice if answer.status in {401, 403} else "check the path, and name the model with --model"
+        refused = answer.status in {401, 403}
+        hint = KEY_ADVICE if refused else "check the path, and name the model with --model"
         raise DrivetrainError(f"{where} answers {answer.status}; {hint}")
     found: Any = None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(data)
     if not isinstance(found, dict):
         raise DrivetrainError(
@@ -217,10 +221,13 @@ async def get(endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> dict[st
 
 
 def optional_fields(names: Collection[str]) -> frozenset[str]:
-    """Fields to leave out. Raises `InvalidSetting` for those without which nothing can be measured."""
+    """Fields to leave out. Raises `InvalidSetting` for any that is not `OMITTABLE`."""
     for name in names:
         if name in {"stream", "messages", "prompt"}:
             raise InvalidSetting(f"{name} cannot be left out: without it there is nothing to measure", param="omit")
+        if name not in OMITTABLE:
+            known = ", ".join(OMITTABLE)
+            raise InvalidSetting(f"there is no field {name!r} to leave out; choose from {known}", param="omit")
     return frozenset(names)
 
 

@@ -45,8 +45,8 @@ class RecordedExchange:
     def document(self) -> dict[str, Any]:
         """The reply, or an empty object if it is not a JSON object."""
         try:
-            document = json.loads(self.reply)
-        except (ValueError, RecursionError):
+            document = self.json()
+        except Failed:
             return {}
         return document if isinstance(document, dict) else {}
 

@@ -56,22 +56,23 @@ def message_of(exchange: RecordedExchange) -> str:
         document = exchange.json()
     except Failed:
         return exchange.reply[:200].decode("utf-8", "replace")
-    message = _error(exchange).get("message")
+    message = (_error(document) or {}).get("message")
     return message if isinstance(message, str) else brief(document, 200)
 
 
-def _error(exchange: RecordedExchange) -> dict[str, Any]:
-    error = exchange.document.get("error")
-    return error if isinstance(error, dict) else {}
+def _error(document: Any) -> dict[str, Any] | None:
+    error = document.get("error") if isinstance(document, dict) else None
+    return error if isinstance(error, dict) else None
 
 
 def error_of(exchange: RecordedExchange) -> dict[str, Any]:
     """The error object of a refusal. Raises `Failed` if there is none."""
     document = exchange.json()
-    if not isinstance(exchange.document.get("error"), dict):
+    error = _error(document)
+    if error is None:
         raise Failed(f"the answer has no error object: {brief(document, 120)}")
     ensure(take(document, "error.message", str).strip(), "error.message is empty")
-    return _error(exchange)
+    return error
 
 
 def names(exchange: RecordedExchange, name: str) -> bool:
@@ -80,7 +81,7 @@ def names(exchange: RecordedExchange, name: str) -> bool:
 
 
 def param_names(exchange: RecordedExchange, name: str) -> bool:
-    param = _error(exchange).get("param")
+    param = (_error(exchange.document) or {}).get("param")
     return isinstance(param, str) and re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", param) is not None
 
 

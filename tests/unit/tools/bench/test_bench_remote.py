@@ -28,9 +28,11 @@ from drivetrain.http import address
 from drivetrain.http.address import Address
 from drivetrain.tools.bench import remote
 from drivetrain.tools.bench.outcome import Failure
-from drivetrain.tools.bench.remote import find_model, get, optional_fields
+from drivetrain.tools.bench.remote import OMITTABLE, Endpoint, find_model, get, optional_fields
 
 STREAM = (text_event(""), text_event("Hel"), text_event("lo"), text_event("", "length"), usage_event(2, 9, 4), DONE)
+DEEP = b"[" * 100_000
+"""More lists than Python reads."""
 
 
 async def test_a_good_answer() -> None:
@@ -115,6 +117,8 @@ def refusal(message: str) -> bytes:
         (chunked(text_event("a")), "broken", "without a last event"),
         (chunked(b"data: {nonsense\n\n"), "broken", "does not follow OpenAI's API"),
         (chunked(b"data: [1]\n\n"), "broken", "does not follow OpenAI's API"),
+        (chunked(b"data: " + DEEP + b"\n\n"), "broken", "does not follow OpenAI's API"),
+        (whole(DEEP, "400 Bad Request"), "http 400", "[[["),
         (chunked(text_event("a"), b"data: " + refusal("it broke") + b"\n\n", DONE), "stream error", "it broke"),
         (chunked(*[b"x" * 2**19] * 3), "broken", "does not end"),
     ],
@@ -258,6 +262,7 @@ async def test_the_only_model_is_found() -> None:
         (whole(b"", "401 No"), "answers 401; put its key"),
         (whole(b"", "404 No"), "answers 404; check the path"),
         (whole(b"[]"), "does not return a JSON object"),
+        (whole(DEEP), "does not return a JSON object"),
         (whole(b"<html>"), "does not return a JSON object"),
         (raw(b"junk\r\n"), "not HTTP"),
     ],
@@ -282,3 +287,12 @@ def test_what_is_measured_cannot_be_left_out() -> None:
     assert optional_fields(["ignore_eos"]) == {"ignore_eos"}
     with pytest.raises(InvalidSetting, match="stream cannot be left out"):
         optional_fields(["stream"])
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_every_other_field_can_and_nothing_else(chat: bool) -> None:
+    endpoint = Endpoint(address=Address.parse("http://127.0.0.1:1"), model="m", chat=chat)
+    assert set(json.loads(endpoint.body("Hi", 2))) - {"stream", "messages", "prompt"} == set(OMITTABLE)
+    assert optional_fields(OMITTABLE) == set(OMITTABLE)
+    with pytest.raises(InvalidSetting, match="no field 'ignore_eso' to leave out; choose from ignore_eos, "):
+        optional_fields(["ignore_eso"])

@@ -15,7 +15,7 @@ from drivetrain.tools.conform.reading import honoured, message_of, refused
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotOffered, NotRun, ensure
 
-CASES = Cases(Area.IMAGES, "images are not refused by this model")
+CASES = Cases(Area.IMAGES, "images are not refused by this model", needs=CHAT)
 case = CASES.case
 
 ASK = "What is this?"
@@ -49,7 +49,6 @@ async def _counts(t: Trial) -> tuple[int, int]:
 
     `images.png` checks the status of that refusal.
     """
-    await t.known.offers(CHAT)
     exchange = await _ask(t, {"url": data_uri(png(64, 64))})
     if exchange.status != 200:
         message = message_of(exchange)

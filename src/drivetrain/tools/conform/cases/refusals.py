@@ -105,7 +105,6 @@ async def _nan(t: Trial) -> None:
 @CASES.case("max_tokens_zero", asks="max_tokens = 0", holds="4xx that names max_tokens, or an answer with no tokens")
 async def _max_tokens_zero(t: Trial) -> None:
     api = await t.known.text_api()
-    await t.known.offers(api)
     answer = await _answered(t, api, "max_tokens")
     if answer is not None:
         got = answer.counted.completion
@@ -115,7 +114,6 @@ async def _max_tokens_zero(t: Trial) -> None:
 @CASES.case("top_p_zero", asks="top_p = 0 at temperature 2", holds="4xx that names top_p, or the greedy text")
 async def _top_p_zero(t: Trial) -> None:
     api = await t.known.text_api()
-    await t.known.offers(api)
     await t.known.sample()
     answer = await _answered(t, api, "top_p", temperature=2)
     if answer is not None:

@@ -147,13 +147,17 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def json_object(text: str) -> dict[str, Any]:
+def json_value(text: str) -> Any:
     try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is not JSON") from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    value = json_value(text)
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is not a JSON object")
     return value
 
 

@@ -224,13 +224,7 @@ def _weights(spec: ModelSpec) -> Weights | None:
 def _arguments(side: LocalSide) -> list[str]:
     """The settings of a side as flags of `drivetrain serve`."""
     arguments = ["--config", str(side.config)] if side.config else []
-    for name, value in side.given.items():
-        flag = options.flag(name)
-        if isinstance(value, bool):
-            arguments.append(flag if value else f"--no-{flag.removeprefix('--')}")
-        else:
-            arguments.append(f"{flag}={','.join(value) if isinstance(value, tuple) else value}")
-    return arguments
+    return arguments + [options.as_argument(name, value) for name, value in side.given.items()]
 
 
 def name_apart(targets: list[Target], against: str | None) -> None:

@@ -191,6 +191,15 @@ def _reader(kind: Kind) -> Reader:
     return _READERS[type(kind)]
 
 
+def as_argument(name: str, value: Any) -> str:
+    """A setting as its flag is written, for a command line of another process."""
+    if isinstance(value, bool):
+        return flag(name if value else f"no_{name}")
+    if isinstance(value, Mapping):
+        value = json.dumps(value)
+    return f"{flag(name)}={','.join(value) if isinstance(value, tuple) else value}"
+
+
 def shadowed() -> frozenset[str]:
     """Settings that are request parameters too: their flags belong to the request."""
     return frozenset(SETTINGS.all) & frozenset(PARAMETERS)

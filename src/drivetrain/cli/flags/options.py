@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +26,7 @@ Commands = Any
 
 _DEST = "setting_"
 
-NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<reference>.+)", re.DOTALL)
-"""`NAME=MODEL`."""
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +34,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="a short name, a folder, a .gguf file, a Hugging Face id or a URL"
     )
     add_quiet(parser)
+
+
+def named_model(text: str) -> tuple[str | None, str]:
+    """`NAME=MODEL` taken apart. Without a name, and if the whole text is a path that exists, the name is None."""
+    named = _NAMED.fullmatch(text)
+    return (None, text) if named is None or os.path.exists(text) else (named[1], named[2])
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:

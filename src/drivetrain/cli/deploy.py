@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from drivetrain.scale.ray.handle import HandleWorker
     from drivetrain.scale.ray.plan import IngressPlan, ModelPlan
     from drivetrain.server.settings import ServerSettings
-    from drivetrain.worker.sources import Resolved
 
 _EPILOG = """examples:
   drivetrain deploy smollm2-135m
@@ -159,7 +158,8 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
     name, model = options.named_model(given)
     given_settings = options.given_settings(args)
     resolved = sources.read_settings(assembly.SETTINGS, name or model, given_settings, config=args.config)
-    settings = _changed(resolved)
+    # A replica reads neither files nor the environment of this machine.
+    settings = {key: plain(value) for key, value in options.changed(resolved).items() if key != "name"}
     lowest, highest = _replicas(args.replicas)
     chosen = {
         key: value
@@ -179,15 +179,6 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
         longest_s=resolved.settings.max_timeout_s,
         **chosen,
     )
-
-
-def _changed(resolved: Resolved) -> dict[str, Any]:
-    """The settings that are not defaults: a replica reads neither files nor the environment of this machine."""
-    return {
-        name: plain(resolved.settings.value(name))
-        for name, origin in resolved.origins.items()
-        if origin != "default" and name != "name"
-    }
 
 
 def _host(model: str) -> str:

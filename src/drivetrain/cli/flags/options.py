@@ -122,6 +122,12 @@ def explained(resolved: Resolved) -> dict[str, Any]:
     }
 
 
+def changed(resolved: Resolved) -> dict[str, Any]:
+    """The settings that are not at their default, whatever their origin."""
+    origins = resolved.origins.items()
+    return {name: resolved.settings.value(name) for name, origin in origins if origin != "default"}
+
+
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 

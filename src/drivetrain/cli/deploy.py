@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from drivetrain.scale.ray.handle import HandleWorker
     from drivetrain.scale.ray.plan import IngressPlan, ModelPlan
     from drivetrain.server.settings import ServerSettings
-    from drivetrain.worker.sources import Resolved
 
 _EPILOG = """examples:
   drivetrain deploy smollm2-135m
@@ -152,14 +151,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
-    from drivetrain.assembly import SETTINGS
+    from drivetrain import assembly
     from drivetrain.scale.ray.plan import SURGE, ModelPlan
     from drivetrain.worker import sources
 
-    named = options.NAMED.fullmatch(given)
-    name, model = named.groups() if named else (None, given)
-    resolved = sources.read_settings(SETTINGS, name or model, options.given_settings(args), config=args.config)
-    settings = _changed(resolved)
+    name, model = options.named_model(given)
+    given_settings = options.given_settings(args)
+    resolved = sources.read_settings(assembly.SETTINGS, name or model, given_settings, config=args.config)
+    # A replica reads neither files nor the environment of this machine.
+    settings = {key: plain(value) for key, value in options.changed(resolved).items() if key != "name"}
     lowest, highest = _replicas(args.replicas)
     chosen = {
         key: value
@@ -170,7 +170,7 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
     num_gpus = args.num_gpus if args.num_gpus is not None else float(parallel)
     return ModelPlan(
         model=model,
-        name=name or resolved.settings.name or _public_name(model),
+        name=name or resolved.settings.name or assembly.name_of(model) or _host(model),
         settings=settings,
         min_replicas=lowest,
         max_replicas=highest,
@@ -181,16 +181,8 @@ def _plan(args: argparse.Namespace, given: str) -> ModelPlan:
     )
 
 
-def _changed(resolved: Resolved) -> dict[str, Any]:
-    """The settings that are not defaults: a replica reads neither files nor the environment of this machine."""
-    return {
-        name: plain(resolved.settings.value(name))
-        for name, origin in resolved.origins.items()
-        if origin != "default" and name != "name"
-    }
-
-
-def _public_name(model: str) -> str:
+def _host(model: str) -> str:
+    """What a URL that names no model is called: only its server knows the model's name."""
     from drivetrain.store.references import parse
 
     return parse(model).name

@@ -91,6 +91,7 @@ def test_set_changes_the_next_requests(chatter: Chatter) -> None:
         ("/set top_k 4", "top_k is not supported by this model"),
         ("/set n 2", "n is not a parameter of a chat"),
         ("/set logit_bias [", "logit_bias: '[' is not JSON"),
+        ("/set stop " + "[" * 100_000, "stop is 100,000 characters"),
         ("/image cat.png", "this model does not support images"),
         ("/dance", "there is no command /dance; /help lists them"),
         ("break", "it broke"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from cli_rigs import run_here, without_settings
 
+from drivetrain.tools.conform import runner
 from drivetrain.tools.conform.cases import ALL
 from server.serving import Served, fake, serving
 
@@ -153,3 +155,19 @@ def test_an_interrupt_tells_what_was_found(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["complete"] is False
     assert found["counts"]["pass"] >= 4
+
+
+def test_a_signal_during_a_callback_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event loop logs what a callback raises, and goes on."""
+
+    async def find_model(*_: object) -> str:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+        await asyncio.wait_for(asyncio.Event().wait(), 20)
+        raise AssertionError
+
+    monkeypatch.setattr(runner, "find_model", find_model)
+    outcome = run_here(capsys, "conform", "http://127.0.0.1:1")
+    assert outcome.code == 143
+    assert outcome.err == "drivetrain: terminated\n"

@@ -46,6 +46,28 @@ def test_the_settings_of_a_name_are_those_of_the_model_under_it(
     assert plan.settings == {"timeout_s": 100.0, "max_waiting": 3, "slots": 7}
 
 
+@pytest.mark.parametrize(
+    ("given", "name", "model"),
+    [
+        ("smollm2-135m", "smollm2-135m", "smollm2-135m"),
+        ("fake", "fake", "fake"),
+        ("http://127.0.0.1:9/v1#org/far", "org/far", "http://127.0.0.1:9/v1#org/far"),
+        ("http://127.0.0.1:9/v1", "127.0.0.1", "http://127.0.0.1:9/v1"),
+        ("near=http://127.0.0.1:9/v1", "near", "http://127.0.0.1:9/v1"),
+        ("a=b", "a=b", "a=b"),
+    ],
+)
+def test_a_model_has_the_name_that_serve_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, name: str, model: str
+) -> None:
+    """`serve` asks a URL that names no model; here its host has to do. `a=b` is a folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a=b").mkdir()
+    args, _ = cli._parsers()[0].parse_known_args(["deploy", given])
+    plan = deploy._plan(args, given)
+    assert (plan.name, plan.model) == (name, model)
+
+
 def test_the_flags_of_the_server_are_those_of_serve() -> None:
     given = ["--allowed-origins", "https://chat.example", "--unknown-fields", "warn", "--max-prompts", "7"]
     args, _ = cli._parsers()[0].parse_known_args(["deploy", "smollm2-135m", *given])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -22,8 +23,11 @@ from drivetrain.core.engine import Engine, ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.engines.remote.address import Key
 from drivetrain.scale.fleet.policy import FleetLimits
 from drivetrain.tools.doctor import examine
+from drivetrain.tools.doctor.page import FetchedPage
+from drivetrain.tools.doctor.reading import ServerReader
 from drivetrain.worker import worker as worker_module
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
@@ -434,3 +438,19 @@ def test_a_full_backlog_is_no_hang(capsys: Capture) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         outcome = run_here(capsys, "doctor", f"http://127.0.0.1:{listener.getsockname()[1]}", "--timeout", "0.3")
     assert outcome.code == 2
+
+
+def test_a_signal_while_a_page_is_read_ends_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page has a task of its own."""
+    read = ServerReader.get
+
+    async def get(reader: ServerReader, path: str, *key: Key) -> FetchedPage:
+        if path.endswith("/ready"):
+            signal.raise_signal(signal.SIGTERM)
+        return await read(reader, path, *key)
+
+    monkeypatch.setattr(ServerReader, "get", get)
+    with serving(fake()) as served:
+        outcome = run_here(capsys, "doctor", served.base)
+    assert outcome.code == 143
+    assert outcome.err == "drivetrain: terminated\n"

@@ -8,6 +8,8 @@ import pytest
 from cli_rigs import run_here, without_settings
 
 from drivetrain.assembly import SETTINGS
+from drivetrain.cli import main as cli
+from drivetrain.cli.flags import options
 from drivetrain.core.parameters import PARAMETERS
 
 TOML = """
@@ -107,3 +109,16 @@ def test_every_setting_and_every_parameter_has_a_flag(capsys: pytest.CaptureFixt
     told = run_here(capsys, "generate", "--help").out
     not_flags = {"messages", "images", "trace_context"}
     assert all(f"--{name.replace('_', '-')}" in told for name in set(PARAMETERS) - not_flags)
+
+
+def test_a_setting_written_as_an_argument_is_read_as_the_same_value() -> None:
+    """`bench --http` hands its settings to `serve` like this."""
+    given = {
+        "slots": 2, "temperature": 0.25, "trust_remote_code": True, "prefix_cache": False, "family": "chatml",
+        "dtype": "float32", "device": "cuda:1", "media_hosts": ("a.example", "b.example:81"),
+        "vllm_args": {"a": [1, None], "b c": "d=é"},
+    }  # fmt: skip
+    assert {type(SETTINGS.find(name).kind) for name in given} == {type(one.kind) for one in SETTINGS.all.values()}
+    arguments = [options.as_argument(name, value) for name, value in given.items()]
+    args = cli._parsers()[0].parse_args(["serve", "fake", *arguments])
+    assert options.given_settings(args) == given

@@ -70,6 +70,8 @@ def test_python_m_drivetrain() -> None:
         (["generate", "fake", "--message", "x", "--top-k", "many"], "--top-k: 'many' is not a whole number"),
         (["generate", "fake", "--message", "x", "--top-p", "some"], "--top-p: 'some' is not a number"),
         (["generate", "fake", "--message", "x", "--logit-bias", "{"], "--logit-bias: '{' is not JSON"),
+        (["generate", "fake", "--message", "x", "--vllm-args", "[" * 100_000], "is not JSON"),
+        (["generate", "fake", "--message", "x", "--vllm-args", "[1]"], "--vllm-args: '[1]' is not a JSON object"),
         (["generate", "fake", "--message", "x", "--stop-token-ids", "1,b"], "'b' is not a whole number"),
         (["generate", "fake", "--message", "x", "--overflow", "wrap"], "--overflow: invalid choice"),
         (["generate", "fake", "--message", "x", "--max-run", "1"], "unknown option --max-run"),

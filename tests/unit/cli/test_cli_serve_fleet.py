@@ -62,6 +62,7 @@ def test_a_file_with_an_equals_sign_is_a_file(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a=b").mkdir()
     assert list(chosen("a=b", "fake")) == ["a=b", "fake"]
+    assert serve_fleet.read(parsed("a=b")) is None
 
 
 def test_settings_are_each_models_own(tmp_path: Path) -> None:

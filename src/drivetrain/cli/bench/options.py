@@ -83,7 +83,12 @@ def add_target(group: Any) -> None:
         "--omit", type=options.comma_list, default=(), metavar="A,B",
         help="for a URL: fields that the server does not accept, such as ignore_eos or stream_options",
     )  # fmt: skip
-    group.add_argument("--body", metavar="JSON", help="for a URL: an object with more fields for each request")
+    group.add_argument(
+        "--body",
+        type=options.json_object,
+        metavar="JSON",
+        help="for a URL: an object with more fields for each request",
+    )
 
 
 def add_results(group: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +73,7 @@ def read_sides(args: argparse.Namespace, *, max_streams: int) -> list[PlannedSid
             raise InvalidSetting(
                 f"{options.flag(local_flags[0])} is for a model; a server at a URL has its own settings"
             )
-    if not any(isinstance(side, UrlSide) for side in sides) and (args.omit or args.body):
+    if not any(isinstance(side, UrlSide) for side in sides) and (args.omit or args.body is not None):
         raise InvalidSetting("--omit and --body are for servers at a URL")
     return sides
 
@@ -127,19 +126,13 @@ def _local(args: argparse.Namespace, model: str, given: dict[str, Any], max_stre
 
 
 def _url(args: argparse.Namespace, url: str, model: str | None, key: str) -> UrlSide:
-    try:
-        extra = json.loads(args.body) if args.body else {}
-    except (ValueError, RecursionError):
-        extra = None
-    if not isinstance(extra, dict):
-        raise InvalidSetting("--body must be a JSON object, such as '{\"min_tokens\": 64}'")
     return UrlSide(
         address=Address.parse(url, param="target"),
         model=model,
         key=key,
         chat=args.api == "chat",
         omit=optional_fields(args.omit),
-        extra=extra,
+        extra=args.body or {},
     )
 
 
@@ -231,13 +224,7 @@ def _weights(spec: ModelSpec) -> Weights | None:
 def _arguments(side: LocalSide) -> list[str]:
     """The settings of a side as flags of `drivetrain serve`."""
     arguments = ["--config", str(side.config)] if side.config else []
-    for name, value in side.given.items():
-        flag = options.flag(name)
-        if isinstance(value, bool):
-            arguments.append(flag if value else f"--no-{flag.removeprefix('--')}")
-        else:
-            arguments.append(f"{flag}={','.join(value) if isinstance(value, tuple) else value}")
-    return arguments
+    return arguments + [options.as_argument(name, value) for name, value in side.given.items()]
 
 
 def name_apart(targets: list[Target], against: str | None) -> None:

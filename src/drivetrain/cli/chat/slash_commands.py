@@ -43,10 +43,6 @@ class ChatCommands:
             "/quit": self._leave,
         }
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._commands)
-
     def run(self, line: str) -> None:
         name, _, rest = line.strip().partition(" ")
         command = self._commands.get(name)

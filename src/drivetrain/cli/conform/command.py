@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.keys import KEY_VARIABLE
 from drivetrain.cli.terminal.report_files import check_writable
 from drivetrain.core.errors import InvalidSetting
 
-KEY_VARIABLES = ("DRIVETRAIN_API_KEY", "OPENAI_API_KEY")
+KEY_VARIABLES = (KEY_VARIABLE, "OPENAI_API_KEY")
 DEFAULT_TIMEOUT_S = 60.0
 
 _EPILOG = f"""examples:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import difflib
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from drivetrain import __version__
 from drivetrain.cli.flags.keys import key_in_environment, sendable
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.boundary import FAILED
+from drivetrain.cli.terminal.event_loop import run_cancellable
 from drivetrain.cli.terminal.progress import progress_line
 from drivetrain.cli.terminal.report_files import write_json, write_text
 from drivetrain.core.errors import InvalidSetting
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, key_variables: Sequence[str]) -> int:
                 report.model = await runner.find_model(client, args.model, key_variables)
                 await runner.run(client, report.model, cases, report, progress)
 
-            asyncio.run(run_cases())
+            run_cancellable(run_cases)
     finally:  # also what was found before an interrupt
         if report.results:
             _print(args, report)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from drivetrain import __version__, assembly, sync
 from drivetrain.cli.diff.sides import PlannedEngine, read_sides
+from drivetrain.cli.flags import options
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.boundary import FAILED
 from drivetrain.cli.terminal.progress import ProgressLine, progress_line
@@ -59,7 +60,7 @@ def _ask(planned: PlannedEngine, parts: assembly.Parts, questions: Questions, pr
             weights=parts.spec.format,
             dtype=known.dtype,
             device=known.device,
-            settings=plain(planned.changed),
+            settings=plain(options.changed(planned.resolved)),
             versions=dict(known.versions),
             notes=known.notes,
             answers=answers,

@@ -21,12 +21,6 @@ class PlannedEngine:
     model: str
     resolved: Resolved
 
-    @property
-    def changed(self) -> dict[str, Any]:
-        """The settings that are not at their default, whatever their origin."""
-        origins = self.resolved.origins.items()
-        return {name: self.resolved.settings.value(name) for name, origin in origins if origin != "default"}
-
 
 @dataclass(slots=True)
 class _NamedEngine:

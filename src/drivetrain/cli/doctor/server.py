@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from pathlib import Path
 
 from drivetrain.cli.flags.keys import key_in_environment, read_keys, sendable
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.boundary import FAILED, USAGE_ERROR
+from drivetrain.cli.terminal.event_loop import run_cancellable
 from drivetrain.cli.terminal.values import plain
 from drivetrain.engines.remote.address import Key
 from drivetrain.http.address import Address
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     address = Address.parse(args.url, param="url", key_goes="with --api-key-file")
     key = _key(args)
     admin_key = _key_in(args.admin_key_file, "--admin-key-file") if args.admin_key_file else key
-    report = asyncio.run(examine(ServerReader(address, key, admin_key, args.timeout)))
+    report = run_cancellable(lambda: examine(ServerReader(address, key, admin_key, args.timeout)))
     if args.json:
         output.document(plain(report))
     else:

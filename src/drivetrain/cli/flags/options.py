@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +26,7 @@ Commands = Any
 
 _DEST = "setting_"
 
-NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<reference>.+)", re.DOTALL)
-"""`NAME=MODEL`."""
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +34,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="a short name, a folder, a .gguf file, a Hugging Face id or a URL"
     )
     add_quiet(parser)
+
+
+def named_model(text: str) -> tuple[str | None, str]:
+    """`NAME=MODEL` taken apart. Without a name, and if the whole text is a path that exists, the name is None."""
+    named = _NAMED.fullmatch(text)
+    return (None, text) if named is None or os.path.exists(text) else (named[1], named[2])
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
@@ -116,6 +122,12 @@ def explained(resolved: Resolved) -> dict[str, Any]:
     }
 
 
+def changed(resolved: Resolved) -> dict[str, Any]:
+    """The settings that are not at their default, whatever their origin."""
+    origins = resolved.origins.items()
+    return {name: resolved.settings.value(name) for name, origin in origins if origin != "default"}
+
+
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -147,13 +159,17 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def json_object(text: str) -> dict[str, Any]:
+def json_value(text: str) -> Any:
     try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is not JSON") from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    value = json_value(text)
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+        raise argparse.ArgumentTypeError(f"{text[:60]!r} is not a JSON object")
     return value
 
 
@@ -185,6 +201,15 @@ def add_flag(
 
 def _reader(kind: Kind) -> Reader:
     return _READERS[type(kind)]
+
+
+def as_argument(name: str, value: Any) -> str:
+    """A setting as its flag is written, for a command line of another process."""
+    if isinstance(value, bool):
+        return flag(name if value else f"no_{name}")
+    if isinstance(value, Mapping):
+        value = json.dumps(value)
+    return f"{flag(name)}={','.join(value) if isinstance(value, tuple) else value}"
 
 
 def shadowed() -> frozenset[str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from drivetrain.cli.flags.options import flag
 from drivetrain.cli.flags.request_options import token_ids
 from drivetrain.core.errors import InvalidRequest, InvalidSetting
 from drivetrain.core.messages import ImagePart, Message, TextPart, parse_messages
@@ -56,7 +57,7 @@ def read_input(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     named = ("turns", "messages_file", "prompt", "prompt_file", "prompt_token_ids")
     given = [name for name in named if getattr(args, name, None) is not None]
     if len(given) > 1:
-        names = " and ".join(flag_of(name) for name in given)
+        names = " and ".join("--message" if name == "turns" else flag(name) for name in given)
         raise InvalidSetting(f"{names} cannot be combined; give one of them")
     if not given:
         return {}
@@ -70,10 +71,6 @@ def image_part(text: str) -> ImagePart:
     if not Path(text).is_file():
         raise InvalidRequest(f"there is no image file {text!r}", param="images")
     return ImagePart(path=text)
-
-
-def flag_of(name: str) -> str:
-    return "--message" if name == "turns" else "--" + name.replace("_", "-")
 
 
 def _from_turns(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from drivetrain.cli.flags.options import Reader, add_flag, flag, number, prefixed, whole_number
+from drivetrain.cli.flags.options import Reader, add_flag, flag, json_value, number, prefixed, whole_number
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import MAX_INT, Boolean, CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf, String
@@ -71,13 +70,6 @@ def token_ids(text: str) -> list[int]:
     return [whole_number(part) for part in text.split(",") if part.strip()]
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise argparse.ArgumentTypeError(f"{text[:60]!r} is not JSON") from None
-
-
 def _boolean(text: str) -> bool:
     try:
         return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
@@ -88,8 +80,8 @@ def _boolean(text: str) -> bool:
 def _text(text: str) -> str:
     """Decoded if it is a JSON string, so that `"\\n"` can be typed; otherwise unchanged."""
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = json_value(text)
+    except argparse.ArgumentTypeError:
         return text
     return value if isinstance(value, str) else text
 
@@ -109,4 +101,4 @@ def _reader(kind: Kind) -> Reader:
     """JSON if there is nothing shorter."""
     if isinstance(kind, ListOf) and isinstance(kind.item, String):
         return _text, "TEXT"
-    return _READERS.get(type(kind), (_json, "JSON"))
+    return _READERS.get(type(kind), (json_value, "JSON"))

@@ -116,9 +116,8 @@ def _parameters(honoured: frozenset[str]) -> str:
 
 def _settings(resolved: Resolved) -> list[tuple[str, str]]:
     return [
-        ("setting", f"{name} {resolved.settings.value(name)!r}  ({origin})")
-        for name, origin in resolved.origins.items()
-        if origin != "default"
+        ("setting", f"{name} {value!r}  ({resolved.origins[name]})")
+        for name, value in options.changed(resolved).items()
     ]
 
 

@@ -70,14 +70,7 @@ class Inspection:
     missing: tuple[str, ...]
 
 
-def inspect_model(
-    model: str,
-    settings: Settings,
-    *,
-    given: Mapping[str, Any],
-    progress: Progress,
-    store: Store | None = None,
-) -> Inspection:
+def inspect_model(model: str, settings: Settings, *, given: Mapping[str, Any], progress: Progress) -> Inspection:
     """`given` has the messages or the prompt to render; by default, a sample chat. Nothing is downloaded or converted.
 
     Raises what opening the model would raise, as far as its files show it.
@@ -85,7 +78,7 @@ def inspect_model(
     assembly.check_engine(settings)
     if assembly.is_remote(model, settings):
         return _inspect_remote(model, settings, given, progress)
-    store = store or Store()
+    store = Store()
     found = None if assembly.is_fake(model, settings) else store.resolve(model)
     spec = assembly.spec_of(found, settings, store)
     choice, described = _first_fit(assembly.choose_engine(settings, found), spec, settings, progress)

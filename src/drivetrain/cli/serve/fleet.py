@@ -104,7 +104,7 @@ def _several(models: Sequence[str]) -> bool:
     """Several URLs on their own are servers of one model."""
     from drivetrain.engines.remote.address import is_url
 
-    return bool(options.NAMED.fullmatch(models[0])) or (len(models) > 1 and not all(map(is_url, models)))
+    return options.named_model(models[0])[0] is not None or (len(models) > 1 and not all(map(is_url, models)))
 
 
 def _in_file(config: Path | None) -> FleetArguments:
@@ -160,12 +160,11 @@ def _chosen(text: str, args: argparse.Namespace) -> FleetModel:
     from drivetrain import assembly
     from drivetrain.worker import sources
 
-    named = None if Path(text).exists() else options.NAMED.fullmatch(text)
-    reference, given = (named["reference"] if named else text), options.given_settings(args)
-    told = named["name"] if named else reference
-    resolved = sources.read_settings(assembly.SETTINGS, told, given, config=args.config)
+    named, reference = options.named_model(text)
+    given = options.given_settings(args)
+    resolved = sources.read_settings(assembly.SETTINGS, named or reference, given, config=args.config)
     usual = assembly.name_of(reference)
-    name = named["name"] if named else resolved.settings.name or usual
+    name = named or resolved.settings.name or usual
     if name is None:
         raise InvalidSetting(f"{text!r} does not say which model: write URL#MODEL or NAME=URL", param="model")
     assembly.check_engine(resolved.settings)

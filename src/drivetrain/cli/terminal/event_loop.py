@@ -7,15 +7,22 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from types import FrameType
+from typing import TypeVar
 
 from drivetrain.cli.terminal.interrupts import Terminated, handling
 
+T = TypeVar("T")
 
-def run_cancellable(main: Callable[[], Awaitable[None]]) -> None:
-    """The first signal cancels `main`, which then frees what it holds; a second one ends the process at once."""
+
+def run_cancellable(main: Callable[[], Awaitable[T]]) -> T:
+    """The first signal cancels `main`, which then frees what it holds; a second one ends the process at once.
+
+    A handler that raises, as that of `Interrupts` does, may do so inside a callback or another task, and the loop
+    goes on.
+    """
     received: list[int] = []
 
-    async def cancellable() -> None:
+    async def cancellable() -> T:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 
@@ -26,10 +33,10 @@ def run_cancellable(main: Callable[[], Awaitable[None]]) -> None:
             loop.call_soon_threadsafe(task.cancel)
 
         with handling(handle):
-            await main()
+            return await main()
 
     try:
-        asyncio.run(cancellable())
+        return asyncio.run(cancellable())
     except asyncio.CancelledError:
         if received and received[0] == signal.SIGTERM:
             raise Terminated from None

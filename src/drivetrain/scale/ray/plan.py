@@ -119,7 +119,6 @@ class IngressPlan:
 
     server: Mapping[str, Any] = field(default_factory=dict)
     num_replicas: int = 1
-    num_cpus: float = 0.0
     longest_s: float = 600.0
 
     @property
@@ -131,7 +130,7 @@ class IngressPlan:
             "graceful_shutdown_timeout_s": self.longest_s + SPARE_S,
             "graceful_shutdown_wait_loop_s": 0.5,
             "max_surge_percent": INGRESS_SURGE,
-            "ray_actor_options": {"num_cpus": self.num_cpus, "runtime_env": {"env_vars": dict(RUNTIME)}},
+            "ray_actor_options": {"num_cpus": 0.0, "runtime_env": {"env_vars": dict(RUNTIME)}},
         }
 
 

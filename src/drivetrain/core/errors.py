@@ -140,6 +140,12 @@ def bug(exc: BaseException) -> EngineFailed:
     return error
 
 
+def one_line(text: str, limit: int = 200) -> str:
+    """Someone else's error text, fit for the middle of a line of ours."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
 def drop_frames(error: BaseException) -> None:
     """For an error that is raised no further: its frames would keep the request and its prompt alive."""
     link: BaseException | None = error

@@ -56,7 +56,7 @@ class Prompt:
 
 def find_specials(text: str, specials: frozenset[str]) -> list[tuple[int, int]]:
     """The (start, end) of each special token spelled in `text`, in order and not overlapping; the longest one wins."""
-    pattern = _pattern(specials - {""})
+    pattern = _pattern(specials)
     return [match.span() for match in pattern.finditer(text)] if pattern else []
 
 
@@ -84,7 +84,7 @@ def apart(prompt: Prompt, specials: frozenset[str]) -> list[tuple[str, bool]]:
 def forged(prompt: Prompt, specials: frozenset[str]) -> str | None:
     """The first special token that is spelled, if only in part, by the caller. Overlapping spellings are looked at too:
     this is for a text that another server will split as a whole, by rules that are not known here."""
-    pattern = _overlapping(specials - {""}) if any(segment.literal for segment in prompt.segments) else None
+    pattern = _overlapping(specials) if any(segment.literal for segment in prompt.segments) else None
     if pattern is None:
         return None
     literal = "".join(("1" if segment.literal else "0") * len(segment.text) for segment in prompt.segments)
@@ -101,15 +101,13 @@ def _overlapping(specials: frozenset[str]) -> re.Pattern[str] | None:
 @lru_cache(maxsize=64)
 def _pattern(specials: frozenset[str]) -> re.Pattern[str] | None:
     """Built as a trie, so that the work on a text does not grow with the number of special tokens."""
-    if not specials:
-        return None
     root: dict[str, Any] = {}
-    for special in specials:
+    for special in specials - {""}:
         node = root
         for char in special:
             node = node.setdefault(char, {})
         node[""] = {}
-    return re.compile(_branch(root))
+    return re.compile(_branch(root)) if root else None
 
 
 def _branch(node: dict[str, Any]) -> str:

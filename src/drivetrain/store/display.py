@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from drivetrain.core.errors import one_line as one_line
+
 MAX_QUOTED_CHARS = 80
 
 OFFLINE_REMEDY = (
@@ -25,9 +27,3 @@ def size(num_bytes: int) -> str:
             return f"{int(value)} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
-
-
-def one_line(text: str, limit: int = 200) -> str:
-    """Someone else's error text, fit for the middle of a line of ours."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"

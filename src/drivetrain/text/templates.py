@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.core.errors import Cancelled, InvalidRequest, LoadFailed
+from drivetrain.core.errors import Cancelled, InvalidRequest, LoadFailed, one_line
 from drivetrain.core.messages import ImagePart, Message, TextPart
 from drivetrain.core.prompt import Prompt, Segment, find_specials
 from drivetrain.text.provenance import OURS, THEIRS, Traced, concat, traced, written
@@ -162,19 +162,19 @@ def _compile(source: str) -> tuple[BoundedEnvironment, Any]:
     except TemplateError as exc:
         line = getattr(exc, "lineno", None)
         where = f" in line {line}" if line else ""
-        raise LoadFailed(f"the model's chat template is broken{where}: {_one_line(str(exc.message))}{remedy}") from exc
+        raise LoadFailed(f"the model's chat template is broken{where}: {_reason(str(exc.message))}{remedy}") from exc
     except (RecursionError, SyntaxError, MemoryError, ValueError) as exc:
         raise LoadFailed(f"the model's chat template cannot be compiled{remedy}") from exc
 
 
 def _invalid(what: str) -> InvalidRequest:
-    return InvalidRequest(f"the model's chat template {_one_line(what)}", param="messages")
+    return InvalidRequest(f"the model's chat template {_reason(what)}", param="messages")
 
 
-def _one_line(text: str) -> str:
-    """Short, on one line, and without the memory addresses in some of Python's messages."""
-    line = " ".join(re.sub(r" at 0x[0-9a-f]+", "", text[: 4 * MAX_REASON_CHARS]).split())
-    return line if len(line) <= MAX_REASON_CHARS else line[: MAX_REASON_CHARS - 1] + "…"
+def _reason(text: str) -> str:
+    """Without the memory addresses in some of Python's messages."""
+    reason = re.sub(r" at 0x[0-9a-f]+", "", text[: 4 * MAX_REASON_CHARS])
+    return one_line(reason, MAX_REASON_CHARS)
 
 
 def _raise_exception(message: Any) -> None:

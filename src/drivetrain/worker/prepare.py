@@ -77,16 +77,16 @@ class Preparer:
 
     def _prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         self._check_ids(request)
-        limit = self._limit(request)
+        limit, field = self._limit(request), _prompt_field(request)
+        policy = request.overflow or self._overflow
         prompt = self._render(request)
         if prompt is not None:
-            cut = Overflow(request.overflow or self._overflow) is not Overflow.ERROR
-            longest = LONGEST_PIECE if cut else self._tokenizer.longest_piece
-            refuse_hopeless(prompt.text, limit=limit, longest_piece=longest, param=_prompt_field(request))
+            longest = self._tokenizer.longest_piece if policy is Overflow.ERROR else LONGEST_PIECE
+            refuse_hopeless(prompt.text, limit=limit, longest_piece=longest, param=field)
         ids = list(request.prompt_token_ids or ()) if prompt is None else self._tokenizer.encode(prompt)
         if not ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
-        check_known(ids, self._info.vocab_size, _prompt_field(request))
+        check_known(ids, self._info.vocab_size, field)
         check_answer(request, self._capabilities, len(ids))
         fitted = fit(
             ids,
@@ -94,10 +94,10 @@ class Preparer:
             max_tokens=request.max_tokens,
             default_max_tokens=self._default_max_tokens(request, len(ids), limit),
             min_tokens=request.min_tokens or 0,
-            policy=Overflow(request.overflow or self._overflow),
+            policy=policy,
             bos_id=self._tokenizer.id_of(self._tokenizer.bos_token or ""),
             separate=self._info.encoder_decoder,
-            param=_prompt_field(request),
+            param=field,
         )
         text = self._prompt_text(prompt, fitted) if request.echo else ""
         engine_request = self._engine_request(request, request_id, fitted.ids, fitted.max_tokens, None, limit)
@@ -205,9 +205,11 @@ class Preparer:
             )
 
     def _check_ids(self, request: GenerateRequest) -> None:
-        """An id past the vocabulary would fail deep inside an engine (and take a GPU process with it)."""
+        """An id past the vocabulary would fail deep inside an engine (and take a GPU process with it).
+
+        Not the prompt's, which `_prepare` checks, however they were given.
+        """
         ids_by_field: dict[str, Iterable[int]] = {
-            "prompt_token_ids": request.prompt_token_ids or (),
             "stop_token_ids": request.stop_token_ids or (),
             "stop_sequences": (i for ids in request.stop_sequences or () for i in ids),
             "logit_bias": request.logit_bias or (),

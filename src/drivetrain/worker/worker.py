@@ -291,14 +291,14 @@ class EngineWorker(Face):
         self, model: LoadedModel, inputs: Any, timeout_s: float | None, trace_context: Mapping[str, str] | None
     ) -> Embeddings:
         assert self._texts is not None
-        settings, trace = self.settings, self._traces.embedding(trace_context)
+        trace = self._traces.embedding(trace_context)
         embedding: Embedding | None = None
         try:
             items = check_embedding(inputs, timeout_s, model.capabilities, size=model.info.embedding_size)
             embedding = Embedding(items, model=self._name, host=self, threads=self._texts, trace=trace)
             self._embeddings.add(embedding)
             embedding.work.add_done_callback(partial(self._let_go, embedding))
-            embeddings = await embedding.vectors(min(timeout_s or settings.timeout_s, settings.max_timeout_s))
+            embeddings = await embedding.vectors(timeout_s or self._timeout_s)
         except BaseException as exc:
             trace.close(None, exc)
             if embedding is not None and embedding.times.prepared is not None and isinstance(exc, DrivetrainError):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
+from drivetrain.core import errors
+
 _ADDRESS = re.compile(r"https?://[^\s'\"]+|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.@+-]+){2,}[/\\]?")
 
 
 def clean(text: str, limit: int = 300) -> str:
     """Short enough for a log line or a response."""
-    text = _PATH.sub("<path>", _ADDRESS.sub("<address>", " ".join(text.split())))
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return errors.one_line(_PATH.sub("<path>", _ADDRESS.sub("<address>", text)), limit)
 
 
 def one_line(exc: BaseException) -> str:

@@ -217,6 +217,15 @@ def test_literal_spans_are_split_as_plain_text_without_stray_spaces(spm: Vocabul
     assert tokenizer.decode(ids, skip_special=False).replace("<s>", "").strip() == "Helloa</s>b</s>"
 
 
+def test_a_server_that_ends_each_text_and_begins_none_has_no_bos(spm: Vocabulary) -> None:
+    def split(content: str | Sequence[str | int], *, specials: bool, add_special: bool = False) -> list[int]:
+        ids = [WORLD] if "world" in content else [HELLO]
+        return [*ids, 2] if add_special else ids
+
+    tokenizer = LlamaCppTokenizer(spm, split, chat_template=None)
+    assert tokenizer.encode(Prompt((Segment("world"),), add_bos=True)) == [WORLD]
+
+
 def test_a_special_token_spelled_across_ours_and_the_callers_text_stays_text(spm: Vocabulary) -> None:
     tokenizer = LlamaCppTokenizer(spm, FakeSplit(), chat_template=None)
     assert 2 not in tokenizer.encode(Prompt((Segment("</"), Segment("s>", literal=True))))

@@ -14,10 +14,10 @@ from vllm_toy import MODEL, VllmToy, served
 
 from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt
+from drivetrain.engines.base.frame import frame
 from drivetrain.engines.remote.dialects.base import UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.drivetrain import with_specials
 from drivetrain.engines.remote.dialects.vllm_tokenizer import VllmSplitter
-from drivetrain.engines.remote.spellings import frame
 from drivetrain.text.hf_tokenizer import HfTokenizer
 from drivetrain.worker.worker import EngineWorker
 from tiny import tokenizers as made

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import drivetrain
+from drivetrain.core.engine import Description, ModelSpec, WeightsFormat
 from drivetrain.core.errors import (
     DeviceLost,
     DrivetrainError,
@@ -24,6 +25,8 @@ from drivetrain.core.errors import (
     OutOfMemory,
 )
 from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.native import describe as native
+from drivetrain.engines.transformers import describe as transformers
 
 
 def test_every_error_class_of_torch_is_mapped() -> None:
@@ -285,6 +288,30 @@ async def test_broken_files_of_every_kind(broken: Path) -> None:
         (broken / name).write_text(text)
         assert isinstance(await failing(broken), LoadFailed), name
         (broken / name).write_bytes(good)
+
+
+@pytest.mark.parametrize("engine", [native.of_files, transformers.of_files])
+@pytest.mark.parametrize("text", ["{", "[1]"])
+async def test_a_description_names_a_broken_file_as_loading_does(
+    broken: Path, engine: Callable[..., Description], text: str
+) -> None:
+    (broken / "generation_config.json").write_text(text)
+    with pytest.raises(LoadFailed) as caught:
+        engine(ModelSpec(name="m", path=broken, format=WeightsFormat.SAFETENSORS), lambda what, share: None)
+    assert caught.value.message == (await failing(broken)).message
+    assert caught.value.message.startswith("generation_config.json is not readable JSON")
+
+
+async def test_a_model_that_sees_needs_its_processor_to_be_described_and_to_be_loaded(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(checkpoint("llava"), tmp_path / "model", ignore=shutil.ignore_patterns("*processor*"))
+    with pytest.raises(LoadFailed) as caught:
+        transformers.of_files(
+            ModelSpec(name="m", path=folder, format=WeightsFormat.SAFETENSORS), lambda what, share: None
+        )
+    assert caught.value.message == (await failing(folder)).message
+    assert "its processor files are missing or broken" in caught.value.message
 
 
 @pytest.mark.parametrize("stated", [{"top_k": -1}, {"repetition_penalty": 0.0}, {"temperature": 100.0}, {"top_p": 0.0}])

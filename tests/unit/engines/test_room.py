@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow
-from drivetrain.engines.base.room import room_after
+from drivetrain.engines.base.room import room, room_after
 
 
 def request(max_tokens: int | None, *, default: bool) -> EngineRequest:
@@ -21,11 +23,20 @@ def request(max_tokens: int | None, *, default: bool) -> EngineRequest:
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "default", "room"),
+    ("max_tokens", "default", "left"),
     [(None, True, 30), (20, False, 20), (30, False, 30), (20, True, 20), (31, True, 30), (500, True, 30)],
 )
-def test_a_default_is_cut_to_the_room(max_tokens: int | None, default: bool, room: int) -> None:
-    assert room_after(70, request(max_tokens, default=default)) == room
+def test_a_default_is_cut_to_the_room(max_tokens: int | None, default: bool, left: int) -> None:
+    assert room_after(70, request(max_tokens, default=default)) == left
+
+
+@pytest.mark.parametrize(("max_tokens", "left", "whole"), [(None, 97, 100), (98, 97, 98), (20, 20, 20), (0, 0, 0)])
+def test_what_may_follow_ids_and_what_may_where_an_encoder_has_the_prompt(
+    max_tokens: int | None, left: int, whole: int
+) -> None:
+    asked = replace(request(max_tokens, default=False), prompt_ids=(1, 2, 3))
+    assert room(asked) == left
+    assert room(asked, 0) == whole
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,12 @@ async def test_a_death_ends_every_request_at_once(engine: VllmEngine, core: Scri
     assert len(await all_of(StepReading(engine, request()))) == 4
 
 
+async def lost_device(*_: Any) -> AsyncGenerator[Any, None]:
+    for output in list[Any]():
+        yield output
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
 async def test_a_device_that_its_process_has_lost_is_the_end_of_that_process(
     engine: VllmEngine, core: ScriptedCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,12 +177,7 @@ async def test_a_device_that_its_process_has_lost_is_the_end_of_that_process(
     other = StepReading(engine, request())
     await anext(other)
 
-    async def broken(*_: Any) -> AsyncGenerator[Any, None]:
-        for output in list[Any]():
-            yield output
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr(core, "outputs", broken)
+    monkeypatch.setattr(core, "outputs", lost_device)
     for stream in (StepReading(engine, request()), other, StepReading(engine, request())):
         with pytest.raises(EngineFailed, match="device has failed") as caught:
             await all_of(stream)
@@ -194,15 +195,10 @@ async def test_a_lost_device_ends_all_at_once_though_vllm_answers_nothing(
     other = StepReading(engine, request())
     await anext(other)
 
-    async def broken(*_: Any) -> AsyncGenerator[Any, None]:
-        for output in list[Any]():
-            yield output
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
     async def close() -> None:
         core.answers.set()
 
-    monkeypatch.setattr(core, "outputs", broken)
+    monkeypatch.setattr(core, "outputs", lost_device)
     monkeypatch.setattr(core, "close", close)
     for stream in (StepReading(engine, request()), other):
         with pytest.raises(EngineFailed, match="device has failed"):

@@ -6,9 +6,9 @@ from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow
 
 
-def room(request: EngineRequest) -> int:
-    """How many ids a choice may have behind the ids of its prompt."""
-    left = request.context_length - len(request.prompt_ids)
+def room(request: EngineRequest, prompt_tokens: int | None = None) -> int:
+    """How many ids a choice may have behind its prompt, which is its ids unless its length is given."""
+    left = request.context_length - (len(request.prompt_ids) if prompt_tokens is None else prompt_tokens)
     return left if request.max_tokens is None else min(request.max_tokens, left)
 
 
@@ -20,7 +20,7 @@ def room_after(prompt_tokens: int, request: EngineRequest) -> int:
     left, named = request.context_length - prompt_tokens, None if request.max_tokens_is_default else request.max_tokens
     if left <= 0 or (named is not None and named > left):
         raise overflow(prompt_tokens, request.context_length, named)
-    return left if request.max_tokens is None else min(request.max_tokens, left)
+    return room(request, prompt_tokens)
 
 
 def overflow(prompt_tokens: int, limit: int, wanted: int | None) -> ContextOverflow:

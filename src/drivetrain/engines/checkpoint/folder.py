@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from drivetrain.core.engine import ModelSpec
+from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.kinds import StatedConfig
@@ -43,20 +44,28 @@ class CheckpointFolder:
     def processor(self) -> Any:
         from transformers import AutoProcessor
 
-        return AutoProcessor.from_pretrained(self.path, **self._where)
+        try:
+            return AutoProcessor.from_pretrained(self.path, **self._where)
+        except (OSError, ValueError) as exc:
+            raise LoadFailed(
+                "the model sees images, but its processor files are missing or broken; pull or copy the model again"
+            ) from exc
 
     def generation_config(self, config: Any) -> Any:
         """That of the folder, else what the library makes of the model's configuration."""
         from transformers import GenerationConfig
 
-        if self.gguf_file is None and (self.path / "generation_config.json").is_file():
-            return GenerationConfig.from_pretrained(self.path, local_files_only=True)
+        if self.gguf_file is None:
+            declared.check_generation_config(self.path)
+            if (self.path / "generation_config.json").is_file():
+                return GenerationConfig.from_pretrained(self.path, local_files_only=True)
         if isinstance(config, StatedConfig):
             return GenerationConfig()
         return GenerationConfig.from_model_config(config)
 
     def model(self, model_class: Any, config: Any, dtype: Any, *, may_lack: str | None = None) -> Any:
         """Raises `LoadFailed` for weights that are missing (not those named like `may_lack`), misshapen, left over."""
+        declared.check_generation_config(self.path)
         model, problems = model_class.from_pretrained(
             self.path,
             config=config,

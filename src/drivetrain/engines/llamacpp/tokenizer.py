@@ -16,6 +16,7 @@ from typing import Protocol
 from drivetrain.core.errors import Cancelled
 from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
 from drivetrain.core.tokenizer import Detokenizer, check_wanted
+from drivetrain.engines.base.frame import frame
 from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.child.host import SPLITS
 from drivetrain.engines.llamacpp.errors import ServerRefused
@@ -271,9 +272,7 @@ class LlamaCppTokenizer:
     @cached_property
     def server_bos(self) -> list[int]:
         """What the server begins a text with, by example."""
-        plain = self._split("a", specials=False)
-        framed = self._split("a", specials=False, add_special=True)
-        return framed[: len(framed) - len(plain)] if framed[-len(plain) :] == plain else framed[:1]
+        return frame(self._split("a", specials=False), self._split("a", specials=False, add_special=True))
 
     def _spelling(self, token_id: int | None) -> str | None:
         return None if token_id is None else self._vocabulary.spellings[token_id]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "</s>",
@@ -20,13 +19,3 @@ SPELLED = re.compile(r"<[|｜]?[\w▁/ -]{1,40}[|｜]?>|\[/?[A-Z_]{2,20}\]|\[\|\
 
 SUSPICIOUS = re.compile(r"(?=(<[^<>\n]{1,60}>|\[[^\[\]\n]{1,60}\]|>>\w{1,40}<<))")
 """What may be a special token in a caller's text, also inside another match. Matches too much, so each is checked."""
-
-
-def frame(plain: Sequence[int], framed: Sequence[int]) -> list[int]:
-    """The ids that a server begins a text with, from one text split with and without them.
-
-    Some add ids behind a text instead, or as well. If the text is not found, its frame is taken to be empty.
-    """
-    starts = range(len(framed) - len(plain) + 1)
-    found = (at for at in starts if list(framed[at : at + len(plain)]) == list(plain))
-    return list(framed[: next(found, 0)])

@@ -95,7 +95,7 @@ class Cut:
 
     def top_h(self) -> None:
         share, on = self._values_of("top_h", 1.0)
-        if not on.any():
+        if on is None:
             return
         among = self.values[:, :_TOP_H_CANDIDATES]
         logs = torch.log_softmax(among, dim=-1)
@@ -106,14 +106,14 @@ class Cut:
 
     def top_k(self) -> None:
         counts, on = self._values_of("top_k", 0)
-        if not on.any():
+        if on is None:
             return
         last = self.values.gather(1, counts.long().clamp(1, self.values.shape[1]) - 1)
         self._keep(on, self.values >= last, last[:, 0] > self.values[:, -1])
 
     def top_p(self) -> None:
         share, on = self._values_of("top_p", 1.0)
-        if not on.any():
+        if on is None:
             return
         p = self._probabilities()
         before = p.cumsum(dim=-1) - p
@@ -121,14 +121,14 @@ class Cut:
 
     def min_p(self) -> None:
         share, on = self._values_of("min_p", 0.0)
-        if not on.any():
+        if on is None:
             return
         kept = torch.exp(self.values - self.values[:, :1]) >= share
         self._keep(on, kept, ~kept[:, -1])
 
     def typical_p(self) -> None:
         mass, on = self._values_of("typical_p", 1.0)
-        if not on.any():
+        if on is None:
             return
         self.lost |= on & ~self.closed
         p = self._probabilities()
@@ -141,7 +141,7 @@ class Cut:
 
     def epsilon(self) -> None:
         least, on = self._values_of("epsilon_cutoff", 0.0)
-        if not on.any():
+        if on is None:
             return
         kept = self._probabilities() >= least
         # An id beyond the candidates is no likelier than the last of them.
@@ -149,7 +149,7 @@ class Cut:
 
     def eta(self) -> None:
         epsilon, on = self._values_of("eta_cutoff", 0.0)
-        if not on.any():
+        if on is None:
             return
         self.lost |= on & ~self.closed
         p = self._probabilities()
@@ -158,8 +158,10 @@ class Cut:
         self._keep(on, kept | self._likeliest())
 
     def _values_of(self, name: str, neutral: float) -> tuple[Any, Any]:
-        """The rows' values as a column, and which rows use this cut-off."""
+        """The rows' values as a column, and which rows use this cut-off; None if none does, without asking a device."""
         values = [getattr(sampling, name) for sampling in self.samplings]
+        if all(value == neutral for value in values):
+            return None, None
         device = self.values.device
         on = torch.tensor([value != neutral for value in values], device=device)
         return torch.tensor(values, dtype=self.values.dtype, device=device)[:, None], on

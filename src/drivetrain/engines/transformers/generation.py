@@ -9,17 +9,16 @@ from typing import Any
 
 import torch
 
-from drivetrain.core.engine import EngineRequest, IdLogprobs, Media, PromptStep, Step, TokenStep
+from drivetrain.core.engine import EngineRequest, IdLogprobs, Media, PromptStep, TokenStep
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.base.error_text import one_line
-from drivetrain.engines.base.room import room_after
+from drivetrain.engines.base.generation import Emit
+from drivetrain.engines.base.room import room, room_after
 from drivetrain.engines.checkpoint.kinds import ModelKind
 from drivetrain.engines.sample.sampler import Sampled, logprobs_of
 from drivetrain.engines.transformers.loading import TransformersModel
 from drivetrain.engines.transformers.sampler import RowSampler
-
-Emit = Callable[[Step], None]
 
 PROMPT_ROWS = 256
 """Positions of a prompt whose logprobs are taken at once."""
@@ -74,8 +73,8 @@ class TransformersGeneration:
             self._limit = room_after(len(prompt_ids), request)
             self._emit(PromptStep(prompt_ids))
             return inputs
-        room = request.context_length if self._loaded.kind is ModelKind.SEQ2SEQ else None
-        self._limit = min(request.max_tokens or 0, room) if room else request.max_tokens or 0
+        encoded = self._loaded.kind is ModelKind.SEQ2SEQ  # then the prompt takes no room from the answer
+        self._limit = room(request, 0 if encoded else None)
         ids = torch.tensor([request.prompt_ids], device=device)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 

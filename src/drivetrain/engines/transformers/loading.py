@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress
-from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.base.settings import Pooling
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
@@ -36,7 +35,6 @@ def load(spec: ModelSpec, progress: Progress) -> TransformersModel:
     settings = CheckpointSettings.of(spec.options)
     path = safetensors_folder(spec, progress, engine="transformers")
     progress("reading the configuration", None)
-    declared.check_generation_config(path)
     with quiet_library():
         return _load(CheckpointFolder(path=path, trust_remote_code=settings.trust_remote_code), settings, progress)
 
@@ -49,7 +47,7 @@ def _load(folder: CheckpointFolder, settings: CheckpointSettings, progress: Prog
     device = pick_device(settings.device)
     dtype = pick_dtype(settings.dtype, config, device)
     progress("loading the tokenizer", None)
-    processor = _processor(folder) if kind is ModelKind.VISION else None
+    processor = folder.processor() if kind is ModelKind.VISION else None
     tokenizer = processor.tokenizer if processor is not None else folder.tokenizer()
     progress("loading the weights", None)
     unused = "pooler" if kind is ModelKind.ENCODER else None  # no loss
@@ -95,12 +93,3 @@ def _model_class(kind: ModelKind) -> Any:
         ModelKind.VISION: hf.AutoModelForImageTextToText,
         ModelKind.ENCODER: hf.AutoModel,
     }[kind]
-
-
-def _processor(folder: CheckpointFolder) -> Any:
-    try:
-        return folder.processor()
-    except (OSError, ValueError) as exc:
-        raise LoadFailed(
-            "the model sees images, but its processor files are missing or broken; pull or copy the model again"
-        ) from exc

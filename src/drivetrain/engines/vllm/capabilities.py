@@ -9,7 +9,8 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.checkpoint.kinds import IN_WORDS, ModelKind, stated_kind
-from drivetrain.engines.vllm.options import batch_size, engine_arguments
+from drivetrain.engines.vllm.options import engine_arguments
+from drivetrain.engines.vllm.settings import VllmSettings
 
 NEEDS: Mapping[str, str] = {
     "n": "seed",
@@ -56,7 +57,7 @@ def stated_capabilities(config: Mapping[str, Any], context_length: int, options:
     kind = stated_kind(config)
     refuse_unless_text(kind)
     engine_arguments(options)
-    return capabilities_of(context_length, batch_size(options), images=kind is ModelKind.VISION)
+    return capabilities_of(context_length, VllmSettings.of(options).max_batch, images=kind is ModelKind.VISION)
 
 
 def refuse_unless_text(kind: ModelKind) -> None:

@@ -11,7 +11,6 @@ from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.folder import CheckpointFolder
-from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.kinds import ModelKind, StatedConfig, kind_of, stated_kind
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.vllm import errors
@@ -38,18 +37,14 @@ class Files:
         return declared.eos_ids(self.structure, self.config, self.tokenizer)
 
 
-def read(folder: Path, spec: ModelSpec, *, gguf: bool = False) -> Files:
-    trust = VllmSettings.of(spec.options).trust_remote_code
-    files = CheckpointFolder(path=folder, trust_remote_code=trust, gguf_file=spec.path.name if gguf else None)
-    if not gguf:
-        declared.check_generation_config(folder)
+def read(folder: CheckpointFolder) -> Files:
     with quiet_library():
-        config, kind = _config(files)
+        config, kind = _config(folder)
         refuse_unless_text(kind)
-        tokenizer = files.tokenizer()
+        tokenizer = folder.tokenizer()
         tokenizer.model_max_length = min(tokenizer.model_max_length, declared.NO_LIMIT)
-        structure = files.generation_config(config)
-    template = _stated(folder, "chat_template.json").get("chat_template") if kind is ModelKind.VISION else None
+        structure = folder.generation_config(config)
+    template = _stated(folder.path, "chat_template.json").get("chat_template") if kind is ModelKind.VISION else None
     return Files(config, kind, tokenizer, structure, template)
 
 
@@ -111,8 +106,7 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     engine_arguments(spec.options)
     settings = VllmSettings.of(spec.options)
     progress("reading configuration and tokenizer", None)
-    folder = safetensors_made(spec)
-    files = read(folder or spec.path.parent, spec, gguf=folder is None)
+    files = read(CheckpointFolder.before_loading(spec, trust_remote_code=settings.trust_remote_code))
     context_length = declared.context_length(files.config, files.tokenizer, settings.context_length)
     return Description(
         tokenizer=_tokenizer(files),

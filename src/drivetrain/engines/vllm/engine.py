@@ -16,13 +16,15 @@ from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.base.generation import Emit
 from drivetrain.engines.base.tasks import RequestTasks, refused
 from drivetrain.engines.base.thread import post
+from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.checkpoint.kinds import ModelKind
 from drivetrain.engines.vllm import describe, errors
 from drivetrain.engines.vllm.core import Core, Running
 from drivetrain.engines.vllm.gauges import Gauges
 from drivetrain.engines.vllm.generation import VllmGeneration
-from drivetrain.engines.vllm.options import batch_size, engine_arguments, with_images
+from drivetrain.engines.vllm.options import engine_arguments, with_images
+from drivetrain.engines.vllm.settings import VllmSettings
 
 TOLD_S = 2.0
 """For which vLLM may take to answer that it has let go of what was running. It is shut down then all the same."""
@@ -66,16 +68,17 @@ class VllmEngine:
         def report(what: str, share: float | None) -> None:
             post(loop, lambda: progress(what, share))
 
-        arguments = engine_arguments(spec.options)
-        folder = await asyncio.to_thread(safetensors_folder, spec, report, engine="vllm")
+        arguments, settings = engine_arguments(spec.options), VllmSettings.of(spec.options)
+        path = await asyncio.to_thread(safetensors_folder, spec, report, engine="vllm")
         progress("reading configuration and tokenizer", None)
-        files = await asyncio.to_thread(describe.read, folder, spec)
+        folder = CheckpointFolder(path=path, trust_remote_code=settings.trust_remote_code)
+        files = await asyncio.to_thread(describe.read, folder)
         if files.kind is ModelKind.VISION:
             arguments = with_images(arguments)
         progress("starting vLLM (this takes a minute or more)", None)
-        self._core = self._make_core(str(folder), arguments)
+        self._core = self._make_core(str(path), arguments)
         self._core.on_death = self._died
-        info = describe.of_loaded(files, await self._core.start(), batch_size(spec.options))
+        info = describe.of_loaded(files, await self._core.start(), settings.max_batch)
         self._tokenizer, self._vocab_size = info.tokenizer, info.vocab_size
         progress("loaded", 1.0)
         return info

@@ -60,10 +60,6 @@ def with_images(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"limit_mm_per_prompt": {"video": 0, "audio": 0}, **arguments, **_FIXED_WITH_IMAGES}
 
 
-def batch_size(options: Mapping[str, Any]) -> int:
-    return VllmSettings.of(options).max_batch
-
-
 def refuse_unknown(arguments: Mapping[str, Any], known: Collection[str], version: str) -> dict[str, Any]:
     """The arguments without those of ours that this vLLM lacks and that only make it quiet."""
     for name in arguments:

@@ -42,7 +42,6 @@ class NativeModel:
 def load(spec: ModelSpec, settings: NativeSettings, progress: Progress) -> NativeModel:
     path = safetensors_folder(spec, progress, engine="native")
     progress("reading the configuration", None)
-    declared.check_generation_config(path)
     with quiet_library():
         return _load(CheckpointFolder(path=path, trust_remote_code=settings.trust_remote_code), settings, progress)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs
+from drivetrain.engines.base.room import room
 from drivetrain.engines.native.kv.prefix import Hit
 from drivetrain.engines.native.kv.rows import CacheRow
 
@@ -94,8 +95,7 @@ class Job:
     @property
     def limit(self) -> int:
         """How many ids each choice may get."""
-        room = max(self.request.context_length - len(self.request.prompt_ids), 0)
-        return room if self.request.max_tokens is None else min(self.request.max_tokens, room)
+        return max(room(self.request), 0)
 
     @property
     def salt(self) -> str | None:

@@ -9,6 +9,7 @@ from drivetrain.core.engine import EngineRequest, PromptStep, Step, TokenStep
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
 from drivetrain.core.tokenizer import check_wanted
+from drivetrain.engines.base.frame import frame
 from drivetrain.engines.base.room import room
 from drivetrain.engines.llama_server import completion
 from drivetrain.engines.llama_server.ends import ENDS
@@ -16,7 +17,7 @@ from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFr
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialects.base import AnswerReader, AskUpstream, Learn, UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.errors import Broken
-from drivetrain.engines.remote.spellings import SPELLED, SUSPICIOUS, frame
+from drivetrain.engines.remote.spellings import SPELLED, SUSPICIOUS
 from drivetrain.http.address import Address
 
 HONOURED = completion.HONOURED - completion.SEVERAL_COMPLETIONS

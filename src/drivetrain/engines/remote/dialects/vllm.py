@@ -12,11 +12,12 @@ from drivetrain.core.errors import EngineFailed, InvalidRequest
 from drivetrain.core.kinds import MAX_INT
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.results import FinishReason
+from drivetrain.engines.base.frame import frame
 from drivetrain.engines.base.room import room
 from drivetrain.engines.remote.dialects.base import AnswerReader, AskUpstream, Learn, UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.vllm_tokenizer import Speller, split_question
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
-from drivetrain.engines.remote.spellings import ENDS, SPELLED, WORDS, frame
+from drivetrain.engines.remote.spellings import ENDS, SPELLED, WORDS
 from drivetrain.http.address import Address
 
 HONOURED = frozenset({

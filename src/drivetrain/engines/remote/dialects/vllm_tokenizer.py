@@ -9,9 +9,10 @@ from typing import Any
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.messages import Message
 from drivetrain.core.prompt import Prompt
+from drivetrain.engines.base.frame import frame
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialects.base import AskUpstream, Learn, UpstreamFacts, messages_json
-from drivetrain.engines.remote.spellings import SUSPICIOUS, frame
+from drivetrain.engines.remote.spellings import SUSPICIOUS
 from drivetrain.text.pieces import byte_level_bytes
 
 MARKS = tuple(map(chr, range(0xE000, 0xE040)))

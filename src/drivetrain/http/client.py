@@ -16,6 +16,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 
 from drivetrain.http.address import Address
+from drivetrain.http.events import is_event_stream
 from drivetrain.http.parser import AnswerParser, CutOff, TooLong, spelled
 
 _READ_BYTES = 2**16
@@ -34,7 +35,7 @@ class HttpAnswer:
 
     @property
     def is_stream(self) -> bool:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/event-stream"
+        return is_event_stream(self.headers.get("content-type", ""))
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
         """The body as it comes, once. Raises `Broken` if it ends early."""

@@ -9,6 +9,11 @@ from drivetrain.http.parser import TooLong
 DONE = b"[DONE]"
 
 
+def is_event_stream(content_type: str) -> bool:
+    """By its name alone: upper case and parameters do not matter."""
+    return content_type.partition(";")[0].strip().lower() == "text/event-stream"
+
+
 class EventParser:
     """Gives the name and the data of each line that begins with `data:` or `error:`; other lines are ignored.
 

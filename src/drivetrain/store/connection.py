@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
-from drivetrain.core.errors import DrivetrainError, LoadFailed, ModelNotFound
+from drivetrain.core.errors import DrivetrainError, LoadFailed, ModelNotFound, one_line
 from drivetrain.http.address import is_loopback
-from drivetrain.store.display import OFFLINE_REMEDY, one_line
+from drivetrain.store.display import OFFLINE_REMEDY
 
 USER_AGENT = "drivetrain (+https://pypi.org/project/drivetrain/)"
 MAX_REDIRECTS = 10

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from drivetrain.core.errors import one_line as one_line
-
 MAX_QUOTED_CHARS = 80
 
 OFFLINE_REMEDY = (

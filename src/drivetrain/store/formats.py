@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import WeightsFormat
-from drivetrain.core.errors import LoadFailed
+from drivetrain.core.errors import LoadFailed, one_line
 from drivetrain.store import gguf_header, safetensors_header
-from drivetrain.store.display import one_line
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"

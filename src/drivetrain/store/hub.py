@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import Progress
-from drivetrain.core.errors import DrivetrainError, LoadFailed, MissingExtra, ModelNotFound
+from drivetrain.core.errors import DrivetrainError, LoadFailed, MissingExtra, ModelNotFound, one_line
 from drivetrain.store.digests import sha256_of
-from drivetrain.store.display import OFFLINE_REMEDY, one_line
+from drivetrain.store.display import OFFLINE_REMEDY
 from drivetrain.store.display import size as size_text
 from drivetrain.store.formats import ModelFiles, detect
 from drivetrain.store.hub_files import SAFE_PATTERNS, RemoteFile, choose

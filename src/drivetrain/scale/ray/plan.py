@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.parameters import did_you_mean
+from drivetrain.core.settings import declarations
 from drivetrain.server.settings import ServerSettings
 
 KEY_VARIABLE = "DRIVETRAIN_API_KEY"
@@ -136,6 +138,10 @@ class IngressPlan:
 
 def settings_of(server: Mapping[str, Any]) -> ServerSettings:
     """Those of an `IngressPlan`, with the key from this process's environment. Raises `InvalidSetting`."""
+    known = declarations(ServerSettings)
+    for name in server:
+        if name not in known:
+            raise InvalidSetting(f"the server has no setting {name}{did_you_mean(name, known)}", param=name)
     key = os.environ.get(KEY_VARIABLE, "").strip()
     return ServerSettings(**server, api_keys=(key,) if key else ())
 

@@ -123,5 +123,5 @@ async def ask(address: Address, method: str, path: str, body: Mapping[str, Any] 
         raise Away(f"it answered with status {answer.status}")
     try:
         return json.loads(text) if text else None
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise Away("its answer is not JSON") from exc

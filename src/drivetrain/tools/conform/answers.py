@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from drivetrain.http.events import is_event_stream
 from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, take
 from drivetrain.tools.conform.verdict import Failed, ensure
@@ -150,7 +151,7 @@ def read_stream(api: Api, exchange: RecordedExchange) -> ParsedAnswer:
 def read_events(exchange: RecordedExchange) -> list[str]:
     """The data of each event. Comments and blank lines are skipped."""
     kind = exchange.reply_headers.get("content-type", "")
-    ensure(kind.startswith("text/event-stream"), f"a stream has the content type {kind!r}, not text/event-stream")
+    ensure(is_event_stream(kind), f"a stream has the content type {kind!r}, not text/event-stream")
     events: list[str] = []
     lines: list[str] = []
     for raw in [*exchange.reply.split(b"\n"), b""]:

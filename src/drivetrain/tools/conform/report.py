@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from drivetrain.core.errors import one_line
 from drivetrain.tools.conform.case import Area, Case
 from drivetrain.tools.conform.exchange import Shown
 from drivetrain.tools.conform.verdict import Outcome
@@ -76,7 +77,7 @@ def detail_lines(report: ConformReport) -> list[str]:
         found = report.of(outcome)
         if found:
             lines += ["", f"{str(outcome).capitalize()}:"]
-            lines += [f"{INDENT}{result.case.id}: {_short(result.reason)}" for result in found]
+            lines += [f"{INDENT}{result.case.id}: {one_line(result.reason, SHOWN_LINE_CHARS)}" for result in found]
     return lines
 
 
@@ -86,15 +87,10 @@ def _exchange_lines(exchanges: Sequence[Shown]) -> list[str]:
         return []
     shown = exchanges[-1]
     head, _, body = shown.request.partition("\n\n")
-    sent = f"{head.splitlines()[0]} {_short(body)}".rstrip()
-    replied = [_short(line) for line in shown.reply.splitlines() if line.strip()]
+    sent = f"{head.splitlines()[0]} {one_line(body, SHOWN_LINE_CHARS)}".rstrip()
+    replied = [one_line(line, SHOWN_LINE_CHARS) for line in shown.reply.splitlines() if line.strip()]
     long = replied if len(replied) <= 8 else [*replied[:3], "…", *replied[-4:]]
     return [f"{INDENT}> {sent}", *(f"{INDENT}< {line}" for line in [f"status {shown.status}", *long])]
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN_LINE_CHARS else line[: SHOWN_LINE_CHARS - 1] + "…"
 
 
 def document(report: ConformReport) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.scale.ray.plan import IngressPlan, ModelPlan, arguments_of, check_arguments, config_of
+from drivetrain.scale.ray.plan import IngressPlan, ModelPlan, arguments_of, check_arguments, config_of, settings_of
 
 
 def plan(**changes: Any) -> ModelPlan:
@@ -63,3 +63,9 @@ def test_an_argument_of_an_older_file_is_refused_by_name() -> None:
     with pytest.raises(InvalidSetting, match="no argument telling") as caught:
         check_arguments({**arguments, "telling": {}})
     assert caught.value.param == "telling"
+
+
+def test_a_setting_that_the_server_does_not_have_is_refused_by_name() -> None:
+    with pytest.raises(InvalidSetting, match="no setting allowed_host; did you mean allowed_hosts") as caught:
+        settings_of({"allowed_host": ["a"]})
+    assert caught.value.param == "allowed_host"

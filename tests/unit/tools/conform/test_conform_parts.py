@@ -268,6 +268,16 @@ def test_events() -> None:
     assert read_events(stream(data)) == ["a\nb", "c", "[DONE]"]
 
 
+@pytest.mark.parametrize("kind", ["Text/Event-Stream", "text/event-stream;charset=utf-8", "TEXT/EVENT-STREAM ; x=y"])
+def test_the_name_of_a_content_type_has_no_case(kind: str) -> None:
+    assert read_events(answered(200, b"data: a\n\n", kind)) == ["a"]
+
+
+def test_a_content_type_that_only_begins_like_a_stream_is_none() -> None:
+    with pytest.raises(Failed, match="content type"):
+        read_events(answered(200, b"data: a\n\n", "text/event-streams"))
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [

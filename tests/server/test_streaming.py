@@ -179,8 +179,12 @@ def test_each_chunk_tells_the_usage_so_far_where_that_is_asked_for(path: str, as
 
 
 def test_a_list_of_prompts_is_held_back_and_not_taken_for_one_that_nobody_reads() -> None:
-    """One after the other in one slot: what the first ones say waits for the head, which waits for the last one."""
-    with serving(fake({"max_running": 1, "max_unread": 20, "reader_timeout_s": 0.05}, repeat=True)) as one:
+    """One after the other in one slot: what the first ones say waits for the head, which waits for the last one.
+
+    That takes 2.4 s, far longer than a reader may; the client itself never takes so long, on a busy machine either.
+    """
+    settings = {"max_running": 1, "max_unread": 20, "reader_timeout_s": 1.5}
+    with serving(fake(settings, repeat=True, step_delay_s=0.006)) as one:
         prompts = [f"prompt {i}" for i in range(5)]
         body = {"model": "fake", "prompt": prompts, "max_tokens": 100, "ignore_eos": True}
         *chunks, done = one.events("/v1/completions", body)

@@ -13,6 +13,7 @@ class Limits:
     max_stops: int = 16
     max_stop_chars: int = 1000
     max_logprobs: int = 20
+    max_constraint_chars: int = 500_000
     max_messages: int = 1024
     max_prompt_chars: int = 4_000_000
     max_ids: int = 10_000

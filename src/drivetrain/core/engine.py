@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.constraint import Grammar
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import DeviceMemory, FinishReason
@@ -128,6 +129,9 @@ class EngineRequest:
     """One per choice: its length is `n`."""
     seeded: bool = False
     """Whether the caller chose the seed and so expects the same answer every time: no cache may change the rounding."""
+    grammar: Grammar | None = None
+    """What the text of each choice must follow. The engine samples no id that it forbids, and ends only where it may end;
+    above the engines, each answer is held to it again."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     cache_salt: str | None = None

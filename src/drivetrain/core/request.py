@@ -12,6 +12,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
+from drivetrain.core.constraint import Constraint, Constraints
 from drivetrain.core.kinds import (
     Boolean,
     CountOrBoolean,
@@ -105,6 +106,10 @@ class GenerateRequest:
     )
     ignore_eos: bool | None = parameter(_ENGINE, Boolean(), "ignore the model's own end tokens", neutral=False)
     include_stop_str_in_output: bool | None = parameter(_WORKER, Boolean(), "keep the stop in the text", neutral=False)
+
+    constraint: Constraint | None = parameter(  # noqa: RUF009 - it makes a field
+        _ENGINE, Constraints(), "what the text must be: JSON of a schema, any JSON, a regex, a choice or a grammar"
+    )
 
     echo: bool | None = parameter(_WORKER, Boolean(), "begin the text with the prompt", neutral=False)
     logprobs: int | None = parameter(

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from drivetrain.core.constraint import Matcher
 from drivetrain.core.engine import IdLogprobs
+from drivetrain.core.errors import EngineFailed, InvalidRequest
 from drivetrain.core.events import ChoiceFinished, Delta
 from drivetrain.core.results import FinishReason, MatchedStop, TokenLogprob, TopLogprob
 from drivetrain.core.tokenizer import Detokenizer, Tokenizer
@@ -96,6 +98,7 @@ class ChoiceText:
         rules: StopRules,
         logprobs: bool = False,
         offset: int = 0,
+        matcher: Matcher | None = None,
     ) -> None:
         self.index = index
         self.num_tokens = 0
@@ -110,7 +113,8 @@ class ChoiceText:
         self._length = offset
         self._tokens: deque[_Token] = deque()
         self._text_state = self._id_state = StopMatcher.ROOT
-        self._plain = not logprobs and rules.sequences is None
+        self._matcher = matcher
+        self._plain = not logprobs and rules.sequences is None and matcher is None
 
     def feed(
         self,
@@ -161,16 +165,34 @@ class ChoiceText:
         may_stop = self.num_tokens > rules.min_tokens
         if may_stop and (token_id in rules.token_ids or token_id in rules.eos_ids):
             matched = token_id if token_id in rules.token_ids else None
+            self._check_end(matched)
             data = self._bytes(token_id, piece) if rules.include_in_text and matched is not None else b""
             self._append(token_id, data, logprobs)
             self._end(self._length, matched)
             return
+        if self._matcher is not None and not self._matcher.take((token_id,)):
+            raise EngineFailed(f"the engine broke the constraint of this request: {self._matcher.fault}")
         text = self._append(token_id, self._bytes(token_id, piece), logprobs)
         may_stop = self.num_tokens >= rules.min_tokens
         if rules.texts is not None and text and self._match_text(rules.texts, text, start, may_stop=may_stop):
             return
         if rules.sequences is not None:
             self._match_ids(rules.sequences, token_id, may_stop=may_stop)
+        if self._matcher is not None and not self.finished and self._matcher.must_end:
+            self._complete()
+
+    def _check_end(self, matched: MatchedStop | None) -> None:
+        """The model's own end may come only where the text is complete."""
+        if self._matcher is not None and matched is None and not self._matcher.may_end:
+            raise EngineFailed("the engine broke the constraint of this request: it ended too early")
+
+    def _complete(self) -> None:
+        """The constraint leaves nothing to add."""
+        if self.num_tokens < self._rules.min_tokens:
+            raise InvalidRequest(
+                f"the constraint was fulfilled after {self.num_tokens} tokens, fewer than min_tokens", param="min_tokens"
+            )
+        self._end(self._length, None)
 
     def _bytes(self, token_id: int, piece: bytes | None) -> bytes:
         return self._detokenizer.push(token_id) if piece is None else piece

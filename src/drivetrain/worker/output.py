@@ -97,6 +97,7 @@ class Output:
                 rules=prepared.rules,
                 logprobs=request.logprobs is not None,
                 offset=len(prepared.prompt_text),
+                matcher=request.grammar.matcher() if request.grammar is not None else None,
             )
             for index in range(self.num_open)
         ]

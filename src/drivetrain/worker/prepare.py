@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from drivetrain.core.budget import check_answer, tokens_held
 from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.constraint import Constraint, Grammar
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import ImagePart, Message
@@ -17,6 +18,7 @@ from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
 from drivetrain.text.choice import StopRules
+from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.media.pictures import Pictures
 from drivetrain.worker.settle import Defaults, Fitted, fit, refuse_hopeless
@@ -63,11 +65,26 @@ class Preparer:
         self._overflow = overflow
         self._media = media
         self._threads = threads
+        self._grammars = GrammarCompiler(info.tokenizer, eos_ids, threads.trial)
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
+        if request.constraint is None:
+            return await self._prepared(request, request_id)
+        grammar = await self._grammar(request.constraint)
+        prepared = await self._prepared(request, request_id)
+        return replace(prepared, request=replace(prepared.request, grammar=grammar))
+
+    async def _prepared(self, request: GenerateRequest, request_id: str) -> Prepared:
         if request.has_images or not self._capabilities.tokens:
             return await self._with_media(request, request_id)
         return await self._on_thread(request, lambda: self._prepare(request, request_id))
+
+    async def _grammar(self, constraint: Constraint) -> Grammar:
+        """Compiled once, on a thread that no prompt waits for."""
+        kept = self._grammars.kept(constraint)
+        if kept is not None:
+            return kept
+        return (await self._threads.grammars.run([lambda: self._grammars.compile(constraint)], admitted=True))[0]
 
     async def _on_thread(self, request: GenerateRequest, work: Callable[[], T]) -> T:
         return await on_thread(self._threads.for_prompt(_chars(request)), work)

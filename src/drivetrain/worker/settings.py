@@ -100,6 +100,9 @@ class Settings:
     max_stops: int = _limit("max_stops", "stops per request", Integer(0, _MOST))
     max_stop_chars: int = _limit("max_stop_chars", "characters per stop")
     max_logprobs: int = _limit("max_logprobs", "alternatives per token", Integer(0, _MOST))
+    max_constraint_chars: int = _limit(
+        "max_constraint_chars", "characters of a schema, regex or grammar", Integer(1, _MOST)
+    )
     max_messages: int = _limit("max_messages", "messages per request")
     max_prompt_chars: int = _limit("max_prompt_chars", "characters per prompt")
     max_ids: int = _limit("max_ids", "token ids in one list or map of a request, except the prompt")

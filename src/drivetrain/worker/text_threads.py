@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady, Overloaded
 from drivetrain.core.tokenizer import Wanted
+from drivetrain.text.grammar.trial import Trial
 
 T = TypeVar("T")
 
@@ -75,6 +76,9 @@ class TextThreads:
         self.long_prompts = _threads(1, "prepare-long")
         self.aside = Lane("aside", max_waiting=max_waiting)
         self.long_aside = Lane("aside-long", max_waiting=max_waiting)
+        self.grammars = Lane("grammar", max_waiting=max_waiting)
+        self.trial = Trial()
+        """Of new grammars."""
 
     def for_prompt(self, chars: int) -> Executor:
         return self.long_prompts if chars > LONG_CHARS else self.prompts
@@ -84,7 +88,8 @@ class TextThreads:
 
     def close(self) -> None:
         """Blocks until work in progress is done."""
-        for lane in (self.aside, self.long_aside):
+        self.trial.close()
+        for lane in (self.aside, self.long_aside, self.grammars):
             lane.close()
         for threads in (self.prompts, self.long_prompts):
             threads.shutdown()

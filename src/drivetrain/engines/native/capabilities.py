@@ -10,7 +10,7 @@ from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.native.settings import NativeSettings
 
 HONOURED = frozenset({
-    "min_tokens", "n", "seed", "ignore_eos", "logprobs", "prompt_logprobs",
+    "min_tokens", "n", "seed", "ignore_eos", "logprobs", "prompt_logprobs", "constraint",
     "temperature", "top_p", "top_k", "min_p", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff",
     "repetition_penalty", "encoder_repetition_penalty", "presence_penalty", "frequency_penalty",
     "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",

@@ -14,9 +14,10 @@ import torch
 from drivetrain.core.engine import IdLogprobs
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest
 from drivetrain.engines.sample.cutoffs import draw, draw_cut, is_cut
+from drivetrain.engines.sample.masks import Masks
 from drivetrain.engines.sample.rng import unit
 from drivetrain.engines.sample.row import Row
-from drivetrain.engines.sample.shaping import Edits, Shape
+from drivetrain.engines.sample.shaping import Edits, Shape, shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +37,29 @@ class Unsampled:
 Outcome = Sampled | Unsampled
 
 
-def sample(logits: Any, rows: Sequence[Row]) -> list[Outcome]:
-    """One outcome per row of `logits`, `[rows, vocabulary]`, which may be changed in place."""
+def sample(logits: Any, rows: Sequence[Row], masks: Masks | None = None) -> list[Outcome]:
+    """One outcome per row of `logits`, `[rows, vocabulary]`, which may be changed in place.
+
+    `masks` are those of these rows, if they were begun earlier.
+    """
     with torch.inference_mode():
         logits = logits.float()
-        return _sample(logits.cpu() if logits.device.type == "mps" else logits, rows)  # MPS has no float64 to draw in
+        if logits.device.type == "mps":  # it has no float64 to draw in
+            logits = logits.cpu()
+        return _sample(logits, rows, masks or Masks(rows, logits.shape[1]))
 
 
-def _sample(logits: Any, rows: Sequence[Row]) -> list[Outcome]:
+def _sample(logits: Any, rows: Sequence[Row], masks: Masks) -> list[Outcome]:
     with_logprobs = [i for i, row in enumerate(rows) if row.request.logprobs is not None]
     raw = torch.log_softmax(logits[with_logprobs], dim=-1) if with_logprobs else None
     if edits := _edits(rows):
         edits.apply(logits)
+    faults = masks.apply(logits, rows)
     best, chosen = logits.max(dim=-1)  # the lowest of equals, as argmax has it
     _draw(logits, rows, chosen)
     outcomes: list[Outcome] = []
-    for row, top, token_id in zip(rows, best.tolist(), chosen.tolist(), strict=True):
-        error = _unusable(row, top)
+    for i, (row, top, token_id) in enumerate(zip(rows, best.tolist(), chosen.tolist(), strict=True)):
+        error = _unusable(row, top, faults.get(i, ""))
         outcomes.append(Sampled(token_id) if error is None else error)
     if raw is not None:
         counts = [rows[i].request.logprobs or 0 for i in with_logprobs]
@@ -87,9 +94,7 @@ def _edits(rows: Sequence[Row]) -> Edits | None:
     for i, row in enumerate(rows):
         if Shape.wanted(row.request):
             edits = edits or Edits()
-            if row.shape is None:
-                row.shape = Shape(row)
-            row.shape.add_to(edits, i, row.ids)
+            shape_of(row).add_to(edits, i, row.ids)
     return edits
 
 
@@ -123,7 +128,10 @@ def _units(rows: Sequence[Row], some: list[int], device: Any) -> Any:
     return torch.tensor(drawn, dtype=torch.float64, device=device)
 
 
-def _unusable(row: Row, top: float) -> Unsampled | None:
+def _unusable(row: Row, top: float, fault: str) -> Unsampled | None:
+    """`fault` is what became of its grammar."""
+    if fault:
+        return Unsampled(InvalidRequest(f"the constraint cannot be followed any further: {fault}", param="constraint"))
     if top != top or top == float("inf"):
         return Unsampled(
             EngineFailed(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from drivetrain.core.constraint import Matcher
 from drivetrain.core.engine import EngineRequest
 from drivetrain.engines.sample.history import History
 from drivetrain.engines.sample.row import Row
@@ -38,7 +39,10 @@ class Shape:
         self._bias = {ids[0]: bias for ids, bias in biases.items() if len(ids) == 1}
         self._sequence_bias = [(ids, bias) for ids, bias in biases.items() if len(ids) > 1]
         self._stop_ids = sorted(request.stop_ids)
-        self.blame = next((name for name in BANS if getattr(sampling, name)), "logit_bias")
+        self.matcher: Matcher | None = request.grammar.matcher() if request.grammar is not None else None
+        self._matched = self._num_given
+        fallback = "logit_bias" if self.matcher is None else "constraint"
+        self.blame = next((name for name in BANS if getattr(sampling, name)), fallback)
         """The field to name when nothing is left to sample."""
 
     @staticmethod
@@ -58,7 +62,15 @@ class Shape:
             or s.suppress_tokens
             or s.begin_suppress_tokens
             or (request.min_tokens and request.stop_ids)
+            or request.grammar is not None
         )
+
+    def follow(self, ids: Ids[int]) -> Matcher | None:
+        """The matcher, if there is one, with all `ids` taken."""
+        if self.matcher is not None and self._matched < len(ids):
+            self.matcher.take(ids[self._matched :])
+            self._matched = len(ids)
+        return self.matcher
 
     def add_to(self, edits: Edits, row: int, ids: Ids[int]) -> None:
         """`ids` are all that the logits continue, as in `Row`."""
@@ -90,6 +102,14 @@ class Shape:
         if sampled < self._min_tokens:
             banned += self._stop_ids
         return banned
+
+
+def shape_of(row: Row) -> Shape:
+    """The row's own, made when it is first wanted."""
+    if row.shape is None:
+        row.shape = Shape(row)
+    shape: Shape = row.shape
+    return shape
 
 
 @dataclass(slots=True)

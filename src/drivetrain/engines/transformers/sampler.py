@@ -93,9 +93,12 @@ class RowSampler:
     def _forced(self, row: ChoiceRow) -> int | None:
         """The id that generation_config forces at this position (BART and its kin), whatever the request says.
 
-        Of several end tokens the lowest, as in greedy search. No end is forced before `min_tokens`.
+        Of several end tokens the lowest, as in greedy search. No end is forced before `min_tokens`, and nothing at all
+        where a grammar decides.
         """
         request, forced = self._request, None
+        if request.grammar is not None:
+            return None
         if row.num_sampled + 1 == request.max_tokens:
             forced = _lowest(self._structure.forced_eos_token_id)
         if forced is None and len(row.ids) == 1:

@@ -1,0 +1,150 @@
+"""What an answer's text must be, in one of five forms, and the ports of what holds an engine to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.kinds import Kind, ListOf, Schema, String, check_text, shown
+
+
+class ConstraintForm(StrEnum):
+    JSON_SCHEMA = "json_schema"
+    JSON = "json"
+    """Any JSON object."""
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`source` is the schema as JSON, the regex, the choices as a JSON list, or the grammar; of `JSON` it is empty.
+
+    The order of the properties in a schema is the order in which they are generated.
+    """
+
+    form: ConstraintForm
+    source: str = ""
+
+
+class Constraints(Kind):
+    """A `Constraint`, or a map with one entry: the form and what it takes."""
+
+    takes = f"a map with one of {', '.join(ConstraintForm)}"
+
+    def judge(self, name: str, value: Any) -> Constraint:
+        if isinstance(value, Constraint):
+            check_text(name, value.source)
+            return value
+        if not isinstance(value, Mapping) or len(value) != 1 or (form := next(iter(value))) not in set(ConstraintForm):
+            raise self.refuse(name, value)
+        return constraint(ConstraintForm(form), value[form], name=name)
+
+    def schema(self) -> Schema:
+        forms = [_SCHEMAS[form] for form in ConstraintForm]
+        return {
+            "anyOf": [
+                {"type": "object", "properties": {form: schema}, "required": [form], "additionalProperties": False}
+                for form, schema in zip(ConstraintForm, forms, strict=True)
+            ]
+        }
+
+
+def constraint(form: ConstraintForm, value: Any, *, name: str) -> Constraint:
+    """From what an API gives for this form. `name` is the field's, for errors."""
+    if form is ConstraintForm.JSON:
+        if value is not True:
+            raise InvalidRequest(f"{name} must be true, not {shown(value)}", param=name)
+        return Constraint(form)
+    if form is ConstraintForm.JSON_SCHEMA:
+        return Constraint(form, _schema_source(value, name))
+    if form is ConstraintForm.CHOICE:
+        return Constraint(form, json.dumps(_CHOICES.judge(name, value), ensure_ascii=False))
+    return Constraint(form, _SOURCE.judge(name, value))
+
+
+def _schema_source(value: Any, name: str) -> str:
+    """A schema may be given as its JSON text, as some APIs have it."""
+    fault = ""
+    try:
+        schema = json.loads(value) if isinstance(value, str) else value
+        if isinstance(schema, (Mapping, bool)):
+            source = json.dumps(schema, ensure_ascii=False, allow_nan=False, default=dict)
+            check_text(name, source)
+            return source
+        fault = f"it is {shown(schema)}"
+    except json.JSONDecodeError as exc:
+        fault = f"it is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}"
+    except RecursionError:
+        fault = "it is nested too deeply"
+    except (TypeError, ValueError):
+        fault = "it holds what JSON has no form for"
+    raise InvalidRequest(f"{name} must be a JSON schema, which is an object; {fault}", param=name)
+
+
+_SOURCE = String(non_empty=True)
+_CHOICES = ListOf(_SOURCE, non_empty=True)
+_SCHEMAS: Mapping[ConstraintForm, Schema] = {
+    ConstraintForm.JSON_SCHEMA: {"type": ["object", "boolean", "string"]},
+    ConstraintForm.JSON: {"const": True},
+    ConstraintForm.REGEX: _SOURCE.schema(),
+    ConstraintForm.CHOICE: _CHOICES.schema(),
+    ConstraintForm.GRAMMAR: _SOURCE.schema(),
+}
+
+
+class Matcher(Protocol):
+    """Follows the ids of one choice through a grammar. One thread at a time may use it."""
+
+    def take(self, ids: Sequence[int]) -> bool:
+        """Whether the answer may go on with these ids. If not, the matcher is of no use any more."""
+        ...
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the text is complete as it is."""
+        ...
+
+    @property
+    def must_end(self) -> bool:
+        """Whether nothing may follow."""
+        ...
+
+    @property
+    def fault(self) -> str:
+        """Why the grammar cannot be followed any further; empty if it can."""
+        ...
+
+    def forced(self) -> list[int]:
+        """The ids that must come next, as far as there is only one way."""
+        ...
+
+    def write_mask(self, address: int, size: int) -> None:
+        """Write the ids that may come next to this memory of `size` bytes: a bit for each id, the lowest first.
+
+        What it says of the model's ends means nothing: see `may_end`. Other threads run meanwhile.
+        """
+        ...
+
+
+class Grammar(Protocol):
+    """A constraint, compiled for one model. Any thread may use it."""
+
+    @property
+    def text(self) -> str:
+        """In the Lark dialect of llguidance, for an engine that has it built in."""
+        ...
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The model's own end ids."""
+        ...
+
+    def matcher(self) -> Matcher:
+        """A new one, at the beginning."""
+        ...

@@ -222,7 +222,8 @@ ASKING: dict[str, Any] = {
     "presence_penalty": 1.0, "frequency_penalty": 1.0, "no_repeat_ngram_size": 2,
     "encoder_no_repeat_ngram_size": 2, "guidance_scale": 2.0, "exponential_decay_length_penalty": (1, 1.5),
     "logit_bias": {1: 1.0}, "sequence_bias": [((1, 2), 1.0)], "bad_words_ids": [[1]], "suppress_tokens": [1],
-    "begin_suppress_tokens": [1], "cache_salt": "a tenant", "images": ["data:image/png;base64,AAAA"],
+    "begin_suppress_tokens": [1], "cache_salt": "a tenant", "constraint": {"choice": ["yes", "no"]},
+    "images": ["data:image/png;base64,AAAA"],
 }  # fmt: skip
 """For each engine parameter a value that asks for something."""
 

@@ -130,7 +130,7 @@ class EngineRequest:
     seeded: bool = False
     """Whether the caller chose the seed and so expects the same answer every time: no cache may change the rounding."""
     grammar: Grammar | None = None
-    """What the text of each choice must follow. The engine samples no id that it forbids, and ends only where it may end;
+    """What the text of each choice must follow. The engine samples no id that it forbids, and ends only where it may;
     above the engines, each answer is held to it again."""
     logprobs: int | None = None
     prompt_logprobs: int | None = None

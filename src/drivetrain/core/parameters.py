@@ -100,7 +100,12 @@ def _check_limits(request: GenerateRequest, capabilities: Capabilities) -> None:
     at_most("stop_token_ids", len(request.stop_token_ids or ()), limits.max_stops, "entries")
     at_most("logprobs", request.logprobs or 0, limits.max_logprobs)
     at_most("prompt_logprobs", request.prompt_logprobs or 0, limits.max_logprobs)
-    at_most("constraint", len(request.constraint.source) if request.constraint else 0, limits.max_constraint_chars, "characters")
+    at_most(
+        "constraint",
+        len(request.constraint.source) if request.constraint else 0,
+        limits.max_constraint_chars,
+        "characters",
+    )
     at_most("timeout_s", request.timeout_s or 0, limits.max_timeout_s)
     at_most("prompt", len(request.prompt or ""), limits.max_prompt_chars, "characters")
     chars = sum(len(message.text) for message in request.messages or ())

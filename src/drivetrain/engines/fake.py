@@ -10,10 +10,12 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
 from dataclasses import dataclass, replace
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.constraint import Matcher
 from drivetrain.core.engine import (
     EmbedItem,
     EngineInfo,
@@ -33,8 +35,10 @@ from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.base.channel import StepChannel
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 
+_CLOSING = tuple(b'}]"')
+
 HONOURED = frozenset(
-    {"n", "seed", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "temperature", "cache_salt"}
+    {"n", "seed", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "temperature", "cache_salt", "constraint"}
 )
 
 
@@ -74,6 +78,8 @@ class _Running:
     open: set[int]
     limit: int
     started: float
+    matchers: list[Matcher]
+    """One per choice, if the request has a grammar."""
     steps: int = 0
     prompt_sent: bool = False
 
@@ -132,6 +138,7 @@ class FakeEngine:
             open=set(range(n)),
             limit=request.max_tokens if request.max_tokens is not None else request.context_length,
             started=time.monotonic(),
+            matchers=[request.grammar.matcher() for _ in range(n)] if request.grammar is not None else [],
         )
         if self._closed or self._dead:
             channel.release(EngineFailed(self._dead or "the engine is closed"))
@@ -235,7 +242,7 @@ class FakeEngine:
 
     def _next_step(self, running: _Running, index: int) -> TokenStep:
         request, source = running.request, running.sources[index]
-        if self.script.ids_per_step == 1 and request.logprobs is None:
+        if self.script.ids_per_step == 1 and request.logprobs is None and not running.matchers:
             at = running.position[index]
             token_id = source[at % len(source)]
             if at + 1 < running.limit and token_id not in request.stop_ids:  # the common case
@@ -246,13 +253,14 @@ class FakeEngine:
         reason = None
         for at in range(begin, min(begin + self.script.ids_per_step, running.limit)):
             token_id = source[at % len(source)]
-            if token_id in request.stop_ids:
-                if at >= request.min_tokens:
-                    ids.append(token_id)
-                    reason = FinishReason.STOP
-                    break
+            if running.matchers:
+                token_id = self._follow(request, running.matchers[index], at)
+            elif token_id in request.stop_ids and at < request.min_tokens:
                 token_id = source[0] if source[0] not in request.stop_ids else ord("x")
             ids.append(token_id)
+            if token_id in request.stop_ids:
+                reason = FinishReason.STOP
+                break
         running.position[index] = end = begin + len(ids)
         if reason is None and end >= running.limit:
             reason = FinishReason.LENGTH
@@ -263,6 +271,19 @@ class FakeEngine:
                 self._logprobs(i, likeliest[at % len(likeliest)], request.logprobs) for at, i in enumerate(ids, begin)
             )
         return TokenStep(index, tuple(ids), logprobs, reason)
+
+    def _follow(self, request: EngineRequest, matcher: Matcher, at: int) -> int:
+        """The shortest way to an end: it is what the fake says where a grammar decides, in place of its script."""
+        if matcher.may_end and request.stop_ids and at >= request.min_tokens:
+            return min(request.stop_ids)
+        mask = bytearray(-(-self._tokenizer.vocab_size // 32) * 4)
+        matcher.write_mask(addressof(c_char.from_buffer(mask)), len(mask))
+        allowed = [i for i in range(self._tokenizer.vocab_size) if mask[i // 8] >> i % 8 & 1]
+        token_id = next((i for i in (*_CLOSING, *allowed) if i in allowed and i not in request.stop_ids), None)
+        if token_id is None:
+            raise EngineFailed(f"the grammar allows nothing here: {matcher.fault}")
+        matcher.take((token_id,))
+        return token_id
 
     def _text(self, request: EngineRequest) -> list[int]:
         """The greedy answer, without its end."""

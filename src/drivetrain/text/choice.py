@@ -190,7 +190,8 @@ class ChoiceText:
         """The constraint leaves nothing to add."""
         if self.num_tokens < self._rules.min_tokens:
             raise InvalidRequest(
-                f"the constraint was fulfilled after {self.num_tokens} tokens, fewer than min_tokens", param="min_tokens"
+                f"the constraint was fulfilled after {self.num_tokens} tokens, fewer than min_tokens",
+                param="min_tokens",
             )
         self._end(self._length, None)
 

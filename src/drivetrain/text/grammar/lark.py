@@ -10,8 +10,8 @@ from typing import Any
 from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest
 
-WHITESPACE = r"( |\n[ ]{0,32})?"
-"""What may stand between the tokens of JSON: enough to indent it, too little to write blanks for ever."""
+SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""JSON on one line, perhaps with a space behind a comma or colon. A model that may indent may write blanks for ever."""
 
 MAX_MULTIPLE = 10_000
 """Of `multipleOf`: the states needed grow with it."""
@@ -37,7 +37,7 @@ def json_rule(schema: Any) -> str:
     """The whole answer is JSON of this schema."""
     if isinstance(schema, Mapping):
         _check_multiples(schema)
-        schema = {**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}}
+        schema = {**schema, "x-guidance": SPACING}
     return f"start: %json {json.dumps(schema)}\n"
 
 

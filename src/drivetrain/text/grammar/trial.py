@@ -1,7 +1,7 @@
-"""A trial of each new grammar in a process of its own, which may be slow, fail or die of it. Ours only reads the verdict.
+"""A trial of each new grammar in a process of its own, which may be slow, fail or die of it.
 
-Some small schemas take minutes and gigabytes to compile, and a thread that does so cannot be stopped. The process has a
-limit of computing time and of memory. It stays for the next grammar; after a death another one is started.
+Some small schemas take minutes and gigabytes to compile, and a thread that does so cannot be stopped. The process has
+limits of computing time and of memory. It stays for the next grammar; after its death another one is started.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 def _try_all(grammars: IO[bytes], verdicts: IO[bytes]) -> None:
     """In the process: a verdict for each grammar, until there are no more."""
-    from drivetrain.text.grammar.compile import fault_of
+    from drivetrain.text.grammar.library import fault_of
 
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     for line in grammars:

@@ -1,0 +1,145 @@
+"""What llguidance does for us: vocabularies, compiled grammars, and the matchers that follow them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import cast
+
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from drivetrain.core.prompt import Prompt, Segment
+from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+
+MAX_FAULT_CHARS = 300
+
+
+class Vocabulary:
+    """All that grammars need to know of a model. Making it reads every piece of the vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
+        self.ends = ends
+        spellings = cast("TokenizerWrapper", _Spellings(tokenizer, ends))  # it is asked for the attributes of one
+        self.inner = LLTokenizer(spellings, eos_token=sorted(ends) or None)
+
+
+class CompiledGrammar:
+    """As in `core/constraint.py`. Of no use if it has a `fault`."""
+
+    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+        self.text = text
+        self.ends = vocabulary.ends
+        self._first = LLMatcher(vocabulary.inner, text, log_level=0)
+
+    @property
+    def fault(self) -> str:
+        return brief(self._first.get_error())
+
+    def matcher(self) -> GrammarMatcher:
+        return GrammarMatcher(self._first.deep_copy())
+
+
+class GrammarMatcher:
+    """As in `core/constraint.py`."""
+
+    def __init__(self, inner: LLMatcher) -> None:
+        self._inner = inner
+
+    def take(self, ids: Sequence[int]) -> bool:
+        taken: bool = self._inner.consume_tokens(list(ids))
+        return taken
+
+    @property
+    def may_end(self) -> bool:
+        accepting: bool = self._inner.is_accepting()
+        return accepting
+
+    @property
+    def must_end(self) -> bool:
+        return bool(self._inner.is_stopped()) and not self._inner.is_error()
+
+    @property
+    def fault(self) -> str:
+        return brief(self._inner.get_error())
+
+    def forced(self) -> list[int]:
+        ids: list[int] = self._inner.compute_ff_tokens()
+        return ids
+
+    def write_mask(self, address: int, size: int) -> None:
+        self._inner.unsafe_compute_mask_ptr(address, size)
+
+
+def fault_of(lark: str) -> str:
+    """What is wrong with a grammar, over a vocabulary of single bytes; empty if nothing is."""
+    matcher = LLMatcher(_bytes_vocabulary().inner, lark, log_level=0)
+    if not matcher.is_error():
+        mask = matcher.compute_bitmask()
+        if not matcher.is_error():
+            return "" if any(mask) else NOTHING
+    return brief(matcher.get_error()) or "it cannot be compiled"
+
+
+NOTHING = "no text satisfies it"
+
+_PLACE = re.compile(r"^(at )?\d+\(\d+\): (failed to compile JSON schema: )?")
+_SHOWN_SOURCE = re.compile(r"\n\s*\d+ \|.*", re.DOTALL)
+
+
+def brief(error: str) -> str:
+    """The library's message without the place in a grammar that the caller never saw."""
+    if error.startswith("panic"):
+        return "it is too large to compile"
+    if error.startswith("NoExtension"):
+        return NOTHING
+    return " ".join(_SHOWN_SOURCE.sub("", _PLACE.sub("", error)).split())[:MAX_FAULT_CHARS]
+
+
+@lru_cache(maxsize=1)
+def _bytes_vocabulary() -> Vocabulary:
+    tokenizer = ByteTokenizer()
+    end = tokenizer.id_of(tokenizer.eos_token or "")
+    return Vocabulary(tokenizer, frozenset() if end is None else frozenset({end}))
+
+
+class _Spellings:
+    """What llguidance wants to know of a vocabulary, and how a text is split.
+
+    It splits what a grammar forces. Where that would ask another process, or where the tokenizer splits a text as if it
+    stood at the beginning of a prompt, the longest pieces are taken.
+    """
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
+        ids = range(tokenizer.vocab_size)
+        self.tokens = [tokenizer.token_bytes(i) for i in ids]
+        self.special_token_ids = [i for i in ids if tokenizer.is_special(i)]
+        self.eos_token_id = min(ends, default=min(self.special_token_ids, default=0))
+        self.bos_token_id: int | None = None
+        self._tokenizer = tokenizer
+        special = frozenset(self.special_token_ids)
+        self._ids = {data: i for i, data in reversed(list(enumerate(self.tokens))) if data and i not in special}
+        self._longest = max(map(len, self._ids), default=1)
+
+    def __call__(self, text: str) -> list[int]:
+        data = text.encode()
+        if not self._tokenizer.waits:
+            ids = self._tokenizer.encode(Prompt((Segment(text, literal=True),)))
+            if b"".join(self.tokens[i] for i in ids) == data:
+                return ids
+        return self._longest_pieces(data)
+
+    def _longest_pieces(self, data: bytes) -> list[int]:
+        ids: list[int] = []
+        at = 0
+        while at < len(data):
+            ends = range(min(len(data), at + self._longest), at, -1)
+            end = next((end for end in ends if data[at:end] in self._ids), None)
+            if end is None:
+                return ids  # no piece of the vocabulary begins so
+            ids.append(self._ids[data[at:end]])
+            at = end
+        return ids

@@ -32,6 +32,31 @@ class Constraint:
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ConstraintOf(Kind):
+    """What an API gives for one form, as a `Constraint`."""
+
+    form: ConstraintForm
+
+    @property
+    def takes(self) -> str:
+        return _TAKES[self.form]
+
+    def judge(self, name: str, value: Any) -> Constraint:
+        if self.form is ConstraintForm.JSON:
+            if value is not True:
+                raise self.refuse(name, value)
+            return Constraint(self.form)
+        if self.form is ConstraintForm.JSON_SCHEMA:
+            return Constraint(self.form, _schema_source(value, name))
+        if self.form is ConstraintForm.CHOICE:
+            return Constraint(self.form, json.dumps(_CHOICES.judge(name, value), ensure_ascii=False))
+        return Constraint(self.form, _SOURCE.judge(name, value))
+
+    def schema(self) -> Schema:
+        return _SCHEMAS[self.form]
+
+
 class Constraints(Kind):
     """A `Constraint`, or a map with one entry: the form and what it takes."""
 
@@ -43,29 +68,16 @@ class Constraints(Kind):
             return value
         if not isinstance(value, Mapping) or len(value) != 1 or (form := next(iter(value))) not in set(ConstraintForm):
             raise self.refuse(name, value)
-        return constraint(ConstraintForm(form), value[form], name=name)
+        return ConstraintOf(ConstraintForm(form)).judge(name, value[form])
 
     def schema(self) -> Schema:
-        forms = [_SCHEMAS[form] for form in ConstraintForm]
+        forms = {form: ConstraintOf(form).schema() for form in ConstraintForm}
         return {
             "anyOf": [
                 {"type": "object", "properties": {form: schema}, "required": [form], "additionalProperties": False}
-                for form, schema in zip(ConstraintForm, forms, strict=True)
+                for form, schema in forms.items()
             ]
         }
-
-
-def constraint(form: ConstraintForm, value: Any, *, name: str) -> Constraint:
-    """From what an API gives for this form. `name` is the field's, for errors."""
-    if form is ConstraintForm.JSON:
-        if value is not True:
-            raise InvalidRequest(f"{name} must be true, not {shown(value)}", param=name)
-        return Constraint(form)
-    if form is ConstraintForm.JSON_SCHEMA:
-        return Constraint(form, _schema_source(value, name))
-    if form is ConstraintForm.CHOICE:
-        return Constraint(form, json.dumps(_CHOICES.judge(name, value), ensure_ascii=False))
-    return Constraint(form, _SOURCE.judge(name, value))
 
 
 def _schema_source(value: Any, name: str) -> str:
@@ -84,13 +96,25 @@ def _schema_source(value: Any, name: str) -> str:
         fault = "it is nested too deeply"
     except (TypeError, ValueError):
         fault = "it holds what JSON has no form for"
-    raise InvalidRequest(f"{name} must be a JSON schema, which is an object; {fault}", param=name)
+    raise InvalidRequest(f"{name} must be {_TAKES[ConstraintForm.JSON_SCHEMA]}; {fault}", param=name)
 
 
+_TAKES: Mapping[ConstraintForm, str] = {
+    ConstraintForm.JSON_SCHEMA: "a JSON schema, which is an object",
+    ConstraintForm.JSON: "true",
+    ConstraintForm.REGEX: "a regex",
+    ConstraintForm.CHOICE: "a list of texts",
+    ConstraintForm.GRAMMAR: "a grammar in GBNF or Lark",
+}
 _SOURCE = String(non_empty=True)
 _CHOICES = ListOf(_SOURCE, non_empty=True)
 _SCHEMAS: Mapping[ConstraintForm, Schema] = {
-    ConstraintForm.JSON_SCHEMA: {"type": ["object", "boolean", "string"]},
+    ConstraintForm.JSON_SCHEMA: {
+        "anyOf": [
+            {"type": ["object", "boolean"]},
+            {"type": "string", "contentMediaType": "application/schema+json"},
+        ]
+    },
     ConstraintForm.JSON: {"const": True},
     ConstraintForm.REGEX: _SOURCE.schema(),
     ConstraintForm.CHOICE: _CHOICES.schema(),

@@ -169,6 +169,11 @@ class Grammar(Protocol):
         """The model's own end ids."""
         ...
 
+    @property
+    def vocab_size(self) -> int:
+        """How many ids a mask has bits for."""
+        ...
+
     def matcher(self) -> Matcher:
         """A new one, at the beginning."""
         ...

@@ -31,6 +31,7 @@ class CompiledGrammar:
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
         self.text = text
         self.ends = vocabulary.ends
+        self.vocab_size = vocabulary.inner.vocab_size
         self._first = LLMatcher(vocabulary.inner, text, log_level=0)
 
     @property

@@ -43,15 +43,7 @@ class ConstraintOf(Kind):
         return _TAKES[self.form]
 
     def judge(self, name: str, value: Any) -> Constraint:
-        if self.form is ConstraintForm.JSON:
-            if value is not True:
-                raise self.refuse(name, value)
-            return Constraint(self.form)
-        if self.form is ConstraintForm.JSON_SCHEMA:
-            return Constraint(self.form, _schema_source(value, name))
-        if self.form is ConstraintForm.CHOICE:
-            return Constraint(self.form, json.dumps(_CHOICES.judge(name, value), ensure_ascii=False))
-        return Constraint(self.form, _SOURCE.judge(name, value))
+        return constraint(self.form, value, name=name)
 
     def schema(self) -> Schema:
         return _SCHEMAS[self.form]
@@ -68,7 +60,7 @@ class Constraints(Kind):
             return value
         if not isinstance(value, Mapping) or len(value) != 1 or (form := next(iter(value))) not in set(ConstraintForm):
             raise self.refuse(name, value)
-        return ConstraintOf(ConstraintForm(form)).judge(name, value[form])
+        return constraint(ConstraintForm(form), value[form], name=name)
 
     def schema(self) -> Schema:
         forms = {form: ConstraintOf(form).schema() for form in ConstraintForm}
@@ -78,6 +70,19 @@ class Constraints(Kind):
                 for form, schema in forms.items()
             ]
         }
+
+
+def constraint(form: ConstraintForm, value: Any, *, name: str) -> Constraint:
+    """From what an API gives for this form. `name` is the field's, for errors."""
+    if form is ConstraintForm.JSON:
+        if value is not True:
+            raise InvalidRequest(f"{name} must be true, not {shown(value)}", param=name)
+        return Constraint(form)
+    if form is ConstraintForm.JSON_SCHEMA:
+        return Constraint(form, _schema_source(value, name))
+    if form is ConstraintForm.CHOICE:
+        return Constraint(form, json.dumps(_CHOICES.judge(name, value), ensure_ascii=False))
+    return Constraint(form, _SOURCE.judge(name, value))
 
 
 def _schema_source(value: Any, name: str) -> str:

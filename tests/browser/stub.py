@@ -25,6 +25,7 @@ TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": 
 PARAMETERS = [
     *("messages", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "max_tokens", "stop", "min_tokens", "logprobs", "top_logprobs"),
+    "response_format",
 ]
 REPLY = """A bicycle drivetrain moves **your legs' work** to the rear wheel, in four steps:
 

@@ -374,6 +374,36 @@ def test_only_what_the_model_can_do_is_offered(stub: Stub, page: Page) -> None:
     assert "max_tokens" not in ask(page, "say: y")
 
 
+def test_a_json_schema_forms_the_answer(site: str, page: Page) -> None:
+    visit(page, site)
+    box = page.get_by_role("textbox", name="JSON schema")
+    error = page.locator("#control-response_format-error")
+    schema = {"type": "object", "properties": {"open": {"type": "boolean"}}, "required": ["open"]}
+    assert "response_format" not in ask(page, "As it comes")
+    answered(page)
+    for wrong, words in (('{"type": ', "This is not JSON"), ("[1]", "A schema is an object"), ("7", "is an object")):
+        box.fill(wrong)
+        assert words in error.inner_text()
+        assert box.get_attribute("aria-invalid") == "true"
+        assert "response_format" not in ask(page, "Not sent")
+        answered(page)
+    box.fill(json.dumps(schema))
+    assert error.is_hidden()
+    assert box.get_attribute("aria-invalid") is None
+    expected = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    assert ask(page, "In JSON")["response_format"] == expected
+    text = answered(page)
+    if page.locator(".model-name").inner_text() == "fake":  # a server that honours it
+        assert set(json.loads(text)) == {"open"}
+    page.reload()
+    loaded(page)
+    assert json.loads(box.input_value()) == schema
+    page.get_by_role("button", name="Reset JSON schema").click()
+    assert box.input_value() == ""
+    assert "response_format" not in ask(page, "As it comes")
+    answered(page)
+
+
 def test_images_go_as_data_and_are_made_small(stub: Stub, page: Page) -> None:
     visit(page, stub.url)
     page.evaluate(

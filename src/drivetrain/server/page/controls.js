@@ -4,6 +4,33 @@
 import { h, icon } from "./elements.js";
 import { canLogprobs, limit } from "./model.js";
 
+/** What is typed into a field of several lines: `read` gives the value, if there is one, and what is wrong with it. */
+const STOPS = {
+  rows: 2,
+  read(text, model) {
+    const most = limit(model, "max_stops", 16);
+    const stops = text.split("\n").filter(Boolean).map(unescaped);
+    if (stops.length > most) return { wrong: `At most ${most} are allowed.` };
+    return { value: stops.length ? stops : undefined };
+  },
+  write: (stops) => stops.map(escaped).join("\n"),
+};
+
+const SCHEMA = {
+  rows: 4,
+  read(text) {
+    if (!text.trim()) return {};
+    try {
+      const schema = JSON.parse(text);
+      if (!schema || typeof schema !== "object" || Array.isArray(schema)) return { wrong: "A schema is an object." };
+      return { value: { type: "json_schema", json_schema: { name: "answer", schema } } };
+    } catch (error) {
+      return { wrong: `This is not JSON: ${error.message}` };
+    }
+  },
+  write: ({ json_schema: { schema } }) => JSON.stringify(schema, null, 2),
+};
+
 const GROUPS = [
   {
     title: "Sampling",
@@ -90,7 +117,7 @@ const GROUPS = [
         neutral: "0",
         help: "In tokens; no stop takes effect before.",
       },
-      { name: "stop", label: "Stop at", stops: true, help: "One per line. Write \\n for a new line, \\t for a tab." },
+      { name: "stop", label: "Stop at", lines: STOPS, help: "One per line. Write \\n for a new line, \\t for a tab." },
       {
         name: "seed",
         label: "Seed",
@@ -99,6 +126,17 @@ const GROUPS = [
         integer: true,
         neutral: "random",
         help: "The same seed gives the same answer.",
+      },
+    ],
+  },
+  {
+    title: "Form",
+    controls: [
+      {
+        name: "response_format",
+        label: "JSON schema",
+        lines: SCHEMA,
+        help: "The answer is JSON of this schema. Ask for it in the message too.",
       },
     ],
   },
@@ -121,7 +159,7 @@ export function buildControls(model, settings, changed) {
 }
 
 function field(control, model, settings, changed) {
-  return control.stops ? stopField(control, model, settings, changed) : numberField(control, model, settings, changed);
+  return control.lines ? linesField(control, model, settings, changed) : numberField(control, model, settings, changed);
 }
 
 function numberField(control, model, settings, changed) {
@@ -193,13 +231,12 @@ function numberField(control, model, settings, changed) {
   return frame;
 }
 
-function stopField(control, model, settings, changed) {
-  const { name, label, help } = control;
+function linesField(control, model, settings, changed) {
+  const { name, label, help, lines } = control;
   const id = `control-${name}`;
-  const most = limit(model, "max_stops", 16);
   const input = h("textarea", {
     id,
-    rows: "2",
+    rows: String(lines.rows),
     spellcheck: "false",
     "aria-describedby": `${id}-help`,
     placeholder: "none",
@@ -209,21 +246,22 @@ function stopField(control, model, settings, changed) {
     take();
     input.focus();
   });
-  function take() {
-    const stops = input.value.split("\n").filter(Boolean).map(unescaped);
-    const wrong = stops.length > most ? `At most ${most} are allowed.` : "";
-    if (stops.length && !wrong) settings.values[name] = stops;
-    else delete settings.values[name];
-    problem(input, error, wrong);
-    frame.classList.toggle("changed", stops.length > 0);
+  function show() {
+    frame.classList.toggle("changed", settings.values[name] !== undefined);
     reset.hidden = !input.value;
+  }
+  function take() {
+    const { value, wrong = "" } = lines.read(input.value, model);
+    if (value !== undefined) settings.values[name] = value;
+    else delete settings.values[name]; // An invalid value is not sent.
+    problem(input, error, wrong);
+    show();
     changed();
   }
   input.addEventListener("input", take);
-  const kept = settings.values[name] ?? [];
-  input.value = kept.map(escaped).join("\n");
-  frame.classList.toggle("changed", kept.length > 0);
-  reset.hidden = !kept.length;
+  const kept = settings.values[name];
+  if (kept !== undefined) input.value = lines.write(kept);
+  show();
   frame.append(
     h("div", { class: "field-head" }, h("label", { for: id }, label), reset),
     input,

@@ -95,6 +95,8 @@ def brief(error: str) -> str:
         return "it is too large to compile"
     if error.startswith("NoExtension"):
         return NOTHING
+    if "oneOf" in error:
+        return "oneOf is honoured only where no two of its schemas can hold at once; use anyOf"
     return " ".join(_SHOWN_SOURCE.sub("", _PLACE.sub("", error)).split())[:MAX_FAULT_CHARS]
 
 

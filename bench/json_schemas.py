@@ -1,9 +1,9 @@
 """How many schemas of JSONSchemaBench are honoured, and what an engine makes of them.
 
-Takes the folder `maskbench/data` of the public repository guidance-ai/jsonschemabench, which is not part of ours. From
-it, a fixed sample is compiled as a request would have it compiled, and the instances that come with each schema are held
-to it, token by token of the model's vocabulary. With `--answers`, the model is then asked for an answer to each schema
-that is honoured, and every finished answer is judged by a validator. Prints one JSON object.
+Takes the folder `maskbench/data` of the public repository guidance-ai/jsonschemabench, which is not part of ours. A
+fixed sample is compiled as for a request, and the instances that come with each schema are held to it, token by token.
+With `--answers`, the model is then asked for an answer to each schema that is honoured, and every finished answer is
+judged by a validator. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def _reason(message: str) -> str:
     return message.removeprefix("constraint cannot be honoured: ")[:60]
 
 
-async def answers(worker: Any, cases: dict[str, dict[str, Any]], honoured: dict[str, Constraint], max_tokens: int) -> Any:
+async def answers(
+    worker: Any, cases: dict[str, dict[str, Any]], honoured: dict[str, Constraint], max_tokens: int
+) -> Any:
     """Every answer at temperature 1, some at once."""
     gate = asyncio.Semaphore(AT_ONCE)
     outcomes: Counter[str] = Counter()

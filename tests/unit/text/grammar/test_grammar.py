@@ -99,6 +99,7 @@ def test_spaces_behind_commas_and_colons_only(compiler: GrammarCompiler) -> None
         ("json_schema", {"type": "array", "uniqueItems": True}, "uniqueItems"),
         ("json_schema", {"if": {}, "then": {}}, "if"),
         ("json_schema", {"type": "string", "format": "zzz"}, "zzz"),
+        ("json_schema", {"oneOf": [{"minimum": 1}, {"type": "integer"}]}, "use anyOf"),
         ("json_schema", {"multipleOf": 1e-9}, "multipleOf"),
         ("json_schema", {"items": [{"multipleOf": 123_457}]}, "multipleOf"),
         ("json_schema", {"$ref": "#/nowhere"}, "nowhere"),
@@ -107,7 +108,7 @@ def test_spaces_behind_commas_and_colons_only(compiler: GrammarCompiler) -> None
         ("grammar", "root ::= " + "(" * 5000, "GBNF"),
         ("grammar", "start: " + "(" * 5000, "nested"),
         ("grammar", "start: <|nothing|>", "special token"),
-        ("grammar", "\x00", "lexer error"),
+        ("grammar", "start: ;", "lexer error"),
     ],
 )
 def test_what_cannot_be_honoured(compiler: GrammarCompiler, form: str, value: Any, words: str) -> None:

@@ -217,6 +217,19 @@ def test_a_large_schema(served: Served) -> None:
     assert jsonschema_rs.is_valid(schema, answer)
 
 
+def test_too_much_at_a_place_deep_inside(served: Served) -> None:
+    """It is found when the answer gets there: a fault of the request all the same."""
+    inner = {"type": "array", "items": wide(600), "minItems": 1}
+    schema = {"type": "object", "properties": {"size": {"enum": [1, 2]}, "inner": inner}, "required": ["size", "inner"]}
+    prompt = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 200}
+    error = served.refused(CHAT, {"model": served.model, **prompt, "guided_json": schema})
+    assert error["param"] == "guided_json"
+    assert "make some of them required" in error["message"]
+    chunks = served.events(CHAT, {"model": served.model, **prompt, "guided_json": schema})
+    assert "make some of them required" in chunks[-2]["error"]["message"]
+    assert chunks[-1] == "[DONE]"
+
+
 def test_what_the_model_shows(served: Served) -> None:
     status, _, data = served.request("GET", f"/v1/models/{served.model}")
     assert status == 200

@@ -28,7 +28,7 @@ from drivetrain.core.engine import (
     StepSink,
     TokenStep,
 )
-from drivetrain.core.errors import EngineFailed, LoadFailed
+from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, LoadFailed
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.core.results import DeviceMemory, FinishReason
 from drivetrain.core.tokenizer import Tokenizer
@@ -281,7 +281,8 @@ class FakeEngine:
         allowed = [i for i in range(self._tokenizer.vocab_size) if mask[i // 8] >> i % 8 & 1]
         token_id = next((i for i in (*_CLOSING, *allowed) if i in allowed and i not in request.stop_ids), None)
         if token_id is None:
-            raise EngineFailed(f"the grammar allows nothing here: {matcher.fault}")
+            message = f"the constraint cannot be followed any further: {matcher.fault}"
+            raise InvalidRequest(message, param="constraint")
         matcher.take((token_id,))
         return token_id
 
@@ -314,8 +315,8 @@ class FakeEngine:
         return IdLogprobs(of(token_id), tuple((i, of(i)) for i in [likeliest, *others][:count]))
 
 
-def _translated(exc: Exception) -> EngineFailed:
-    if isinstance(exc, EngineFailed):
+def _translated(exc: Exception) -> DrivetrainError:
+    if isinstance(exc, (EngineFailed, InvalidRequest)):
         return exc
     error = EngineFailed(f"the fake was told to fail: {exc}")
     error.__cause__ = exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs, TokenStep
+from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.llama_server.completion import Completion, seed_at
 from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+from drivetrain.text.grammar.library import CompiledGrammar, Vocabulary
 
 
 def request(**changes: Any) -> EngineRequest:
@@ -47,6 +51,36 @@ def test_a_body_states_everything_in_the_contracts_order() -> None:
     assert not {"n_probs", "grammar"} & made.keys()
     assert body(temperature=0.0)["temperature"] == body(top_k=1)["temperature"] == 0.0
     assert body(logprobs=0)["n_probs"] == 1
+
+
+def compiled(lark: str) -> CompiledGrammar:
+    tokenizer = ByteTokenizer()
+    end = tokenizer.id_of(tokenizer.eos_token or "")
+    assert end is not None
+    return CompiledGrammar(lark, Vocabulary(tokenizer, frozenset({end})))
+
+
+def test_a_grammar_goes_along_as_lark_unless_another_takes_its_place() -> None:
+    held = request(grammar=compiled('start: "ab"'))
+    asked = Completion(prompt=(1,), limit=5, banned=frozenset(), seed=7)
+    assert asked.body(held)["grammar"] == '%llguidance {}\nstart: "ab"'
+    assert replace(asked, grammar="root ::= .*").body(held)["grammar"] == "root ::= .*"
+
+
+def test_a_grammar_that_the_server_dropped_is_noticed() -> None:
+    choice = ChoiceIds(0, request(grammar=compiled('start: "ab"')))
+    choice.step(token(ord("a"), predicted=1))
+    with pytest.raises(InvalidRequest, match="constraint") as caught:
+        choice.step(token(ord("c"), predicted=2))
+    assert caught.value.param == "constraint"
+
+
+def test_what_follows_a_complete_text_is_not_judged() -> None:
+    """The choice is being ended; a stop id may stand anywhere, since the pipeline judges it."""
+    choice = ChoiceIds(0, request(grammar=compiled('start: "ab"'), max_tokens=50))
+    assert choice.step(token(ord("a"), ord("b"), ord("z"), predicted=3)).token_ids == (*b"abz",)
+    ended = ChoiceIds(0, request(grammar=compiled('start: "ab"'), stop_ids=frozenset({7})))
+    assert ended.step(token(7, predicted=1)).reason is FinishReason.STOP
 
 
 def frame(*ids: int, predicted: int, probabilities: list[dict[str, Any]] | None = None) -> dict[str, Any]:

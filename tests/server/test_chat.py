@@ -172,8 +172,7 @@ def test_several_choices(served: Served) -> None:
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "required"),
         ("skip_special_tokens", False), ("audio", {}),
-        ("response_format", {"type": "json_object"}), ("prediction", {}), ("functions", [{"name": "f"}]),
-        ("regex", "a"), ("grammar", "root ::= x"), ("choice", ["a"]), ("receipt", True), ("best_of", 2),
+        ("prediction", {}), ("functions", [{"name": "f"}]), ("receipt", True), ("best_of", 2), ("constraint", {}),
         ("suffix", "x"), ("logits_processors", ["x"]), ("modalities", ["audio"]), ("nonsense", 1),
         ("prompt", "Hi"), ("echo", True), ("images", []), ("request_id", "x"), ("trace_context", {}),
     ],

@@ -121,6 +121,7 @@ ABILITIES: dict[str, Callable[[Capabilities], bool]] = {
     "repetition penalty": lambda can: "repetition_penalty" in can.parameters,
     "presence and frequency penalties": lambda can: {"presence_penalty", "frequency_penalty"} <= can.parameters,
     "biases and bans of tokens": lambda can: {"logit_bias", "suppress_tokens"} <= can.parameters,
+    "structured output": lambda can: "constraint" in can.parameters,
     "stops, echo, limits": lambda can: {"stop", "stop_token_ids", "echo", "max_tokens"} <= can.parameters,
 }
 

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.constraint_options import naming_its_flag
 from drivetrain.cli.flags.prompts import add_input, read_input
 from drivetrain.cli.flags.request_options import add_request, check_early, read_request
 from drivetrain.cli.terminal import output
@@ -22,6 +23,8 @@ _EPILOG = """examples:
   drivetrain generate ./my-model --system "Answer in French." --message "Good morning" --max-tokens 50 --stop END
   drivetrain generate org/name --prompt "Once upon a time" --seed 7 --n 3 --json
   drivetrain generate org/vision-model --image cat.png --message "What is this?"
+  drivetrain generate smollm2-135m --message "Is water wet?" --choice yes --choice no
+  drivetrain generate smollm2-135m --message "Describe a door in JSON." --json-schema door.json
   cat question.txt | drivetrain generate smollm2-135m --message -
 """
 
@@ -58,10 +61,11 @@ def run(args: argparse.Namespace) -> int:
     request = read_input(args, resolved.settings) | parameters
     if not request.keys() & {"messages", "prompt", "prompt_token_ids"}:
         raise InvalidSetting("there is nothing to answer: give --message, --prompt, --prompt-file or --messages-file")
-    check_early(request, resolved.settings)
+    with naming_its_flag(args):
+        check_early(request, resolved.settings)
     from drivetrain.cli.start_worker import opened
 
-    with opened(args.model, resolved.settings, quiet=args.quiet) as worker:
+    with naming_its_flag(args), opened(args.model, resolved.settings, quiet=args.quiet) as worker:
         if streams:
             _print_stream(worker, request)
         else:

@@ -32,6 +32,23 @@ class Constraint:
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ConstraintOf(Kind):
+    """What an API gives for one form, as a `Constraint`."""
+
+    form: ConstraintForm
+
+    @property
+    def takes(self) -> str:
+        return _TAKES[self.form]
+
+    def judge(self, name: str, value: Any) -> Constraint:
+        return constraint(self.form, value, name=name)
+
+    def schema(self) -> Schema:
+        return _SCHEMAS[self.form]
+
+
 class Constraints(Kind):
     """A `Constraint`, or a map with one entry: the form and what it takes."""
 
@@ -46,11 +63,11 @@ class Constraints(Kind):
         return constraint(ConstraintForm(form), value[form], name=name)
 
     def schema(self) -> Schema:
-        forms = [_SCHEMAS[form] for form in ConstraintForm]
+        forms = {form: ConstraintOf(form).schema() for form in ConstraintForm}
         return {
             "anyOf": [
                 {"type": "object", "properties": {form: schema}, "required": [form], "additionalProperties": False}
-                for form, schema in zip(ConstraintForm, forms, strict=True)
+                for form, schema in forms.items()
             ]
         }
 
@@ -84,13 +101,25 @@ def _schema_source(value: Any, name: str) -> str:
         fault = "it is nested too deeply"
     except (TypeError, ValueError):
         fault = "it holds what JSON has no form for"
-    raise InvalidRequest(f"{name} must be a JSON schema, which is an object; {fault}", param=name)
+    raise InvalidRequest(f"{name} must be {_TAKES[ConstraintForm.JSON_SCHEMA]}; {fault}", param=name)
 
 
+_TAKES: Mapping[ConstraintForm, str] = {
+    ConstraintForm.JSON_SCHEMA: "a JSON schema, which is an object",
+    ConstraintForm.JSON: "true",
+    ConstraintForm.REGEX: "a regex",
+    ConstraintForm.CHOICE: "a list of texts",
+    ConstraintForm.GRAMMAR: "a grammar in GBNF or Lark",
+}
 _SOURCE = String(non_empty=True)
 _CHOICES = ListOf(_SOURCE, non_empty=True)
 _SCHEMAS: Mapping[ConstraintForm, Schema] = {
-    ConstraintForm.JSON_SCHEMA: {"type": ["object", "boolean", "string"]},
+    ConstraintForm.JSON_SCHEMA: {
+        "anyOf": [
+            {"type": ["object", "boolean"]},
+            {"type": "string", "contentMediaType": "application/schema+json"},
+        ]
+    },
     ConstraintForm.JSON: {"const": True},
     ConstraintForm.REGEX: _SOURCE.schema(),
     ConstraintForm.CHOICE: _CHOICES.schema(),
@@ -143,6 +172,11 @@ class Grammar(Protocol):
     @property
     def ends(self) -> frozenset[int]:
         """The model's own end ids."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids a mask has bits for."""
         ...
 
     def matcher(self) -> Matcher:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jsonschema_rs
@@ -24,7 +25,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.integers() | NOT_A_WHOLE_FLOAT | TEXT
 NAMES = [
     "role", "content", "type", "text", "image_url", "url", "include_usage", "1", "05", "refusal", "tool_calls",
-    "function_call",
+    "function_call", "json_schema", "schema", "json", "regex", "choice",
 ]  # fmt: skip
 KEYS = TEXT | st.sampled_from(NAMES)
 ANYTHING = st.recursive(
@@ -70,8 +71,23 @@ FIELDS = [(f"{body.name}.{name}", field) for body in BODIES for name, field in b
 def test_the_judge_and_the_schema_agree(name: str, field: Field, data: st.DataObject) -> None:
     schema = field.schema()
     value = data.draw(ANYTHING | near(schema))
-    told = jsonschema_rs.validator_for(schema).is_valid(value)
+    told = validator(schema).is_valid(value)
     assert accepted(Body("One", {"it": field}), {"it": value}) == told, value
+
+
+def validator(schema: dict[str, Any]) -> Any:
+    """What a text holds inside is told by its media type, which a validator only judges as a format."""
+    spelled = json.dumps(schema).replace('"contentMediaType"', '"format"')
+    return jsonschema_rs.validator_for(
+        json.loads(spelled), validate_formats=True, formats={"application/schema+json": is_schema}
+    )
+
+
+def is_schema(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), (dict, bool))
+    except ValueError:
+        return False
 
 
 def accepted(body: Body, given: dict[str, Any]) -> bool:
@@ -105,9 +121,10 @@ def test_a_change_judges_only_what_it_changes() -> None:
 
 
 def test_every_parameter_is_told_where_it_can_be_asked() -> None:
-    """But for what only Python callers have."""
+    """But for what only Python callers have, and what has other names here."""
     not_over_http = {
-        "images", "prompt_logprobs", "request_id", "trace_context", "sequence_bias", "exponential_decay_length_penalty",
+        "images", "prompt_logprobs", "constraint", "request_id", "trace_context", "sequence_bias",
+        "exponential_decay_length_penalty",
     }  # fmt: skip
     assert PARAMETERS.keys() - (CHAT.fields.keys() | COMPLETION.fields.keys()) == not_over_http
 
@@ -141,12 +158,13 @@ def refusal(body: Body, name: str) -> str:
         ("topK", "top_k", "top_k"),
         ("repeat_penalty", "repetition_penalty", "repetition_penalty"),
         ("message", "messages", ""),
+        ("respons_format", "response_format", "response_format"),
+        ("structured_output", "structured_outputs", "structured_outputs"),
         ("prompts", "", "prompt"),
         # near to what is not honoured
         ("users", "", ""),
         ("best_of_n", "", ""),
         ("tool", "", ""),
-        ("respons_format", "", ""),
         ("skip_special_token", "", ""),
         # another thing
         ("top_a", "", ""),

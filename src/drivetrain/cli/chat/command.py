@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.constraint_options import naming_its_flag
 from drivetrain.cli.flags.request_options import CHAT, add_request, check_early, read_request
 from drivetrain.cli.terminal import output
 from drivetrain.core.errors import DrivetrainError
@@ -22,6 +23,7 @@ _EPILOG = """examples:
   drivetrain chat smollm2-135m
   drivetrain chat ./my-model --system "You are a patient teacher." --temperature 0.7 --max-tokens 400
   drivetrain chat org/vision-model       then: /image cat.png
+  drivetrain chat smollm2-135m --json-schema door.json       later: /set constraint {"regex": "[a-z ]+"}
 
 In the chat, /help lists the commands. Lines can also be piped in; each one is a message.
 """
@@ -52,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     from drivetrain.cli.terminal.interrupts import Interrupts
 
     conversation = Conversation(system=args.system, parameters=read_request(args))
-    check_early(conversation.request(conversation.question("")), resolved.settings)
+    with naming_its_flag(args):
+        check_early(conversation.request(conversation.question("")), resolved.settings)
     with opened(args.model, resolved.settings, quiet=args.quiet) as worker, Interrupts(spare=1) as interrupts:
         Chat(worker, conversation, interrupts).run()
     return 0

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from drivetrain.cli.flags.constraint_options import add_constraint, read_constraint
 from drivetrain.cli.flags.options import Reader, add_flag, flag, json_value, number, prefixed, whole_number
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
@@ -31,8 +32,8 @@ def add_request(parser: argparse.ArgumentParser, names: tuple[str, ...] = GENERA
 
 
 def read_request(args: argparse.Namespace) -> dict[str, Any]:
-    """The parameters that were given, under their own names."""
-    return prefixed(args, _DEST)
+    """The parameters that were given, under their own names. Raises `InvalidRequest`."""
+    return prefixed(args, _DEST) | read_constraint(args)
 
 
 def read_value(name: str, text: str) -> Any:
@@ -62,6 +63,8 @@ def _add_flag(group: Any, name: str) -> None:
     kind, meaning = PARAMETERS[name].kind, PARAMETERS[name].meaning
     if name == "stop":
         group.add_argument(flag(name), action="append", metavar="TEXT", dest=_DEST + name, default=None, help=meaning)
+    elif name == "constraint":
+        add_constraint(group)
     else:
         add_flag(group, name, kind, _reader, dest=_DEST + name, meaning=meaning)
 

@@ -22,8 +22,10 @@ from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.kv.rows import BooksDisagree, must
 from drivetrain.engines.native.model.runner import Runner
 from drivetrain.engines.native.schedule.scheduler import Scheduler
-from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
+from drivetrain.engines.native.schedule.sequence import MOST_FORCED, Job, Sequence, Work
+from drivetrain.engines.sample.masks import Masks
 from drivetrain.engines.sample.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
+from drivetrain.engines.sample.shaping import shape_of
 
 _log = logging.getLogger(__name__)
 
@@ -151,8 +153,9 @@ class Stepper:
     def _compute(self, works: list[Work]) -> StepResult:
         """The forward pass and the choice of ids. If that fails, each request is tried alone: one may be at fault."""
         try:
-            works, logits = self.runner.forward(works)
-            return StepResult(works, self._choose(works, logits))
+            with Masks(work.sequence for work in works if work.samples) as masks:  # computed beside the pass
+                works, logits = self.runner.forward(works)
+                return StepResult(works, self._choose(works, logits, masks))
         except BaseException as exc:  # noqa: BLE001 - the boundary, as above
             error = _typed(exc)
         jobs = list(dict.fromkeys(work.sequence.job for work in works))
@@ -169,7 +172,7 @@ class Stepper:
             all_done.failed += alone.failed
         return all_done
 
-    def _choose(self, works: list[Work], logits: Any) -> list[tuple[Sequence, Outcome | None]]:
+    def _choose(self, works: list[Work], logits: Any, masks: Masks) -> list[tuple[Sequence, Outcome | None]]:
         """For each work that reaches the end: its outcome, None if only the prompt was to be scored."""
         rows: list[int] = []
         sampled: list[Sequence] = []
@@ -189,7 +192,7 @@ class Stepper:
         outcomes: list[tuple[Sequence, Outcome | None]] = [(sequence, None) for sequence in only_scored]
         if sampled:
             last = logits if len(rows) == logits.shape[0] else logits[rows]
-            outcomes += zip(sampled, sample(last, sampled), strict=True)
+            outcomes += zip(sampled, sample(last, sampled, masks), strict=True)
         return outcomes
 
     def _prompt_logprobs(self, work: Work, logits: Any) -> None:
@@ -220,17 +223,29 @@ class Stepper:
                 yield Ended(job)
 
     def _advance(self, sequence: Sequence, sampled: Sampled) -> TokenStep:
-        """One more id for this sequence, perhaps its last."""
+        """One more id for this sequence, perhaps its last, and those that a grammar forces behind it."""
         sequence.ids.append(sampled.token_id)
-        reason = None
+        ids, reason = [sampled.token_id], None
         if sampled.token_id in sequence.request.stop_ids:
             reason = FinishReason.STOP
-        elif sequence.num_sampled >= sequence.job.limit:
+        else:
+            ids += self._force(sequence)
+        if reason is None and sequence.num_sampled >= sequence.job.limit:
             reason = FinishReason.LENGTH
         if reason is not None:
             self.scheduler.end(sequence)
         logprobs = None if sampled.logprobs is None else (sampled.logprobs,)
-        return TokenStep(sequence.index, (sampled.token_id,), logprobs, reason)
+        return TokenStep(sequence.index, tuple(ids), logprobs, reason)
+
+    def _force(self, sequence: Sequence) -> list[int]:
+        """Ids about which the grammar leaves no choice need no step each, unless their logprobs are wanted."""
+        request = sequence.request
+        if request.grammar is None or request.logprobs is not None:
+            return []
+        room = sequence.job.limit - sequence.num_sampled
+        forced = shape_of(sequence).forced(sequence.ids)[: min(room, MOST_FORCED)]
+        sequence.ids += forced
+        return forced
 
     def _all_end(self, job: Job) -> Iterator[Output]:
         """No id was asked for."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -19,16 +19,24 @@ _WORD_BITS = 32
 
 
 class Masks:
-    """Made from rows whose ids are complete; `apply` once their logits are there."""
+    """Begun when it is made, from rows whose ids are complete; `apply` once their logits are there.
 
-    def __init__(self, rows: Sequence[Row], vocabulary: int) -> None:
-        self._vocabulary = vocabulary
+    A context: nothing of it runs any more after leaving.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
         self._begun: dict[int, tuple[Matcher, Any, Future[None]]] = {}
         for row in rows:
             if row.request.grammar is None or (matcher := shape_of(row).follow(row.ids)) is None:
                 continue
-            words = torch.zeros(-(-vocabulary // _WORD_BITS), dtype=torch.int32)
+            words = torch.zeros(-(-row.request.grammar.vocab_size // _WORD_BITS), dtype=torch.int32)
             self._begun[id(row)] = matcher, words, _threads().submit(_write, matcher, words)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        wait([written for _, _, written in self._begun.values()])
 
     def apply(self, logits: Any, rows: Sequence[Row]) -> dict[int, str]:
         """Forbid what the grammars do, in place. Returns, by row, why a grammar cannot be followed any further."""

@@ -46,7 +46,7 @@ def sample(logits: Any, rows: Sequence[Row], masks: Masks | None = None) -> list
         logits = logits.float()
         if logits.device.type == "mps":  # it has no float64 to draw in
             logits = logits.cpu()
-        return _sample(logits, rows, masks or Masks(rows, logits.shape[1]))
+        return _sample(logits, rows, masks or Masks(rows))
 
 
 def _sample(logits: Any, rows: Sequence[Row], masks: Masks) -> list[Outcome]:

@@ -17,7 +17,10 @@ from drivetrain.core.engine import EngineRequest
 from drivetrain.engines.sample.history import History
 from drivetrain.engines.sample.row import Row
 
-BANS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias", "no_repeat_ngram_size")
+BANS = (
+    "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+)  # fmt: skip
 
 
 class Shape:
@@ -64,6 +67,13 @@ class Shape:
             or (request.min_tokens and request.stop_ids)
             or request.grammar is not None
         )
+
+    def forced(self, ids: Ids[int]) -> list[int]:
+        """What can only come next. Where ids are banned it may be that nothing can, which the sampler finds out."""
+        if self.matcher is None or any(getattr(self._sampling, name) for name in BANS):
+            return []
+        self.follow(ids)
+        return self.matcher.forced()
 
     def follow(self, ids: Ids[int]) -> Matcher | None:
         """The matcher, if there is one, with all `ids` taken."""

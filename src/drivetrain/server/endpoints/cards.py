@@ -14,9 +14,13 @@ from drivetrain.core.worker import WorkerPort
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
 from drivetrain.server.parse.body import Field
-from drivetrain.server.parse.schema import CHAT, COMPLETION
+from drivetrain.server.parse.schema import CHAT, COMPLETION, CONSTRAINTS
 
-_NAMES = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
+_NAMES = {
+    "max_completion_tokens": "max_tokens",
+    "top_logprobs": "logprobs",
+    **dict.fromkeys(CONSTRAINTS, "constraint"),
+}
 """HTTP fields that have another name in our requests."""
 
 _SHOWN = ("type", "minimum", "maximum", "exclusiveMinimum", "enum")

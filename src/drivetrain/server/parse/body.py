@@ -109,8 +109,9 @@ class Body:
                 if not values.lenient:
                     raise values.hinted(self._unknown(name, where))
                 values.note(where + name)
-        if self.one_of and sum(given.get(name) is not None for name in self.one_of) != 1:
-            raise InvalidRequest(f"give either {' or '.join(self.one_of)}", param=where + self.one_of[0])
+        if self.one_of and sum(self.fields[name].asks(given.get(name)) for name in self.one_of) != 1:
+            names = " or ".join(where + name for name in self.one_of)
+            raise InvalidRequest(f"give either {names}", param=where + self.one_of[0])
         for name, field in self.fields.items():
             value = given.get(name)
             if field.required and value is None:
@@ -138,13 +139,19 @@ class Body:
         return Unsupported(f"{where}{shown_name} is not a parameter of this endpoint{hint}", param=where + name)
 
     def schema(self) -> Schema:
-        return {
+        schema: Schema = {
             "title": self.name,
             "type": "object",
             "properties": {name: field.schema() for name, field in self.fields.items()},
             "required": [name for name, field in self.fields.items() if field.required],
             "additionalProperties": False,
         }
+        if self.one_of:
+            schema["oneOf"] = [
+                {"required": [name], "properties": {name: {"not": {"enum": [None, *self.fields[name].nothing]}}}}
+                for name in self.one_of
+            ]
+        return schema
 
 
 def _judged(values: Values, kind: Kind, name: str, value: Any) -> Any:

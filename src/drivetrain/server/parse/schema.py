@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from drivetrain.core.constraint import ConstraintForm, ConstraintOf
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Boolean, Ids, Integer, Kind, OneOf, Schema, String, is_one_of, shown
 from drivetrain.core.messages import Messages
@@ -17,6 +18,12 @@ from drivetrain.server.parse.body import Body, Field
 class Encoding(StrEnum):
     FLOAT = "float"
     BASE64 = "base64"
+
+
+class FormatType(StrEnum):
+    TEXT = "text"
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
 
 
 class Anything(Kind):
@@ -114,7 +121,9 @@ _STREAM_OPTIONS = Body(
     },
 )
 
-_OWN_SPELLING = frozenset({"messages", "prompt", "prompt_token_ids", "images", "echo", "logprobs", "prompt_logprobs"})
+_OWN_SPELLING = frozenset(
+    {"messages", "prompt", "prompt_token_ids", "images", "echo", "logprobs", "prompt_logprobs", "constraint"}
+)
 """Parameters that endpoints name or place in their own ways."""
 
 _NOT_HERE = frozenset({"request_id", "trace_context", "exponential_decay_length_penalty", "sequence_bias"})
@@ -126,6 +135,73 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {"max_tokens": (-1,), "stop": ("",), "
 _SAMPLING: Mapping[str, Field] = {
     name: like(name, nothing=_NOTHING.get(name, ())) for name in PARAMETERS if name not in _OWN_SPELLING | _NOT_HERE
 }
+
+_SCHEMA = ConstraintOf(ConstraintForm.JSON_SCHEMA)
+
+_JSON_SCHEMA_FORMAT = Body(
+    "JsonSchemaFormat",
+    {
+        "name": inert(String()),
+        "description": inert(String()),
+        "schema": Field(_SCHEMA, "the text is JSON of this schema, on one line", required=True),
+        "strict": Field(Boolean(), "true or false: the schema holds either way", inert=True),
+    },
+)
+
+_RESPONSE_FORMAT = Body(
+    "ResponseFormat",
+    {
+        "type": Field(OneOf(FormatType), "text asks for nothing", required=True),
+        "json_schema": Field(_JSON_SCHEMA_FORMAT, "the schema, for the type json_schema"),
+        "schema": Field(_SCHEMA, "the schema, for the type json_object, as llama.cpp has it"),
+    },
+)
+
+
+def _forms(names: Mapping[str, ConstraintForm]) -> dict[str, Field]:
+    meanings = {
+        ConstraintForm.JSON_SCHEMA: "the text is JSON of this schema, on one line",
+        ConstraintForm.JSON: "the text is a JSON object, on one line",
+        ConstraintForm.REGEX: "the whole text matches this regex",
+        ConstraintForm.CHOICE: "the text is one of these",
+        ConstraintForm.GRAMMAR: "the text follows this grammar, in GBNF or Lark",
+    }
+    nothing = {ConstraintForm.JSON: (False,), ConstraintForm.GRAMMAR: ("",)}
+    return {
+        name: Field(ConstraintOf(form), meanings[form], nothing=nothing.get(form, ())) for name, form in names.items()
+    }
+
+
+_STRUCTURED = _forms(
+    {
+        "json": ConstraintForm.JSON_SCHEMA,
+        "json_object": ConstraintForm.JSON,
+        "regex": ConstraintForm.REGEX,
+        "choice": ConstraintForm.CHOICE,
+        "grammar": ConstraintForm.GRAMMAR,
+    }
+)
+
+CONSTRAINTS: Mapping[str, Field] = {
+    "response_format": Field(_RESPONSE_FORMAT, "what the text must be, as the OpenAI API has it"),
+    "structured_outputs": Field(
+        Body("StructuredOutputs", _STRUCTURED, one_of=tuple(_STRUCTURED)), "what the text must be, as vLLM has it"
+    ),
+    **_forms(
+        {
+            "json_schema": ConstraintForm.JSON_SCHEMA,
+            "regex": ConstraintForm.REGEX,
+            "choice": ConstraintForm.CHOICE,
+            "grammar": ConstraintForm.GRAMMAR,
+            "guided_json": ConstraintForm.JSON_SCHEMA,
+            "guided_json_object": ConstraintForm.JSON,
+            "guided_regex": ConstraintForm.REGEX,
+            "guided_choice": ConstraintForm.CHOICE,
+            "guided_grammar": ConstraintForm.GRAMMAR,
+        }
+    ),
+}
+"""What clients of several servers call `constraint`. A request has at most one of them."""
 
 _INERT: Mapping[str, Field] = {
     "user": inert(String()),
@@ -147,7 +223,6 @@ _LATER: Mapping[str, Field] = {
     "parallel_tool_calls": later(True, False),
     "functions": later([]),
     "function_call": later("none", "auto"),
-    "response_format": later({"type": "text"}),
     "modalities": later(["text"]),
     "audio": later(),
     "prediction": later(),
@@ -156,15 +231,7 @@ _LATER: Mapping[str, Field] = {
     "best_of": Field(Integer(1), "must equal n: no choice is dropped", later=True),
     "logits_processors": later([]),
     "skip_special_tokens": later(True),
-    "guided_json": later(),
-    "guided_regex": later(),
-    "guided_choice": later(),
-    "guided_grammar": later(),
-    "structured_outputs": later(),
     "receipt": later(False),
-    "regex": later(),
-    "grammar": later(),
-    "choice": later(),
 }
 
 _ANSWER: Mapping[str, Field] = {
@@ -172,6 +239,7 @@ _ANSWER: Mapping[str, Field] = {
     "stream": Field(Boolean(), "server-sent events, ended by [DONE]"),
     "stream_options": Field(_STREAM_OPTIONS, "needs stream"),
     **_SAMPLING,
+    **CONSTRAINTS,
     "return_token_ids": Field(Boolean(), "return the token ids of the prompt and of each choice too"),
 }
 """What chat and completions have in common."""

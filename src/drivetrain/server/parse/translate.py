@@ -5,13 +5,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS, unsupported
 from drivetrain.core.request import GenerateRequest
 from drivetrain.server.parse.body import Values, ignored_header
+from drivetrain.server.parse.schema import CONSTRAINTS, FormatType
 
 COMPLETION_MAX_TOKENS = 16
 """The OpenAI API's default for completions; a chat may fill the context."""
@@ -21,6 +23,13 @@ MAX_TRACE_CHARS = 512
 _INPUTS = frozenset({"messages", "prompt", "prompt_token_ids", "images"})
 _NOT_PASSED_ON = _INPUTS | {"logprobs"}
 """Fields that each endpoint translates itself; the others mean the same on both sides."""
+
+_SCHEMA_PLACES: Mapping[str, tuple[str, ...]] = {
+    FormatType.TEXT: (),
+    FormatType.JSON_OBJECT: ("schema",),
+    FormatType.JSON_SCHEMA: ("json_schema", "schema"),
+}
+"""Where a `response_format` may have a schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +56,8 @@ class ParsedRequest:
 
 
 def chat_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
-    values = _shared(body, headers) | {"messages": body["messages"], "logprobs": _top_logprobs(body)}
     names = {"logprobs": "top_logprobs" if body.get("top_logprobs") else "logprobs"}
+    values = _shared(body, headers, names) | {"messages": body["messages"], "logprobs": _top_logprobs(body)}
     max_tokens = body.get("max_completion_tokens")
     if max_tokens is not None:
         if body.get("max_tokens") not in {None, max_tokens}:
@@ -65,8 +74,8 @@ def chat_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
 def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts: int) -> ParsedRequest:
     """`echo` with `logprobs` includes the prompt's logprobs."""
     logprobs = body.get("logprobs")
-    values = {"max_tokens": COMPLETION_MAX_TOKENS, **_shared(body, headers), "logprobs": logprobs}
     names = {"prompt_logprobs": "logprobs", "messages": "prompt"}
+    values = {"max_tokens": COMPLETION_MAX_TOKENS, **_shared(body, headers, names), "logprobs": logprobs}
     if "max_tokens" not in body and body.get("min_tokens", 0) > COMPLETION_MAX_TOKENS:
         raise InvalidRequest(
             f"min_tokens is {body['min_tokens']}, but a completion has at most {COMPLETION_MAX_TOKENS} tokens if "
@@ -115,11 +124,49 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(12)}"
 
 
-def _shared(body: Values, headers: Mapping[str, str]) -> dict[str, Any]:
+def _shared(body: Values, headers: Mapping[str, str], names: dict[str, str]) -> dict[str, Any]:
+    """Adds to `names` what the body calls the constraint."""
     values = {name: value for name, value in body.items() if name in PARAMETERS and name not in _NOT_PASSED_ON}
+    given = {name: made for name in CONSTRAINTS if (made := _constraint(name, body.get(name))) is not None}
+    if len(given) > 1:
+        first, second, *_ = given
+        raise InvalidRequest(
+            f"{second} cannot be combined with {first}: each says what the text must be; give one of them", param=second
+        )
+    for name, made in given.items():
+        values["constraint"], names["constraint"] = made, name
     if (trace := trace_headers(headers)) is not None:
         values["trace_context"] = trace
     return values
+
+
+def _constraint(name: str, value: Any) -> Constraint | None:
+    """From the judged value of one of `CONSTRAINTS`."""
+    if value is None or isinstance(value, Constraint):
+        return value
+    if name == "response_format":
+        return _of_format(value)
+    (constraint,) = value.values()
+    return cast("Constraint", constraint)
+
+
+def _of_format(value: Mapping[str, Any]) -> Constraint | None:
+    """The schema stands in `json_schema`, or beside the type, as llama.cpp's clients have it."""
+    kind = value["type"]
+    places = [name for name in ("json_schema", "schema") if name in value]
+    if wrong := next((name for name in places if name not in _SCHEMA_PLACES[kind]), None):
+        raise _format_fault(wrong, f"does not go with the type {kind}; leave it out, or change the type")
+    if len(places) > 1:
+        raise _format_fault("schema", "cannot be combined with response_format.json_schema; give one of them")
+    if kind is FormatType.JSON_SCHEMA and not places:
+        raise _format_fault("json_schema", "is missing")
+    if not places:
+        return Constraint(ConstraintForm.JSON) if kind is FormatType.JSON_OBJECT else None
+    return cast("Constraint", value["schema"] if "schema" in value else value["json_schema"]["schema"])
+
+
+def _format_fault(name: str, fault: str) -> InvalidRequest:
+    return InvalidRequest(f"response_format.{name} {fault}", param=f"response_format.{name}")
 
 
 def trace_headers(headers: Mapping[str, str]) -> dict[str, str] | None:

@@ -31,6 +31,7 @@ class CompiledGrammar:
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
         self.text = text
         self.ends = vocabulary.ends
+        self.vocab_size = vocabulary.inner.vocab_size
         self._first = LLMatcher(vocabulary.inner, text, log_level=0)
 
     @property
@@ -73,17 +74,22 @@ class GrammarMatcher:
 
 
 def fault_of(lark: str) -> str:
-    """What is wrong with a grammar, over a vocabulary of single bytes; empty if nothing is."""
+    """What is wrong with a grammar, over a vocabulary of single bytes; empty if nothing is.
+
+    The beginning that it forces is followed: the many optional properties of an object come behind its brace.
+    """
     matcher = LLMatcher(_bytes_vocabulary().inner, lark, log_level=0)
-    if not matcher.is_error():
-        mask = matcher.compute_bitmask()
-        if not matcher.is_error():
-            return "" if any(mask) else NOTHING
-    return brief(matcher.get_error()) or "it cannot be compiled"
+    mask = b"" if matcher.is_error() else matcher.compute_bitmask()
+    if not matcher.is_error() and not any(mask):
+        return NOTHING
+    if not matcher.is_error() and matcher.consume_tokens(matcher.compute_ff_tokens()) and not matcher.is_stopped():
+        matcher.compute_bitmask()
+    return (brief(matcher.get_error()) or "it cannot be compiled") if matcher.is_error() else ""
 
 
 NOTHING = "no text satisfies it"
 
+_TOO_WIDE = "Parser Error: Current row has "
 _PLACE = re.compile(r"^(at )?\d+\(\d+\): (failed to compile JSON schema: )?")
 _SHOWN_SOURCE = re.compile(r"\n\s*\d+ \|.*", re.DOTALL)
 
@@ -94,6 +100,8 @@ def brief(error: str) -> str:
         return "it is too large to compile"
     if error.startswith("NoExtension"):
         return NOTHING
+    if _TOO_WIDE in error:
+        return "too much may come at one place, such as an object's optional properties: make some of them required"
     return " ".join(_SHOWN_SOURCE.sub("", _PLACE.sub("", error)).split())[:MAX_FAULT_CHARS]
 
 

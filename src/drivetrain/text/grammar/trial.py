@@ -32,6 +32,8 @@ class Trial:
     def run(self, lark: str) -> str:
         """What is wrong with the grammar; empty if nothing is."""
         with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self._end()  # it died between two trials, of nothing that a grammar did
             process = self._process = self._process or _start()
             assert process.stdin is not None
             assert process.stdout is not None

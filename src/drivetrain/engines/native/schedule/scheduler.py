@@ -1,6 +1,6 @@
 """Which sequences do what in the next step: first come, first served, and decoding never stops. No tensors here.
 
-Each step decodes every running sequence by one id and fills what `budget.py` leaves room for with chunks of prompts.
+Each step decodes every running sequence and fills what `budget.py` leaves room for with chunks of prompts.
 A sequence that outgrows its row when no other is free takes the one of the youngest running sequence, which waits again
 and computes its ids anew later.
 """
@@ -123,16 +123,16 @@ class Scheduler:
         must(agree, "the index of beginnings and the rows that are kept differ")
 
     def _decodes(self) -> list[Work]:
-        ready = [sequence for sequence in self.running if sequence.pending == 1]
+        ready = [sequence for sequence in self.running if sequence.decodes]
         return [
-            _work(sequence, 1)
+            _work(sequence, sequence.pending)
             for sequence in ready  # oldest first, so that a preempted one has no work yet
             if sequence.slot is not None and self._fit(sequence, len(sequence.ids))
         ]
 
     def _num_prompts(self) -> int:
         """How many have a part of their prompt to compute now, or might begin with it."""
-        begun = sum(sequence.pending > 1 and sequence.awaits is None for sequence in self.running)
+        begun = sum(not sequence.decodes and sequence.awaits is None for sequence in self.running)
         if self._is_stuck:
             return begun
         return begun + sum(sequence.leads for sequence in self.waiting[: self._max_batch - len(self.running)])
@@ -150,7 +150,7 @@ class Scheduler:
         A row holds its sequence's whole prompt from the start, so nobody has to give way for this.
         """
         for sequence in self.running:
-            if room and sequence.pending > 1 and self._may_go_on(sequence):
+            if room and not sequence.decodes and self._may_go_on(sequence):
                 self._add_chunk(work, sequence, room)
 
     def _admit_waiting(self, work: list[Work], room: Room) -> None:

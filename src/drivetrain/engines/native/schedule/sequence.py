@@ -10,6 +10,9 @@ from drivetrain.engines.base.room import room
 from drivetrain.engines.native.kv.prefix import Hit
 from drivetrain.engines.native.kv.rows import CacheRow
 
+MOST_FORCED = 16
+"""Ids that a grammar leaves no choice about and that one step computes at once."""
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -57,6 +60,12 @@ class Sequence:
     def pending(self) -> int:
         """Ids that are not computed yet."""
         return len(self.ids) - self.computed
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its next step is not a part of a prompt: one new id, or a few that a grammar forced behind it."""
+        known = self.computed >= self.prompt_length and self.pending <= MOST_FORCED + 1
+        return self.pending == 1 or (known and self.pending > 0)
 
     @property
     def leads(self) -> bool:

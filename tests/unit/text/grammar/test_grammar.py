@@ -1,0 +1,226 @@
+"""From constraints to grammars, and what they let through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from drivetrain.core.constraint import Constraint, ConstraintForm, Constraints, constraint
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+from drivetrain.text.grammar import compile as compiling
+from drivetrain.text.grammar import trial as trials
+from drivetrain.text.grammar.compile import GrammarCompiler
+from drivetrain.text.grammar.library import fault_of
+from drivetrain.text.grammar.trial import TOO_LARGE, Trial
+
+END = 257
+
+
+@pytest.fixture(scope="module")
+def trial() -> Iterator[Trial]:
+    made = Trial()
+    yield made
+    made.close()
+    assert made._process is None
+
+
+@pytest.fixture
+def compiler(trial: Trial) -> GrammarCompiler:
+    return GrammarCompiler(ByteTokenizer(), frozenset({END}), trial)
+
+
+def made(form: str, value: Any) -> Constraint:
+    return constraint(ConstraintForm(form), value, name="constraint")
+
+
+def verdict(compiler: GrammarCompiler, form: str, value: Any, text: str) -> str:
+    """`no`, `begins`, `may end` or `must end`."""
+    matcher = compiler.compile(made(form, value)).matcher()
+    if not matcher.take(list(text.encode())):
+        return "no"
+    return "must end" if matcher.must_end else "may end" if matcher.may_end else "begins"
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "text", "expected"),
+    [
+        ("regex", "[0-9]+", "12", "may end"),
+        ("regex", "[0-9]{2}", "12", "must end"),
+        ("regex", "[0-9]{2}", "1a", "no"),
+        ("regex", "a/b", "a/b", "must end"),
+        ("regex", r"a\/b", "a/b", "must end"),
+        ("regex", r"\\/", "\\/", "must end"),
+        ("regex", "a\nb", "a\nb", "must end"),
+        ("regex", "a\\\nb", "a\nb", "must end"),
+        ("regex", "^ab$", "ab", "must end"),
+        ("regex", "(a+)+b", "a" * 2000, "begins"),
+        ("regex", ".", "é", "must end"),
+        ("choice", ["a", "ab"], "a", "may end"),
+        ("choice", ["a", "ab"], "ab", "must end"),
+        ("choice", ['"', "\\", "\n", "\x07"], '"', "must end"),
+        ("choice", ['"', "\\", "\n", "\x07"], "\\", "must end"),
+        ("choice", ["\U0001f600 €\u2028"], "\U0001f600 €\u2028", "must end"),
+        ("json", True, '{"a": [1, 2.5e3, null, "\\n"]}', "must end"),
+        ("json", True, "[1]", "no"),
+        ("json", True, '{"a":\n', "no"),
+        ("json_schema", {"type": "integer", "minimum": 3, "maximum": 12}, "13", "no"),
+        ("json_schema", {"type": "integer", "minimum": 3, "maximum": 12}, "12", "must end"),
+        ("json_schema", '{"enum": ["x", 1, null]}', "null", "must end"),
+        ("json_schema", True, "[1, {}]", "must end"),
+        ("json_schema", {"type": "string", "x-guidance": {"whitespace_flexible": True}}, '  "a"', "no"),
+        ("json_schema", {"properties": {"b": {}, "a": {}}, "type": "object"}, '{"b": 1, "a"', "begins"),
+        ("json_schema", {"properties": {"b": {}, "a": {}}, "type": "object"}, '{"a": 1, "b"', "no"),
+        ("grammar", 'root ::= "x" y*\ny ::= [0-9] # digits', "x12", "may end"),
+        ("grammar", 'start: "x" Y*\nY: /[0-9]/', "x12", "may end"),
+        ("grammar", 'start: %json {"type": "boolean"}', "true", "must end"),
+    ],
+)
+def test_what_a_constraint_lets_through(
+    compiler: GrammarCompiler, form: str, value: Any, text: str, expected: str
+) -> None:
+    assert verdict(compiler, form, value, text) == expected
+
+
+def test_spaces_behind_commas_and_colons_only(compiler: GrammarCompiler) -> None:
+    schema = {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "null"}}}}
+    assert verdict(compiler, "json_schema", schema, '[{"a": null}, {}]') == "must end"
+    assert verdict(compiler, "json_schema", schema, '[{"a":null},{}]') == "must end"
+    for text in ('[ {"a"', '[{ "a"', '[{"a" :', '[{"a":  null', '[{"a":\tnull', " ["):
+        assert verdict(compiler, "json_schema", schema, text) == "no", text
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "words"),
+    [
+        ("json_schema", {"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ("json_schema", {"if": {}, "then": {}}, "if"),
+        ("json_schema", {"type": "string", "format": "zzz"}, "zzz"),
+        ("json_schema", {"multipleOf": 1e-9}, "multipleOf"),
+        ("json_schema", {"items": [{"multipleOf": 123_457}]}, "multipleOf"),
+        ("json_schema", {"$ref": "#/nowhere"}, "nowhere"),
+        ("regex", "(?<=a)b", "look"),
+        ("regex", "\\", ""),
+        ("grammar", "root ::= " + "(" * 5000, "GBNF"),
+        ("grammar", "start: " + "(" * 5000, "nested"),
+        ("grammar", "start: <|nothing|>", "special token"),
+        ("grammar", "\x00", "lexer error"),
+    ],
+)
+def test_what_cannot_be_honoured(compiler: GrammarCompiler, form: str, value: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(made(form, value))
+    assert caught.value.param == "constraint"
+    assert words in caught.value.message
+    assert len(caught.value.message) < 500
+
+
+def test_a_message_shows_nothing_of_the_grammar_that_was_made(compiler: GrammarCompiler) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(made("json_schema", {"not": {"const": "a secret"}}))
+    assert "%json" not in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+def test_a_grammar_is_compiled_once(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = made("regex", "[a-z]{7}")
+    assert compiler.kept(one) is None
+    grammar = compiler.compile(one)
+    assert compiler.kept(one) is grammar
+    assert compiler.compile(made("regex", "[a-z]{7}")) is grammar
+    monkeypatch.setattr(compiling, "KEPT", 2)
+    for number in range(3):
+        compiler.compile(made("regex", f"[a-z]{{{number + 1}}}"))
+    assert compiler.kept(one) is None
+    assert compiler.kept(made("regex", "[a-z]{3}")) is not None
+
+
+def test_large_grammars_are_not_all_kept(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "KEPT_CHARS", 100)
+    grammars = [compiler.compile(made("choice", [f"{letter}" * 60])) for letter in "ab"]
+    assert compiler.kept(made("choice", ["a" * 60])) is None
+    assert compiler.kept(made("choice", ["b" * 60])) is grammars[1]
+
+
+def test_matchers_do_not_know_each_other(compiler: GrammarCompiler) -> None:
+    grammar = compiler.compile(made("choice", ["ab", "cd"]))
+    one, other = grammar.matcher(), grammar.matcher()
+    assert one.take(list(b"ab"))
+    assert one.must_end
+    assert not other.may_end
+    assert other.take(list(b"c"))
+    assert other.forced() == list(b"d")
+
+
+def test_a_trial_that_never_ends_is_ended_by_its_computing_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next one runs. This schema takes some twenty seconds."""
+    slow = "start: %json " + json.dumps({"type": "integer", "multipleOf": 999_983})
+    one = Trial()
+    try:
+        assert one.run('start: "a"') == ""
+        first = one._process
+        assert first is not None
+        assert one.run(slow) == TOO_LARGE
+        assert first.poll() is not None
+        assert one.run('start: "b"') == ""
+        assert one._process is not first
+    finally:
+        one.close()
+    assert trials.MAX_CPU_S < 10
+
+
+def test_a_process_that_was_killed_between_trials(trial: Trial) -> None:
+    assert trial.run('start: "a"') == ""
+    assert trial._process is not None
+    trial._process.kill()
+    trial._process.wait()
+    assert trial.run('start: "a"') == ""
+
+
+def test_the_process_ends_with_its_input() -> None:
+    one = Trial()
+    assert one.run('start: "a"') == ""
+    process = one._process
+    assert process is not None
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(30) == 0
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_faults_over_single_bytes() -> None:
+    assert fault_of('start: "a"') == ""
+    assert fault_of("start: a\na: a") == "no text satisfies it"
+    assert "unknown" in fault_of("start: b")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{}, {"regex": "a", "choice": ["a"]}, {"regexp": "a"}, "a", 5, ["a"], {"regex": 5}, {"regex": ""},
+     {"choice": []}, {"choice": "a"}, {"choice": [1]}, {"choice": [""]}, {"json": False}, {"json": 1},
+     {"json_schema": [1]}, {"json_schema": "["}, {"json_schema": "5"}, {"json_schema": {"const": float("nan")}},
+     {"json_schema": {1: object()}}, {"regex": "\ud800"}, {"json_schema": {"const": "\ud800"}}, {"choice": ["\ud800"]}],
+)  # fmt: skip
+def test_what_is_no_constraint(value: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        Constraints().judge("constraint", value)
+    assert (caught.value.param or "").startswith("constraint")
+
+
+def test_nesting_without_end() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(10_000):
+        schema = {"items": schema}
+    for value in (schema, '{"a":' * 10_000 + "1" + "}" * 10_000):
+        with pytest.raises(InvalidRequest, match="nested"):
+            Constraints().judge("constraint", {"json_schema": value})
+
+
+def test_the_order_of_properties_is_kept() -> None:
+    judged = Constraints().judge("constraint", {"json_schema": {"properties": {"z": {}, "a": {}}}})
+    assert judged.source.index('"z"') < judged.source.index('"a"')
+    assert Constraints().judge("constraint", judged) is judged

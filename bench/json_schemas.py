@@ -107,7 +107,9 @@ def _reason(message: str) -> str:
     return message.removeprefix("constraint cannot be honoured: ")[:60]
 
 
-async def answers(worker: Any, cases: dict[str, dict[str, Any]], honoured: dict[str, Constraint], max_tokens: int) -> Any:
+async def answers(
+    worker: Any, cases: dict[str, dict[str, Any]], honoured: dict[str, Constraint], max_tokens: int
+) -> Any:
     """Every answer at temperature 1, some at once."""
     gate = asyncio.Semaphore(AT_ONCE)
     outcomes: Counter[str] = Counter()

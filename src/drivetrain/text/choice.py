@@ -170,7 +170,7 @@ class ChoiceText:
             self._append(token_id, data, logprobs)
             self._end(self._length, matched)
             return
-        if self._matcher is not None and not self._matcher.take((token_id,)):
+        if self._matcher is not None and not self._matcher.take((token_id,) if piece is None else tuple(piece)):
             raise EngineFailed(f"the engine broke the constraint of this request: {self._matcher.fault}")
         text = self._append(token_id, self._bytes(token_id, piece), logprobs)
         may_stop = self.num_tokens >= rules.min_tokens

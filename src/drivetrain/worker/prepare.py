@@ -17,6 +17,7 @@ from drivetrain.core.prompt import Prompt, forged
 from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
+from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.choice import StopRules
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.worker.media.loader import MediaLoader
@@ -65,7 +66,10 @@ class Preparer:
         self._overflow = overflow
         self._media = media
         self._threads = threads
-        self._grammars = GrammarCompiler(info.tokenizer, eos_ids, threads.trial)
+        if info.gives_pieces:
+            self._grammars = GrammarCompiler(ByteTokenizer(), frozenset(), threads.trial)
+        else:
+            self._grammars = GrammarCompiler(info.tokenizer, eos_ids, threads.trial)
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         if request.constraint is None:

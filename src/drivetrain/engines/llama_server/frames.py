@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from drivetrain.core.constraint import Matcher
 from drivetrain.core.engine import EngineRequest, IdLogprobs, TokenStep
-from drivetrain.core.errors import EngineFailed, InvalidRequest
+from drivetrain.core.errors import EngineFailed
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.base.room import room
 
@@ -75,18 +74,13 @@ def read(event: Mapping[str, Any]) -> PromptFrame | TokenFrame | EndFrame:
 
 
 class ChoiceIds:
-    """The ids of one choice, up to its first stop id or its limit, wherever llama.cpp itself ends.
-
-    They are held to the request's grammar: one that llama.cpp's own llguidance does not take is dropped without a word,
-    and the answer goes on freely.
-    """
+    """The ids of one choice, up to its first stop id or its limit, wherever llama.cpp itself ends."""
 
     def __init__(self, index: int, request: EngineRequest) -> None:
         self.index = index
         self.limit = room(request)
         self.sampled: list[int] = []
         self._request = request
-        self._matcher = request.grammar.matcher() if request.grammar is not None else None
 
     def step(self, frame: TokenFrame, found: tuple[int, ...] = ()) -> TokenStep:
         """`found` are the ids that were missing before the frame. Their logprobs were never sent."""
@@ -95,22 +89,9 @@ class ChoiceIds:
             logprobs = (*[IdLogprobs(None)] * len(found), *frame.logprobs(count))
         for taken, token_id in enumerate(ids, 1):
             self.sampled.append(token_id)
-            reason = self._reason(token_id)
-            if self._matcher is not None and reason is not FinishReason.STOP:
-                self._follow(self._matcher, token_id)
-            if reason is not None:
+            if (reason := self._reason(token_id)) is not None:
                 return TokenStep(self.index, ids[:taken], None if logprobs is None else logprobs[:taken], reason)
         return TokenStep(self.index, ids, logprobs)
-
-    @staticmethod
-    def _follow(matcher: Matcher, token_id: int) -> None:
-        """What comes after a text that cannot go on is nobody's: the choice is being ended."""
-        if not matcher.must_end and not matcher.take((token_id,)):
-            raise InvalidRequest(
-                "llama.cpp does not keep to the constraint of this request, perhaps because the llguidance in it is too"
-                " old; simplify the constraint, or use another engine",
-                param="constraint",
-            )
 
     def _reason(self, token_id: int) -> FinishReason | None:
         if token_id in self._request.stop_ids and len(self.sampled) > self._request.min_tokens:

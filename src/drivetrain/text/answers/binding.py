@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import lru_cache
 
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.text.answers.forms import Arguments, Form, Part, Region, TaggedArguments
 from drivetrain.text.answers.patterns import Pattern
 from drivetrain.text.answers.search import Marker, Watch
 from drivetrain.text.answers.symbols import Symbols
-from drivetrain.text.answers.table import FORMS
 from drivetrain.text.answers.tagged import TaggedReader
 from drivetrain.text.answers.values import Dialect
 
@@ -86,15 +84,10 @@ class BoundForm:
         )
 
 
-@lru_cache(maxsize=len(FORMS))
-def named(name: str) -> BoundForm:
-    return BoundForm(FORMS[name], Symbols())
-
-
-def for_ids(form: Form, tokenizer: Tokenizer) -> BoundForm:
-    """Markers that are special tokens are found as ids only. Others are found in the text."""
+def special_tokens(form: Form, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """Those that the form uses. They are found as ids only; other markers are found in the text."""
     spelled = "\n".join(_spellings(form))
-    return BoundForm(form, Symbols(token for token in tokenizer.special_strings if token in spelled))
+    return tuple(sorted(token for token in tokenizer.special_strings if token in spelled))
 
 
 def _spellings(form: Form) -> Iterable[str]:

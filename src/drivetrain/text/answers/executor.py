@@ -62,7 +62,7 @@ class Executor:
         if bound.region.inside is None:
             yield from self._text(bound, groups, empty=found.start == found.end)
         else:
-            yield from self._call(bound, groups.get("name", ""))
+            yield from self._call(bound, groups.get("name", ""), at_end=found.at_end)
 
     def _text(self, bound: BoundRegion, groups: dict[str, str], *, empty: bool) -> Reading[None]:
         region = bound.region
@@ -74,7 +74,7 @@ class Executor:
         flaw = Flaw.CUT_OFF if found is None and closes else Flaw.MALFORMED
         body.close(flaw, self._form.symbols.spell(self._source.recorded()))
 
-    def _call(self, bound: BoundRegion, name: str) -> Reading[None]:
+    def _call(self, bound: BoundRegion, name: str, *, at_end: bool) -> Reading[None]:
         flaw = (yield from self._inside(bound, name)) if bound.header else Flaw.MALFORMED
         if flaw is None:
             yield from self._source.accept(bound.closes, after_spaces=True)
@@ -83,7 +83,7 @@ class Executor:
         found = yield from self._source.find(bound.recovery, lambda _: None)
         if found is not None and found.what is Mark.CLOSE:
             self._source.enter(found)
-        elif found is None and not bound.header:
+        elif found is None and not bound.header and at_end:
             flaw = Flaw.CUT_OFF
         self._calls.spoil(flaw, self._form.symbols.spell(self._source.recorded()))
 

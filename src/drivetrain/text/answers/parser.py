@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from drivetrain.core.answer import (
@@ -18,16 +18,13 @@ from drivetrain.core.answer import (
 )
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.text.answers.binding import BoundForm, for_ids, named
 from drivetrain.text.answers.executor import Executor
-from drivetrain.text.answers.response_template import ResponseTemplate
+from drivetrain.text.answers.lookup import AnswerForm, look_up
 from drivetrain.text.answers.schemas import ToolSchemas
 from drivetrain.text.answers.source import Source
-from drivetrain.text.answers.symbols import IdReader, Symbols
-from drivetrain.text.answers.table import FORMS
+from drivetrain.text.answers.symbols import IdReader
 
 Piece = str | int | Sequence[int]
-AnswerForm = str | Mapping[str, Any]
 
 
 def parse_answer(
@@ -81,7 +78,7 @@ class AnswerParser:
         tokenizer: Tokenizer | None = None,
         prefix: str = "",
     ) -> None:
-        bound, prefix = _bind(form, tokenizer, prefix)
+        bound, prefix = look_up(form, tokenizer, prefix)
         self._ids = IdReader(tokenizer, bound.symbols) if tokenizer is not None else None
         self._source = Source()
         self._events: list[AnswerEvent] = []
@@ -121,17 +118,6 @@ class AnswerParser:
         for event in events:
             self._builder.add(event)
         return events
-
-
-def _bind(form: AnswerForm, tokenizer: Tokenizer | None, prefix: str) -> tuple[BoundForm, str]:
-    if isinstance(form, Mapping):
-        template = ResponseTemplate(form)
-        prefix = template.begun(prefix)
-        bound = BoundForm(template.form, Symbols()) if tokenizer is None else for_ids(template.form, tokenizer)
-        return bound, prefix
-    if form not in FORMS:
-        raise InvalidRequest(f"the form {form!r} is not known; it must be one of {', '.join(FORMS)}", param="form")
-    return (named(form) if tokenizer is None else for_ids(FORMS[form], tokenizer)), prefix
 
 
 class _MessageBuilder:

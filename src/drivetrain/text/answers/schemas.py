@@ -32,8 +32,12 @@ class ToolSchemas:
         return _types(self._properties.get(tool, {}).get(argument))
 
 
-def _types(schema: Any) -> Types:
-    if not isinstance(schema, Mapping):
+MAX_DEPTH = 20
+"""Unions inside unions: a client writes them."""
+
+
+def _types(schema: Any, depth: int = 0) -> Types:
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return ()
     declared = schema.get("type")
     listed = declared if isinstance(declared, list) else [declared]
@@ -41,7 +45,7 @@ def _types(schema: Any) -> Types:
     for union in ("anyOf", "oneOf"):
         options = schema.get(union)
         for option in options if isinstance(options, list) else ():
-            types += _types(option)
+            types += _types(option, depth + 1)
     if schema.get("nullable") and "null" not in types:
         types.append("null")
     return tuple(types)

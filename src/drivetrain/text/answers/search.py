@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drivetrain.text.answers.patterns import LOOK, MATCH, Path, Pattern
@@ -36,6 +36,8 @@ class Found:
     start: int
     end: int
     groups: Mapping[str, tuple[int, int]]
+    at_end: bool = False
+    """Whether only the end of the answer decided that it is this one."""
 
 
 class Watch:
@@ -188,7 +190,8 @@ class Search:
         for _, machine in self._machines:
             machine.finish(self._pos)
         self._state = StopMatcher.ROOT
-        return self._decide()
+        found = self._decide()
+        return None if found is None else replace(found, at_end=True)
 
     def _anything(self) -> bool:
         return self._best is not None or any(machine.match is not None for _, machine in self._machines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from enum import Enum
+from typing import Any
 
 from drivetrain.text.stops import StopMatcher
 
@@ -21,10 +22,18 @@ _PYTHON_ESCAPES = {
 
 def quoted(text: str) -> str:
     """As a JSON string. Half a surrogate pair, which UTF-8 cannot carry, is written as its escape."""
-    return escape_surrogates(json.dumps(text, ensure_ascii=False))
+    return _escape_surrogates(json.dumps(text, ensure_ascii=False))
 
 
-def escape_surrogates(json_text: str) -> str:
+def json_text(value: Any) -> str | None:
+    """None for what JSON cannot say, such as infinity."""
+    try:
+        return _escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _escape_surrogates(json_text: str) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json_text)
 
 

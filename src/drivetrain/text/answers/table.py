@@ -95,7 +95,7 @@ _MISTRAL = Form(
         Region(
             Part.CALLS,
             opens=("[TOOL_CALLS]",),
-            header=r"\s*(?P<name>[^\s\[\]{}]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?=\{)",
+            header=r"\s*(?P<name>[^\s\[\](){}]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?=\{)",
             inside=Arguments(),
         ),
         Region(Part.CALLS, opens=("[TOOL_CALLS]",), header=r"\s*(?=\[|\{)", inside=JsonCalls()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from drivetrain.core.answer import Flaw
@@ -10,7 +9,7 @@ from drivetrain.text.answers.forms import TaggedArguments
 from drivetrain.text.answers.schemas import ToolSchemas, Types, cast
 from drivetrain.text.answers.search import Marker, Watch
 from drivetrain.text.answers.source import Reading, Source
-from drivetrain.text.answers.strings import escape_surrogates, quoted
+from drivetrain.text.answers.strings import json_text, quoted
 from drivetrain.text.answers.symbols import Symbols
 from drivetrain.text.answers.values import ValueScanner
 from drivetrain.text.answers.writers import CallWriter
@@ -68,7 +67,7 @@ class TaggedReader:
     def _as_json(self, text: str, types: Types) -> str:
         value = text.removeprefix("\n").removesuffix("\n") if self._trims_line else text
         if types:
-            return escape_surrogates(json.dumps(cast(value, types), ensure_ascii=False))
+            return json_text(cast(value, types)) or quoted(value)
         scanner = ValueScanner()
         word = value.strip()
         at = scanner.feed(word, 0)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.core.answer import ExtraField, Flaw
 from drivetrain.text.answers.forms import Field, Part, Region
 from drivetrain.text.answers.schemas import ToolSchemas, cast
-from drivetrain.text.answers.strings import escape_surrogates
+from drivetrain.text.answers.strings import json_text
 from drivetrain.text.answers.writers import CallWriter, Emit, TextWriter
 
 
@@ -36,7 +35,7 @@ class WholeFields:
         elif value not in (None, [], {}):
             text = self._texts[region.part]
             text.segment(strips=False, join=region.join)
-            text.write(value if isinstance(value, str) else _json_text(value) or "")
+            text.write(value if isinstance(value, str) else json_text(value) or "")
 
     def _call(self, call: Any, flaw: Flaw, raw: str) -> None:
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -63,7 +62,7 @@ class WholeFields:
                 values[key] = cast(value, types)
             elif isinstance(value, list) and types and "array" not in types:
                 values[key] = [cast(item, types) if isinstance(item, str) else item for item in value]
-        return _json_text(values)
+        return json_text(values)
 
     def _extra_field(self, region: Region, value: Any) -> None:
         before = self._extra.get(region.name)
@@ -75,14 +74,6 @@ class WholeFields:
         self._extra[region.name] = value
         if before is not None or value not in (None, "", [], {}):
             self._emit(ExtraField(region.name, value))
-
-
-def _json_text(value: Any) -> str | None:
-    """None for what JSON cannot say, such as infinity."""
-    try:
-        return escape_surrogates(json.dumps(value, ensure_ascii=False, allow_nan=False))
-    except (ValueError, RecursionError):
-        return None
 
 
 class WholeBody:

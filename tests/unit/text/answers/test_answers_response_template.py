@@ -220,6 +220,7 @@ def test_a_call_that_cannot_be_read_is_told(answer: str, flaw: Flaw) -> None:
         {"fields": {"x": {"open_pattern": "a{1000}b{1000}"}}},
         {"fields": {"x": {"open_pattern": "(" * 10_000}}},
         {"fields": {"x": 1}},
+        {"fields": {"x": {"open": {"<x>"}}}},
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused(change: dict[str, Any]) -> None:

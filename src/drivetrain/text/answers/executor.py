@@ -57,7 +57,8 @@ class Executor:
             yield from self._region(bound, found, groups)
 
     def _region(self, bound: BoundRegion, found: Found, groups: dict[str, str]) -> Reading[None]:
-        self._source.record()
+        if bound.region.part not in self._texts:
+            self._source.record()
         self._source.enter(found)
         if bound.region.inside is None:
             yield from self._text(bound, groups, empty=found.start == found.end)

@@ -84,6 +84,7 @@ class CallReader:
             name = yield from self._string()
             return name if isinstance(name, Flaw) else call.name(name)
         if key not in ("arguments", "parameters"):
+            call.has_others = call.has_others or key not in ("id", "type")
             return (yield from self._scan(ValueScanner(), []))
         if call.has_arguments:
             return Flaw.MALFORMED
@@ -200,6 +201,7 @@ class _JsonCall:
         self._calls = calls
         self._held: list[str] = []
         self.has_arguments = False
+        self.has_others = False
 
     def name(self, name: str) -> Flaw | None:
         if self._calls.open or not name.strip():
@@ -225,7 +227,9 @@ class _JsonCall:
         return None
 
     def finish(self) -> bool:
-        """The object has ended. A call without arguments has none to give."""
+        """Whether the object is a call. It may leave out its arguments, but not write them under another key."""
+        if not self.has_arguments and self.has_others:
+            return False
         if not self.has_arguments:
             self.arguments("{}")
         return self._calls.open

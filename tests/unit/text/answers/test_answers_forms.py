@@ -170,6 +170,7 @@ def test_arguments_stream(written: str) -> None:
         ("hermes", '<tool_call>{"arguments": {}}</tool_call>', "", "</tool_call>"),
         ("hermes", '<tool_call>{"name": "", "arguments": {}}</tool_call>', "", "</tool_call>"),
         ("hermes", "<tool_call>f(x)</tool_call>", "", "</tool_call>"),
+        ("hermes", '<tool_call>{"name": "f", "args": {"a": 1}}</tool_call>', "f", "</tool_call>"),
         ("hermes", '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>', "f", "</tool_call>"),
         ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "\n"}}</tool_call>', "f", "</tool_call>"),
         ("hermes", '<tool_call>{"name": "f", "arguments": ' + '{"a":' * 500 + "</tool_call>", "f", "</tool_call>"),

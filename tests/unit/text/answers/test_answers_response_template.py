@@ -164,7 +164,7 @@ def test_any_text_reads_as_theirs_unless_they_refuse_it(name: str, data: st.Data
     assert message == parse_answer(text, form=TEMPLATES[name])
     try:
         expected = oracle(text, TEMPLATES[name])
-    except ValueError:
+    except (ValueError, KeyError):
         return
     if any(call.flaw for call in message.tool_calls):
         return

@@ -10,7 +10,7 @@ from drivetrain.text.answers.values import GEMMA
 _THINK = Region(Part.REASONING, opens=("<think>",), closes=("</think>",))
 _BAR_END = "<｜end▁of▁sentence｜>"
 
-# NousResearch/Hermes-2-Pro and 3; the chat templates of Qwen 2.5 and Qwen 3.
+# As in the template that transformers' server falls back to for Qwen 2 and 3.
 _HERMES = Form(
     name="hermes",
     models="Hermes 2 Pro and 3, Qwen 2.5, Qwen 3",
@@ -22,7 +22,7 @@ _HERMES = Form(
     silent=("</tool_call>", "<|im_end|>"),
 )
 
-# The chat template of Qwen3-Coder, also of Qwen 3.5. Some of these models leave out `<tool_call>`.
+# As in vLLM's parser for Qwen3-Coder, and in transformers' template for Qwen 3.5. Some leave out `<tool_call>`.
 _QWEN_TAGS = TaggedArguments(
     key="<parameter=",
     key_end=">",
@@ -49,8 +49,8 @@ _QWEN_XML = Form(
     silent=("</tool_call>", "<|im_end|>"),
 )
 
-# The JSON form of Llama 3.1's chat template: the call is the whole answer, without a marker. Several are separated by
-# semicolons. `<|python_tag|>` comes first where the environment is ipython.
+# Llama 3.1's JSON form: the call is the whole answer, without a marker. Several are separated by semicolons.
+# `<|python_tag|>` comes first where the environment is ipython.
 _LLAMA_JSON = Form(
     name="llama-json",
     models="Llama 3.1 and later",
@@ -69,7 +69,7 @@ _LLAMA_JSON = Form(
     silent=("<|eot_id|>", "<|eom_id|>"),
 )
 
-# Llama 3.2 and Llama 4 (their prompt format pages): a list of Python calls, without a marker.
+# A list of Python calls, without a marker.
 _LLAMA_PYTHONIC = Form(
     name="llama-pythonic",
     models="Llama 3.2, Llama 4",
@@ -85,7 +85,7 @@ _LLAMA_PYTHONIC = Form(
     silent=("<|python_start|>", "<|python_end|>", "<|python_tag|>", "<|eot_id|>", "<|eot|>", "<|eom_id|>"),
 )
 
-# mistral-common's tokenizers: a list of JSON objects before version 11, name and arguments from then on.
+# As in vLLM's parser: a list of JSON objects before version 11 of the tokenizer, name and arguments from then on.
 _MISTRAL = Form(
     name="mistral",
     models="Mistral and Magistral",
@@ -103,7 +103,7 @@ _MISTRAL = Form(
     silent=("</s>",),
 )
 
-# The chat templates of DeepSeek-V3 and R1. The model often leaves out the end of the calls.
+# As in llama.cpp's tests for R1. The model often leaves out the end of the calls.
 _DEEPSEEK_CALL_END = "<｜tool▁call▁end｜>"
 _DEEPSEEK_SILENT = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", _DEEPSEEK_CALL_END, _BAR_END)
 _DEEPSEEK_R1 = Form(
@@ -123,7 +123,7 @@ _DEEPSEEK_R1 = Form(
     silent=_DEEPSEEK_SILENT,
 )
 
-# The chat template of DeepSeek-V3.1.
+# As R1, but the name comes first and there is no fence.
 _DEEPSEEK_V31 = Form(
     name="deepseek-v3.1",
     models="DeepSeek V3.1",
@@ -141,7 +141,7 @@ _DEEPSEEK_V31 = Form(
     silent=_DEEPSEEK_SILENT,
 )
 
-# The chat templates of GLM 4.5 to 4.7. A class, and not a literal, also takes a special token that begins like this.
+# As in vLLM's parser for GLM 4. A class, and not a literal, also takes a special token that begins like this.
 _GLM = Form(
     name="glm",
     models="GLM 4.5 and later",
@@ -165,7 +165,7 @@ _GLM = Form(
     silent=("</tool_call>", "<|user|>", "<|observation|>", "<|endoftext|>"),
 )
 
-# The chat templates of Kimi K2 and K2 Thinking. The name comes with the number of the call.
+# As in SGLang's tests. The name comes with the number of the call.
 _KIMI = Form(
     name="kimi",
     models="Kimi K2",
@@ -183,8 +183,8 @@ _KIMI = Form(
     silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>", "<|im_end|>"),
 )
 
-# gpt-oss (openai/harmony). A recipient stands before the channel or behind it. Without one, only the channel `analysis`
-# is reasoning; `commentary` is what the model says before a call.
+# As in transformers' tests for gpt-oss. A recipient stands before the channel or behind it. Without one, only the
+# channel `analysis` is reasoning; `commentary` is what the model says before a call.
 _CONSTRAIN = r"[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>"
 _RECIPIENT = r"to=(?:functions\.)?(?P<name>[^\s<]+)"
 _HARMONY_ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -211,7 +211,7 @@ _HARMONY = Form(
     silent=("<|start|>assistant", *_HARMONY_ENDS),
 )
 
-# The `response_template` of Gemma 4, and its chat template: strings have a token as their quote, keys none.
+# As in the `response_template` of Gemma 4, and in vLLM's parser: strings have a token as their quote, keys none.
 _GEMMA4 = Form(
     name="gemma4",
     models="Gemma 4",
@@ -229,7 +229,7 @@ _GEMMA4 = Form(
     silent=("<tool_call|>", "<|tool_response>", "<turn|>", "<eos>"),
 )
 
-# Phi-4-mini: its chat template marks calls with tokens; it also writes `functools` (vLLM's parser for it).
+# Ollama's template for Phi-4-mini marks calls with tokens; vLLM's parser finds `functools`.
 _PHI4 = Form(
     name="phi4",
     models="Phi-4-mini",
@@ -242,7 +242,8 @@ _PHI4 = Form(
     silent=("<|/tool_call|>", "<|end|>"),
 )
 
-# Granite 3.0 marks its list of calls with a token, 3.1 with text; 4.0 writes an object a call and closes it.
+# As in vLLM's parser: Granite 3.0 marks its list of calls with a token, 3.1 with text. Granite 4.0 writes an object a
+# call and closes it.
 _GRANITE = Form(
     name="granite",
     models="Granite 3 and 4",

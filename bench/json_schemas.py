@@ -43,7 +43,7 @@ def is_valid(schema: Any, value: Any) -> bool:
 
 
 def spelled(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(value, ensure_ascii=False)
 
 
 class Grammars:

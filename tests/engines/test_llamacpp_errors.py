@@ -75,6 +75,12 @@ def test_what_is_raised(raised: Exception, running: type[DrivetrainError], loadi
     assert type(errors.while_loading(raised)) is loading
 
 
+def test_a_refused_grammar_is_the_fault_of_the_constraint() -> None:
+    said = "Failed to initialize samplers: failed to parse grammar"
+    assert errors.while_running(ServerRefused(400, "invalid_request_error", said)).param == "constraint"
+    assert errors.while_running(ServerRefused(400, "invalid_request_error", "another")).param is None
+
+
 def test_messages_are_one_short_line_without_paths_and_addresses() -> None:
     died = ProcessDied(
         "status 1", ["0.00.025.437 E llama_model_load: error loading model: /home/a/b.gguf is\nbad " * 50]

@@ -128,7 +128,8 @@ _SCHEMAS: Mapping[ConstraintForm, Schema] = {
 
 
 class Matcher(Protocol):
-    """Follows the ids of one choice through a grammar. One thread at a time may use it."""
+    """Follows the ids of one choice through a grammar, or the bytes of its pieces where the engine gives those
+    (`EngineInfo.gives_pieces`). One thread at a time may use it."""
 
     def take(self, ids: Sequence[int]) -> bool:
         """Whether the answer may go on with these ids. If not, the matcher is of no use any more."""

@@ -67,6 +67,8 @@ class EngineInfo:
     device: str
     dtype: str
     encoder_decoder: bool = False
+    gives_pieces: bool = False
+    """Every step says how its ids are spelled (`TokenStep.pieces`), since the tokenizer does not know it of all."""
     image_token: str | None = None
     embedding_size: int = 0
     pooling: str | None = None

@@ -19,6 +19,7 @@ from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
 from drivetrain.core.stats import Stats
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
+from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.choice import StopRules
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.worker.media.loader import MediaLoader
@@ -69,7 +70,8 @@ class Preparer:
         self._media = media
         self._threads = threads
         self._stats = stats
-        self._grammars = GrammarCompiler(info.tokenizer, eos_ids, threads.trial)
+        vocabulary, ends = (ByteTokenizer(), frozenset[int]()) if info.gives_pieces else (info.tokenizer, eos_ids)
+        self._grammars = GrammarCompiler(vocabulary, ends, threads.trial)
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         if request.constraint is None:

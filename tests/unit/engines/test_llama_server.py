@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.llama_server.completion import Completion, seed_at
 from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+from drivetrain.text.grammar.library import CompiledGrammar, Vocabulary
 
 
 def request(**changes: Any) -> EngineRequest:
@@ -47,6 +50,20 @@ def test_a_body_states_everything_in_the_contracts_order() -> None:
     assert not {"n_probs", "grammar"} & made.keys()
     assert body(temperature=0.0)["temperature"] == body(top_k=1)["temperature"] == 0.0
     assert body(logprobs=0)["n_probs"] == 1
+
+
+def compiled(lark: str) -> CompiledGrammar:
+    tokenizer = ByteTokenizer()
+    end = tokenizer.id_of(tokenizer.eos_token or "")
+    assert end is not None
+    return CompiledGrammar(lark, Vocabulary(tokenizer, frozenset({end})))
+
+
+def test_a_grammar_goes_along_as_lark_unless_another_takes_its_place() -> None:
+    held = request(grammar=compiled('start: "ab"'))
+    asked = Completion(prompt=(1,), limit=5, banned=frozenset(), seed=7)
+    assert asked.body(held)["grammar"] == '%llguidance {}\nstart: "ab"'
+    assert replace(asked, grammar="root ::= .*").body(held)["grammar"] == "root ::= .*"
 
 
 def frame(*ids: int, predicted: int, probabilities: list[dict[str, Any]] | None = None) -> dict[str, Any]:

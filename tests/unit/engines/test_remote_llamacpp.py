@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.engines.remote.dialects.base import UpstreamFacts, UpstreamKind
 from drivetrain.engines.remote.dialects.llamacpp import LlamaCppDialect, LlamaCppSplitter, facts_of
+from drivetrain.engines.remote.errors import Broken, Refused
 from drivetrain.http.address import Address
 
 SPECIALS = {"<|im_start|>": 256, "<|im_end|>": 257, "<|hidden|>": 258}
@@ -91,11 +94,65 @@ async def test_each_end_that_llamacpp_knows_by_its_spelling_is_one_here() -> Non
                 "default_generation_settings": {"n_ctx": 64},
             }  # fmt: skip
         assert body is not None
+        if path == "/completion":
+            raise Refused(501)
         known = specials if body["parse_special"] else {"</s>": 4}  # which is a word like any other in this vocabulary
         return {"tokens": [{"piece": text, "id": known[text]} for text in body["content"].split("\n") if text in known]}
 
     facts = await facts_of(ask, {"meta": {"n_vocab": 9}})
     assert facts.eos_ids == {1, 2}
     assert facts.specials == {"<eos>": 1, "<turn|>": 2, "<|tool|>": 3}
-    assert not {"min_tokens", "begin_suppress_tokens", "presence_penalty"} & facts.parameters
+    assert not {"min_tokens", "begin_suppress_tokens", "presence_penalty", "constraint"} & facts.parameters
     assert {"seed", "n", "logit_bias"} <= facts.parameters
+
+
+class Completing:
+    """A server without special tokens. `schema` is the grammar that it makes of one, `said` its answer to a grammar."""
+
+    def __init__(self, schema: Any, said: Any) -> None:
+        self.grammars: list[str] = []
+        self._schema = schema
+        self._said = said
+
+    async def __call__(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        if path == "/props":
+            return {"total_slots": 1, "default_generation_settings": {"n_ctx": 64}}
+        assert body is not None
+        if path == "/tokenize":
+            return {"tokens": []}
+        assert path == "/completion"
+        if "json_schema" not in body:
+            self.grammars.append(body["grammar"])
+        told = self._said if "grammar" in body else self._schema
+        if isinstance(told, Exception):
+            raise told
+        return {"content": told, "generation_settings": {"grammar": told}}
+
+
+MADE = '%llguidance {}\nstart: %json {"const":"zq"}'
+GBNF = 'root ::= "\\"zq\\"" space'
+
+
+@pytest.mark.parametrize(
+    ("schema", "said", "asked", "constrains"),
+    [
+        (MADE, "zq", 1, True), (MADE, "a tale", 1, False), (MADE, Refused(400), 1, False), (GBNF, "zq", 0, False),
+        ("", "zq", 0, False), (None, "zq", 0, False), (Refused(400), "zq", 0, False),
+    ],
+)  # fmt: skip
+async def test_whether_it_takes_grammars_is_found_out_without_harm(
+    schema: Any, said: Any, asked: int, constrains: bool
+) -> None:
+    """A llama.cpp that was built without llguidance aborts when it is sent a grammar for it."""
+    server = Completing(schema, said)
+    facts = await facts_of(server, {"meta": {"n_vocab": 9}})
+    assert len(server.grammars) == asked
+    assert ("constraint" in facts.parameters) is constrains
+    assert any("constraints are refused" in note for note in facts.notes) is not constrains
+
+
+@pytest.mark.parametrize("failure", [Refused(503), Refused(429), Broken("silence"), ConnectionResetError()])
+async def test_a_server_that_is_busy_is_not_one_without_grammars(failure: Exception) -> None:
+    for server in (Completing(failure, "zq"), Completing(MADE, failure)):
+        with pytest.raises(type(failure)):
+            await facts_of(server, {"meta": {"n_vocab": 9}})

@@ -21,6 +21,8 @@ from drivetrain.engines.remote.dialects.vllm_tokenizer import MARKS, Speller, Vl
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.engines.remote.spellings import SUSPICIOUS
 from drivetrain.http.address import Address
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+from drivetrain.text.grammar.library import CompiledGrammar, Vocabulary
 from drivetrain.text.pieces import byte_level_bytes
 
 SPECIALS = {"<s>": 256, "<|im_start|>": 257, "<|im_end|>": 258, "<|odd|>": 259}
@@ -121,6 +123,31 @@ async def test_without_a_known_end_none_can_be_ignored() -> None:
 async def test_logprobs_that_do_not_come_are_not_promised() -> None:
     facts = await known(Toy({"logprobs": None}))
     assert not {"logprobs", "prompt_logprobs"} & facts.parameters
+
+
+@pytest.mark.parametrize(("text", "constrains"), [("zq", True), ("A", False)])
+async def test_a_grammar_that_is_not_followed_is_not_promised(text: str, constrains: bool) -> None:
+    facts = await known(Toy({"text": text}))
+    assert ("constraint" in facts.parameters) is constrains
+    assert any("constraints are refused" in note for note in facts.notes) is not constrains
+
+
+async def test_a_refused_grammar_is_not_promised() -> None:
+    class Older(Toy):
+        def answer(self, path: str, body: Mapping[str, Any]) -> Any:
+            if "structured_outputs" in body:
+                raise Refused(400, "unknown field")
+            return super().answer(path, body)
+
+    assert "constraint" not in (await known(Older())).parameters
+
+
+async def test_a_grammar_goes_along_as_lark() -> None:
+    dialect = await a_dialect()
+    lark = 'start: "a" | "b"'
+    compiled = CompiledGrammar(lark, Vocabulary(ByteTokenizer(), frozenset()))
+    assert dialect.body(request(grammar=compiled), 0)["structured_outputs"] == {"grammar": lark}
+    assert "structured_outputs" not in dialect.body(request(), 0)
 
 
 @pytest.mark.parametrize(

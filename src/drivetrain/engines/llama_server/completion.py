@@ -10,12 +10,19 @@ from drivetrain.core.engine import EngineRequest
 
 HONOURED = frozenset({
     "n", "seed", "min_tokens", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",
-    "repetition_penalty", "logit_bias", "suppress_tokens", "begin_suppress_tokens", "cache_salt",
+    "repetition_penalty", "logit_bias", "suppress_tokens", "begin_suppress_tokens", "cache_salt", "constraint",
 })  # fmt: skip
 """Not presence and frequency penalties: llama.cpp counts the prompt's tokens for them, the contract does not."""
 
 SEVERAL_COMPLETIONS = frozenset({"min_tokens", "begin_suppress_tokens"})
-"""What holds for a part of an answer only takes a completion a part. `remote` asks for one a choice and lacks these."""
+"""What holds for a part of an answer only takes a completion a part. `remote` asks for one a choice and lacks these,
+and no constraint goes with them: each completion would begin its grammar anew."""
+
+LARK = "%llguidance {}\n"
+"""What the Lark text of a grammar begins with for llama.cpp, which takes any other text for GBNF.
+
+A server that was built without llguidance ends its process at it.
+"""
 
 OVERSHOOT = 4
 """Ids past a limit that suffice to complete any half character, behind which llama.cpp would hide ids."""
@@ -37,6 +44,7 @@ class Completion:
     """`prompt` is ids, or a text with images. At most `limit` ids are sampled, none of them `banned`.
 
     `ignore_eos` bans llama.cpp's own end tokens. `reuse`: what the server has kept of earlier prompts may be seen.
+    `grammar` is GBNF that takes the place of the request's own grammar.
     """
 
     prompt: tuple[int, ...] | Mapping[str, Any]
@@ -77,6 +85,8 @@ class Completion:
         }
         if self.grammar is not None:
             body["grammar"] = self.grammar
+        elif request.grammar is not None:
+            body["grammar"] = LARK + request.grammar.text
         if request.logprobs is not None:
             body["n_probs"] = max(1, request.logprobs)
             body["post_sampling_probs"] = False

@@ -136,7 +136,8 @@ def _refusal(exc: ServerRefused) -> DrivetrainError:
             param="prompt",
         )
     if REFUSALS.get(exc.kind) is InvalidRequest:
-        return InvalidRequest(f"llama.cpp refused this request: {clean(str(exc))}")
+        param = "constraint" if "grammar" in str(exc) else None
+        return InvalidRequest(f"llama.cpp refused this request: {clean(str(exc))}", param=param)
     return EngineFailed(f"llama.cpp failed on this request: {clean(str(exc))}")
 
 

@@ -49,8 +49,8 @@ class Leg:
 class ChoiceRun:
     """The ids of one choice. A leg ends where llama.cpp ends; if the choice does not, another goes on from there.
 
-    Behind images, an end that llama.cpp would end at and we would not is banned instead of read past: nothing could go
-    on after it.
+    Behind images and under a grammar, an end that llama.cpp would end at and we would not is banned instead of read
+    past: nothing could go on after it. A grammar would begin anew in a second leg, so there is none.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class ChoiceRun:
         request, position = self._request, len(self._ids.sampled)
         banned = set(request.sampling.suppress_tokens)
         limit = self._ids.limit - position
-        if continued is not None:
+        if continued is not None or request.grammar is not None:
             banned |= self._served.vocabulary.server_ends - request.stop_ids
-            limit += OVERSHOOT  # so a half character at the limit costs no second leg
+            limit += OVERSHOOT  # so a half character at the limit takes no second leg
         if position < request.min_tokens:
             banned |= request.stop_ids
             limit = min(limit, request.min_tokens - position)
@@ -171,13 +171,14 @@ class ChoiceRun:
             self._give_last()
             return
         in_reach = frame.predicted < leg.completion.limit
-        if self._images is not None and frame.reason is FinishReason.LENGTH and in_reach:
+        constrained = self._request.grammar is not None
+        if (self._images is not None or constrained) and frame.reason is FinishReason.LENGTH and in_reach:
             self._emit(TokenStep(self.index, (), None, FinishReason.LENGTH))  # the context is full
             self._ended = True
             return
         missing = frame.predicted - self._received
         again = leg.completion.ignore_eos and self._received == len(leg.forced)
-        if (missing and again) or not frame.predicted:
+        if (missing and again) or not frame.predicted or constrained:
             raise EngineFailed("llama.cpp ended without a token that can be known")
         self._missing = missing
 

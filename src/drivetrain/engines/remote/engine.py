@@ -171,6 +171,7 @@ def _info(facts: UpstreamFacts, tokenizer: RemoteTokenizer) -> EngineInfo:
         architecture=facts.architecture,
         device="remote",
         dtype=facts.dtype,
+        gives_pieces=True,
         embedding_size=facts.embedding_size,
         pooling=facts.pooling,
         stop=facts.stop,

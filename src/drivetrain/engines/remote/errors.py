@@ -37,7 +37,12 @@ _OVERFLOW_WORDS = re.compile(
     r"maximum context length|context (?:size|length|window) (?:has been |is )?exceeded|too large to process",
     re.IGNORECASE,
 )
-_OURS = {"max_completion_tokens": "max_tokens", "top_logprobs": "logprobs"}
+_OURS = {
+    "max_completion_tokens": "max_tokens",
+    "top_logprobs": "logprobs",
+    "structured_outputs": "constraint",
+    "structured_outputs.grammar": "constraint",
+}
 
 
 class Unreadable(Broken):

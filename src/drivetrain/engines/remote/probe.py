@@ -160,7 +160,7 @@ class Prober:
 
     async def _ask_root(self, address: Address, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Anything computed may wait behind other requests, as any first event may."""
-        computed = path.endswith(("/completions", "/embeddings"))
+        computed = path.endswith(("/completion", "/completions", "/embeddings"))
         timeouts = replace(self.timeouts, ask_s=self.timeouts.first_s) if computed else self.timeouts
         return await ask_json(address, method, address.root + path, self.key, body, timeouts=timeouts)
 

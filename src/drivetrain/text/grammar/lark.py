@@ -10,8 +10,11 @@ from typing import Any
 from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest
 
-SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""JSON on one line, perhaps with a space behind a comma or colon. A model that may indent may write blanks for ever."""
+SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON on one line, with a space behind each comma and colon. A model that may indent may write blanks for ever.
+
+Not `, ?`: the llguidance in llama.cpp takes it literally.
+"""
 
 MAX_MULTIPLE = 10_000
 """Of `multipleOf`: the states needed grow with it."""

@@ -52,7 +52,10 @@ class Habits:
 
 
 def facts_of(kind: UpstreamKind, context_length: int | None, habits: Habits) -> UpstreamFacts:
-    notes = ["the upstream gives text, no token ids: what needs ids is refused, and its own chat template is used"]
+    notes = [
+        "the upstream gives text, no token ids: what needs ids is refused, and its own chat template is used",
+        "constraints are refused: nothing shows whether the upstream would honour them",
+    ]
     if habits.tells_usage:
         notes.append("usage is what the upstream tells; of an answer that is ended early, the pieces are counted")
     else:

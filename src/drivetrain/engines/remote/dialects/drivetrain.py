@@ -25,6 +25,9 @@ from drivetrain.http.address import Address
 
 _SAMPLING = tuple(field.name for field in fields(Sampling))
 _NOT_OVER_HTTP = frozenset({"images", "prompt_logprobs", "sequence_bias", "exponential_decay_length_penalty"})
+_NAMES = {"structured_outputs": "constraint"}
+"""Fields that have another name over HTTP."""
+
 _OWN = frozenset({"n"})
 """Always honoured: each choice is a request of its own."""
 
@@ -32,7 +35,8 @@ _OWN = frozenset({"n"})
 def facts_of(card: Mapping[str, Any]) -> UpstreamFacts:
     """From the `capabilities` of `/v1/models/{id}`. Raises `Broken`."""
     try:
-        sent = frozenset(card["parameters"]) & ENGINE_PARAMETERS - _NOT_OVER_HTTP
+        listed = {_NAMES.get(name, name) for name in card["parameters"]}
+        sent = listed & ENGINE_PARAMETERS - _NOT_OVER_HTTP
         defaults = {n: d["value"] for n, d in card["defaults"].items() if d["source"] != "neutral"}
         return UpstreamFacts(
             kind=UpstreamKind.DRIVETRAIN,
@@ -114,6 +118,8 @@ class DrivetrainDialect:
             body["cache_salt"] = request.cache_salt
         if request.logprobs is not None:
             body["logprobs"] = request.logprobs
+        if request.grammar is not None:
+            body["structured_outputs"] = {"grammar": request.grammar.text}
         return body
 
     def reader(self, request: EngineRequest, index: int, learn: Learn) -> AnswerReader:

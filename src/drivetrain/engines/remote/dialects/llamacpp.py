@@ -16,16 +16,21 @@ from drivetrain.engines.llama_server.ends import ENDS
 from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read, unspelled
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialects.base import AnswerReader, AskUpstream, Learn, UpstreamFacts, UpstreamKind
-from drivetrain.engines.remote.errors import Broken
+from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.engines.remote.spellings import SPELLED, SUSPICIOUS
 from drivetrain.http.address import Address
 
-HONOURED = completion.HONOURED - completion.SEVERAL_COMPLETIONS
+HONOURED = completion.HONOURED - completion.SEVERAL_COMPLETIONS - {"constraint"}
+"""And constraints, where a trial shows it."""
+
+_PROVEN = "zq"
+_REFUSALS = frozenset({400, 404, 405, 422, 501})
 
 
 async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> UpstreamFacts:
     """From `/props`, the model's entry in `/v1/models`, and how special tokens are split. Raises `Broken`."""
     props = await ask("GET", "/props")
+    constrains = await _constrains(ask)
     try:
         template = str(props.get("chat_template") or "") or None
         bos, eos = (str(props.get(name) or "") or None for name in ("bos_token", "eos_token"))
@@ -35,7 +40,7 @@ async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> UpstreamFacts:
         return UpstreamFacts(
             kind=UpstreamKind.LLAMACPP,
             tokens=True,
-            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED,
+            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED | ({"constraint"} if constrains else set()),
             context_length=int(props["default_generation_settings"]["n_ctx"]),
             max_concurrency=int(props["total_slots"]),
             vocab_size=int(card["meta"]["n_vocab"]),
@@ -45,9 +50,28 @@ async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> UpstreamFacts:
             eos_token=eos,
             chat_template=template,
             dtype=str(props.get("model_ftype") or "unknown"),
+            notes=() if constrains else ("constraints are refused: the upstream is not known to have llguidance",),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise Broken("its description of the model is not one that this version reads") from exc
+
+
+async def _constrains(ask: AskUpstream) -> bool:
+    """Whether it takes our grammars. One without llguidance would end its process at them, so what it makes of a schema
+    is looked at first: a grammar for llguidance, if it has it. Raises what any request may meet."""
+    schema = {"prompt": "a", "n_predict": 0, "json_schema": {"const": _PROVEN}}
+    grammar = {"prompt": "a", "n_predict": 16, "grammar": f'{completion.LARK}start: "{_PROVEN}"'}
+    try:
+        made = (await ask("POST", "/completion", schema))["generation_settings"]["grammar"]
+        if not made.startswith(completion.LARK.strip()):
+            return False
+        return bool((await ask("POST", "/completion", grammar))["content"] == _PROVEN)
+    except Refused as exc:
+        if exc.status not in _REFUSALS:
+            raise
+    except (Unreadable, KeyError, TypeError, AttributeError):
+        pass  # another version
+    return False
 
 
 async def _specials(ask: AskUpstream, spellings: Sequence[str]) -> dict[str, int]:

@@ -29,6 +29,8 @@ HONOURED = frozenset({
 MOST_LOGPROBS = 20
 """vLLM's own default limit. If a server allows fewer, none are offered."""
 
+_PROVEN = "zq"
+
 BAN = -100.0
 """The lowest bias that vLLM's server accepts: at the highest temperature, a factor of e⁻⁵⁰."""
 
@@ -76,6 +78,7 @@ class _Trial:
         plain, framed = [await self._split("a", framed=framed) for framed in (False, True)]
         named = await self._named()
         logprobs = await self._logprobs(plain)
+        constrains = await self._constrains(plain)
         answers = {text: await self._answer_of(plain, i) for text, i in named.items()}
         ends = sorted({i for text, i in named.items() if answers[text]["finish_reason"] == "stop"})
         plain_names = frozenset(text for text, i in named.items() if i not in ends and text in answers[text]["text"])
@@ -84,10 +87,13 @@ class _Trial:
         notes = ["chats are rendered by the upstream"]
         if not ends:
             notes.append("no end of the model is known by its name: the upstream ends answers, ignore_eos is refused")
+        if not constrains:
+            notes.append("constraints are refused: in a trial the upstream did not follow a grammar")
+        found = logprobs | ({"ignore_eos"} if ends else set()) | ({"constraint"} if constrains else set())
         return UpstreamFacts(
             kind=UpstreamKind.VLLM,
             tokens=True,
-            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED | logprobs | ({"ignore_eos"} if ends else set()),
+            parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | HONOURED | found,
             context_length=context_length,
             vocab_size=await self._vocab_size(plain),
             eos_ids=frozenset(ends),
@@ -144,6 +150,17 @@ class _Trial:
             return frozenset({"logprobs", "prompt_logprobs"})
         return frozenset({"logprobs"}) if len(entries) == 1 else frozenset()
 
+    async def _constrains(self, ids: Sequence[int]) -> bool:
+        """Whether it takes our grammars, which its own choice of a backend shows."""
+        asked = {"grammar": f'start: "{_PROVEN}"'}
+        try:
+            answer = await self._complete(ids, max_tokens=16, structured_outputs=asked)
+        except Refused as exc:
+            if exc.status not in _REFUSALS:
+                raise
+            return False
+        return bool(answer["text"] == _PROVEN)
+
     async def _answer_of(self, ids: Sequence[int], token_id: int) -> Mapping[str, Any]:
         """An answer forced to begin with this token: an end stops it, and a plain word shows in its text."""
         return await self._complete(ids, logit_bias={str(token_id): 100.0}, max_tokens=2)
@@ -194,6 +211,8 @@ class VllmDialect:
             "frequency_penalty": sampling.frequency_penalty,
             "logit_bias": self._biases(request),
         }
+        if request.grammar is not None:
+            body["structured_outputs"] = {"grammar": request.grammar.text}
         salt = secrets.token_hex(16) if request.seeded else request.cache_salt
         if salt is not None:
             body["cache_salt"] = salt

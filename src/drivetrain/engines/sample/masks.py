@@ -64,7 +64,7 @@ class Masks:
 
     def _unpacked(self, places: list[int], width: int) -> Any:
         """One boolean for each column of the logits, which may be more or fewer than the ids. No ends."""
-        words = self._words if len(places) == len(self._words) else self._words[places]
+        words = self._words if places == [*range(len(self._words))] else self._words[places]
         allowed = _bits()[words.view(torch.uint8).long()].flatten(1)
         allowed[:, self._ends] = False
         return torch.nn.functional.pad(allowed, (0, width - allowed.shape[1])).contiguous()

@@ -36,7 +36,7 @@ KINDS: dict[str, type[DrivetrainError]] = {
 
 DEAD = "vLLM's engine process has ended; try once more in a minute"
 
-_OF_GRAMMARS = ("grammar", "tructured output")
+_OF_GRAMMARS = ("grammar", "structured output")
 
 _TOO_LITTLE_CACHE = ("KV cache", "gpu_memory_utilization", "gpu-memory-utilization")
 
@@ -55,7 +55,7 @@ def while_running(exc: BaseException) -> DrivetrainError:
         error = EngineFailed(DEAD)
     elif issubclass(kind, InvalidRequest):
         parameter = getattr(exc, "parameter", None)
-        if any(word in str(exc) for word in _OF_GRAMMARS):
+        if any(words in str(exc).lower() for words in _OF_GRAMMARS):
             parameter = "constraint"
         error = InvalidRequest(
             f"vLLM refuses this request: {clean(str(exc))}", param=parameter if parameter in PARAMETERS else None

@@ -1,9 +1,9 @@
 """How many schemas of JSONSchemaBench are honoured, and what an engine makes of them.
 
-Takes the folder `maskbench/data` of the public repository guidance-ai/jsonschemabench, which is not part of ours. From
-it, a fixed sample is compiled as a request would have it compiled, and the instances that come with each schema are held
-to it, token by token of the model's vocabulary. With `--answers`, the model is then asked for an answer to each schema
-that is honoured, and every finished answer is judged by a validator. Prints one JSON object.
+Takes the folder `maskbench/data` of the public repository guidance-ai/jsonschemabench, which is not part of ours. A
+fixed sample is compiled as for a request, and the instances that come with each schema are held to it, token by token.
+With `--answers`, the model is then asked for an answer to each schema that is honoured, and every finished answer is
+judged by a validator. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_valid(schema: Any, value: Any) -> bool:
 
 
 def spelled(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(value, ensure_ascii=False)
 
 
 class Grammars:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from drivetrain import sync as sync
     from drivetrain.assembly import Worker as Worker
     from drivetrain.core import errors as errors
+    from drivetrain.core.answer import AnswerMessage as AnswerMessage
+    from drivetrain.core.answer import ToolCall as ToolCall
     from drivetrain.core.events import ChoiceFinished as ChoiceFinished
     from drivetrain.core.events import Delta as Delta
     from drivetrain.core.events import Finished as Finished
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from drivetrain.core.messages import Message as Message
     from drivetrain.core.messages import TextPart as TextPart
     from drivetrain.core.results import Result as Result
+    from drivetrain.text.answers import AnswerParser as AnswerParser
+    from drivetrain.text.answers import parse_answer as parse_answer
 
 __version__ = "0.1.0"
 
@@ -39,9 +43,15 @@ _PLACES = {
     "Message": "drivetrain.core.messages",
     "TextPart": "drivetrain.core.messages",
     "Result": "drivetrain.core.results",
+    "AnswerMessage": "drivetrain.core.answer",
+    "ToolCall": "drivetrain.core.answer",
+    "AnswerParser": "drivetrain.text.answers",
+    "parse_answer": "drivetrain.text.answers",
 }
 
 __all__ = [
+    "AnswerMessage",
+    "AnswerParser",
     "ChoiceFinished",
     "Delta",
     "Finished",
@@ -50,8 +60,10 @@ __all__ = [
     "Result",
     "Started",
     "TextPart",
+    "ToolCall",
     "Worker",
     "errors",
+    "parse_answer",
     "sync",
 ]
 

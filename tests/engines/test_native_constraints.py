@@ -119,9 +119,13 @@ def test_a_long_answer_that_is_computed_again_is_a_prompt() -> None:
 
     request = EngineRequest(request_id="x", prompt_ids=(1, 2, 3), context_length=1000, max_tokens=None, seeds=(0,))
     one = sequences.Job.of(request, 0).sequences[0]
-    one.ids += [4] * (MOST_FORCED + 1)
-    assert not one.decodes
-    one.computed = 3
-    assert one.decodes
-    one.ids.append(4)
-    assert not one.decodes
+
+    def decodes(computed: int, behind: int) -> bool:
+        one.ids, one.computed = [1, 2, 3] + [4] * behind, computed
+        return one.decodes
+
+    assert not decodes(0, MOST_FORCED + 1)
+    assert decodes(3, MOST_FORCED + 1)
+    assert not decodes(3, MOST_FORCED + 2)
+    assert decodes(4, MOST_FORCED + 2)
+    assert not decodes(3, 0)

@@ -11,6 +11,7 @@ from contract.remote_rig import RemoteRig
 from drivetrain.http.address import Address
 from drivetrain.tools.conform.case import Area
 from drivetrain.tools.conform.cases import ALL
+from drivetrain.tools.conform.cases.schemas import SCHEMAS
 from drivetrain.tools.conform.client import Client
 from drivetrain.tools.conform.report import ConformReport
 from drivetrain.tools.conform.runner import run
@@ -27,12 +28,15 @@ NEEDS = {
     "parameters.min_p": "min_p", "parameters.presence_penalty": "presence_penalty",
     "parameters.frequency_penalty": "frequency_penalty", "parameters.repetition_penalty": "repetition_penalty",
     "parameters.n": "n", "parameters.min_tokens": "min_tokens", "parameters.ignore_eos": "ignore_eos",
+    "structured.json_object": "response_format", "structured.json_object_streamed": "response_format",
+    "structured.json_schema": "response_format", "structured.choice": "choice", "structured.regex": "regex",
+    "structured.choice_of_vllm": "structured_outputs", "structured.grammar": "grammar",
+    **{f"structured.schema_{name}": "response_format" for name in SCHEMAS},
 }  # fmt: skip
 """The capability that makes a case one that must be offered."""
 
 LATER = {
-    "completions.suffix", "completions.best_of", "structured.json_object", "structured.json_schema",
-    "structured.choice", "structured.regex", "structured.grammar", "structured.tool_named", "structured.tool_required",
+    "completions.suffix", "completions.best_of", "structured.tool_named", "structured.tool_required",
 }  # fmt: skip
 
 TOO_QUICK = {"cancel.streamed", "cancel.whole", "cancel.many"}
@@ -40,13 +44,15 @@ SAYS_ASCII = {"stops.unicode", "streaming.characters"}
 NEVER_ENDS = {"chat.eos", "parameters.ignore_eos"}
 HALF_FIRST = {"stops.at_once"}
 """A model whose answer begins with half a character."""
+NO_END = {"structured.json_object", "structured.json_object_streamed"}
+"""A model that writes any JSON for ever."""
 
 NOT_FOUND_OUT = {
     "fake": TOO_QUICK | SAYS_ASCII | NEVER_ENDS,
     "remote": TOO_QUICK | SAYS_ASCII | NEVER_ENDS,
     "llamacpp": TOO_QUICK,
-    "native": TOO_QUICK | HALF_FIRST,
-    "transformers": TOO_QUICK | HALF_FIRST,
+    "native": TOO_QUICK | HALF_FIRST | NO_END,
+    "transformers": TOO_QUICK | HALF_FIRST | NO_END,
 }
 """What each engine's small test model cannot show; `test_emoji_are_whole_and_a_stop` shows some of it for all."""
 

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from drivetrain.core.constraint import ConstraintForm
 from drivetrain.core.stats import ENDINGS
 from server.fleet_serving import fake_offer, serving_fleet
 from server.serving import Served, fake, serving
@@ -212,6 +213,23 @@ def test_the_dashboard_offers_a_model_that_was_never_loaded() -> None:
     with serving_fleet(fake_offer("a"), fake_offer("never")) as served:
         assert served.complete("a", max_tokens=1)[0] == 200
         assert {f'{series[1]}{{model="{name}"}}' for name in ("a", "never")} <= served.metrics().keys()
+
+
+def test_constraints_are_counted_by_form_and_each_is_compiled_once() -> None:
+    with serving(fake()) as served:
+        before = read(served)
+        for form in ("json_schema", "json", "regex", "choice", "grammar"):
+            assert value(before, "drivetrain_constrained_requests_total", form=form) == 0
+        for fields in ({"choice": ["a", "b"]}, {"guided_choice": ["a", "b"]}, {"regex": "a{3}"}, {}):
+            assert served.post(CHAT, chat(served, **fields))[0] == 200
+        served.refused(CHAT, chat(served, regex="["))
+        served.refused(CHAT, chat(served, regex=""))  # no request at all
+        after = read(served)
+        counted = {form: value(after, "drivetrain_constrained_requests_total", form=form) for form in ConstraintForm}
+        assert {form: n for form, n in counted.items() if n} == {"choice": 2, "regex": 2}
+        assert value(after, "drivetrain_grammar_compile_seconds_count") == 3
+        assert value(after, "drivetrain_grammar_compile_seconds_sum") > 0
+        assert value(after, "drivetrain_refusals_total", reason="invalid_request", param="regex") == 2
 
 
 def test_one_line_an_ending_without_a_word_of_the_prompt(caplog: pytest.LogCaptureFixture) -> None:

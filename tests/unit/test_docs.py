@@ -20,6 +20,7 @@ from drivetrain.engines.remote.dialects import chat as remote_chat
 from drivetrain.engines.remote.dialects import llamacpp as remote_llamacpp
 from drivetrain.engines.remote.dialects import vllm as remote_vllm
 from drivetrain.families import registry
+from drivetrain.text.answers import FORMS
 from drivetrain.worker.settings import Group
 
 ROOT = Path(__file__).parent.parent.parent
@@ -52,6 +53,7 @@ def test_each_decision_has_a_status_and_a_date_and_is_listed() -> None:
         ("parameters.md", list(PARAMETERS)),
         ("settings.md", list(SETTINGS.all)),
         ("families.md", list(registry.names())),
+        ("answers.md", list(FORMS)),
     ],
 )
 def test_a_page_names_them_all(page: str, names: list[str]) -> None:
@@ -173,10 +175,24 @@ def with_settings(page: str) -> str:
 
 PARAMETERS_PAGE = ROOT / "docs" / "guides" / "parameters.md"
 SETTINGS_PAGE = ROOT / "docs" / "guides" / "settings.md"
+ANSWERS_PAGE = ROOT / "docs" / "guides" / "answers.md"
 README = ROOT / "README.md"
 
 
-TABLES = {"| name |": table_of_parameters, "| parameter |": table_by_engine, "| | `llamacpp` |": table_of_engines}
+def table_of_forms() -> str:
+    rows = ["| form | models | how calls and reasoning are written |", "|---|---|---|"]
+    for form in FORMS.values():
+        summary = form.summary.replace("|", "\\|")
+        rows.append(f"| `{form.name}` | {form.models} | {summary} |")
+    return "\n".join(rows)
+
+
+TABLES = {
+    "| name |": table_of_parameters,
+    "| parameter |": table_by_engine,
+    "| | `llamacpp` |": table_of_engines,
+    "| form |": table_of_forms,
+}
 """By how each begins."""
 
 
@@ -194,7 +210,7 @@ def with_table(page: str, head: str, table: str) -> str:
     return before + table + (gap + after if gap else "\n")
 
 
-@pytest.mark.parametrize(("path", "num"), [(PARAMETERS_PAGE, 2), (README, 1)])
+@pytest.mark.parametrize(("path", "num"), [(PARAMETERS_PAGE, 2), (README, 1), (ANSWERS_PAGE, 1)])
 def test_the_tables_are_those_of_the_code(path: Path, num: int) -> None:
     page = path.read_text()
     assert page == with_tables(page)
@@ -241,6 +257,6 @@ def test_links_lead_somewhere() -> None:
 
 
 if __name__ == "__main__":
-    for page in (PARAMETERS_PAGE, README):
+    for page in (PARAMETERS_PAGE, README, ANSWERS_PAGE):
         page.write_text(with_tables(page.read_text()))
     SETTINGS_PAGE.write_text(with_settings(SETTINGS_PAGE.read_text()))

@@ -51,8 +51,8 @@ def test_the_public_names() -> None:
     import drivetrain
 
     assert sorted(drivetrain.__all__) == [
-        "ChoiceFinished", "Delta", "Finished", "ImagePart", "Message", "Result", "Started", "TextPart", "Worker",
-        "errors", "sync",
+        "AnswerMessage", "AnswerParser", "ChoiceFinished", "Delta", "Finished", "ImagePart", "Message", "Result",
+        "Started", "TextPart", "ToolCall", "Worker", "errors", "parse_answer", "sync",
     ]  # fmt: skip
     assert all(getattr(drivetrain, name) is not None for name in drivetrain.__all__)
     with pytest.raises(AttributeError):

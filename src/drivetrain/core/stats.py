@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import (
     Cancelled,
     ContextOverflow,
@@ -131,6 +132,8 @@ class Stats:
 
     endings: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
+    constrained: Counter[ConstraintForm] = field(default_factory=Counter)
+    """Requests with a constraint that got a slot, by its form."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -142,6 +145,8 @@ class Stats:
     """How long requests waited for their model to load, if it did. Not part of the other times."""
     queue_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
     """From a request's arrival to its slot, if it got one."""
+    compile_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
+    """How long requests waited for a new grammar to be compiled. A kept one takes no time and is not counted."""
     first_token_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
     """From a request's arrival to its first token."""
     between_tokens_s: Histogram = field(default_factory=lambda: Histogram(STEP_S))
@@ -156,6 +161,13 @@ class Stats:
     answer_length: Histogram = field(default_factory=lambda: Histogram(LENGTH))
     """Tokens in all choices of a request, for requests that finished."""
     recent_first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def count_admitted(self, times: Times, constraint: Constraint | None = None) -> None:
+        """A request got its slot for the first time."""
+        assert times.admitted is not None
+        self.queue_s.observe(times.admitted - times.entered)
+        if constraint is not None:
+            self.constrained[constraint.form] += 1
 
     def count_tokens(self, times: Times, index: int, number: int) -> None:
         """Tokens of one choice that have just come, together."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from drivetrain.core.constraint import Matcher
 from drivetrain.core.engine import IdLogprobs
-from drivetrain.core.errors import EngineFailed, InvalidRequest
+from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.events import ChoiceFinished, Delta
 from drivetrain.core.results import FinishReason, MatchedStop, TokenLogprob, TopLogprob
 from drivetrain.core.tokenizer import Detokenizer, Tokenizer
@@ -171,7 +171,7 @@ class ChoiceText:
             self._end(self._length, matched)
             return
         if self._matcher is not None and not self._matcher.take((token_id,) if piece is None else tuple(piece)):
-            raise EngineFailed(f"the engine broke the constraint of this request: {self._matcher.fault}")
+            raise _not_kept()
         text = self._append(token_id, self._bytes(token_id, piece), logprobs)
         may_stop = self.num_tokens >= rules.min_tokens
         if rules.texts is not None and text and self._match_text(rules.texts, text, start, may_stop=may_stop):
@@ -184,7 +184,7 @@ class ChoiceText:
     def _check_end(self, matched: MatchedStop | None) -> None:
         """The model's own end may come only where the text is complete."""
         if self._matcher is not None and matched is None and not self._matcher.may_end:
-            raise EngineFailed("the engine broke the constraint of this request: it ended too early")
+            raise _not_kept()
 
     def _complete(self) -> None:
         """The constraint leaves nothing to add."""
@@ -270,6 +270,14 @@ class ChoiceText:
 
     def _entry(self, token: _Token, logprobs: IdLogprobs) -> TokenLogprob:
         return logprob_entry(self._tokenizer, token.id, token.data, logprobs, token.start)
+
+
+def _not_kept() -> Unsupported:
+    """An engine with a grammar compiler of its own may know less than ours, and then answers freely."""
+    return Unsupported(
+        "the engine does not keep to the constraint of this request; simplify it, or use another engine",
+        param="constraint",
+    )
 
 
 def logprob_entry(tokenizer: Tokenizer, token_id: int, data: bytes, logprobs: IdLogprobs, offset: int) -> TokenLogprob:

@@ -26,6 +26,7 @@ class StopMatcher(Generic[S]):
             self._add(stop)
         self._fail: list[int] = [0] * len(self._next)
         self._link()
+        self._growing = self._growing_depths()
         self.firsts: frozenset[S] = frozenset(self._next[0])
 
     def step(self, state: int, symbol: S) -> int:
@@ -39,6 +40,10 @@ class StopMatcher(Generic[S]):
 
     def depth(self, state: int) -> int:
         return self._depth[state]
+
+    def growing(self, state: int) -> int:
+        """Like `depth`, without a stop that is already whole and cannot become a longer one."""
+        return self._growing[state]
 
     def match(self, state: int) -> Sequence[S] | None:
         """The longest stop that ends exactly here, if any."""
@@ -58,6 +63,12 @@ class StopMatcher(Generic[S]):
                 self._match.append(None)
             state = following
         self._match[state] = stop
+
+    def _growing_depths(self) -> list[int]:
+        growing = [0] * len(self._next)
+        for state in sorted(range(1, len(self._next)), key=self._depth.__getitem__):
+            growing[state] = self._depth[state] if self._next[state] else growing[self._fail[state]]
+        return growing
 
     def _link(self) -> None:
         """Breadth first, so that a state's failure state is finished before the state itself."""

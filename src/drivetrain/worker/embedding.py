@@ -137,7 +137,7 @@ class Embedding:
         engine, info = host.engine, host.info
         times.admitted = time.monotonic()
         if self._attempts == 1:
-            host.stats.queue_s.observe(times.admitted - times.entered)
+            host.stats.count_admitted(times)
         trace.phase("prepare")
         items = await tokenize_inputs(self._inputs, info, trace.context, self._threads)
         if not slot.is_good:

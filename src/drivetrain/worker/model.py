@@ -8,6 +8,7 @@ from typing import Self
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.request import Overflow
+from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata
 from drivetrain.families.registry import FamilyChoice, choose
 from drivetrain.worker.media.loader import MediaLoader
@@ -38,7 +39,14 @@ class LoadedModel:
 
     @classmethod
     def of(
-        cls, spec: ModelSpec, info: EngineInfo, settings: Settings, *, threads: TextThreads, media: MediaLoader
+        cls,
+        spec: ModelSpec,
+        info: EngineInfo,
+        settings: Settings,
+        *,
+        threads: TextThreads,
+        media: MediaLoader,
+        stats: Stats,
     ) -> Self:
         name = spec.name
         capabilities, chosen = declared(info, settings), _choose(name, info, settings)
@@ -64,6 +72,7 @@ class LoadedModel:
                 overflow=Overflow(settings.overflow),
                 media=media,
                 threads=threads,
+                stats=stats,
             ),
             tokenizing=Tokenizing(
                 info=info,

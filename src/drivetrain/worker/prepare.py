@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -15,6 +16,7 @@ from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import ImagePart, Message
 from drivetrain.core.prompt import Prompt, forged
 from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
+from drivetrain.core.stats import Stats
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
 from drivetrain.text.byte_tokenizer import ByteTokenizer
@@ -56,6 +58,7 @@ class Preparer:
         overflow: Overflow,
         media: MediaLoader,
         threads: TextThreads,
+        stats: Stats,
     ) -> None:
         self._info = info
         self._capabilities = capabilities
@@ -66,10 +69,9 @@ class Preparer:
         self._overflow = overflow
         self._media = media
         self._threads = threads
-        if info.gives_pieces:
-            self._grammars = GrammarCompiler(ByteTokenizer(), frozenset(), threads.trial)
-        else:
-            self._grammars = GrammarCompiler(info.tokenizer, eos_ids, threads.trial)
+        self._stats = stats
+        vocabulary, ends = (ByteTokenizer(), frozenset[int]()) if info.gives_pieces else (info.tokenizer, eos_ids)
+        self._grammars = GrammarCompiler(vocabulary, ends, threads.trial)
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         if request.constraint is None:
@@ -88,7 +90,11 @@ class Preparer:
         kept = self._grammars.kept(constraint)
         if kept is not None:
             return kept
-        return (await self._threads.grammars.run([lambda: self._grammars.compile(constraint)], admitted=True))[0]
+        began = time.monotonic()
+        try:
+            return (await self._threads.grammars.run([lambda: self._grammars.compile(constraint)], admitted=True))[0]
+        finally:
+            self._stats.compile_s.observe(time.monotonic() - began)
 
     async def _on_thread(self, request: GenerateRequest, work: Callable[[], T]) -> T:
         return await on_thread(self._threads.for_prompt(_chars(request)), work)

@@ -135,7 +135,7 @@ class Run(Lifecycle):
             slot = self._slot = await enter().wait()
             self.times.admitted = time.monotonic()
             if self._attempts == 1:
-                self._stats.queue_s.observe(self.times.admitted - self.times.entered)
+                self._stats.count_admitted(self.times, self.request.constraint)
             prepared = await self._host.preparer.prepare(self.request, self.request_id)
             if not slot.is_good:
                 raise EngineFailed("the engine failed while preparing the request")

@@ -126,7 +126,9 @@ class EngineWorker(Face):
             waits, room = info.tokenizer.waits, PixelRoom(settings.max_decoded_pixels)
             self._texts = TextThreads(waits=waits, at_once=at_once, max_waiting=settings.max_waiting)
             self._media = MediaLoader(settings.limits, room=room, allow_hosts=frozenset(settings.media_hosts))
-        self._model = LoadedModel.of(self._spec, info, settings, threads=self._texts, media=self._media)
+        self._model = LoadedModel.of(
+            self._spec, info, settings, threads=self._texts, media=self._media, stats=self.stats
+        )
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch(), name="drivetrain-watch")
         return at_once

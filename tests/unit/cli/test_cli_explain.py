@@ -107,8 +107,9 @@ def test_every_setting_and_every_parameter_has_a_flag(capsys: pytest.CaptureFixt
     told = run_here(capsys, "inspect", "--help").out
     assert all(f"--{name.replace('_', '-')}" in told for name in SETTINGS.all)
     told = run_here(capsys, "generate", "--help").out
-    not_flags = {"messages", "images", "trace_context"}
-    assert all(f"--{name.replace('_', '-')}" in told for name in set(PARAMETERS) - not_flags)
+    forms = {"json_schema", "json_object", "regex", "choice", "grammar"}  # in place of `constraint`
+    flags = set(PARAMETERS) - {"messages", "images", "trace_context", "constraint"} | forms
+    assert all(f"--{name.replace('_', '-')}" in told for name in flags)
 
 
 def test_a_setting_written_as_an_argument_is_read_as_the_same_value() -> None:

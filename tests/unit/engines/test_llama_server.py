@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs, TokenStep
-from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.llama_server.completion import Completion, seed_at
-from drivetrain.engines.llama_server.followed import Followed
 from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read
 from drivetrain.text.byte_tokenizer import ByteTokenizer
-from drivetrain.text.grammar.lark import json_rule
 from drivetrain.text.grammar.library import CompiledGrammar, Vocabulary
 
 
@@ -68,32 +64,6 @@ def test_a_grammar_goes_along_as_lark_unless_another_takes_its_place() -> None:
     asked = Completion(prompt=(1,), limit=5, banned=frozenset(), seed=7)
     assert asked.body(held)["grammar"] == '%llguidance {}\nstart: "ab"'
     assert replace(asked, grammar="root ::= .*").body(held)["grammar"] == "root ::= .*"
-
-
-def test_an_old_llguidance_gets_separators_that_it_can_take_literally() -> None:
-    text = json_rule({"type": "array", "items": {"const": ", ?"}})
-    made = Completion(prompt=(1,), limit=5, banned=frozenset(), seed=7).body(request(grammar=compiled(text)))["grammar"]
-    schema = json.loads(made.removeprefix("%llguidance {}\nstart: %json "))
-    assert schema["items"] == {"const": ", ?"}
-    separators = schema["x-guidance"]["item_separator"], schema["x-guidance"]["key_separator"]
-    assert separators == (", ", ": ")
-
-
-def test_a_grammar_that_the_server_dropped_is_noticed() -> None:
-    """By the ids, or by what the step says of their spelling."""
-    for steps in ([TokenStep(0, (97,)), TokenStep(0, (99,))], [TokenStep(0, (7,), pieces=(b"ac",))]):
-        followed = Followed(request(grammar=compiled('start: "ab"')))
-        with pytest.raises(InvalidRequest, match="constraint") as caught:
-            for step in steps:
-                followed.check(step)
-        assert caught.value.param == "constraint"
-
-
-def test_what_follows_a_complete_text_and_stop_ids_are_not_judged() -> None:
-    followed = Followed(request(grammar=compiled('start: "ab" "c"?')))
-    followed.check(TokenStep(0, tuple(b"ab")))
-    followed.check(TokenStep(0, tuple(b"z"), reason=FinishReason.STOP))
-    followed.check(TokenStep(0, tuple(b"cz")))
 
 
 def frame(*ids: int, predicted: int, probabilities: list[dict[str, Any]] | None = None) -> dict[str, Any]:

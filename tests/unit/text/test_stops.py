@@ -39,6 +39,17 @@ def test_depth_is_the_longest_suffix_that_may_still_become_a_stop(text: str, sto
     assert matcher.depth(state) == max(suffixes)
 
 
+@given(st.text("ab#", max_size=20), st.lists(ALPHABET, min_size=1, max_size=6))
+def test_growing_is_the_longest_suffix_that_is_not_yet_a_whole_stop(text: str, stops: list[str]) -> None:
+    matcher = StopMatcher(stops)
+    state = matcher.ROOT
+    for char in text:
+        state = matcher.step(state, char)
+    ends = [text[len(text) - n :] for n in range(len(text) + 1)]
+    growing = [len(end) for end in ends if any(stop.startswith(end) and stop != end for stop in stops)]
+    assert matcher.growing(state) == max(growing, default=0)
+
+
 def test_ten_thousand_stops_cost_one_pass() -> None:
     stops = [f"stop-{i:05d}!" for i in range(10_000)]
     matcher = StopMatcher(stops)

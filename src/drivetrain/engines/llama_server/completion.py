@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.engine import EngineRequest
-from drivetrain.text.grammar.lark import always_spaced
 
 HONOURED = frozenset({
     "n", "seed", "min_tokens", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",
@@ -87,7 +86,7 @@ class Completion:
         if self.grammar is not None:
             body["grammar"] = self.grammar
         elif request.grammar is not None:
-            body["grammar"] = LARK + always_spaced(request.grammar.text)
+            body["grammar"] = LARK + request.grammar.text
         if request.logprobs is not None:
             body["n_probs"] = max(1, request.logprobs)
             body["post_sampling_probs"] = False

@@ -13,7 +13,6 @@ from drivetrain.core.results import FinishReason
 from drivetrain.engines.base.generation import Emit
 from drivetrain.engines.base.room import room_after
 from drivetrain.engines.llama_server.completion import OVERSHOOT, Completion, seed_at
-from drivetrain.engines.llama_server.followed import Followed
 from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read, unspelled
 from drivetrain.engines.llamacpp.child.connection import ChildConnection
 from drivetrain.engines.llamacpp.errors import ServerRefused
@@ -64,7 +63,6 @@ class ChoiceRun:
         self._images = images
         self._key = request.prompt_ids if images is None else images.key
         self._ids = ChoiceIds(index, request)
-        self._followed = Followed(request)
         self._received = 0
         self._missing = 0
         self._ended = False
@@ -192,7 +190,6 @@ class ChoiceRun:
             return
         missing = frame.missing(self._received)
         step = self._ids.step(frame, self._recover(frame, missing) if missing else ())
-        self._followed.check(step)
         self._received = frame.predicted
         self._missing = max(0, self._missing - len(frame.ids) - missing)
         self._ended = step.reason is not None

@@ -21,16 +21,21 @@ _WORD_BITS = 32
 class Masks:
     """Begun when it is made, from rows whose ids are complete; `apply` once their logits are there.
 
-    A context: nothing of it runs any more after leaving.
+    All rows are of one model. A context: nothing of it runs any more after leaving.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self._begun: dict[int, tuple[Matcher, Any, Future[None]]] = {}
-        for row in rows:
-            if row.request.grammar is None or (matcher := shape_of(row).follow(row.ids)) is None:
-                continue
-            words = torch.zeros(-(-row.request.grammar.vocab_size // _WORD_BITS), dtype=torch.int32)
-            self._begun[id(row)] = matcher, words, _threads().submit(_write, matcher, words)
+        held = [(row, row.request.grammar) for row in rows if row.request.grammar is not None]
+        size = max((grammar.vocab_size for _, grammar in held), default=0)
+        self._ends = sorted(held[0][1].ends) if held else []
+        self._words = torch.zeros(len(held), -(-size // _WORD_BITS), dtype=torch.int32)
+        self._begun: dict[int, tuple[int, Matcher, Future[None]]] = {}
+        """By row: its place here, its matcher, and when its mask is written."""
+        for place, (row, _) in enumerate(held):
+            if (matcher := shape_of(row).follow(row.ids)) is not None:
+                words = self._words[place]
+                written = _threads().submit(matcher.write_mask, words.data_ptr(), words.numel() * words.element_size())
+                self._begun[id(row)] = place, matcher, written
 
     def __enter__(self) -> Self:
         return self
@@ -40,39 +45,29 @@ class Masks:
 
     def apply(self, logits: Any, rows: Sequence[Row]) -> dict[int, str]:
         """Forbid what the grammars do, in place. Returns, by row, why a grammar cannot be followed any further."""
-        at: list[int] = []
-        masks: list[Any] = []
-        faults: dict[int, str] = {}
-        for i, row in enumerate(rows):
-            if id(row) not in self._begun:
-                continue
-            matcher, words, written = self._begun[id(row)]
+        held = [(i, row, self._begun[id(row)]) for i, row in enumerate(rows) if id(row) in self._begun]
+        if not held:
+            return {}
+        for _, _, (_, _, written) in held:
             written.result()
-            if fault := matcher.fault:
-                faults[i] = fault
-            at.append(i)
-            masks.append(_allowed(row, matcher, words, logits.shape[1]))
-        if at:
-            allowed = torch.stack(masks).to(logits.device)
-            logits[at] = logits[at].masked_fill_(~allowed, float("-inf"))
-        return faults
+        allowed = self._unpacked([place for _, _, (place, _, _) in held], logits.shape[1])
+        for at, (_, row, (_, matcher, _)) in enumerate(held):
+            if matcher.may_end:  # an answer ends only where its text is complete
+                allowed[at, [i for i in row.request.stop_ids if i < logits.shape[1]]] = True
+        forbidden = allowed.logical_not_().to(logits.device)
+        if len(held) == len(rows):
+            logits.masked_fill_(forbidden, float("-inf"))
+        else:
+            at_rows = [i for i, _, _ in held]
+            logits[at_rows] = logits[at_rows].masked_fill_(forbidden, float("-inf"))
+        return {i: fault for i, _, (_, matcher, _) in held if (fault := matcher.fault)}
 
-
-def _allowed(row: Row, matcher: Matcher, words: Any, width: int) -> Any:
-    """As one boolean for each column of the logits. An answer ends only where its text is complete."""
-    allowed = _bits()[words.view(torch.uint8).long()].flatten()
-    allowed = torch.nn.functional.pad(allowed, (0, max(0, width - len(allowed))))[:width]
-    assert row.request.grammar is not None
-    ends = row.request.grammar.ends
-    if ends:
-        allowed[[i for i in ends if i < width]] = False
-    if matcher.may_end and row.request.stop_ids:
-        allowed[[i for i in row.request.stop_ids if i < width]] = True
-    return allowed
-
-
-def _write(matcher: Matcher, words: Any) -> None:
-    matcher.write_mask(words.data_ptr(), words.numel() * words.element_size())
+    def _unpacked(self, places: list[int], width: int) -> Any:
+        """One boolean for each column of the logits, which may be more or fewer than the ids. No ends."""
+        words = self._words if len(places) == len(self._words) else self._words[places]
+        allowed = _bits()[words.view(torch.uint8).long()].flatten(1)
+        allowed[:, self._ends] = False
+        return torch.nn.functional.pad(allowed, (0, width - allowed.shape[1])).contiguous()
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain import __version__
+from drivetrain.core.constraint import ConstraintForm
 from drivetrain.core.results import FinishReason
 from drivetrain.core.stats import ENDINGS, Histogram, Stats
 from drivetrain.core.status import State, Status
@@ -139,6 +140,13 @@ def _counters(stats: Mapping[str, Stats]) -> Iterator[Metric]:
         ("model", "reason"),
         (((model, reason), counted.answers[reason]) for model, counted in stats.items() for reason in FinishReason),
     )
+    yield family(
+        CounterMetricFamily,
+        "drivetrain_constrained_requests",
+        "requests with a constraint on the text that got a slot, by its form",
+        ("model", "form"),
+        (((model, form), counted.constrained[form]) for model, counted in stats.items() for form in ConstraintForm),
+    )
     yield each("prompt_tokens", "prompt tokens, counted when a request ends", lambda s: s.prompt_tokens)
     yield each("cached_prompt_tokens", "prompt tokens found in the engine's prefix cache", lambda s: s.cached_tokens)
     yield each("completion_tokens", "generated tokens, counted as they come", lambda s: s.completion_tokens)
@@ -150,6 +158,11 @@ def _histograms(stats: Mapping[str, Stats]) -> Iterator[Metric]:
     rows: tuple[tuple[str, str, Callable[[Stats], Histogram]], ...] = (
         ("load_wait_seconds", "time that requests waited for their model to load", lambda s: s.load_wait_s),
         ("queue_seconds", "time from the request to its slot", lambda s: s.queue_s),
+        (
+            "grammar_compile_seconds",
+            "time that requests waited for a new grammar to be compiled",
+            lambda s: s.compile_s,
+        ),
         ("first_token_seconds", "time from the request to its first token", lambda s: s.first_token_s),
         ("inter_token_seconds", "time between two tokens of a choice", lambda s: s.between_tokens_s),
         ("prefill_seconds", "time from the slot to the first token", lambda s: s.prefill_s),

@@ -10,10 +10,11 @@ from typing import Any
 from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest
 
-SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
-"""JSON on one line, perhaps with a space behind a comma or colon. A model that may indent may write blanks for ever."""
+SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON on one line, with a space behind each comma and colon. A model that may indent may write blanks for ever.
 
-_ALWAYS_SPACED = {**SPACING, "item_separator": ", ", "key_separator": ": "}
+Not `, ?`: the llguidance in llama.cpp takes it literally.
+"""
 
 MAX_MULTIPLE = 10_000
 """Of `multipleOf`: the states needed grow with it."""
@@ -41,14 +42,6 @@ def json_rule(schema: Any) -> str:
         _check_multiples(schema)
         schema = {**schema, "x-guidance": SPACING}
     return f"start: %json {json.dumps(schema)}\n"
-
-
-def always_spaced(lark: str) -> str:
-    """The same grammar with a space behind every comma and colon of its JSON, which is one way to satisfy it.
-
-    For a llguidance of the age of llama.cpp's (1.0), which takes `SPACING` literally.
-    """
-    return lark.replace(json.dumps(SPACING), json.dumps(_ALWAYS_SPACED))
 
 
 def literal(text: str) -> str:

@@ -100,6 +100,8 @@ def brief(error: str) -> str:
         return "it is too large to compile"
     if error.startswith("NoExtension"):
         return NOTHING
+    if "oneOf" in error:
+        return "oneOf is honoured only where no two of its schemas can hold at once; use anyOf"
     if _TOO_WIDE in error:
         return "too much may come at one place, such as an object's optional properties: make some of them required"
     return " ".join(_SHOWN_SOURCE.sub("", _PLACE.sub("", error)).split())[:MAX_FAULT_CHARS]

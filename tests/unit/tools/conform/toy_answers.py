@@ -37,6 +37,17 @@ class Said:
         return [one.token for one in self.steps]
 
 
+FITTING = {
+    "enum": '{"colour": null}',
+    "bounds": '{"age": 99, "name": "ab", "marks": [true, false]}',
+    "pattern": '{"code": "AC-019"}',
+    "nested": '{"sizes": [{"width": 9, "tall": true}]}',
+    "any_of": '{"kind": "metal", "alloy": false}',
+    "ref": '{"front": "oak", "back": "iron"}',
+}
+"""For each schema of the cases, by its title."""
+
+
 class Asked:
     """A checked body, and what it samples."""
 
@@ -105,8 +116,9 @@ class Asked:
             said.tools = [{"id": "call-1", "type": "function", "function": call}]
             return encode("x")
         if body.get("response_format", {}).get("type", "text") != "text":
-            return encode('{"open": true}')
-        fitting = {"choice": "beta", "regex": "aba", "grammar": "yes"}
+            schema = body["response_format"].get("json_schema", {}).get("schema", {})
+            return encode(FITTING.get(schema.get("title", ""), '{"open": true}'))
+        fitting = {"choice": "beta", "structured_outputs": "beta", "regex": "aba", "grammar": "yes"}
         return next((encode(text) for name, text in fitting.items() if name in body), [])
 
     def usage(self, choices: list[Said]) -> dict[str, int]:

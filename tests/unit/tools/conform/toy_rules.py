@@ -85,7 +85,8 @@ SHARED: dict[str, Callable[[Any], bool]] = {
     "include_stop_str_in_output": _is(bool), "overflow": lambda v: v in {"error", "truncate_left"},
     "timeout_s": _number(0, 3600, above=True), "return_token_ids": _is(bool), "user": _is(str),
     "metadata": _is(dict), "store": lambda v: v is False, "response_format": _is(dict), "choice": _is(list),
-    "regex": _is(str), "grammar": _is(str), "tools": _is(list), "tool_choice": _is((str, dict)),  # type: ignore[arg-type]
+    "structured_outputs": _is(dict), "regex": _is(str), "grammar": _is(str),
+    "tools": _is(list), "tool_choice": _is((str, dict)),  # type: ignore[arg-type]
 }  # fmt: skip
 CHAT = SHARED | {
     "messages": lambda v: isinstance(v, list) and bool(v) and all(map(_message, v)),
@@ -137,5 +138,5 @@ def check_together(body: dict[str, Any]) -> None:
         raise Refused("top_logprobs needs logprobs", "top_logprobs")
     if body.get("response_format", {}).get("type", "text") not in {"text", "json_object", "json_schema"}:
         raise Refused("response_format has an unknown type", "response_format")
-    if "nonsense" in str(body.get("response_format")):
-        raise Refused("response_format has a schema of no known type", "response_format")
+    if any(word in str(body.get("response_format")) for word in ("nonsense", "allOf", "multipleOf")):
+        raise Refused("response_format has a schema of no known type, or one that explodes", "response_format")

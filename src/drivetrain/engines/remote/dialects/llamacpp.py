@@ -13,7 +13,6 @@ from drivetrain.engines.base.frame import frame
 from drivetrain.engines.base.room import room
 from drivetrain.engines.llama_server import completion
 from drivetrain.engines.llama_server.ends import ENDS
-from drivetrain.engines.llama_server.followed import Followed
 from drivetrain.engines.llama_server.frames import ChoiceIds, EndFrame, PromptFrame, TokenFrame, read, unspelled
 from drivetrain.engines.remote.blocking import Ask
 from drivetrain.engines.remote.dialects.base import AnswerReader, AskUpstream, Learn, UpstreamFacts, UpstreamKind
@@ -112,7 +111,6 @@ class _LlamaCppReader:
     def __init__(self, request: EngineRequest, index: int, learn: Learn, ask: AskUpstream) -> None:
         self.over = False
         self._ids = ChoiceIds(index, request)
-        self._followed = Followed(request)
         self._learn = learn
         self._ask = ask
 
@@ -132,9 +130,7 @@ class _LlamaCppReader:
         step = self._ids.step(frame, await self._recover(frame, missing) if missing else ())
         self.over = step.reason is not None
         pieces = (*[b""] * (missing + len(frame.ids) - 1), frame.text.encode("utf-8", "replace"))
-        step = step._replace(pieces=pieces[: len(step.token_ids)])
-        self._followed.check(step)
-        return step
+        return step._replace(pieces=pieces[: len(step.token_ids)])
 
     def _end(self, frame: EndFrame) -> TokenStep:
         """llama.cpp ended where we did not: at an end that is not known here, or because its context is full."""

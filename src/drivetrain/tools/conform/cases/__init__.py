@@ -17,6 +17,7 @@ from drivetrain.tools.conform.cases import (
     parameters,
     refusals,
     robustness,
+    schemas,
     stops,
     streaming,
     structured,
@@ -26,7 +27,7 @@ from drivetrain.tools.conform.cases import (
 
 _FILES = (
     models, chat, completions, streaming, stops, parameters, refusals, logprobs, usage, errors, cancel, ids, structured,
-    embeddings, tokens, images, auth, robustness,
+    schemas, embeddings, tokens, images, auth, robustness,
 )  # fmt: skip
 
 ALL: tuple[Case, ...] = tuple(

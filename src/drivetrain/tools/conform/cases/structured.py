@@ -6,8 +6,9 @@ import json
 import re
 from typing import Any
 
-from drivetrain.tools.conform.answers import CHAT
+from drivetrain.tools.conform.answers import CHAT, ParsedAnswer
 from drivetrain.tools.conform.case import BY_EFFECT, BY_FIELD, Area, Cases
+from drivetrain.tools.conform.cases.schemas import schema_format
 from drivetrain.tools.conform.reading import brief, honoured, refused, take
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import Failed, NotRun, ensure
@@ -27,14 +28,13 @@ _ASK = "Is the door open? Answer in JSON."
 
 
 async def _answer(t: Trial, **fields: Any) -> str:
-    answer = await t.generate(CHAT, **CHAT.prompt_fields(_ASK), max_tokens=TOKENS, **fields)
-    if answer.first.reason == "length" and "response_format" in fields and answer.text.lstrip().startswith("{"):
+    return _complete(await t.generate(CHAT, **CHAT.prompt_fields(_ASK), max_tokens=TOKENS, **fields))
+
+
+def _complete(answer: ParsedAnswer) -> str:
+    if answer.first.reason == "length" and answer.text.lstrip().startswith("{"):
         raise NotRun(f"the answer was not complete within {TOKENS} tokens")
     return answer.text
-
-
-def _schema_format(schema: Any) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "door", "strict": True, "schema": schema}}
 
 
 @case("json_object", asks="response_format json_object", holds="the text is a JSON object")
@@ -46,12 +46,12 @@ async def _json_object(t: Trial) -> None:
 
 @case("json_schema", asks="response_format json_schema", holds="the text fits the schema")
 async def _json_schema(t: Trial) -> None:
-    _check_door(_parsed(await _answer(t, response_format=_schema_format(_SCHEMA))))
+    _check_door(_parsed(await _answer(t, response_format=schema_format(_SCHEMA))))
 
 
 @case("bad_schema", asks="response_format with a schema of an unknown type", holds="4xx")
 async def _bad_schema(t: Trial) -> None:
-    exchange = await t.post(CHAT.path, t.body(CHAT, response_format=_schema_format({"type": "nonsense"})))
+    exchange = await t.post(CHAT.path, t.body(CHAT, response_format=schema_format({"type": "nonsense"})))
     refused(exchange, "a schema of the type nonsense")
 
 
@@ -59,6 +59,21 @@ async def _bad_schema(t: Trial) -> None:
 async def _choice(t: Trial) -> None:
     text = await _answer(t, choice=["alpha", "beta"])
     ensure(text in {"alpha", "beta"}, f"choice is accepted, but the text is {brief(text)}: it is ignored")
+
+
+@case("choice_of_vllm", asks="structured_outputs.choice = alpha or beta", holds="the text is one of them",
+      offered=BY_EFFECT)  # fmt: skip
+async def _structured_outputs(t: Trial) -> None:
+    text = await _answer(t, structured_outputs={"choice": ["alpha", "beta"]})
+    ensure(text in {"alpha", "beta"}, f"structured_outputs is accepted, but the text is {brief(text)}: it is ignored")
+
+
+@case("json_object_streamed", asks="response_format json_object, streamed", holds="the joined text is a JSON object")
+async def _json_object_streamed(t: Trial) -> None:
+    answer = await t.stream(
+        CHAT, **CHAT.prompt_fields(_ASK), max_tokens=TOKENS, response_format={"type": "json_object"}
+    )
+    ensure(isinstance(_parsed(_complete(answer)), dict), "it is not a JSON object")
 
 
 @case("regex", asks="regex = [ab]{3}", holds="the text matches", offered=BY_EFFECT)

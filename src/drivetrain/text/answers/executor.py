@@ -1,0 +1,151 @@
+"""Reads one answer by its form, a piece at a time, and gives out what it says. The one reader for all forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from drivetrain.core.answer import ContentPiece, Flaw, ReasoningPiece
+from drivetrain.text.answers.binding import BoundForm, BoundRegion, Mark
+from drivetrain.text.answers.forms import Arguments, JsonCalls, Part, PythonCalls, Region, TaggedArguments
+from drivetrain.text.answers.insides import CallReader
+from drivetrain.text.answers.schemas import ToolSchemas
+from drivetrain.text.answers.search import Found
+from drivetrain.text.answers.source import Reading, Source, Write
+from drivetrain.text.answers.whole import WholeFields
+from drivetrain.text.answers.writers import CallWriter, Emit, TextWriter
+
+
+class Executor:
+    """`run` reads `source` until it has ended."""
+
+    def __init__(self, form: BoundForm, source: Source, tools: ToolSchemas, emit: Emit) -> None:
+        self._form = form
+        self._source = source
+        self._tools = tools
+        self._calls = CallWriter(emit)
+        self._reader = CallReader(source, self._calls)
+        self._texts = {
+            Part.CONTENT: TextWriter(lambda text: emit(ContentPiece(text))),
+            Part.REASONING: TextWriter(lambda text: emit(ReasoningPiece(text))),
+        }
+        self._fields = WholeFields(emit, self._texts, self._calls, tools)
+
+    def run(self) -> Reading[None]:
+        outside = _Outside(self._form, self._open)
+        at_start, no_empty = True, False
+        while True:
+            found = yield from self._source.find(self._form.watch, outside.write, at_start=at_start, no_empty=no_empty)
+            if found is None:
+                outside.close()
+                return
+            no_empty = found.start == found.end
+            at_start = self._form.form.line_starts
+            if found.what is Mark.SILENT:
+                self._source.enter(found)
+                outside.close()
+                continue
+            bound: BoundRegion = found.what
+            groups = {name: self._source.slice(*span) for name, span in found.groups.items()}
+            groups = {name: self._form.symbols.spell(text) for name, text in groups.items()}
+            if bound.region.bare and self._tools and groups["name"] not in self._tools:
+                outside.write(self._source.enter(found))
+                at_start, no_empty = False, True
+                continue
+            outside.close()
+            yield from self._region(bound, found, groups)
+
+    def _region(self, bound: BoundRegion, found: Found, groups: dict[str, str]) -> Reading[None]:
+        if bound.region.part not in self._texts:
+            self._source.record()
+        self._source.enter(found)
+        if bound.region.inside is None:
+            yield from self._text(bound, groups, empty=found.start == found.end)
+        else:
+            yield from self._call(bound, groups.get("name", ""), at_end=found.at_end)
+
+    def _text(self, bound: BoundRegion, groups: dict[str, str], *, empty: bool) -> Reading[None]:
+        region = bound.region
+        body = self._open(region, groups)
+        found = yield from self._source.find(bound.closing, body.write, no_empty=empty)
+        if found is not None:
+            self._source.enter(found)
+        closes = bool(bound.closing.markers)
+        flaw = Flaw.CUT_OFF if found is None and closes else Flaw.MALFORMED
+        body.close(flaw, self._form.symbols.spell(self._source.recorded()))
+
+    def _call(self, bound: BoundRegion, name: str, *, at_end: bool) -> Reading[None]:
+        flaw = (yield from self._inside(bound, name)) if bound.header else Flaw.MALFORMED
+        if flaw is None:
+            yield from self._source.accept(bound.closes, after_spaces=True)
+            self._source.recorded()
+            return
+        found = yield from self._source.find(bound.recovery, lambda _: None)
+        if found is not None and found.what is Mark.CLOSE:
+            self._source.enter(found)
+        elif found is None and not bound.header and at_end:
+            flaw = Flaw.CUT_OFF
+        self._calls.spoil(flaw, self._form.symbols.spell(self._source.recorded()))
+
+    def _inside(self, bound: BoundRegion, name: str) -> Reading[Flaw | None]:
+        match bound.region.inside:
+            case JsonCalls():
+                return (yield from self._reader.json_calls())
+            case PythonCalls():
+                return (yield from self._reader.python_calls())
+            case Arguments():
+                assert bound.dialect is not None
+                return (yield from self._reader.arguments(name, bound.dialect))
+            case TaggedArguments():
+                assert bound.tags is not None
+                flaw = yield from bound.tags.read(self._source, self._calls, name, self._tools)
+                if flaw is None:
+                    self._calls.end()
+                return flaw
+            case None:
+                raise AssertionError("this region has no calls")
+            case other:
+                assert_never(other)
+
+    def _open(self, region: Region, groups: dict[str, str]) -> Body:
+        symbols = self._form.symbols
+        if region.field is not None:
+            whole = self._fields.open(region, groups)
+            return Body(lambda text: whole.write(symbols.spell(text)), whole.close)
+        if region.part not in self._texts:
+            return Body(lambda _: None)
+        stretch = self._texts[region.part]
+        stretch.segment(strips=region.strips, join=region.join)
+        return Body(lambda text: stretch.write(symbols.drop(text)))
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Where the text of a region goes. `close` tells what is wrong if it turns out to be a call that cannot be read."""
+
+    write: Write
+    close: Callable[[Flaw, str], None] = lambda flaw, raw: None
+
+
+class _Outside:
+    """Text outside the regions. It begins with its first character, and each marker parts it."""
+
+    def __init__(self, form: BoundForm, open_: Callable[[Region, dict[str, str]], Body]) -> None:
+        self._symbols = form.symbols
+        self._region = form.form.outside
+        self._open = open_
+        self._body: Body | None = None
+
+    def write(self, text: str) -> None:
+        if self._body is None and self._symbols.drop(text):
+            self._body = self._open(self._region, {})
+        if self._body is not None:
+            self._body.write(text)
+
+    def close(self) -> None:
+        """Plain text goes on behind a marker as if there were none."""
+        parted = self._region.field is not None or self._region.join is not None
+        if self._body is not None and parted:
+            self._body.close(Flaw.MALFORMED, "")
+            self._body = None

@@ -1,0 +1,109 @@
+"""The language that forms are written in: which markers open and close a region of an answer, and how its inside reads.
+
+Text outside all regions is content. `table.py` has a form in each row; `response_template.py` makes one of the template
+that a model ships.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from drivetrain.text.answers.values import JSON, Dialect
+
+
+class Part(Enum):
+    CONTENT = "content"
+    REASONING = "reasoning"
+    CALLS = "tool_calls"
+    EXTRA = "extra"
+    NOTHING = "nothing"
+    """Text that belongs to no part of the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCalls:
+    """An object with the keys `name` and `arguments` (or `parameters`), or a list of such objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of the call that the opening names, as one object."""
+
+    dialect: Dialect = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedArguments:
+    """Each argument of the call that the opening names between tags: `key` … `key_end`, `value` … `value_end`.
+
+    A value is JSON or text, as the tool's schema says; without a schema it is JSON if it can be. `trims_line` drops one
+    line break on each side of a value.
+    """
+
+    key: str
+    key_end: str
+    value_end: str
+    ends: tuple[str, ...]
+    value: str = ""
+    trims_line: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCalls:
+    """Calls with keyword arguments, `f(a=1), g()`, up to a closing bracket."""
+
+
+class Field(Protocol):
+    """The inside of a region that is read as a whole, when it has closed."""
+
+    def read(self, body: str, groups: dict[str, str]) -> Any:
+        """Raises `ValueError` if the body cannot be read."""
+        ...
+
+    def spellings(self) -> Iterable[str]:
+        """Texts that may name special tokens which the body needs."""
+        ...
+
+
+Inside = JsonCalls | Arguments | TaggedArguments | PythonCalls
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """`opens` with the pattern `header` behind it, or `open_pattern`, begin it; `closes` or `close_pattern` end it.
+
+    The group `name` of a pattern is the name of the call. If the header does not fit, the call is malformed. `bare`
+    calls have no marker of their own: where tools are given, only their names open one.
+    """
+
+    part: Part
+    opens: tuple[str, ...] = ()
+    header: str = ""
+    open_pattern: str = ""
+    closes: tuple[str, ...] = ()
+    close_pattern: str = ""
+    inside: Inside | None = None
+    bare: bool = False
+    field: Field | None = None
+    name: str = ""
+    strips: bool = True
+    join: str | None = None
+    repeats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`silent` markers say nothing, wherever they stand outside the regions. `models` and `summary` are for people."""
+
+    name: str
+    models: str
+    summary: str
+    regions: tuple[Region, ...]
+    silent: tuple[str, ...] = ()
+    silent_pattern: str = ""
+    outside: Region = Region(Part.CONTENT)
+    line_starts: bool = True
+    """Whether `^` in a pattern also matches behind a marker, and not only at the start of the answer."""

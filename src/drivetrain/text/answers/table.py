@@ -1,0 +1,284 @@
+"""Every form that is known by name, one row each. `forms.py` says what the fields mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from drivetrain.text.answers.forms import Arguments, Form, JsonCalls, Part, PythonCalls, Region, TaggedArguments
+from drivetrain.text.answers.values import GEMMA
+
+_THINK = Region(Part.REASONING, opens=("<think>",), closes=("</think>",))
+_BAR_END = "<｜end▁of▁sentence｜>"
+
+# As in the template that transformers' server falls back to for Qwen 2 and 3.
+_HERMES = Form(
+    name="hermes",
+    models="Hermes 2 Pro and 3, Qwen 2.5, Qwen 3",
+    summary='`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, `<think>`',
+    regions=(
+        _THINK,
+        Region(Part.CALLS, opens=("<tool_call>",), closes=("</tool_call>",), inside=JsonCalls()),
+    ),
+    silent=("</tool_call>", "<|im_end|>"),
+)
+
+# As in vLLM's parser for Qwen3-Coder, and in transformers' template for Qwen 3.5. Some leave out `<tool_call>`.
+_QWEN_TAGS = TaggedArguments(
+    key="<parameter=",
+    key_end=">",
+    value_end="</parameter>",
+    ends=("</function>", "</tool_call>"),
+    trims_line=True,
+)
+_FUNCTION = r"<function=(?P<name>[^<>\s]+)>"
+_QWEN_XML = Form(
+    name="qwen-xml",
+    models="Qwen3-Coder, Qwen 3.5",
+    summary="`<tool_call><function=f><parameter=a>…</parameter></function></tool_call>`, `<think>`",
+    regions=(
+        _THINK,
+        Region(
+            Part.CALLS,
+            opens=("<tool_call>",),
+            header=r"\s*" + _FUNCTION,
+            closes=("</tool_call>",),
+            inside=_QWEN_TAGS,
+        ),
+        Region(Part.CALLS, open_pattern=_FUNCTION, closes=("</tool_call>",), inside=_QWEN_TAGS),
+    ),
+    silent=("</tool_call>", "<|im_end|>"),
+)
+
+# Llama 3.1's JSON form: the call is the whole answer, without a marker. Several are separated by semicolons.
+# `<|python_tag|>` comes first where the environment is ipython.
+_LLAMA_JSON = Form(
+    name="llama-json",
+    models="Llama 3.1 and later",
+    summary='`{"name": …, "parameters": {…}}` at the start of a line, `<|python_tag|>`',
+    regions=(
+        Region(Part.CALLS, opens=("<|python_tag|>",), inside=JsonCalls()),
+        Region(
+            Part.CALLS,
+            open_pattern=r"(?:^|\n|;)\s*"
+            r'(?=\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"(?P<name>[^"\\{}\n]+)"\s*,\s*'
+            r'"(?:parameters|arguments)"\s*:\s*\{)',
+            inside=JsonCalls(),
+            bare=True,
+        ),
+    ),
+    silent=("<|eot_id|>", "<|eom_id|>"),
+)
+
+# A list of Python calls, without a marker.
+_LLAMA_PYTHONIC = Form(
+    name="llama-pythonic",
+    models="Llama 3.2, Llama 4",
+    summary="`[f(a=1), g()]` at the start of a line",
+    regions=(
+        Region(
+            Part.CALLS,
+            open_pattern=r"(?:^|\n)\s*\[\s*(?=(?P<name>[A-Za-z_][\w.-]*)\(\s*(?:\)|[A-Za-z_]\w*\s*=[^=]))",
+            inside=PythonCalls(),
+            bare=True,
+        ),
+    ),
+    silent=("<|python_start|>", "<|python_end|>", "<|python_tag|>", "<|eot_id|>", "<|eot|>", "<|eom_id|>"),
+)
+
+# As in vLLM's parser: a list of JSON objects before version 11 of the tokenizer, name and arguments from then on.
+_MISTRAL = Form(
+    name="mistral",
+    models="Mistral and Magistral",
+    summary='`[TOOL_CALLS]f[ARGS]{…}` or `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, `[THINK]`',
+    regions=(
+        Region(Part.REASONING, opens=("[THINK]",), closes=("[/THINK]",)),
+        Region(
+            Part.CALLS,
+            opens=("[TOOL_CALLS]",),
+            header=r"\s*(?P<name>[^\s\[\](){}]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(?=\{)",
+            inside=Arguments(),
+        ),
+        Region(Part.CALLS, opens=("[TOOL_CALLS]",), header=r"\s*(?=\[|\{)", inside=JsonCalls()),
+    ),
+    silent=("</s>",),
+)
+
+# As in llama.cpp's tests for R1. The model often leaves out the end of the calls.
+_DEEPSEEK_CALL_END = "<｜tool▁call▁end｜>"
+_DEEPSEEK_SILENT = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", _DEEPSEEK_CALL_END, _BAR_END)
+_DEEPSEEK_R1 = Form(
+    name="deepseek-r1",
+    models="DeepSeek V3, R1",
+    summary="`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, a fence with JSON, `<｜tool▁call▁end｜>`, `<think>`",
+    regions=(
+        _THINK,
+        Region(
+            Part.CALLS,
+            opens=("<｜tool▁call▁begin｜>",),
+            header=r"\s*function\s*<｜tool▁sep｜>\s*(?P<name>[^\s`{<]+)\s*(?:```(?:json)?)?\s*(?=\{)",
+            closes=(f"```{_DEEPSEEK_CALL_END}", f"```\n{_DEEPSEEK_CALL_END}", _DEEPSEEK_CALL_END),
+            inside=Arguments(),
+        ),
+    ),
+    silent=_DEEPSEEK_SILENT,
+)
+
+# As R1, but the name comes first and there is no fence.
+_DEEPSEEK_V31 = Form(
+    name="deepseek-v3.1",
+    models="DeepSeek V3.1",
+    summary="`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`, `<think>`",
+    regions=(
+        _THINK,
+        Region(
+            Part.CALLS,
+            opens=("<｜tool▁call▁begin｜>",),
+            header=r"\s*(?P<name>[^\s{<]+)\s*<｜tool▁sep｜>\s*(?=\{)",
+            closes=(_DEEPSEEK_CALL_END,),
+            inside=Arguments(),
+        ),
+    ),
+    silent=_DEEPSEEK_SILENT,
+)
+
+# As in vLLM's parser for GLM 4. A class, and not a literal, also takes a special token that begins like this.
+_GLM = Form(
+    name="glm",
+    models="GLM 4.5 and later",
+    summary="`<tool_call>f<arg_key>a</arg_key><arg_value>…</arg_value></tool_call>`, `<think>`",
+    regions=(
+        _THINK,
+        Region(
+            Part.CALLS,
+            opens=("<tool_call>",),
+            header=r"\s*(?P<name>[^\s<{]+)\s*(?=[<])",
+            closes=("</tool_call>",),
+            inside=TaggedArguments(
+                key="<arg_key>",
+                key_end="</arg_key>",
+                value="<arg_value>",
+                value_end="</arg_value>",
+                ends=("</tool_call>",),
+            ),
+        ),
+    ),
+    silent=("</tool_call>", "<|user|>", "<|observation|>", "<|endoftext|>"),
+)
+
+# As in SGLang's tests. The name comes with the number of the call.
+_KIMI = Form(
+    name="kimi",
+    models="Kimi K2",
+    summary="`<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, `<think>`",
+    regions=(
+        _THINK,
+        Region(
+            Part.CALLS,
+            opens=("<|tool_call_begin|>",),
+            header=r"\s*(?:functions\.)?(?P<name>[^\s:<{]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*(?=\{)",
+            closes=("<|tool_call_end|>",),
+            inside=Arguments(),
+        ),
+    ),
+    silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>", "<|im_end|>"),
+)
+
+# As in transformers' tests for gpt-oss. A recipient stands before the channel or behind it. Without one, only the
+# channel `analysis` is reasoning; `commentary` is what the model says before a call.
+_CONSTRAIN = r"[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>"
+_RECIPIENT = r"to=(?:functions\.)?(?P<name>[^\s<]+)"
+_HARMONY_ENDS = ("<|end|>", "<|return|>", "<|call|>")
+_HARMONY = Form(
+    name="harmony",
+    models="gpt-oss",
+    summary="`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>`, channel `analysis`",
+    regions=(
+        Region(
+            Part.CALLS,
+            open_pattern=r"<\|channel\|>\w+\s+" + _RECIPIENT + _CONSTRAIN,
+            closes=_HARMONY_ENDS,
+            inside=Arguments(),
+        ),
+        Region(
+            Part.CALLS,
+            open_pattern=r"(?:^|<\|start\|>assistant)\s*" + _RECIPIENT + r"\s*<\|channel\|>" + _CONSTRAIN,
+            closes=_HARMONY_ENDS,
+            inside=Arguments(),
+        ),
+        Region(Part.REASONING, open_pattern=r"<\|channel\|>analysis" + _CONSTRAIN, closes=_HARMONY_ENDS),
+        Region(Part.CONTENT, open_pattern=r"<\|channel\|>" + _CONSTRAIN, closes=_HARMONY_ENDS),
+    ),
+    silent=("<|start|>assistant", *_HARMONY_ENDS),
+)
+
+# As in the `response_template` of Gemma 4, and in vLLM's parser: strings have a token as their quote, keys none.
+_GEMMA4 = Form(
+    name="gemma4",
+    models="Gemma 4",
+    summary='`<|tool_call>call:f{a:<|"|>…<|"|>}<tool_call|>`, `<|channel>thought`',
+    regions=(
+        Region(Part.REASONING, opens=("<|channel>thought\n",), closes=("<channel|>",)),
+        Region(
+            Part.CALLS,
+            opens=("<|tool_call>",),
+            header=r"\s*call:\s*(?P<name>[^\s{<]+)\s*(?=\{)",
+            closes=("<tool_call|>",),
+            inside=Arguments(GEMMA),
+        ),
+    ),
+    silent=("<tool_call|>", "<|tool_response>", "<turn|>", "<eos>"),
+)
+
+# Ollama's template for Phi-4-mini marks calls with tokens; vLLM's parser finds `functools`.
+_PHI4 = Form(
+    name="phi4",
+    models="Phi-4-mini",
+    summary='`<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>` or `functools[…]`, `<think>`',
+    regions=(
+        _THINK,
+        Region(Part.CALLS, opens=("<|tool_call|>",), closes=("<|/tool_call|>",), inside=JsonCalls()),
+        Region(Part.CALLS, open_pattern=r"functools\s*(?=\[)", inside=JsonCalls()),
+    ),
+    silent=("<|/tool_call|>", "<|end|>"),
+)
+
+# As in vLLM's parser: Granite 3.0 marks its list of calls with a token, 3.1 with text. Granite 4.0 writes an object a
+# call and closes it.
+_GRANITE = Form(
+    name="granite",
+    models="Granite 3 and 4",
+    summary='`<|tool_call|>[{"name": …, "arguments": {…}}]` or `<tool_call>{…}</tool_call>`, `<think>`',
+    regions=(
+        _THINK,
+        Region(
+            Part.CALLS,
+            opens=("<|tool_call|>", "<tool_call>"),
+            closes=("</tool_call>",),
+            inside=JsonCalls(),
+        ),
+    ),
+    silent=("</tool_call>", "<|end_of_text|>"),
+)
+
+# For models with no form of their own, which are asked in their prompt to call tools like this.
+_GENERIC = replace(_HERMES, name="generic", models="any that is asked to", silent=("</tool_call>",))
+
+FORMS: dict[str, Form] = {
+    form.name: form
+    for form in (
+        _HERMES,
+        _QWEN_XML,
+        _LLAMA_JSON,
+        _LLAMA_PYTHONIC,
+        _MISTRAL,
+        _DEEPSEEK_R1,
+        _DEEPSEEK_V31,
+        _GLM,
+        _KIMI,
+        _HARMONY,
+        _GEMMA4,
+        _PHI4,
+        _GRANITE,
+        _GENERIC,
+    )
+}

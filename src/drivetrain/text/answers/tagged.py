@@ -1,0 +1,111 @@
+"""Reads arguments that stand between tags, each a JSON value or plain text, and gives out one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from drivetrain.core.answer import Flaw
+from drivetrain.text.answers.forms import TaggedArguments
+from drivetrain.text.answers.schemas import ToolSchemas, Types, cast
+from drivetrain.text.answers.search import Marker, Watch
+from drivetrain.text.answers.source import Reading, Source
+from drivetrain.text.answers.strings import json_text, quoted
+from drivetrain.text.answers.symbols import Symbols
+from drivetrain.text.answers.values import ValueScanner
+from drivetrain.text.answers.writers import CallWriter
+
+
+class TaggedReader:
+    """For one way of writing tags. It never changes."""
+
+    def __init__(self, tags: TaggedArguments, symbols: Symbols) -> None:
+        self._symbols = symbols
+        self._trims_line = tags.trims_line
+        self._key, self._value = symbols.encode(tags.key), symbols.encode(tags.value)
+        self._ends = tuple(map(symbols.encode, tags.ends))
+        self._key_end = Watch([Marker(None, (symbols.encode(tags.key_end),))])
+        self._value_end = Watch([Marker(None, (symbols.encode(tags.value_end),))])
+
+    def read(self, source: Source, calls: CallWriter, name: str, tools: ToolSchemas) -> Reading[Flaw | None]:
+        """What is wrong with the call, or None; then its arguments are whole."""
+        calls.begin(name)
+        calls.arguments("{")
+        first = True
+        while True:
+            yield from source.skip()
+            tag = yield from source.accept((self._key, *self._ends))
+            if tag is None:
+                return self._flaw(source, self._key, *self._ends)
+            if tag != self._key:
+                calls.arguments("}")
+                return None
+            key: list[str] = []
+            if (flaw := (yield from self._until(source, self._key_end, key.append))) is not None:
+                return flaw
+            if self._value and (yield from source.accept((self._value,), after_spaces=True)) is None:
+                return self._flaw(source, self._value)
+            argument = self._symbols.drop("".join(key)).strip()
+            calls.arguments(f"{'' if first else ', '}{quoted(argument)}: ")
+            first = False
+            if (flaw := (yield from self._read_value(source, calls, tools.types(name, argument)))) is not None:
+                return flaw
+
+    def _read_value(self, source: Source, calls: CallWriter, types: Types) -> Reading[Flaw | None]:
+        if types != ("string",):
+            parts: list[str] = []
+            flaw = yield from self._until(source, self._value_end, parts.append)
+            if flaw is None:
+                calls.arguments(self._as_json(self._symbols.drop("".join(parts)), types))
+            return flaw
+        text = _Trimmed(lambda piece: calls.arguments(quoted(piece)[1:-1]), trims_line=self._trims_line)
+        calls.arguments('"')
+        flaw = yield from self._until(source, self._value_end, lambda piece: text.write(self._symbols.drop(piece)))
+        if flaw is None:
+            calls.arguments('"')
+        return flaw
+
+    def _as_json(self, text: str, types: Types) -> str:
+        value = text.removeprefix("\n").removesuffix("\n") if self._trims_line else text
+        if types:
+            return json_text(cast(value, types)) or quoted(value)
+        scanner = ValueScanner()
+        word = value.strip()
+        at = scanner.feed(word, 0)
+        scanner.finish()
+        return word if scanner.whole and at == len(word) else quoted(value)
+
+    def _until(self, source: Source, watch: Watch, write: Callable[[str], None]) -> Reading[Flaw | None]:
+        found = yield from source.find(watch, write)
+        if found is None:
+            return Flaw.CUT_OFF
+        source.enter(found)
+        return None
+
+    def _flaw(self, source: Source, *expected: str) -> Flaw:
+        """What comes next is not what was expected, or too little of it came."""
+        rest = source.text[source.at :].lstrip()
+        cut_off = source.ended and any(literal.startswith(rest) for literal in expected)
+        return Flaw.CUT_OFF if cut_off else Flaw.MALFORMED
+
+
+class _Trimmed:
+    """Passes text on without one line break at its start and one at its end."""
+
+    def __init__(self, write: Callable[[str], None], *, trims_line: bool) -> None:
+        self._write = write
+        self._trims_line = trims_line
+        self._begun = False
+        self._held = ""
+
+    def write(self, text: str) -> None:
+        if not self._trims_line:
+            self._write(text)
+            return
+        if not text:
+            return
+        if not self._begun:
+            self._begun = True
+            text = text.removeprefix("\n")
+        text = self._held + text
+        self._held = "\n" if text.endswith("\n") else ""
+        self._write(text.removesuffix("\n"))

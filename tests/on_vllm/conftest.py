@@ -10,7 +10,18 @@ import pytest
 from drivetrain.worker.worker import EngineWorker
 from on_vllm.vllm_rig import VllmRig
 
-CASES = ("endings", "gauges", "hard_cases", "logprobs", "refusals", "sampling", "spans", "stops", "streaming")
+CASES = (
+    "constraints",
+    "endings",
+    "gauges",
+    "hard_cases",
+    "logprobs",
+    "refusals",
+    "sampling",
+    "spans",
+    "stops",
+    "streaming",
+)
 pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES), "recorded_spans")
 
 

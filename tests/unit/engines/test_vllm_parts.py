@@ -45,6 +45,7 @@ def test_settings_become_engine_arguments() -> None:
     assert given["enable_prefix_caching"] is False
     assert given["tensor_parallel_size"] == 2
     assert given["logprobs_mode"] == "raw_logprobs"
+    assert given["structured_outputs_config"] == {"backend": "guidance"}
 
 
 @pytest.mark.parametrize(("name", "value"), [("kv_cache_gb", 0.0), ("max_batch", 0), ("max_batch", True)])
@@ -60,7 +61,13 @@ def test_what_is_not_set_is_left_to_vllm() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("dtype", "set dtype"), ("max_model_len", "set context_length"), ("model", "fixed"), ("logprobs_mode", "fixed")],
+    [
+        ("dtype", "set dtype"),
+        ("max_model_len", "set context_length"),
+        ("model", "fixed"),
+        ("logprobs_mode", "fixed"),
+        ("structured_outputs_config", "fixed"),
+    ],
 )
 def test_an_argument_that_is_ours_is_refused_in_vllm_args(name: str, hint: str) -> None:
     with pytest.raises(InvalidSetting, match=hint) as caught:
@@ -75,6 +82,9 @@ def test_an_argument_that_this_vllm_lacks_is_refused_by_name() -> None:
     with pytest.raises(InvalidSetting) as caught:
         refuse_unknown(arguments, arguments.keys() - {"max_model_len"}, "1.0")
     assert caught.value.param == "context_length"
+    assert "structured_outputs_config" not in refuse_unknown(
+        arguments, arguments.keys() - {"structured_outputs_config"}, "1.0"
+    )
     assert "use_tqdm_on_load" not in refuse_unknown(arguments, arguments.keys() - {"use_tqdm_on_load"}, "1.0")
 
 
@@ -223,6 +233,8 @@ def vllms(name: str, base: type[Exception] = Exception) -> type[Exception]:
 
 def test_each_class_of_vllm_has_its_own_ending() -> None:
     client = vllms("VLLMClientError")
+    grammar = vllms("VLLMValidationError", client)("Grammar error: unknown name")
+    assert errors.while_running(grammar).param == "constraint"
     bad = vllms("VLLMValidationError", client)("top_p is wrong")
     bad.parameter = "top_p"  # type: ignore[attr-defined]  # as vLLM's has
     translated = errors.while_running(bad)

@@ -12,6 +12,8 @@ from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.sampling import Sampling
 from drivetrain.engines.vllm.sampling import built, parameters_of, refuse_if_nothing_is_left, seed_of
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+from drivetrain.text.grammar.library import CompiledGrammar, Vocabulary
 
 
 def request(**changes: Any) -> EngineRequest:
@@ -37,6 +39,7 @@ def test_neutral_values_ask_for_nothing() -> None:
     assert asked() == {
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
         "presence_penalty": 0.0, "frequency_penalty": 0.0, "logit_bias": None, "_bad_words_token_ids": None,
+        "_grammar": None,
         "seed": 7, "max_tokens": 10, "min_tokens": 0, "stop_token_ids": [], "ignore_eos": True, "logprobs": None,
         "prompt_logprobs": None, "detokenize": False, "skip_reading_prefix_cache": False,
     }  # fmt: skip
@@ -115,10 +118,27 @@ class Params(SimpleNamespace):
         assert not any(name.startswith("_") for name in rest)
 
 
+def compiled(lark: str) -> CompiledGrammar:
+    return CompiledGrammar(lark, Vocabulary(ByteTokenizer(), frozenset({257, 259})))
+
+
+def test_a_grammar_goes_along_as_it_is() -> None:
+    given = asked(grammar=compiled('start: "a"'), stop_ids=frozenset({257, 259}))
+    assert given["logit_bias"] is None
+    assert built(given, Params, "delta", dict).structured_outputs == {"grammar": 'start: "a"'}
+    assert not hasattr(built(asked(), Params, "delta", dict), "structured_outputs")
+
+
+def test_under_a_grammar_an_end_that_is_ignored_is_banned() -> None:
+    """vLLM would offer it wherever the text may end."""
+    given = asked(grammar=compiled('start: "a"'), stop_ids=frozenset({257}))
+    assert given["logit_bias"] == {259: -math.inf}
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1e-4, 0.7])
 def test_the_temperature_is_the_one_that_was_asked_for(temperature: float) -> None:
     given = sampled(temperature=temperature, bad_words_ids=((6, 7),))
-    params = built(given, Params, "delta")
+    params = built(given, Params, "delta", None)
     assert params.temperature == temperature
     assert params._bad_words_token_ids == [[6, 7]]
     assert params.output_kind == "delta"

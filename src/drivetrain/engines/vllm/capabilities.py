@@ -30,6 +30,7 @@ NEEDS: Mapping[str, str] = {
     "suppress_tokens": "logit_bias",
     "bad_words_ids": "_bad_words_token_ids",
     "cache_salt": "cache_salt",
+    "constraint": "structured_outputs",
 }
 """For each request field the sampling parameter of vLLM (for `cache_salt`: the key of its prompts) that does it."""
 

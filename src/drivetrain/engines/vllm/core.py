@@ -146,7 +146,7 @@ class Core:
 
         if not self.alive:
             raise EngineFailed(errors.DEAD)
-        params = built(parameters, SamplingParams, RequestOutputKind.DELTA)
+        params = built(parameters, SamplingParams, RequestOutputKind.DELTA, _structured())
         given = prompt.given if isinstance(prompt, Widened) else tokens_input(list(prompt), cache_salt=cache_salt)
         outputs: AsyncGenerator[Any, None] = self._llm.generate(given, params, request_id)
         return outputs
@@ -250,6 +250,13 @@ def present_parameters() -> frozenset[str]:
     return frozenset(SamplingParams.__struct_fields__) | (
         {"cache_salt"} & inspect.signature(tokens_input).parameters.keys()
     )
+
+
+def _structured() -> Any:
+    """vLLM's class for grammars; an older one has none, and `constraint` is not declared there."""
+    from vllm import sampling_params
+
+    return getattr(sampling_params, "StructuredOutputsParams", None)
 
 
 async def _aborted(llm: Any, request_ids: list[str]) -> None:

@@ -36,6 +36,8 @@ KINDS: dict[str, type[DrivetrainError]] = {
 
 DEAD = "vLLM's engine process has ended; try once more in a minute"
 
+_OF_GRAMMARS = ("grammar", "structured output")
+
 _TOO_LITTLE_CACHE = ("KV cache", "gpu_memory_utilization", "gpu-memory-utilization")
 
 
@@ -53,6 +55,8 @@ def while_running(exc: BaseException) -> DrivetrainError:
         error = EngineFailed(DEAD)
     elif issubclass(kind, InvalidRequest):
         parameter = getattr(exc, "parameter", None)
+        if any(words in str(exc).lower() for words in _OF_GRAMMARS):
+            parameter = "constraint"
         error = InvalidRequest(
             f"vLLM refuses this request: {clean(str(exc))}", param=parameter if parameter in PARAMETERS else None
         )

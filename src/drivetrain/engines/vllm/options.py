@@ -17,7 +17,8 @@ _HAVE_A_SETTING = {
     "enable_prefix_caching": "prefix_cache",
 }
 _FIXED: Mapping[str, Any] = {
-    "skip_tokenizer_init": True,  # the text pipeline is ours
+    "skip_tokenizer_init": False,  # the text pipeline is ours, but grammars and image processors want one
+    "structured_outputs_config": {"backend": "guidance"},  # the one that takes our grammars as they are
     "generation_config": "vllm",  # or it adds end tokens of its own
     "logprobs_mode": "raw_logprobs",
     "max_logprobs": -1,  # the worker has the limit
@@ -25,11 +26,13 @@ _FIXED: Mapping[str, Any] = {
 """What the contract needs. It cannot be set."""
 
 _FIXED_WITH_IMAGES: Mapping[str, Any] = {
-    "skip_tokenizer_init": False,  # its image processors want one
     "mm_processor_cache_gb": 0,  # kept in step by messages that a cancelled request never sends
 }
 
 _QUIET: Mapping[str, Any] = {"disable_log_stats": True, "use_tqdm_on_load": False}
+_IF_THERE = frozenset({*_QUIET, "structured_outputs_config"})
+"""What an older vLLM lacks without harm: it makes no noise, or has no sampling parameter for a grammar either."""
+
 _NAMES = frozenset({"model", "tokenizer", "served_model_name", *_FIXED, *_FIXED_WITH_IMAGES})
 
 
@@ -61,9 +64,9 @@ def with_images(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown(arguments: Mapping[str, Any], known: Collection[str], version: str) -> dict[str, Any]:
-    """The arguments without those of ours that this vLLM lacks and that only make it quiet."""
+    """The arguments without those of ours that this vLLM may lack."""
     for name in arguments:
-        if name not in known and name not in _QUIET:
+        if name not in known and name not in _IF_THERE:
             setting = _HAVE_A_SETTING.get(name, "vllm_args")
             raise InvalidSetting(f"vLLM {version} has no engine argument {name}", param=setting)
     return {name: value for name, value in arguments.items() if name in known}

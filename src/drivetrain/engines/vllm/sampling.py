@@ -30,7 +30,8 @@ def parameters_of(request: EngineRequest, index: int) -> dict[str, Any]:
         "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
-        "logit_bias": _biases(sampling) or None,
+        "logit_bias": _biases(request) or None,
+        "_grammar": request.grammar.text if request.grammar is not None else None,
         "_bad_words_token_ids": [list(ids) for ids in sampling.bad_words_ids if len(ids) > 1] or None,
         "seed": seed_of(request.seeds[index]),
         "max_tokens": max(1, limit),
@@ -58,10 +59,13 @@ def refuse_if_nothing_is_left(request: EngineRequest, vocab_size: int) -> None:
         raise InvalidRequest("every token is banned: nothing is left to sample", param="suppress_tokens")
 
 
-def built(parameters: Mapping[str, Any], make: Any, delta: Any) -> Any:
-    """`make` is vLLM's class, `delta` its way of giving each token once."""
+def built(parameters: Mapping[str, Any], make: Any, delta: Any, structured: Any) -> Any:
+    """`make` is vLLM's class, `delta` its way of giving each token once, `structured` its class for grammars."""
     given = dict(parameters)
     temperature, bad_words = given.pop("temperature"), given.pop("_bad_words_token_ids")
+    grammar = given.pop("_grammar")
+    if grammar is not None:
+        given["structured_outputs"] = structured(grammar=grammar)
     params = make(temperature=max(temperature, LOWEST_TEMPERATURE) if temperature else 0.0, output_kind=delta, **given)
     params.temperature = temperature
     if bad_words is not None:
@@ -73,5 +77,8 @@ def _banned(sampling: Sampling) -> set[int]:
     return {*sampling.suppress_tokens, *(ids[0] for ids in sampling.bad_words_ids if len(ids) == 1)}
 
 
-def _biases(sampling: Sampling) -> dict[int, float]:
-    return {**sampling.logit_bias, **dict.fromkeys(_banned(sampling), -math.inf)}
+def _biases(request: EngineRequest) -> dict[int, float]:
+    """Under a grammar, vLLM offers the model's own end, also one that is to be ignored."""
+    sampling, grammar = request.sampling, request.grammar
+    ignored = grammar.ends - request.stop_ids if grammar is not None else frozenset()
+    return {**sampling.logit_bias, **dict.fromkeys(_banned(sampling) | ignored, -math.inf)}

@@ -29,7 +29,8 @@ HONOURED = frozenset({
 MOST_LOGPROBS = 20
 """vLLM's own default limit. If a server allows fewer, none are offered."""
 
-_PROVEN = "zq"
+_TRIAL = 'start: "z" %json {"const": "q"}', 'z"q"'
+"""A grammar that only vLLM's guidance backend takes, and its one text."""
 
 BAN = -100.0
 """The lowest bias that vLLM's server accepts: at the highest temperature, a factor of e⁻⁵⁰."""
@@ -151,15 +152,16 @@ class _Trial:
         return frozenset({"logprobs"}) if len(entries) == 1 else frozenset()
 
     async def _constrains(self, ids: Sequence[int]) -> bool:
-        """Whether it takes our grammars, which its own choice of a backend shows."""
-        asked = {"grammar": f'start: "{_PROVEN}"'}
+        """Whether it takes our grammars. A vLLM that is not told which backend to use keeps the first that a request
+        needed, and only guidance takes them."""
+        grammar, text = _TRIAL
         try:
-            answer = await self._complete(ids, max_tokens=16, structured_outputs=asked)
+            answer = await self._complete(ids, max_tokens=16, structured_outputs={"grammar": grammar})
         except Refused as exc:
             if exc.status not in _REFUSALS:
                 raise
             return False
-        return bool(answer["text"] == _PROVEN)
+        return bool(answer["text"] == text)
 
     async def _answer_of(self, ids: Sequence[int], token_id: int) -> Mapping[str, Any]:
         """An answer forced to begin with this token: an end stops it, and a plain word shows in its text."""

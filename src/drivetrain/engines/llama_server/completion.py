@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.engine import EngineRequest
+from drivetrain.text.grammar.lark import HEADER
 
 HONOURED = frozenset({
     "n", "seed", "min_tokens", "ignore_eos", "logprobs", "temperature", "top_p", "top_k", "min_p", "typical_p",
@@ -18,7 +19,7 @@ SEVERAL_COMPLETIONS = frozenset({"min_tokens", "begin_suppress_tokens"})
 """What holds for a part of an answer only takes a completion a part. `remote` asks for one a choice and lacks these,
 and no constraint goes with them: each completion would begin its grammar anew."""
 
-LARK = "%llguidance {}\n"
+LARK = HEADER
 """What the Lark text of a grammar begins with for llama.cpp, which takes any other text for GBNF.
 
 A server that was built without llguidance ends its process at it.

@@ -16,6 +16,9 @@ SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 Not `, ?`: the llguidance in llama.cpp takes it literally.
 """
 
+HEADER = "%llguidance {}\n"
+"""Begins a grammar for a server that has other compilers too: only llguidance takes it."""
+
 MAX_MULTIPLE = 10_000
 """Of `multipleOf`: the states needed grow with it."""
 

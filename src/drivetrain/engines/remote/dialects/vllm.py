@@ -19,6 +19,7 @@ from drivetrain.engines.remote.dialects.vllm_tokenizer import Speller, split_que
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.engines.remote.spellings import ENDS, SPELLED, WORDS
 from drivetrain.http.address import Address
+from drivetrain.text.grammar.lark import HEADER
 
 HONOURED = frozenset({
     "n", "seed", "min_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
@@ -29,8 +30,7 @@ HONOURED = frozenset({
 MOST_LOGPROBS = 20
 """vLLM's own default limit. If a server allows fewer, none are offered."""
 
-_TRIAL = 'start: "z" %json {"const": "q"}', 'z"q"'
-"""A grammar that only vLLM's guidance backend takes, and its one text."""
+_PROVEN = "zq"
 
 BAN = -100.0
 """The lowest bias that vLLM's server accepts: at the highest temperature, a factor of e⁻⁵⁰."""
@@ -153,15 +153,15 @@ class _Trial:
 
     async def _constrains(self, ids: Sequence[int]) -> bool:
         """Whether it takes our grammars. A vLLM that is not told which backend to use keeps the first that a request
-        needed, and only guidance takes them."""
-        grammar, text = _TRIAL
+        needed. Guidance takes them; xgrammar would read over how JSON is to be spaced, and refuses the header."""
+        asked = {"grammar": f'{HEADER}start: "{_PROVEN}"'}
         try:
-            answer = await self._complete(ids, max_tokens=16, structured_outputs={"grammar": grammar})
+            answer = await self._complete(ids, max_tokens=16, structured_outputs=asked)
         except Refused as exc:
             if exc.status not in _REFUSALS:
                 raise
             return False
-        return bool(answer["text"] == text)
+        return bool(answer["text"] == _PROVEN)
 
     async def _answer_of(self, ids: Sequence[int], token_id: int) -> Mapping[str, Any]:
         """An answer forced to begin with this token: an end stops it, and a plain word shows in its text."""
@@ -214,7 +214,7 @@ class VllmDialect:
             "logit_bias": self._biases(request),
         }
         if request.grammar is not None:
-            body["structured_outputs"] = {"grammar": request.grammar.text}
+            body["structured_outputs"] = {"grammar": HEADER + request.grammar.text}
         salt = secrets.token_hex(16) if request.seeded else request.cache_salt
         if salt is not None:
             body["cache_salt"] = salt

@@ -113,19 +113,19 @@ async def test_banned_ids_are_not_forced(worker: EngineWorker) -> None:
     assert getattr(caught.value, "param", None) == "suppress_tokens"
 
 
-def test_a_long_answer_that_is_computed_again_is_a_prompt() -> None:
-    """Else one step would compute all of it."""
+def test_an_answer_that_is_computed_again_is_a_prompt() -> None:
+    """It shares the room for prompts, however little of it is left."""
     from drivetrain.core.engine import EngineRequest
 
     request = EngineRequest(request_id="x", prompt_ids=(1, 2, 3), context_length=1000, max_tokens=None, seeds=(0,))
     one = sequences.Job.of(request, 0).sequences[0]
 
-    def decodes(computed: int, behind: int) -> bool:
-        one.ids, one.computed = [1, 2, 3] + [4] * behind, computed
+    def decodes(computed: int, behind: int, forced: int) -> bool:
+        one.ids, one.computed, one.forced = [1, 2, 3] + [4] * behind, computed, forced
         return one.decodes
 
-    assert not decodes(0, MOST_FORCED + 1)
-    assert decodes(3, MOST_FORCED + 1)
-    assert not decodes(3, MOST_FORCED + 2)
-    assert decodes(4, MOST_FORCED + 2)
-    assert not decodes(3, 0)
+    assert decodes(3, 6, 5)
+    assert decodes(8, 6, 5)
+    assert not decodes(0, 6, 5)
+    assert not decodes(3, 6, 0)
+    assert not decodes(3, 7, 5)

@@ -225,6 +225,7 @@ class Stepper:
     def _advance(self, sequence: Sequence, sampled: Sampled) -> TokenStep:
         """One more id for this sequence, perhaps its last, and those that a grammar forces behind it."""
         sequence.ids.append(sampled.token_id)
+        sequence.forced = 0
         ids, reason = [sampled.token_id], None
         if sampled.token_id in sequence.request.stop_ids:
             reason = FinishReason.STOP
@@ -245,6 +246,7 @@ class Stepper:
         room = sequence.job.limit - sequence.num_sampled
         forced = shape_of(sequence).forced(sequence.ids)[: min(room, MOST_FORCED)]
         sequence.ids += forced
+        sequence.forced = len(forced)
         return forced
 
     def _all_end(self, job: Job) -> Iterator[Output]:

@@ -32,6 +32,8 @@ class Sequence:
     slot: CacheRow | None = None
     awaits: Hit | None = None
     """A row in which its beginning is being computed, to be copied from there."""
+    forced: int = 0
+    """How many of the ids, the last ones, a grammar forced behind the newest sampled one."""
     ended: bool = False
     shape: Any = None
     """The sampler's own notes."""
@@ -64,8 +66,7 @@ class Sequence:
     @property
     def decodes(self) -> bool:
         """Whether its next step is not a part of a prompt: one new id, or a few that a grammar forced behind it."""
-        known = self.computed >= self.prompt_length and self.pending <= MOST_FORCED + 1
-        return self.pending == 1 or (known and self.pending > 0)
+        return self.pending == 1 or (self.forced > 0 and self.pending == self.forced + 1)
 
     @property
     def leads(self) -> bool:

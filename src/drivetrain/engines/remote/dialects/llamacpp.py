@@ -24,7 +24,7 @@ HONOURED = completion.HONOURED - completion.SEVERAL_COMPLETIONS - {"constraint"}
 """And constraints, where a trial shows it."""
 
 _PROVEN = "zq"
-_REFUSALS = frozenset({400, 404, 405, 422, 501})
+_REFUSALS = frozenset({400, 404, 405, 422, 500, 501})
 
 
 async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> UpstreamFacts:

@@ -100,7 +100,7 @@ def brief(error: str) -> str:
         return "it is too large to compile"
     if error.startswith("NoExtension"):
         return NOTHING
-    if "oneOf" in error:
+    if "coerce_one_of" in error:
         return "oneOf is honoured only where no two of its schemas can hold at once; use anyOf"
     if _TOO_WIDE in error:
         return "too much may come at one place, such as an object's optional properties: make some of them required"

@@ -50,7 +50,7 @@ NO_END = {"structured.json_object", "structured.json_object_streamed"}
 NOT_FOUND_OUT = {
     "fake": TOO_QUICK | SAYS_ASCII | NEVER_ENDS,
     "remote": TOO_QUICK | SAYS_ASCII | NEVER_ENDS,
-    "llamacpp": TOO_QUICK,
+    "llamacpp": TOO_QUICK | NO_END,
     "native": TOO_QUICK | HALF_FIRST | NO_END,
     "transformers": TOO_QUICK | HALF_FIRST | NO_END,
 }

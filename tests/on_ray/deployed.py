@@ -38,7 +38,7 @@ def deploy(port: int, *models: ModelPlan) -> None:
 
 
 def client(port: int) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=120)
+    return openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=500)
 
 
 async def streamed(of: openai.AsyncOpenAI, max_tokens: int, **more: Any) -> tuple[str, str]:

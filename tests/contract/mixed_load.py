@@ -13,7 +13,7 @@ import pytest
 
 from contract.rigs import LONG, PROMPT, Rig
 from contract.test_endings import ENDLESS, read_some, until_idle
-from drivetrain.core.errors import Cancelled, DrivetrainError, Overloaded
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, Overloaded
 from drivetrain.core.results import Choice, Usage
 from drivetrain.core.stats import ENDINGS, Stats
 from drivetrain.worker.worker import EngineWorker
@@ -130,10 +130,15 @@ async def mixed_load(rig: Rig, **settings: Any) -> AsyncIterator[tuple[EngineWor
             seen.generate(worker, **SHORT, max_tokens=4),  # all that may run and wait do
         ]
         await asyncio.gather(*load)
-        while not seen.endings[
-            Overloaded.code
-        ]:  # a quick engine behind a slow way may be done before the last one comes
-            await asyncio.gather(*(seen.generate(worker, **SHORT, max_tokens=LONG) for _ in range(8)))
+        # Behind a slow way requests come in any order: the first may find no place, the last may find one.
+        while not seen.endings[Overloaded.code]:
+            await asyncio.gather(*(seen.generate(worker, **ENDLESS) for _ in range(8)))
+        timeout_s = 0.05
+        while not seen.endings[DeadlineExceeded.code]:
+            await seen.generate(worker, **ENDLESS, timeout_s=timeout_s)
+            timeout_s /= 2
+        while not seen.endings[Cancelled.code]:
+            await seen.leave(worker, 3)
         await seen.generate(worker, **{**SHORT, "temperature": -1})
         await seen.generate(worker, **SHORT, max_tokens=worker.capabilities.context_length + 1)
         with rig.fault(worker, 0, RuntimeError("broken")):

@@ -34,6 +34,8 @@ class Metadata:
     vocab_size: int
     family: str
     family_why: str
+    answer_form: str
+    answer_form_why: str
     roles: Mapping[str, str]
     separator: str
     stop: tuple[str, ...]

@@ -5,10 +5,10 @@ A thread that works on a text cannot be stopped from outside: it has to check wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from drivetrain.core.errors import Cancelled
 from drivetrain.core.prompt import Prompt
@@ -52,6 +52,11 @@ class Tokenizer(Protocol):
     @property
     def chat_template(self) -> str | None:
         """The Jinja source that came with the weights: untrusted."""
+        ...
+
+    @property
+    def response_template(self) -> Mapping[str, Any] | None:
+        """How to read the model's answers, as its authors wrote it down: untrusted."""
         ...
 
     @property

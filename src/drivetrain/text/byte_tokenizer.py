@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from drivetrain.core.prompt import Prompt, apart
 from drivetrain.core.tokenizer import Detokenizer
@@ -29,6 +30,7 @@ class ByteTokenizer:
     bos_token: str | None = "<s>"
     eos_token: str | None = "</s>"
     chat_template: str | None = _CHATML
+    response_template: Mapping[str, Any] | None = None
     special_strings = frozenset(SPECIALS)
 
     def encode(self, prompt: Prompt) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -82,6 +82,11 @@ class HfTokenizer:
     @property
     def chat_template(self) -> str | None:
         return self._chat_template
+
+    @property
+    def response_template(self) -> Mapping[str, Any] | None:
+        template = getattr(self._tokenizer, "response_template", None)
+        return template if isinstance(template, Mapping) else None
 
     @cached_property
     def special_strings(self) -> frozenset[str]:

@@ -11,6 +11,7 @@ from drivetrain.core.request import Overflow
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata
 from drivetrain.families.registry import FamilyChoice, choose
+from drivetrain.text.answers.detect import form_of
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings
@@ -92,7 +93,7 @@ def _choose(name: str, info: EngineInfo, settings: Settings) -> FamilyChoice:
 def _describe(
     name: str, info: EngineInfo, chosen: FamilyChoice, eos_ids: frozenset[int], defaults: Defaults
 ) -> Metadata:
-    roles = chosen.family.roles
+    roles, form = chosen.family.roles, form_of(info.tokenizer)
     return Metadata(
         name=name,
         engine=info.engine,
@@ -103,6 +104,8 @@ def _describe(
         vocab_size=info.vocab_size,
         family=chosen.family.name,
         family_why=chosen.why,
+        answer_form=form.name,
+        answer_form_why=form.why,
         roles={"system": roles.system, "user": roles.user, "assistant": roles.assistant},
         separator=chosen.family.separator,
         stop=chosen.family.stop,

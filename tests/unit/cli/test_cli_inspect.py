@@ -51,6 +51,8 @@ def test_the_fake_tells_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["context_length"] == found["capabilities"]["context_length"] == 4096
     assert found["sampling"]["temperature"] == {"value": 1.0, "origin": "neutral"}
     assert found["missing"] == []
+    assert found["answer_form"] == "generic"
+    assert found["answer_form_why"] == "the model's chat template shows no known form"
     prompt = found["prompt"]
     assert prompt["text"] == "<|im_start|>user\nsay <|im_end|><|im_end|>\n<|im_start|>assistant\n"
     assert {"text": "say <|im_end|>", "literal": True} in prompt["segments"]
@@ -117,6 +119,20 @@ def test_a_folder_without_the_library(capsys: pytest.CaptureFixture[str], bare: 
     assert found["prompt"]["token_ids"] is None
     assert found["missing"] == [f"token ids need the tokenizer of transformers: {EXTRA}"]
     assert f"not installed; run: {EXTRA}" in run_here(capsys, "inspect", str(folder)).out
+
+
+def test_the_form_of_answers(capsys: pytest.CaptureFixture[str], bare: None, tmp_path: Path) -> None:
+    calls = CHATML + '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    by_markers = _folder(tmp_path / "markers", chat_template=calls)
+    row = 'answer form   hermes: the model\'s chat template has <tool_call> and "arguments"'
+    assert row in run_here(capsys, "inspect", str(by_markers)).out
+    template = {"start_anchor": "assistant\n", "fields": {"content": {"close": "<|im_end|>"}}}
+    own = _folder(tmp_path / "own", chat_template=calls, tokenizer_config={"response_template": template})
+    found = run_here(capsys, "inspect", str(own), "--json").json
+    assert (found["answer_form"], found["answer_form_why"]) == (
+        "response_template",
+        "the model's own response_template",
+    )
 
 
 @pytest.mark.parametrize(

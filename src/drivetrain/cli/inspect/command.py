@@ -63,6 +63,7 @@ def _lines(found: Inspection, resolved: Resolved) -> list[str]:
         *([] if found.engine_ready else [("", f"not installed; run: {found.install}")]),
         ("architecture", found.architecture or "not known"),
         ("family", _family(found)),
+        ("answer form", f"{found.answer_form}: {found.answer_form_why}"),
         ("context", f"{found.context_length} tokens" if found.context_length else "not known before loading"),
         ("stops", _stops(found)),
         ("answer", f"at most {found.max_tokens} tokens" if found.max_tokens else "up to the end of the context"),

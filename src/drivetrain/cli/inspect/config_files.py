@@ -25,6 +25,7 @@ class StatedTokenizer:
     bos_token: str | None = None
     eos_token: str | None = None
     chat_template: str | None = None
+    response_template: Mapping[str, Any] | None = None
     special_ids: Mapping[str, int]
 
     @property
@@ -119,10 +120,12 @@ def _eos_ids(structure: Mapping[str, Any], config: StatedConfig, tokenizer: Stat
 
 
 def _tokenizer(folder: Path, stated: Mapping[str, Any]) -> StatedTokenizer:
+    response_template = stated.get("response_template")
     return StatedTokenizer(
         bos_token=_token(stated.get("bos_token")),
         eos_token=_token(stated.get("eos_token")),
         chat_template=_template(folder, stated),
+        response_template=response_template if isinstance(response_template, dict) else None,
         special_ids=_special_ids(folder, stated),
     )
 

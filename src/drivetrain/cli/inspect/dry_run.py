@@ -22,6 +22,7 @@ from drivetrain.families.registry import FamilyChoice, choose
 from drivetrain.families.registry import names as family_names
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
+from drivetrain.text.answers.detect import form_of
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.settle import Defaults
 
@@ -59,6 +60,8 @@ class Inspection:
     family: str
     family_why: str
     family_is_fallback: bool
+    answer_form: str
+    answer_form_why: str
     roles: Mapping[str, str]
     stop: tuple[str, ...]
     stop_tokens: Mapping[int, str]
@@ -106,7 +109,8 @@ def _as_they_render(found: Inspection, described: Description) -> Inspection:
     if found.prompt is not None and found.prompt.token_ids is not None:
         text = described.tokenizer.decode(found.prompt.token_ids, skip_special=False)
         prompt = replace(found.prompt, text=text, segments=({"text": text, "literal": False},))
-    return replace(found, family_why="the upstream renders chats itself", prompt=prompt)
+    why = "the upstream renders chats itself"
+    return replace(found, family_why=why, answer_form_why=why, prompt=prompt)
 
 
 def _first_fit(
@@ -179,6 +183,7 @@ def _put_together(
     defaults = _defaults(described, found, chosen, settings)
     ready = choice.kind.installed
     prompt, why_not = _rendered(described, chosen, given)
+    form = form_of(described.tokenizer)
     return Inspection(
         model=model,
         name=name,
@@ -193,6 +198,8 @@ def _put_together(
         family=chosen.family.name,
         family_why=_family_why(chosen, described, settings),
         family_is_fallback=_is_fallback(chosen, settings),
+        answer_form=form.name,
+        answer_form_why=form.why,
         roles={role: chosen.family.roles.name_of(role) for role in ("system", "user", "assistant")},
         stop=chosen.family.stop,
         stop_tokens=_stop_tokens(described, chosen),

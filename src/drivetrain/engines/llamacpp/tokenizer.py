@@ -174,6 +174,10 @@ class LlamaCppTokenizer:
     def chat_template(self) -> str | None:
         return self._chat_template
 
+    @property
+    def response_template(self) -> None:
+        return None
+
     @cached_property
     def special_strings(self) -> frozenset[str]:
         return self._vocabulary.special_strings | ({self._image_token} if self._image_token else set())

@@ -63,6 +63,10 @@ class RemoteTokenizer:
         return self._facts.chat_template or NEUTRAL_TEMPLATE
 
     @property
+    def response_template(self) -> None:
+        return None
+
+    @property
     def special_strings(self) -> frozenset[str]:
         return frozenset(self._specials)
 

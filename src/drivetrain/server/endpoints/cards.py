@@ -53,6 +53,7 @@ def capabilities_json(worker: WorkerPort) -> dict[str, Any]:
         "engine": metadata.engine,
         "architecture": metadata.architecture,
         "family": metadata.family,
+        "answer_form": metadata.answer_form,
         "device": metadata.device,
         "dtype": metadata.dtype,
         "context_length": capabilities.context_length,

@@ -96,12 +96,16 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`silent` markers say nothing, wherever they stand outside the regions. `models` and `summary` are for people."""
+    """`silent` markers say nothing, wherever they stand outside the regions. `models` and `summary` are for people.
+
+    A chat template that has all of the `signs` writes calls in this form.
+    """
 
     name: str
     models: str
     summary: str
     regions: tuple[Region, ...]
+    signs: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     silent_pattern: str = ""
     outside: Region = Region(Part.CONTENT)

@@ -15,6 +15,7 @@ _HERMES = Form(
     name="hermes",
     models="Hermes 2 Pro and 3, Qwen 2.5, Qwen 3",
     summary='`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, `<think>`',
+    signs=("<tool_call>", '"arguments"'),
     regions=(
         _THINK,
         Region(Part.CALLS, opens=("<tool_call>",), closes=("</tool_call>",), inside=JsonCalls()),
@@ -35,6 +36,7 @@ _QWEN_XML = Form(
     name="qwen-xml",
     models="Qwen3-Coder, Qwen 3.5",
     summary="`<tool_call><function=f><parameter=a>…</parameter></function></tool_call>`, `<think>`",
+    signs=("<tool_call>", "<function="),
     regions=(
         _THINK,
         Region(
@@ -55,6 +57,7 @@ _LLAMA_JSON = Form(
     name="llama-json",
     models="Llama 3.1 and later",
     summary='`{"name": …, "parameters": {…}}` at the start of a line, `<|python_tag|>`',
+    signs=("<|start_header_id|>", '"parameters": '),
     regions=(
         Region(Part.CALLS, opens=("<|python_tag|>",), inside=JsonCalls()),
         Region(
@@ -74,6 +77,7 @@ _LLAMA_PYTHONIC = Form(
     name="llama-pythonic",
     models="Llama 3.2, Llama 4",
     summary="`[f(a=1), g()]` at the start of a line",
+    signs=("<|python_start|>",),
     regions=(
         Region(
             Part.CALLS,
@@ -90,6 +94,7 @@ _MISTRAL = Form(
     name="mistral",
     models="Mistral and Magistral",
     summary='`[TOOL_CALLS]f[ARGS]{…}` or `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, `[THINK]`',
+    signs=("[TOOL_CALLS]",),
     regions=(
         Region(Part.REASONING, opens=("[THINK]",), closes=("[/THINK]",)),
         Region(
@@ -110,6 +115,7 @@ _DEEPSEEK_R1 = Form(
     name="deepseek-r1",
     models="DeepSeek V3, R1",
     summary="`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, a fence with JSON, `<｜tool▁call▁end｜>`, `<think>`",
+    signs=("<｜tool▁call▁begin｜>", "```json"),
     regions=(
         _THINK,
         Region(
@@ -128,6 +134,7 @@ _DEEPSEEK_V31 = Form(
     name="deepseek-v3.1",
     models="DeepSeek V3.1",
     summary="`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`, `<think>`",
+    signs=("<｜tool▁call▁begin｜>",),
     regions=(
         _THINK,
         Region(
@@ -146,6 +153,7 @@ _GLM = Form(
     name="glm",
     models="GLM 4.5 and later",
     summary="`<tool_call>f<arg_key>a</arg_key><arg_value>…</arg_value></tool_call>`, `<think>`",
+    signs=("<tool_call>", "<arg_key>"),
     regions=(
         _THINK,
         Region(
@@ -170,6 +178,7 @@ _KIMI = Form(
     name="kimi",
     models="Kimi K2",
     summary="`<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, `<think>`",
+    signs=("<|tool_call_begin|>",),
     regions=(
         _THINK,
         Region(
@@ -192,6 +201,7 @@ _HARMONY = Form(
     name="harmony",
     models="gpt-oss",
     summary="`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>`, channel `analysis`",
+    signs=("<|channel|>",),
     regions=(
         Region(
             Part.CALLS,
@@ -216,6 +226,7 @@ _GEMMA4 = Form(
     name="gemma4",
     models="Gemma 4",
     summary='`<|tool_call>call:f{a:<|"|>…<|"|>}<tool_call|>`, `<|channel>thought`',
+    signs=("<|tool_call>call:",),
     regions=(
         Region(Part.REASONING, opens=("<|channel>thought\n",), closes=("<channel|>",)),
         Region(
@@ -234,6 +245,7 @@ _PHI4 = Form(
     name="phi4",
     models="Phi-4-mini",
     summary='`<|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>` or `functools[…]`, `<think>`',
+    signs=("<|tool|>",),
     regions=(
         _THINK,
         Region(Part.CALLS, opens=("<|tool_call|>",), closes=("<|/tool_call|>",), inside=JsonCalls()),
@@ -248,6 +260,7 @@ _GRANITE = Form(
     name="granite",
     models="Granite 3 and 4",
     summary='`<|tool_call|>[{"name": …, "arguments": {…}}]` or `<tool_call>{…}</tool_call>`, `<think>`',
+    signs=("<|start_of_role|>",),
     regions=(
         _THINK,
         Region(
@@ -261,24 +274,25 @@ _GRANITE = Form(
 )
 
 # For models with no form of their own, which are asked in their prompt to call tools like this.
-_GENERIC = replace(_HERMES, name="generic", models="any that is asked to", silent=("</tool_call>",))
+_GENERIC = replace(_HERMES, name="generic", models="any that is asked to", silent=("</tool_call>",), signs=())
 
 FORMS: dict[str, Form] = {
     form.name: form
     for form in (
-        _HERMES,
-        _QWEN_XML,
-        _LLAMA_JSON,
-        _LLAMA_PYTHONIC,
-        _MISTRAL,
+        _KIMI,
         _DEEPSEEK_R1,
         _DEEPSEEK_V31,
         _GLM,
-        _KIMI,
-        _HARMONY,
         _GEMMA4,
-        _PHI4,
+        _HARMONY,
+        _MISTRAL,
         _GRANITE,
+        _PHI4,
+        _QWEN_XML,
+        _LLAMA_PYTHONIC,
+        _HERMES,
+        _LLAMA_JSON,
         _GENERIC,
     )
 }
+"""The first one whose signs a chat template has is the form of that model: those that share a sign stand in order."""

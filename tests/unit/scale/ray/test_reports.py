@@ -13,7 +13,8 @@ def report(replica: str, state: State = State.READY, *, alive: bool = True, prog
     return ReplicaReport(
         metadata=Metadata(
             name="m", engine="fake", architecture="", device="cpu", dtype="", context_length=99, vocab_size=9,
-            family="", family_why="", roles={}, separator="", stop=(), eos_ids=(), embedding_size=0, pooling=None,
+            family="", family_why="", answer_form="", answer_form_why="", roles={}, separator="", stop=(),
+            eos_ids=(), embedding_size=0, pooling=None,
             sampling={}, versions={},
         ),
         capabilities=Capabilities(parameters=frozenset(), context_length=99),

@@ -36,6 +36,10 @@ def lark_of(constraint: Constraint) -> str:
         return f"start: {_regex(source)}\n"
     if constraint.form is ConstraintForm.CHOICE:
         return "start: " + " | ".join(map(literal, json.loads(source))) + "\n"
+    if source.lstrip().startswith("{"):
+        raise InvalidRequest(
+            "constraint is not a grammar in GBNF or Lark; send a schema as json_schema", param="constraint"
+        )
     return _from_gbnf(source) if _GBNF.search(source) else source
 
 

@@ -250,6 +250,7 @@ def test_calls_without_a_marker_need_the_name_of_a_tool() -> None:
         ("llama-pythonic", "<|python_start|>[f(a='it\\'s', b=True,)]<|python_end|>", [("f", {"a": "it's", "b": True})]),
         ("mistral", '[TOOL_CALLS]f[CALL_ID]Ab3[ARGS]{"a": 1}</s>', [("f", {"a": 1})]),
         ("mistral", '[TOOL_CALLS]f{"a": 1}', [("f", {"a": 1})]),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]', [("f", {"a": 1})]),
         ("deepseek-r1", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```", [("f", {})]),
         ("glm", "<tool_call>f</tool_call>", [("f", {})]),
         ("kimi", "<|tool_call_begin|>f <|tool_call_argument_begin|> {}<|tool_call_end|>", [("f", {})]),
@@ -312,7 +313,7 @@ def test_text_between_tags_keeps_its_lines() -> None:
 
 
 def test_a_form_that_is_not_known() -> None:
-    with pytest.raises(InvalidRequest, match="'herms' is not known; it must be one of hermes, "):
+    with pytest.raises(InvalidRequest, match="'herms' is not known; it must be one of kimi, "):
         parse_answer("", form="herms")
 
 

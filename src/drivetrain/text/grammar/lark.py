@@ -37,9 +37,8 @@ def lark_of(constraint: Constraint) -> str:
     if constraint.form is ConstraintForm.CHOICE:
         return "start: " + " | ".join(map(literal, json.loads(source))) + "\n"
     if source.lstrip().startswith("{"):
-        raise InvalidRequest(
-            "constraint is not a grammar in GBNF or Lark; send a schema as json_schema", param="constraint"
-        )
+        what = "it is neither GBNF nor Lark; send a schema as json_schema"
+        raise InvalidRequest(f"constraint cannot be honoured: {what}", param="constraint")
     return _from_gbnf(source) if _GBNF.search(source) else source
 
 

@@ -108,7 +108,7 @@ def test_a_space_behind_each_comma_and_colon_and_nowhere_else(compiler: GrammarC
         ("grammar", "start: " + "(" * 5000, "nested"),
         ("grammar", "start: <|nothing|>", "special token"),
         ("grammar", "start: ;", "lexer error"),
-        ("grammar", ' {"grammars": [{"lark_grammar": "start: /a/"}]}', "GBNF or Lark"),
+        ("grammar", ' {"grammars": [{"lark_grammar": "start: /a/"}]}', "neither GBNF nor Lark"),
         ("grammar", '{"type": "object"}', "json_schema"),
     ],
 )

@@ -49,7 +49,9 @@ async def test_aclose_frees_the_slot_within_a_step(rig: Rig, worker: EngineWorke
         await stream.aclose()
         assert worker.status.running == 0
         assert rig.idle(worker)
+        closed = rig.steps(worker)
         await asyncio.sleep(0.05)
+        assert rig.steps(worker) - closed <= 2
         if rig.steps(worker) - steps <= 2:  # the one under way when it was closed, and one to notice
             break
     else:

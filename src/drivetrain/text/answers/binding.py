@@ -47,15 +47,12 @@ class BoundForm:
         calls = [marker for region in form.regions if region.part is Part.CALLS for marker in self._openings(region)]
         self._calls = [replace(marker, what=Mark.CALL) for marker, _ in calls]
         markers: list[Marker] = []
-        malformed: list[Marker] = []
         for region in form.regions:
             bound = self._bind(region)
             for marker, header in self._openings(region):
-                if header:
-                    markers.append(replace(marker, what=bound))
-                else:  # behind the others: of equally long ones the first is found
-                    malformed.append(replace(marker, what=replace(bound, header=False)))
-        markers += malformed
+                markers.append(replace(marker, what=bound if header else replace(bound, header=False)))
+        # Of equally long ones the first is found: what fits comes before what is malformed.
+        markers.sort(key=lambda marker: not marker.what.header)
         markers.append(self._marker(Mark.SILENT, form.silent, form.silent_pattern))
         self.watch = Watch([marker for marker in markers if marker.literals or marker.pattern])
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Self
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
 from drivetrain import __version__
@@ -50,35 +50,53 @@ def open_tracer(
         raise InvalidSetting(f"trace_sample is {sample:g}; it must be from 0 to 1", param="trace_sample")
     base = None if endpoint is None else _base_of(endpoint)
     resource, spans, meters = _resource(), None, None
+    closings: list[_Closing] = []
     try:
         if _exported("OTEL_TRACES_EXPORTER"):
             sampler = None if sample is None else ParentBased(TraceIdRatioBased(sample))
             spans = TracerProvider(sampler, resource, shutdown_on_exit=False)
-            spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(base and f"{base}/v1/traces")))
+            span_exporter = OTLPSpanExporter(base and f"{base}/v1/traces")
+            spans.add_span_processor(BatchSpanProcessor(span_exporter))
+            closings.append(_Closing(spans.shutdown, span_exporter.shutdown))
         if _exported("OTEL_METRICS_EXPORTER"):
-            reader = PeriodicExportingMetricReader(OTLPMetricExporter(base and f"{base}/v1/metrics"))
-            meters = MeterProvider([reader], resource, shutdown_on_exit=False)
+            metric_exporter = OTLPMetricExporter(base and f"{base}/v1/metrics")
+            meters = MeterProvider([PeriodicExportingMetricReader(metric_exporter)], resource, shutdown_on_exit=False)
+            closings.append(_Closing(meters.shutdown, metric_exporter.shutdown))
     except ValueError as exc:
         raise InvalidSetting(f"OpenTelemetry does not take its settings: {exc}", param="otlp_endpoint") from exc
-    return OtelTracer(spans, meters, content=content, flush_s=flush_s)
+    return OtelTracer(spans, meters, closings, content=content, flush_s=flush_s)
+
+
+class _Closing(NamedTuple):
+    send_and_close: Callable[[], None]
+    give_up: Callable[[], None]
+    """Ends the wait before another try; what was not sent is lost."""
 
 
 class OtelTracer(GenAiTracer):
     """Owns both providers. Spans wait in a bounded queue for a thread that sends them; a full one drops them."""
 
     def __init__(
-        self, spans: TracerProvider | None, meters: MeterProvider | None, *, content: bool, flush_s: float
+        self,
+        spans: TracerProvider | None,
+        meters: MeterProvider | None,
+        closings: list[_Closing],
+        *,
+        content: bool,
+        flush_s: float,
     ) -> None:
         super().__init__(spans, meters, content=content)
-        self._providers = [provider for provider in (spans, meters) if provider is not None]
+        self._closings = closings
         self._flush_s = flush_s
 
     def close(self) -> None:
         """Send what is left, for at most `flush_s`. Whatever the collector does, this returns and raises nothing."""
         until = time.monotonic() + self._flush_s
-        threads = [_started(provider.shutdown) for provider in self._providers]
-        for thread in threads:
+        running = [(closing, _started(closing.send_and_close)) for closing in self._closings]
+        for closing, thread in running:
             thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                closing.give_up()
 
     def __enter__(self) -> Self:
         return self

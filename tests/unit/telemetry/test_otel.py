@@ -294,6 +294,22 @@ def test_a_collector_that_hangs_holds_up_the_end_for_a_limited_time(
     many(tracer, 10)
 
 
+def test_nothing_is_tried_again_after_the_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")  # each of the SDK's tries; its own end waits for 30 s
+    caplog.set_level(logging.CRITICAL)
+    before = set(threading.enumerate())
+    tracer = open_tracer("http://127.0.0.1:1", flush_s=0.1)
+    many(tracer, 5_000)
+    sending = set(threading.enumerate()) - before
+    assert sending
+    tracer.close()
+    for thread in sending:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
 def test_without_the_sdk_the_remedy_is_told() -> None:
     code = (
         "import sys; sys.modules['opentelemetry.sdk'] = None\n"

@@ -7,6 +7,8 @@ SERVER := $(VENV)/.installed-server
 MODEL  ?= smollm2-135m
 PORT   ?= 8000
 PYTEST := $(BIN)/python -m pytest
+# Where it is set, each of a thousand processes compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
 # Test processes at a time (many tests wait more than they compute). A file's tests stay in one process, so that they share what
 # they start; and each process computes with one thread, or they would fight for the cores.
 JOBS   ?= 4

@@ -161,10 +161,10 @@ ESCAPES = [
 ]
 
 
-def loaded(source: str) -> ChatTemplate | None:
+def loaded(source: str, **options: object) -> ChatTemplate | None:
     """The template, or nothing where a filter that does not exist failed the load already."""
     try:
-        return template(source)
+        return template(source, **options)
     except LoadFailed:
         return None
 
@@ -173,10 +173,18 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-@pytest.mark.parametrize("attack", BLOWUPS.values(), ids=BLOWUPS.keys())
-def test_an_attack_ends_soon_and_the_next_rendering_works(attack: str) -> None:
+ENDED_BY_TIME = {
+    "chains", "loops that pass nothing", "nested filters", "nested loops", "rejecting, selecting",
+    "selecting what a list holds", "wide macro recursion",
+}  # fmt: skip
+"""They would take all the time there is, so they get less than a server's two seconds."""
+
+
+@pytest.mark.parametrize("name", BLOWUPS)
+def test_an_attack_ends_soon_and_the_next_rendering_works(name: str) -> None:
+    attack = BLOWUPS[name]
     whole = "{% block" in attack
-    hostile = loaded(attack if whole else armed(attack))
+    hostile = loaded(attack if whole else armed(attack), **{"max_seconds": 0.3} if name in ENDED_BY_TIME else {})
     if hostile is None:
         return
     before, began = peak_mb(), time.thread_time()

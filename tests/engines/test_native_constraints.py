@@ -86,6 +86,7 @@ async def test_more_of_them_than_one_step_takes(worker: EngineWorker, monkeypatc
     assert max(len(delta.token_ids) for delta in deltas) <= MOST_FORCED + 1
 
 
+@pytest.mark.slow
 async def test_a_cache_that_is_too_small_for_all_of_them(rig: NativeRig) -> None:
     """Sequences give way in the middle of their text, compute it again and go on in the same grammar."""
     async with rig.open(options={"context_length": 256}) as worker:

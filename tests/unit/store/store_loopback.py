@@ -134,8 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.loopback.stalled.set()
                 self.server.loopback.release.wait(30)
             chunk = body[at : min(at + 16384, end)]
+            request.sent_bytes += len(chunk)  # the client may ask as soon as it has the last one
             self.wfile.write(chunk)
-            request.sent_bytes += len(chunk)
         self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the base class's name

@@ -91,6 +91,7 @@ async def test_one_that_wants_to_end_the_program_on_a_thread_ends_its_request_on
     await worker.generate(prompt="short")
 
 
+@pytest.mark.slow
 async def test_a_request_comes_between_the_texts_of_long_lists(worker: EngineWorker, tokenizer: Watched) -> None:
     lists = [asyncio.create_task(worker.embed(["slow"] * 400)) for _ in range(2)]
     while len(tokenizer.asked_on_loop) < 4:

@@ -92,6 +92,7 @@ async def test_numbers_of_any_form_are_read(odd: Any) -> None:
     assert len(told) >= 5, f"only {told} made a difference"
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.sampled_from(NUMBERS + OTHERS), st.sampled_from(ODD + ODDER), st.integers(1, 3))
 def test_a_run_comes_to_its_end_on_any_server(name: str, odd: Any, every: int) -> None:

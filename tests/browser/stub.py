@@ -69,6 +69,8 @@ class Stub:
         text = content if isinstance(content, str) else next((p["text"] for p in content if p["type"] == "text"), "")
         if text.startswith("say: "):
             return str(text[5:])
+        if text.startswith("think: "):
+            return str(text)
         return "word " * 20_000 if text == "go on for ever" else REPLY
 
 
@@ -128,6 +130,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, body: dict[str, Any], text: str) -> None:
         self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
         self._event(_chunk({"role": "assistant", "content": ""}))
+        if text.startswith("think: "):
+            thought, _, text = text.removeprefix("think: ").partition(" / ")
+            for word in _tokens(thought):
+                self._event(_chunk({"reasoning_content": word}))
         tokens = _tokens(text)
         time.sleep(0.15)
         for i, token in enumerate(tokens):

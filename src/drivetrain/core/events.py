@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from drivetrain.core.answer import AnswerEvent
 from drivetrain.core.results import FinishReason, MatchedStop, Metrics, TokenLogprob, Usage
 
 
@@ -25,6 +26,9 @@ class Started:
 class Delta(NamedTuple):
     """New text of one choice, never taken back. Only a choice's last delta may have empty text.
 
+    `parts` is what the text adds to the message, content and reasoning, as far as it is certain. None: the text is all
+    content.
+
     A tuple, like the steps of engines: there is one per token, and a frozen dataclass takes three times as long.
     """
 
@@ -32,6 +36,7 @@ class Delta(NamedTuple):
     text: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
+    parts: tuple[AnswerEvent, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

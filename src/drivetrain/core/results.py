@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from drivetrain.core.answer import AnswerMessage
+
 
 class FinishReason(StrEnum):
     """Why a choice ended. A choice cut short by an error has no reason: the error is its ending."""
@@ -21,13 +23,14 @@ class Usage:
     """`completion_tokens` counts sampled tokens up to and including the one that ended each choice.
 
     `told` means that another server gave these figures. If it gives neither figures nor token ids, the pieces of text
-    that came are counted, and the prompt's tokens are unknown: 0.
+    that came are counted, and the prompt's tokens are unknown: 0. `reasoning_tokens` are among the `completion_tokens`.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     told: bool = False
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -89,7 +92,10 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`token_ids` are all the sampled ids, the one that ended the choice included; `logprobs` cover the text."""
+    """`token_ids` are all the sampled ids, the one that ended the choice included; `logprobs` cover the text.
+
+    `message` is what the answer to a chat says, content and reasoning. It is None if the text is all content.
+    """
 
     index: int
     text: str
@@ -97,6 +103,7 @@ class Choice:
     logprobs: tuple[TokenLogprob, ...] | None = None
     finish_reason: FinishReason | None = None
     matched_stop: MatchedStop | None = None
+    message: AnswerMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)

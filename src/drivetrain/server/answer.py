@@ -181,6 +181,7 @@ class ResponseWriter:
             sum(u.prompt_tokens for u in self._finished),
             sum(u.completion_tokens for u in self._finished),
             sum(u.cached_tokens for u in self._finished) if self.shows_cached else 0,
+            reasoning_tokens=sum(u.reasoning_tokens for u in self._finished),
         )
 
 

@@ -1,7 +1,8 @@
 """The text of one choice: ids in, deltas out, and stops found. The one place where ids become text.
 
 The output does not depend on how the ids were split into steps. Text that could still turn out to be part of a stop, or
-half a character, is held back, so nothing ever has to be retracted.
+half a character, is held back, so nothing ever has to be retracted. What a chat's answer says is read from the text
+that is given out (`answers/reading.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from drivetrain.core.answer import AnswerEvent
 from drivetrain.core.constraint import Matcher
 from drivetrain.core.engine import IdLogprobs
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.events import ChoiceFinished, Delta
 from drivetrain.core.results import FinishReason, MatchedStop, TokenLogprob, TopLogprob
 from drivetrain.core.tokenizer import Detokenizer, Tokenizer
+from drivetrain.text.answers.reading import ChoiceReader
 from drivetrain.text.detokenizers import Utf8Stream
 from drivetrain.text.stops import StopMatcher
 
@@ -99,6 +102,7 @@ class ChoiceText:
         logprobs: bool = False,
         offset: int = 0,
         matcher: Matcher | None = None,
+        reader: ChoiceReader | None = None,
     ) -> None:
         self.index = index
         self.num_tokens = 0
@@ -114,7 +118,13 @@ class ChoiceText:
         self._tokens: deque[_Token] = deque()
         self._text_state = self._id_state = StopMatcher.ROOT
         self._matcher = matcher
-        self._plain = not logprobs and rules.sequences is None and matcher is None
+        self._reader = reader
+        self._plain = not logprobs and rules.sequences is None and matcher is None and reader is None
+
+    @property
+    def num_reasoning(self) -> int:
+        """Tokens of reasoning."""
+        return self._reader.num_reasoning if self._reader is not None else 0
 
     def feed(
         self,
@@ -249,24 +259,29 @@ class ChoiceText:
     def _release(self, upto: int) -> Delta | None:
         if upto <= self._given:
             return None
-        text = self._held[: upto - self._given]
+        base, text = self._given, self._held[: upto - self._given]
         self._held = self._held[upto - self._given :]
         self._given = upto
         tokens: list[_Token] = []
         while self._tokens and self._tokens[0].start < upto and self._tokens[0].end <= upto:
             tokens.append(self._tokens.popleft())
-        return self._delta(text, tokens)
+        parts = self._reader.read(base, text, tokens) if self._reader is not None else None
+        return self._delta(text, tokens, parts)
 
     def _flush(self) -> Delta | None:
+        """The choice has ended."""
         tokens = list(self._tokens)
         self._tokens.clear()
-        text, self._held = self._held, ""
+        base, text, self._held = self._given, self._held, ""
         self._given = self._length
-        return self._delta(text, tokens) if text or tokens else None
+        parts = None
+        if self._reader is not None:
+            parts = self._reader.read(base, text, tokens) + self._reader.finish()
+        return self._delta(text, tokens, parts) if text or tokens or parts else None
 
-    def _delta(self, text: str, tokens: list[_Token]) -> Delta:
+    def _delta(self, text: str, tokens: list[_Token], parts: tuple[AnswerEvent, ...] | None) -> Delta:
         entries = tuple(self._entry(t, t.logprobs) for t in tokens if t.logprobs) if self._logprobs else None
-        return Delta(self.index, text, tuple([t.id for t in tokens]), entries)
+        return Delta(self.index, text, tuple([t.id for t in tokens]), entries, parts)
 
     def _entry(self, token: _Token, logprobs: IdLogprobs) -> TokenLogprob:
         return logprob_entry(self._tokenizer, token.id, token.data, logprobs, token.start)

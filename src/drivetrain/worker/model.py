@@ -11,7 +11,7 @@ from drivetrain.core.request import Overflow
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata
 from drivetrain.families.registry import FamilyChoice, choose
-from drivetrain.text.answers.detect import form_of
+from drivetrain.text.answers.detect import FormChoice, form_of
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings
@@ -51,6 +51,7 @@ class LoadedModel:
     ) -> Self:
         name = spec.name
         capabilities, chosen = declared(info, settings), _choose(name, info, settings)
+        form = form_of(info.tokenizer)
         ends = {i for token in chosen.end_of_turn if (i := info.tokenizer.id_of(token)) is not None}
         eos_ids = info.eos_ids | ends
         defaults = Defaults(
@@ -63,11 +64,12 @@ class LoadedModel:
         return cls(
             info=info,
             capabilities=capabilities,
-            metadata=_describe(name, info, chosen, eos_ids, defaults),
+            metadata=_describe(name, info, chosen, form, eos_ids, defaults),
             preparer=Preparer(
                 info=info,
                 capabilities=capabilities,
                 family=chosen.family,
+                form=form,
                 eos_ids=eos_ids,
                 defaults=defaults,
                 overflow=Overflow(settings.overflow),
@@ -91,9 +93,9 @@ def _choose(name: str, info: EngineInfo, settings: Settings) -> FamilyChoice:
 
 
 def _describe(
-    name: str, info: EngineInfo, chosen: FamilyChoice, eos_ids: frozenset[int], defaults: Defaults
+    name: str, info: EngineInfo, chosen: FamilyChoice, form: FormChoice, eos_ids: frozenset[int], defaults: Defaults
 ) -> Metadata:
-    roles, form = chosen.family.roles, form_of(info.tokenizer)
+    roles = chosen.family.roles
     return Metadata(
         name=name,
         engine=info.engine,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from drivetrain.core.engine import EngineInfo, IdLogprobs, TokenStep
 from drivetrain.core.events import ChoiceFinished, Delta, Event
 from drivetrain.core.results import Choice, FinishReason, TokenLogprob
+from drivetrain.text.answers.parser import MessageBuilder
 from drivetrain.text.choice import ChoiceText, echo_entries
 from drivetrain.worker.prepare import Prepared
 
@@ -17,6 +18,7 @@ class _CollectedChoice:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    message: MessageBuilder | None = None
     finished: ChoiceFinished | None = None
 
 
@@ -39,6 +41,10 @@ class Collected:
             choice.token_ids += event.token_ids
             if event.logprobs:
                 choice.logprobs += event.logprobs
+            if event.parts is not None:
+                choice.message = choice.message or MessageBuilder()
+                for part in event.parts:
+                    choice.message.add(part)
 
     @property
     def is_empty(self) -> bool:
@@ -61,6 +67,7 @@ class Collected:
             logprobs=tuple(choice.logprobs) if self._logprobs else None,
             finish_reason=finished.reason if finished else None,
             matched_stop=finished.matched_stop if finished else None,
+            message=choice.message.message() if choice.message is not None else None,
         )
 
     @property
@@ -98,6 +105,7 @@ class Output:
                 logprobs=request.logprobs is not None,
                 offset=len(prepared.prompt_text),
                 matcher=request.grammar.matcher() if request.grammar is not None else None,
+                reader=prepared.reading.reader() if prepared.reading is not None else None,
             )
             for index in range(self.num_open)
         ]
@@ -142,6 +150,10 @@ class Output:
     def num_tokens(self) -> int:
         return sum(choice.num_tokens for choice in self._choices)
 
+    @property
+    def num_reasoning(self) -> int:
+        return sum(choice.num_reasoning for choice in self._choices)
+
     def _finish(self, finished: ChoiceFinished) -> None:
         self._flush(finished.index)
         self._emit(finished)
@@ -179,4 +191,7 @@ def _joined(first: Delta, second: Delta) -> Delta:
     logprobs = None
     if first.logprobs is not None or second.logprobs is not None:
         logprobs = (first.logprobs or ()) + (second.logprobs or ())
-    return Delta(first.index, first.text + second.text, first.token_ids + second.token_ids, logprobs)
+    parts = None
+    if first.parts is not None or second.parts is not None:
+        parts = (first.parts or ()) + (second.parts or ())
+    return Delta(first.index, first.text + second.text, first.token_ids + second.token_ids, logprobs, parts)

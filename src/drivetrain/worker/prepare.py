@@ -19,6 +19,8 @@ from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
 from drivetrain.core.stats import Stats
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
+from drivetrain.text.answers.detect import FormChoice
+from drivetrain.text.answers.reading import AnswerReading, begun
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.choice import StopRules
 from drivetrain.text.grammar.compile import GrammarCompiler
@@ -36,6 +38,8 @@ class Prepared:
     rules: StopRules
     prompt_text: str
     truncated: int
+    reading: AnswerReading | None = None
+    """How the answers are read; None: their text is all content."""
     pictures: Pictures | None = None
     """To be released once the engine has reported the prompt's ids or no longer holds anything of the request."""
 
@@ -53,6 +57,7 @@ class Preparer:
         info: EngineInfo,
         capabilities: Capabilities,
         family: Family,
+        form: FormChoice,
         eos_ids: frozenset[int],
         defaults: Defaults,
         overflow: Overflow,
@@ -64,6 +69,7 @@ class Preparer:
         self._capabilities = capabilities
         self._tokenizer = info.tokenizer
         self._family = family
+        self._form = form
         self._eos_ids = eos_ids
         self._defaults = defaults
         self._overflow = overflow
@@ -128,7 +134,7 @@ class Preparer:
         )
         text = self._prompt_text(prompt, fitted) if request.echo else ""
         engine_request = self._engine_request(request, request_id, fitted.ids, fitted.max_tokens, None, limit)
-        return Prepared(engine_request, self._rules(request), text, fitted.truncated)
+        return Prepared(engine_request, self._rules(request), text, fitted.truncated, self._reading(request, prompt))
 
     def _default_max_tokens(self, request: GenerateRequest, prompt_tokens: int, limit: int) -> int | None:
         """For a request that names none; at most what the limit on answers allows. None: the rest of the context."""
@@ -162,7 +168,7 @@ class Preparer:
             max_tokens = None if default is None else max(default, request.min_tokens or 0)
         media = Media(prompt, pictures)
         engine_request = self._engine_request(request, request_id, (), max_tokens, media, limit)
-        return Prepared(engine_request, rules, "", 0, pictures)
+        return Prepared(engine_request, rules, "", 0, self._reading(request, prompt), pictures)
 
     def _media_prompt(self, request: GenerateRequest) -> Prompt:
         """The engine's processor tokenizes this prompt, so a special token that the caller spelled is refused."""
@@ -220,6 +226,14 @@ class Preparer:
             include_in_text=bool(request.include_stop_str_in_output),
             tokenizer=self._tokenizer,
         )
+
+    def _reading(self, request: GenerateRequest, prompt: Prompt | None) -> AnswerReading | None:
+        """A constraint is on the whole text, which is content then."""
+        form = self._form
+        if request.messages is None or prompt is None or request.constraint is not None or not form.reasons:
+            return None
+        tokenizer = None if self._info.gives_pieces else self._tokenizer
+        return AnswerReading(form=form.form, tokenizer=tokenizer, prefix=begun(form.form, prompt))
 
     def _check_spelled(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Stops given as ids are also matched as the text that they spell, which is many times as long."""

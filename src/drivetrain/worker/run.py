@@ -119,8 +119,9 @@ class Run(Lifecycle):
 
     @property
     def usage(self) -> Usage:
-        num_tokens = self._output.num_tokens if self._output is not None else 0
-        return Usage(self.prompt_tokens, num_tokens, self.cached_tokens, self.told)
+        output = self._output
+        num_tokens, num_reasoning = (output.num_tokens, output.num_reasoning) if output is not None else (0, 0)
+        return Usage(self.prompt_tokens, num_tokens, self.cached_tokens, self.told, num_reasoning)
 
     # The way to the engine
 

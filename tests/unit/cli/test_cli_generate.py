@@ -41,11 +41,12 @@ def test_json_is_the_whole_result(capsys: pytest.CaptureFixture[str]) -> None:
         "token_ids": list(b"The quick brown fox"),
         "finish_reason": "stop",
         "matched_stop": "fox",
+        "message": None,
     }
     prompt = len(document["prompt_token_ids"])
     assert document["usage"] == {
         "prompt_tokens": prompt, "completion_tokens": 19, "cached_tokens": 0, "total_tokens": prompt + 19,
-        "told": False,
+        "told": False, "reasoning_tokens": 0,
     }  # fmt: skip
     assert document["metrics"]["total_s"] > 0
     assert document["metrics"]["memory"][0]["device"] == "cpu"

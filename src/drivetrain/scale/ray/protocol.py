@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from drivetrain.core.answer import AnswerEvent
 from drivetrain.core.errors import DrivetrainError, EngineFailed
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
@@ -36,6 +37,7 @@ class ReplyTo:
 
 
 _EVENTS: dict[str, type] = {cls.__name__: cls for cls in (Started, Delta, ChoiceFinished, Finished)}
+_PARTS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(AnswerEvent)}
 _ERROR = "error"
 _REPLY = "reply"
 _SCALARS = frozenset({int, str, float, bool})
@@ -70,9 +72,12 @@ def dump_failure(error: DrivetrainError) -> bytes:
 
 def _plain_event(event: Event) -> list[Any]:
     if isinstance(event, Delta):  # JSON would have a list of any named tuple, with no names that another version knows
-        if event.logprobs is None:
+        if event.logprobs is None and event.parts is None:
             return [event.index, event.text, event.token_ids]
-        return [Delta.__name__, event._asdict()]
+        plain = event._asdict()
+        if (parts := plain.pop("parts")) is not None:
+            plain["parts"] = [[type(part).__name__, part] for part in parts]
+        return [Delta.__name__, plain]
     return [type(event).__name__, event]
 
 
@@ -128,8 +133,16 @@ def load_events(data: bytes) -> tuple[list[Event], tuple[DrivetrainError, Usage]
         elif item[0] == _ERROR:
             return events, (_error(item[1]), _shaped(Usage, item[2]))
         else:
-            events.append(_shaped(_EVENTS[item[0]], item[1]))
+            events.append(_event(item[0], item[1]))
     return events, None
+
+
+def _event(name: str, plain: dict[str, Any]) -> Event:
+    parts = plain.pop("parts", None)
+    event: Event = _shaped(_EVENTS[name], plain)
+    if parts is None or not isinstance(event, Delta):
+        return event
+    return event._replace(parts=tuple(_shaped(_PARTS[kind], part) for kind, part in parts if kind in _PARTS))
 
 
 def _error(plain: dict[str, Any]) -> DrivetrainError:

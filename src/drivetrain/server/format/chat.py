@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from drivetrain.core.answer import AnswerEvent, ContentPiece, ReasoningPiece
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
 from drivetrain.core.results import Choice, Result, Usage
 from drivetrain.server.answer import answer
@@ -34,6 +35,22 @@ async def chat(exchange: Exchange, context: Context) -> None:
     )
 
 
+def _message(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if choice.message is not None:
+        message["content"] = choice.message.content or ""
+        if choice.message.reasoning:
+            message["reasoning_content"] = choice.message.reasoning
+    return message
+
+
+def _said(parts: Sequence[AnswerEvent]) -> dict[str, str]:
+    """What the parts of a delta say, as a chunk's own delta."""
+    reasoning = "".join(part.text for part in parts if isinstance(part, ReasoningPiece))
+    content = "".join(part.text for part in parts if isinstance(part, ContentPiece))
+    return {name: text for name, text in (("reasoning_content", reasoning), ("content", content)) if text}
+
+
 class ChatFormatter(ChunkFormatter):
     def __init__(self, model: str, parsed: ParsedRequest, *, created: int) -> None:
         super().__init__(model, parsed, created=created, kind="chat.completion.chunk")
@@ -57,7 +74,7 @@ class ChatFormatter(ChunkFormatter):
     def _choice(self, choice: Choice) -> dict[str, Any]:
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": _message(choice),
             "logprobs": chat_logprobs(choice.logprobs or ()) if self._request.logprobs else None,
             "finish_reason": choice.finish_reason,
             **matched_stop_json(choice),
@@ -70,7 +87,7 @@ class ChatFormatter(ChunkFormatter):
         if self._usage.continuous:
             self._usage.note(prompt, event)
         if type(event) is Delta:
-            if self._plain:
+            if self._plain and event.parts is None:
                 return (self._texts[event.index] + quote(event.text) + self._tail).encode() if event.text else b""
             return self._detailed(event)
         if type(event) is ChoiceFinished:
@@ -84,15 +101,16 @@ class ChatFormatter(ChunkFormatter):
 
     def _detailed(self, event: Delta) -> bytes:
         """Ids and logprobs may come without text: for a special token, or for text that a stop cut off."""
+        delta = {"content": event.text} if event.parts is None else _said(event.parts)
         choice: dict[str, Any] = {
             "index": event.index,
-            "delta": {"content": event.text},
+            "delta": delta,
             "logprobs": chat_logprobs(event.logprobs) if self._request.logprobs and event.logprobs else None,
             "finish_reason": None,
         }
         if self._request.token_ids:
             choice["token_ids"] = event.token_ids
-        elif not event.text and not event.logprobs:
+        elif not any(delta.values()) and choice["logprobs"] is None:
             return b""
         return self._chunk(choice)
 

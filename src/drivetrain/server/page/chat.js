@@ -116,11 +116,13 @@ export class Chat {
     const { message } = run;
     const choice = chunk.choices?.[0];
     const text = choice?.delta?.content ?? "";
+    const reasoning = choice?.delta?.reasoning_content ?? "";
     const now = performance.now();
-    if (text) {
+    if (text || reasoning) {
       run.first ??= now;
       run.latest = now;
       message.content += text;
+      if (reasoning) message.reasoning = (message.reasoning ?? "") + reasoning;
     }
     const tokens = compact(choice?.logprobs);
     if (tokens.length) (message.tokens ??= []).push(...tokens);

@@ -62,7 +62,16 @@ export class AnswerMessage {
     this.tokens = null;
     this.footer = h("div", { class: "tools" });
     this.note = h("div", { class: "note-slot" });
-    this.element = h("article", { class: "message answer", "aria-label": "Answer" }, this.body, this.note, this.footer);
+    this.reasoning = h("pre", { class: "thoughts" });
+    this.fold = h("details", { class: "reasoning", hidden: "" }, h("summary", {}, "Reasoning"), this.reasoning);
+    this.element = h(
+      "article",
+      { class: "message answer", "aria-label": "Answer" },
+      this.fold,
+      this.body,
+      this.note,
+      this.footer,
+    );
     this.again = again;
     this.drawn = false;
   }
@@ -84,6 +93,8 @@ export class AnswerMessage {
     this.element.classList.toggle("waiting", this.running && !message.content);
     this.element.setAttribute("aria-busy", String(this.running));
     if (this.tokens) this.tokens.update(message.tokens ?? []);
+    this.fold.hidden = !message.reasoning;
+    this.reasoning.textContent = message.reasoning ?? "";
     renderMarkdown(this.body, message.content);
     this.note.replaceChildren(...this.notes());
     if (!this.running) this.drawFooter();

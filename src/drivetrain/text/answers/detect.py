@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.text.answers.forms import Form
 from drivetrain.text.answers.lookup import AnswerForm, look_up
+from drivetrain.text.answers.response_template import ResponseTemplate
 from drivetrain.text.answers.table import FORMS
 
 OWN = "response_template"
@@ -15,10 +17,11 @@ GENERIC = "generic"
 
 @dataclass(frozen=True, slots=True)
 class FormChoice:
-    """The form and, in words, why it was chosen."""
+    """The form and, in words, why it was chosen. `reasons` is whether the model's templates know reasoning."""
 
     form: AnswerForm
     why: str
+    reasons: bool = False
 
     @property
     def name(self) -> str:
@@ -36,11 +39,20 @@ def form_of(tokenizer: Tokenizer) -> FormChoice:
         except InvalidRequest as exc:
             fault = f", since {exc.message}"
         else:
-            return FormChoice(tokenizer.response_template, "the model's own response_template")
+            reasoning = ResponseTemplate(tokenizer.response_template).form.reasoning
+            return FormChoice(tokenizer.response_template, "the model's own response_template", bool(reasoning))
     source = tokenizer.chat_template or ""
     for form in FORMS.values():
         if form.signs and all(sign in source for sign in form.signs):
             signs = " and ".join(form.signs)
-            return FormChoice(form.name, f"the model's chat template has {signs}{fault}")
+            return FormChoice(form.name, f"the model's chat template has {signs}{fault}", _knows(source, form))
     why = "the model's chat template shows no known form" if source else "there is no chat template"
-    return FormChoice(GENERIC, f"{why}{fault}")
+    return FormChoice(GENERIC, f"{why}{fault}", _knows(source, FORMS[GENERIC]))
+
+
+def _knows(source: str, form: Form) -> bool:
+    """Whether a template has a marker of reasoning. A form whose reasoning is opened by a pattern always reasons."""
+    return any(
+        bool(region.open_pattern) or any(marker.strip() in source for marker in (*region.opens, *region.closes))
+        for region in form.reasoning
+    )

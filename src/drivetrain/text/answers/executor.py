@@ -18,16 +18,29 @@ from drivetrain.text.answers.writers import CallWriter, Emit, TextWriter
 
 
 class Executor:
-    """`run` reads `source` until it has ended."""
+    """`run` reads `source` until it has ended.
 
-    def __init__(self, form: BoundForm, source: Source, tools: ToolSchemas, emit: Emit) -> None:
+    With `verbatim`, spaces at the start and the end of the answer are kept.
+    """
+
+    def __init__(
+        self,
+        form: BoundForm,
+        source: Source,
+        tools: ToolSchemas,
+        emit: Emit,
+        *,
+        verbatim: bool = False,
+    ) -> None:
+        self.is_reasoning = False
+        """Whether what was read last belongs to the reasoning."""
         self._form = form
         self._source = source
         self._tools = tools
         self._calls = CallWriter(emit)
         self._reader = CallReader(source, self._calls)
         self._texts = {
-            Part.CONTENT: TextWriter(lambda text: emit(ContentPiece(text))),
+            Part.CONTENT: TextWriter(lambda text: emit(ContentPiece(text)), keeps_edges=verbatim),
             Part.REASONING: TextWriter(lambda text: emit(ReasoningPiece(text))),
         }
         self._fields = WholeFields(emit, self._texts, self._calls, tools)
@@ -39,6 +52,7 @@ class Executor:
             found = yield from self._source.find(self._form.watch, outside.write, at_start=at_start, no_empty=no_empty)
             if found is None:
                 outside.close()
+                self._texts[Part.CONTENT].finish()
                 return
             no_empty = found.start == found.end
             at_start = self._form.form.line_starts
@@ -54,6 +68,7 @@ class Executor:
                 at_start, no_empty = False, True
                 continue
             outside.close()
+            self._texts[Part.CONTENT].mark()
             yield from self._region(bound, found, groups)
 
     def _region(self, bound: BoundRegion, found: Found, groups: dict[str, str]) -> Reading[None]:
@@ -68,9 +83,11 @@ class Executor:
     def _text(self, bound: BoundRegion, groups: dict[str, str], *, empty: bool) -> Reading[None]:
         region = bound.region
         body = self._open(region, groups)
+        self.is_reasoning = region.part is Part.REASONING
         found = yield from self._source.find(bound.closing, body.write, no_empty=empty)
         if found is not None:
             self._source.enter(found)
+        self.is_reasoning = False
         closes = bool(bound.closing.markers)
         flaw = Flaw.CUT_OFF if found is None and closes else Flaw.MALFORMED
         body.close(flaw, self._form.symbols.spell(self._source.recorded()))

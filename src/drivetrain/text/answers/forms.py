@@ -7,7 +7,7 @@ that a model ships.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
@@ -111,3 +111,18 @@ class Form:
     outside: Region = Region(Part.CONTENT)
     line_starts: bool = True
     """Whether `^` in a pattern also matches behind a marker, and not only at the start of the answer."""
+
+    @property
+    def without_calls(self) -> Form:
+        """For answers to chats without tools: what looks like a call is content."""
+        ends = {close for region in self.regions if region.part is Part.CALLS for close in region.closes}
+        kept = {close for region in self.regions if region.part is not Part.CALLS for close in region.closes}
+        return replace(
+            self,
+            regions=tuple(region for region in self.regions if region.part is not Part.CALLS),
+            silent=tuple(marker for marker in self.silent if marker not in ends - kept),
+        )
+
+    @property
+    def reasoning(self) -> tuple[Region, ...]:
+        return tuple(region for region in self.regions if region.part is Part.REASONING)

@@ -21,8 +21,8 @@ AnswerForm = str | Mapping[str, Any]
 KEPT_FORMS = 64
 
 
-def look_up(form: AnswerForm, tokenizer: Tokenizer | None, prompt: str) -> tuple[BoundForm, str]:
-    """The form, and what the prompt has already written of the answer."""
+def look_up(form: AnswerForm, tokenizer: Tokenizer | None, prompt: str, *, calls: bool = True) -> tuple[BoundForm, str]:
+    """The form, and what the prompt has already written of the answer. Without `calls`, they stay content."""
     if isinstance(form, Mapping):
         key = _key(form)
         template = _template(key)
@@ -32,13 +32,13 @@ def look_up(form: AnswerForm, tokenizer: Tokenizer | None, prompt: str) -> tuple
         if form not in FORMS:
             raise InvalidRequest(f"the form {form!r} is not known; it must be one of {', '.join(FORMS)}", param="form")
         key, known = form, FORMS[form]
-    return _bound(key, () if tokenizer is None else special_tokens(known, tokenizer)), prompt
+    return _bound(key, () if tokenizer is None else special_tokens(known, tokenizer), calls), prompt
 
 
 @lru_cache(maxsize=KEPT_FORMS)
-def _bound(key: str, specials: tuple[str, ...]) -> BoundForm:
+def _bound(key: str, specials: tuple[str, ...], calls: bool) -> BoundForm:
     form: Form = FORMS[key] if key in FORMS else _template(key).form
-    return BoundForm(form, Symbols(specials))
+    return BoundForm(form if calls else form.without_calls, Symbols(specials))
 
 
 @lru_cache(maxsize=KEPT_FORMS)

@@ -18,6 +18,7 @@ from drivetrain.core.answer import (
 )
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.text.answers.binding import BoundForm
 from drivetrain.text.answers.executor import Executor
 from drivetrain.text.answers.lookup import AnswerForm, look_up
 from drivetrain.text.answers.schemas import ToolSchemas
@@ -80,12 +81,9 @@ class AnswerParser:
     ) -> None:
         bound, prefix = look_up(form, tokenizer, prefix)
         self._ids = IdReader(tokenizer, bound.symbols) if tokenizer is not None else None
-        self._source = Source()
-        self._events: list[AnswerEvent] = []
-        self._builder = _MessageBuilder()
-        self._run = Executor(bound, self._source, ToolSchemas(tools), self._events.append).run()
-        self._read()
-        self._source.add(bound.symbols.encode(prefix))
+        self._reader = TextReader(bound, ToolSchemas(tools))
+        self._reader.begin(bound.symbols.encode(prefix))
+        self._builder = MessageBuilder()
 
     @property
     def message(self) -> AnswerMessage:
@@ -94,13 +92,11 @@ class AnswerParser:
 
     def feed(self, piece: Piece) -> list[AnswerEvent]:
         """Text, or ids where the parser has a tokenizer. Returns what is now certain."""
-        self._source.add(self._text_of(piece))
-        return self._read()
+        return self._built(self._reader.feed(self._text_of(piece)))
 
     def finish(self) -> list[AnswerEvent]:
         """The answer has ended. Returns what was held back."""
-        self._source.ended = True
-        return self._read()
+        return self._built(self._reader.finish())
 
     def _text_of(self, piece: Piece) -> str:
         if isinstance(piece, str):
@@ -111,16 +107,46 @@ class AnswerParser:
             raise InvalidRequest("an answer that is given as ids needs a tokenizer", param="tokenizer")
         return self._ids.read([piece] if isinstance(piece, int) else piece)
 
-    def _read(self) -> list[AnswerEvent]:
-        next(self._run, None)
-        events = self._events.copy()
-        self._events.clear()
+    def _built(self, events: list[AnswerEvent]) -> list[AnswerEvent]:
         for event in events:
             self._builder.add(event)
         return events
 
 
-class _MessageBuilder:
+class TextReader:
+    """Reads text in which special tokens are the symbols of the form. `verbatim` is as in `Executor`."""
+
+    def __init__(self, form: BoundForm, tools: ToolSchemas, *, verbatim: bool = False) -> None:
+        self._source = Source()
+        self._events: list[AnswerEvent] = []
+        self._executor = Executor(form, self._source, tools, self._events.append, verbatim=verbatim)
+        self._run = self._executor.run()
+        self._read()
+
+    @property
+    def is_reasoning(self) -> bool:
+        return self._executor.is_reasoning
+
+    def begin(self, prefix: str) -> None:
+        """What stands before the answer. It is read along with the first piece."""
+        self._source.add(prefix)
+
+    def feed(self, text: str) -> list[AnswerEvent]:
+        self._source.add(text)
+        return self._read()
+
+    def finish(self) -> list[AnswerEvent]:
+        self._source.ended = True
+        return self._read()
+
+    def _read(self) -> list[AnswerEvent]:
+        next(self._run, None)
+        events = self._events.copy()
+        self._events.clear()
+        return events
+
+
+class MessageBuilder:
     """Joins events into the message."""
 
     def __init__(self) -> None:

@@ -10,10 +10,16 @@ Emit = Callable[[AnswerEvent], None]
 
 
 class TextWriter:
-    """One part of the message, content or reasoning."""
+    """One part of the message, content or reasoning.
 
-    def __init__(self, emit: Callable[[str], None]) -> None:
+    With `keeps_edges`, only spaces next to a marker are trimmed, not those at the start and the end of the answer.
+    """
+
+    def __init__(self, emit: Callable[[str], None], *, keeps_edges: bool = False) -> None:
         self._emit = emit
+        self._keeps_edges = keeps_edges
+        self._marked = False
+        """Whether a marker has been read since the last text that was given out."""
         self._held: list[str] = []
         self._begun = False
         self._segments = 0
@@ -34,14 +40,25 @@ class TextWriter:
         if not self._strips:
             self._give(text)
             return
-        body = text if self._begun else text.lstrip()
+        body = text if self._begun or (self._keeps_edges and not self._marked) else text.lstrip()
         kept = body.rstrip()
         if kept:
             self._give(self._gap + "".join(self._held) + kept)
             self._held.clear()
-            self._gap, self._begun = "", True
-        if self._begun and len(kept) < len(body):
+            self._gap, self._begun, self._marked = "", True, False
+        if len(kept) < len(body) and (self._begun or self._keeps_edges):
             self._held.append(body[len(kept) :])
+
+    def mark(self) -> None:
+        """There is a marker here."""
+        self._marked = True
+        if not self._begun:
+            self._held.clear()
+
+    def finish(self) -> None:
+        """The answer has ended."""
+        if self._keeps_edges and not self._marked:
+            self._give("".join(self._held))
 
     def _give(self, text: str) -> None:
         if text:

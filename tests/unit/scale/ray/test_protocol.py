@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drivetrain.core.answer import CallBegun, ContentPiece, ExtraField, ReasoningPiece
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, MissingExtra, NotReady, Overloaded
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
@@ -37,8 +38,10 @@ EVENTS: list[Event] = [
     ChoiceFinished(0, FinishReason.STOP, (1, 2)),
     ChoiceFinished(1, FinishReason.STOP, "\n"),
     ChoiceFinished(2, FinishReason.LENGTH, 5),
+    Delta(1, "<think>a", (7,), None, (ReasoningPiece("a"), ContentPiece("b"), CallBegun(0, "f"), ExtraField("x", [1]))),
+    Delta(1, "", (8,), None, ()),
     ChoiceFinished(3, FinishReason.LENGTH),
-    Finished(Usage(1, 2, 3, told=True), Metrics(memory=(DeviceMemory("cpu", 1, 2, 3, 4),))),
+    Finished(Usage(1, 2, 3, told=True, reasoning_tokens=1), Metrics(memory=(DeviceMemory("cpu", 1, 2, 3, 4),))),
 ]
 
 

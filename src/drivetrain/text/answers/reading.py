@@ -1,0 +1,119 @@
+"""Reads the answers to one chat while they are detokenized: what their text adds to the message, and what is reasoning.
+
+The count of reasoning tokens does not depend on how the ids were split into steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from drivetrain.core.answer import AnswerEvent
+from drivetrain.core.prompt import Prompt
+from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.text.answers.forms import Region
+from drivetrain.text.answers.lookup import AnswerForm, look_up
+from drivetrain.text.answers.parser import TextReader
+from drivetrain.text.answers.schemas import ToolSchemas
+from drivetrain.text.answers.table import FORMS
+
+
+class SpanOfToken(Protocol):
+    """A sampled id, and the offsets in the text between which it stands."""
+
+    id: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerReading:
+    """How the answers to one chat are read: reasoning and content. What looks like a call is content.
+
+    `prefix` is what the prompt has written of the answer. A `tokenizer` is given if the engine gives ids: then special
+    tokens are known by them.
+    """
+
+    form: AnswerForm
+    tokenizer: Tokenizer | None = None
+    prefix: str = ""
+
+    def reader(self) -> ChoiceReader:
+        """For one choice."""
+        return ChoiceReader(self)
+
+
+class ChoiceReader:
+    """What one choice says. `read` everything that is given out of its text, in order, and then `finish`."""
+
+    def __init__(self, reading: AnswerReading) -> None:
+        bound, prefix = look_up(reading.form, reading.tokenizer, reading.prefix, calls=False)
+        self.num_reasoning = 0
+        """Tokens of reasoning, its markers included."""
+        self._text = TextReader(bound, ToolSchemas(), verbatim=True)
+        self._symbols: Mapping[int, str] = _symbols(reading.tokenizer, bound.symbols.by_spelling)
+        self._events: list[AnswerEvent] = []
+        if prefix:
+            self._text.begin(bound.symbols.encode(prefix))
+            self._text.feed("")
+
+    def read(self, base: int, text: str, tokens: Sequence[SpanOfToken]) -> tuple[AnswerEvent, ...]:
+        """The text from offset `base` on, and the tokens that end in it. Returns what is now certain."""
+        at, upto = base, base + len(text)
+        for token in tokens:
+            end = max(at, min(token.end, upto))
+            piece = text[at - base : end - base]
+            at = end
+            if token.start == token.end and token.start <= upto:
+                piece += self._symbols.get(token.id, "")
+            was_reasoning = self._text.is_reasoning
+            self._feed(piece)
+            self.num_reasoning += was_reasoning or self._text.is_reasoning
+        self._feed(text[at - base :])
+        return self._taken()
+
+    def finish(self) -> tuple[AnswerEvent, ...]:
+        """The choice has ended. Returns what was held back."""
+        self._events += self._text.finish()
+        return self._taken()
+
+    def _feed(self, text: str) -> None:
+        if text:
+            self._events += self._text.feed(text)
+
+    def _taken(self) -> tuple[AnswerEvent, ...]:
+        events, self._events = self._events, []
+        return tuple(events)
+
+
+def _symbols(tokenizer: Tokenizer | None, by_spelling: Mapping[str, str]) -> dict[int, str]:
+    if tokenizer is None:
+        return {}
+    ids = ((tokenizer.id_of(spelling), symbol) for spelling, symbol in by_spelling.items())
+    return {token_id: symbol for token_id, symbol in ids if token_id is not None}
+
+
+def begun(form: AnswerForm, prompt: Prompt) -> str:
+    """What the prompt has written of the answer, in text of our own: from the beginning of the reasoning on, whether or
+    not it was closed again. A caller's text opens nothing.
+    """
+    ours = _own_end(prompt)
+    if not isinstance(form, str):
+        return ours
+    return max((_open_since(region, ours) for region in FORMS[form].reasoning), key=len, default="")
+
+
+def _own_end(prompt: Prompt) -> str:
+    own: list[str] = []
+    for segment in reversed(prompt.segments):
+        if segment.literal:
+            break
+        own.append(segment.text)
+    return "".join(reversed(own))
+
+
+def _open_since(region: Region, text: str) -> str:
+    """From the region's last opening on."""
+    at = max((text.rfind(marker) for marker in region.opens), default=-1)
+    return text[at:] if at >= 0 else ""

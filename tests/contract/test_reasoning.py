@@ -1,0 +1,110 @@
+"""Reasoning apart from the content, on every engine: a chat template that ends in `<think>` makes any model reason."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from contract.rigs import Rig, honours
+from drivetrain.core.answer import AnswerMessage
+from drivetrain.core.events import Delta
+from drivetrain.core.results import Choice, FinishReason
+from drivetrain.families.base import Family
+from drivetrain.families.registry import FamilyChoice, TemplateFamily
+from drivetrain.text.answers.detect import GENERIC, FormChoice
+from drivetrain.text.answers.parser import MessageBuilder
+from drivetrain.text.templates import ChatTemplate
+from drivetrain.worker import model
+from drivetrain.worker.worker import EngineWorker
+
+TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+CHAT: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Count to ten, please. <think>"}],
+    "temperature": 1.0,
+    "seed": 5,
+    "max_tokens": 24,
+}
+
+
+def _family(source: str) -> Family:
+    return TemplateFamily(template=ChatTemplate(source, special_tokens={}, special_strings=frozenset()))
+
+
+@pytest.fixture(params=["begun", "closed"])
+async def reasoner(rig: Rig, request: pytest.FixtureRequest) -> AsyncIterator[tuple[EngineWorker, bool]]:
+    """A worker whose template writes `<think>`, or writes it and closes it again; and whether it was left open."""
+    is_open = request.param == "begun"
+    source = TURNS + ("\n<think>\n" if is_open else "\n<think>\n\n</think>\n\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "choose", lambda **_: FamilyChoice(_family(source), "for this test", ()))
+        patch.setattr(model, "form_of", lambda _: FormChoice(GENERIC, "for this test", reasons=True))
+        async with rig.open() as worker:
+            yield worker, is_open
+
+
+def joined(deltas: list[Delta], index: int = 0) -> AnswerMessage:
+    builder = MessageBuilder()
+    for delta in deltas:
+        for part in (delta.parts or ()) if delta.index == index else ():
+            builder.add(part)
+    return builder.message()
+
+
+def check(choice: Choice, *, is_open: bool) -> None:
+    """The model knows nothing of markers: what it says is all of one kind."""
+    message = choice.message
+    assert message is not None
+    assert (message.reasoning if is_open else message.content or "").strip() == choice.text.strip()  # type: ignore[union-attr]
+    assert (message.content if is_open else message.reasoning) is None
+
+
+async def test_what_follows_the_marker_is_reasoning(reasoner: tuple[EngineWorker, bool]) -> None:
+    worker, is_open = reasoner
+    result = await worker.generate(**CHAT)
+    check(result.choices[0], is_open=is_open)
+    ended = result.choices[0].finish_reason is FinishReason.STOP  # the end itself is no reasoning if it has no text
+    expected = result.usage.completion_tokens if is_open else 0
+    assert expected - ended <= result.usage.reasoning_tokens <= expected
+
+
+async def test_the_stream_adds_up_to_the_whole(reasoner: tuple[EngineWorker, bool]) -> None:
+    worker, is_open = reasoner
+    deltas = [event async for event in worker.stream(**CHAT) if isinstance(event, Delta)]
+    message = joined(deltas)
+    text = "".join(delta.text for delta in deltas)
+    assert all(delta.parts is not None for delta in deltas)
+    assert ((message.reasoning if is_open else message.content) or "").strip() == text.strip()
+
+
+async def test_each_choice_is_read_by_itself(reasoner: tuple[EngineWorker, bool]) -> None:
+    worker, is_open = reasoner
+    if not await honours(worker, "n"):
+        return
+    result = await worker.generate(**{**CHAT, "max_tokens": 8}, n=3)
+    assert len(result.choices) == 3
+    for choice in result.choices:
+        check(choice, is_open=is_open)
+
+
+async def test_a_prompt_and_a_constraint_are_not_read(reasoner: tuple[EngineWorker, bool]) -> None:
+    """Their text is all content."""
+    worker, _ = reasoner
+    result = await worker.generate(prompt="Once <think>", max_tokens=8, temperature=0)
+    assert (result.choices[0].message, result.usage.reasoning_tokens) == (None, 0)
+    if await honours(worker, "constraint"):
+        result = await worker.generate(**CHAT, constraint={"choice": ["<think>yes</think>"]})
+        assert (result.text, result.choices[0].message) == ("<think>yes</think>", None)
+
+
+async def test_a_marker_of_the_caller_opens_nothing(rig: Rig) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "choose", lambda **_: FamilyChoice(_family(TURNS), "for this test", ()))
+        patch.setattr(model, "form_of", lambda _: FormChoice(GENERIC, "for this test", reasons=True))
+        async with rig.open() as worker:
+            result = await worker.generate(**CHAT)
+    message = result.choices[0].message
+    assert message is not None
+    assert (message.content or "", message.reasoning) == (result.text, None)
+    assert result.usage.reasoning_tokens == 0

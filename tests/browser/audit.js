@@ -48,7 +48,7 @@
   const ownText = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
   const describe = (element) =>
     `${element.tagName.toLowerCase()}.${element.className} "${(element.textContent || element.id).slice(0, 30)}"`;
-  const controls = "button, input, textarea, select, a[href], [role=button], [role=tab], [tabindex='0']";
+  const controls = "button, summary, input, textarea, select, a[href], [role=button], [role=tab], [tabindex='0']";
   const all = (selector) => [...document.querySelectorAll(selector)].filter(visible);
   const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
   const referring = ["aria-controls", "aria-describedby", "aria-labelledby", "aria-errormessage", "for"];
@@ -70,7 +70,7 @@
         )
         .map((e) => `${name} of ${describe(e)}`),
     ),
-    small: all("button")
+    small: all("button, summary")
       .filter((e) => !e.matches(".visually-hidden"))
       .filter((e) => e.getBoundingClientRect().width < 24 || e.getBoundingClientRect().height < 24)
       .map(describe),

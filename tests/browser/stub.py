@@ -7,7 +7,7 @@ import math
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -58,6 +58,11 @@ class Stub:
     parameters: list[str] = field(default_factory=lambda: list(PARAMETERS))
     vision: bool = True
     key: str = ""
+    reasoning: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """Their pieces, one in each chunk."""
+    content_may_come: threading.Event = field(default_factory=threading.Event)
+    """Waited for behind the reasoning, if there is any."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     disconnects: int = 0
     running: int = 0
@@ -69,8 +74,6 @@ class Stub:
         text = content if isinstance(content, str) else next((p["text"] for p in content if p["type"] == "text"), "")
         if text.startswith("say: "):
             return str(text[5:])
-        if text.startswith("think: "):
-            return str(text)
         return "word " * 20_000 if text == "go on for ever" else REPLY
 
 
@@ -130,12 +133,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, body: dict[str, Any], text: str) -> None:
         self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
         self._event(_chunk({"role": "assistant", "content": ""}))
-        if text.startswith("think: "):
-            thought, _, text = text.removeprefix("think: ").partition(" / ")
-            for word in _tokens(thought):
-                self._event(_chunk({"reasoning_content": word}))
         tokens = _tokens(text)
         time.sleep(0.15)
+        self._event_each("reasoning_content", _tokens(self.stub.reasoning))
+        if self.stub.reasoning:
+            assert self.stub.content_may_come.wait(60)
         for i, token in enumerate(tokens):
             if select.select([self.connection], [], [], 0)[0]:
                 raise BrokenPipeError
@@ -145,11 +147,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._event(_chunk({"content": token}, _logprobs(token, i) if body.get("logprobs") else None))
             time.sleep(self.stub.token_delay_s)
         else:
+            self._event_each("tool_calls", [[piece] for piece in self.stub.calls])
             self._event(_chunk({}, finish="stop"))
             usage = {"prompt_tokens": 9, "completion_tokens": len(tokens), "total_tokens": 9 + len(tokens)}
             self._event({"id": "c", "choices": [], "usage": usage})
         self._write(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
+
+    def _event_each(self, name: str, values: Iterable[Any]) -> None:
+        for value in values:
+            self._event(_chunk({name: value}))
 
     def _event(self, value: dict[str, Any]) -> None:
         self._write(f"data: {json.dumps(value)}\n\n".encode())

@@ -38,22 +38,6 @@ def test_sends_and_shows_the_answer(site: str, page: Page) -> None:
     assert page.locator("#message").input_value() == ""
 
 
-def test_reasoning_is_a_fold_above_the_answer(stub: Stub, page: Page) -> None:
-    visit(page, stub.url)
-    ask(page, "think: It is <b>easy</b>. / Paris.")
-    assert answered(page) == "Paris."
-    fold = page.locator(".answer details.reasoning")
-    assert not fold.locator("pre").is_visible()
-    fold.get_by_text("Reasoning").focus()
-    page.keyboard.press("Enter")
-    assert fold.locator("pre").is_visible()
-    assert fold.locator("pre").inner_text() == "It is <b>easy</b>."
-    body = ask(page, "And now?")
-    assert [message["content"] for message in body["messages"]][1] == "Paris."
-    assert answered(page)
-    assert page.locator(".answer details.reasoning:visible").count() == 1
-
-
 def test_a_reload_finds_the_conversation(site: str, page: Page) -> None:
     visit(page, site)
     ask(page, "Remember this")

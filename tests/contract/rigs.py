@@ -216,6 +216,7 @@ def narrowed(base: Any, unsupported: frozenset[str]) -> Any:
 
 
 ASKING: dict[str, Any] = {
+    "max_reasoning_tokens": 5,
     "min_tokens": 2, "n": 2, "seed": 1, "ignore_eos": True, "logprobs": 1, "prompt_logprobs": 1,
     "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "typical_p": 0.5, "top_h": 0.5,
     "epsilon_cutoff": 0.1, "eta_cutoff": 0.1, "repetition_penalty": 1.5, "encoder_repetition_penalty": 1.5,

@@ -170,7 +170,7 @@ def test_several_choices(served: Served) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]), ("tool_choice", "required"),
+        ("enable_thinking", False), ("function_call", {"name": "f"}),
         ("skip_special_tokens", False), ("audio", {}),
         ("prediction", {}), ("functions", [{"name": "f"}]), ("receipt", True), ("best_of", 2), ("constraint", {}),
         ("suffix", "x"), ("logits_processors", ["x"]), ("modalities", ["audio"]), ("nonsense", 1),

@@ -129,10 +129,19 @@ def test_what_is_not_honoured_may_be_ignored() -> None:
     lacks = frozenset({"logprobs", "min_p", "n", "prompt_logprobs"})
     with serving(fake(text="abc", unsupported=lacks), unknown_fields="warn") as served:
         chat = {"model": "fake", "messages": [{"role": "user", "content": "x"}]}
-        more = {"tools": [1], "best_of": 3, "min_p": 0.1, "n": 2, "logprobs": True, "top_logprobs": 2, "temperature": 0}
+        tools = [{"type": "web_search"}]
+        more = {
+            "tools": tools,
+            "best_of": 3,
+            "min_p": 0.1,
+            "n": 2,
+            "logprobs": True,
+            "top_logprobs": 2,
+            "temperature": 0,
+        }
         status, headers, data = served.request("POST", "/v1/chat/completions", {**chat, **more})
         assert status == 200
-        assert headers["x-drivetrain-ignored"] == "tools, best_of, n, top_logprobs, min_p"
+        assert headers["x-drivetrain-ignored"] == "tools[0], best_of, n, top_logprobs, min_p"
         (choice,) = json.loads(data)["choices"]
         assert choice["logprobs"] is None
         *_, done = events = served.events("/v1/chat/completions", {**chat, **more})
@@ -154,21 +163,18 @@ def test_what_is_not_honoured_inside_a_message_may_be_ignored() -> None:
     picture = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
     messages = [
         {"role": "user", "content": [picture], "name": "ada"},
-        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "audio": None},
+        {"role": "assistant", "content": None, "refusal": None, "audio": None},
         {"role": "assistant", "content": "x", "refusal": "no", "function_call": {"name": "f"}},
         {"role": "user", "content": "x", "refusal": "no"},
     ]
-    named = (
-        "messages[0].name, messages[0].content[0].cache_control, messages[1].tool_calls, messages[2].function_call, "
-        "messages[3].refusal"
-    )
+    named = "messages[0].name, messages[0].content[0].cache_control, messages[2].function_call, messages[3].refusal"
     with serving(fake(text="abc"), unknown_fields="warn") as served:
         body = {"model": "fake", "messages": messages}
         for path in ("/v1/chat/completions", "/tokenize"):
             status, headers, data = served.request("POST", path, body)
             assert status == 200, data
             assert headers["x-drivetrain-ignored"] == named
-        many = [{"role": "assistant", "content": "", "tool_calls": [call], "y" * 300: 1}] * 60
+        many = [{"role": "assistant", "content": "", "function_call": call, "y" * 300: 1}] * 60
         _, headers, _ = served.request("POST", "/v1/chat/completions", {"model": "fake", "messages": many})
         assert 900 < len(headers["x-drivetrain-ignored"]) <= 1000
         wrong = {"role": "user", "content": None, "tool_calls": [call]}
@@ -177,10 +183,10 @@ def test_what_is_not_honoured_inside_a_message_may_be_ignored() -> None:
 
 
 def test_a_refusal_inside_a_message_says_what_would_be_accepted(served: Served) -> None:
-    message = {"role": "assistant", "content": "x", "tool_calls": [1]}
+    message = {"role": "assistant", "content": "x", "function_call": {"name": "f"}}
     error = served.refused("/v1/chat/completions", {"model": served.model, "messages": [message]})
-    assert (error["param"], error["code"]) == ("messages[0].tool_calls", "unsupported")
-    assert error["message"].startswith("messages[0].tool_calls is not supported yet; leave it out")
+    assert (error["param"], error["code"]) == ("messages[0].function_call", "unsupported")
+    assert error["message"].startswith("messages[0].function_call is not supported any more; send tool_calls instead")
     assert "--unknown-fields warn" in error["message"]
 
 

@@ -25,6 +25,8 @@ _EPILOG = """examples:
   drivetrain generate org/vision-model --image cat.png --message "What is this?"
   drivetrain generate smollm2-135m --message "Is water wet?" --choice yes --choice no
   drivetrain generate smollm2-135m --message "Describe a door in JSON." --json-schema door.json
+  drivetrain generate org/model --message "What is the weather in Paris?" --tools tools.json --tool-choice required
+  drivetrain generate org/reasoner --message "Is 391 prime?" --max-reasoning-tokens 500
   cat question.txt | drivetrain generate smollm2-135m --message -
 """
 
@@ -33,7 +35,8 @@ def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "generate",
         help="print one answer to stdout",
-        description="Print the answer to one prompt or chat, and exit.",
+        description="Print the answer to one prompt or chat, and exit. Tool calls come last, each as a line of JSON. "
+        "Reasoning is shown on stderr if that is a terminal.",
         usage="%(prog)s MODEL [option ...]",
         epilog=_EPILOG,
     )
@@ -45,7 +48,7 @@ def add(commands: options.Commands) -> None:
         "--stream",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="print the text as it comes (on by default when one choice is printed as text)",
+        help="print the answer as it comes (on by default when one choice is printed as text)",
     )
     add_request(parser)
     options.add_settings(parser, without=options.shadowed())
@@ -84,36 +87,44 @@ def _streams(args: argparse.Namespace, parameters: dict[str, Any]) -> bool:
 
 
 def _print_stream(worker: sync.Worker, request: dict[str, Any]) -> None:
+    from drivetrain.cli.terminal.answers import AnswerPrinter
     from drivetrain.core.events import Delta
 
+    printer = AnswerPrinter()
     complete = False
     try:
         with worker.stream(**request) as stream:
             for event in stream:
                 if isinstance(event, Delta):
-                    output.write(event.text)
+                    printer.take(event)
         complete = True
     finally:
-        if complete or output.on_terminal():  # an error gets a line of its own
+        if complete:
+            printer.finish()
+        elif output.on_terminal():  # an error gets a line of its own
             output.line()
 
 
 def _print_result(result: Result, *, as_json: bool) -> None:
+    from drivetrain.cli.terminal.answers import print_choice
+
     if as_json:
         output.document(result_document(result))
-    elif len(result.choices) == 1:
-        output.line(result.text)
-    else:
-        for choice in result.choices:
-            output.line(f"--- {choice.index}\n{choice.text}")
+        return
+    for choice in result.choices:
+        if len(result.choices) > 1:
+            output.line(f"--- {choice.index}")
+        print_choice(choice)
 
 
 def result_document(result: Result) -> dict[str, Any]:
-    """The whole result. `logprobs` is there if requested; `matched_stop` is a string, an id or a list of ids."""
+    """The whole result. `logprobs` is there if requested, and `message` if there is more than text; `matched_stop` is a
+    string, an id or a list of ids."""
     document = plain(result)
     for choice in document["choices"]:
-        if choice["logprobs"] is None:
-            del choice["logprobs"]
+        for name in ("logprobs", "message"):
+            if choice[name] is None:
+                del choice[name]
     document["id"] = document.pop("request_id")
     document["usage"]["total_tokens"] = result.usage.total_tokens
     first = ("id", "model", "choices", "usage", "metrics")

@@ -27,7 +27,7 @@ class ToolCall:
     """One call. Without a `flaw`, `arguments` is the text of a JSON object.
 
     With one, `name` and `arguments` are as far as they were read (`name` is empty if it was not), and `raw` is the text
-    of the whole call with its markers, as the model wrote it.
+    of the whole call with its markers, as the model wrote it. A worker gives each call an `id`.
     """
 
     index: int
@@ -35,6 +35,7 @@ class ToolCall:
     arguments: str
     flaw: Flaw | None = None
     raw: str | None = None
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,11 @@ class ReasoningPiece:
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """Calls are numbered from 0. The next call begins after this one has ended."""
+    """Calls are numbered from 0. The next call begins after this one has ended. `id` is as in `ToolCall`."""
 
     index: int
     name: str
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

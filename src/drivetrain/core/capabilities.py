@@ -14,6 +14,7 @@ class Limits:
     max_stop_chars: int = 1000
     max_logprobs: int = 20
     max_constraint_chars: int = 500_000
+    max_tools: int = 128
     max_messages: int = 1024
     max_prompt_chars: int = 4_000_000
     max_ids: int = 10_000
@@ -39,6 +40,8 @@ class Capabilities:
     vision: bool = False
     embeddings: bool = False
     generation: bool = True
+    template_variables: frozenset[str] = frozenset()
+    """What `chat_template_kwargs` may set."""
     context_length: int
     max_concurrency: int = 1
     limits: Limits = Limits()

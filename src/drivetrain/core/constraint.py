@@ -79,14 +79,14 @@ def constraint(form: ConstraintForm, value: Any, *, name: str) -> Constraint:
             raise InvalidRequest(f"{name} must be true, not {shown(value)}", param=name)
         return Constraint(form)
     if form is ConstraintForm.JSON_SCHEMA:
-        return Constraint(form, _schema_source(value, name))
+        return Constraint(form, schema_source(value, name, _TAKES[form]))
     if form is ConstraintForm.CHOICE:
         return Constraint(form, json.dumps(_CHOICES.judge(name, value), ensure_ascii=False))
     return Constraint(form, _SOURCE.judge(name, value))
 
 
-def _schema_source(value: Any, name: str) -> str:
-    """A schema may be given as its JSON text, as some APIs have it."""
+def schema_source(value: Any, name: str, takes: str) -> str:
+    """A schema as JSON text, which it may be given as too, as some APIs have it."""
     fault = ""
     try:
         schema = json.loads(value) if isinstance(value, str) else value
@@ -101,7 +101,7 @@ def _schema_source(value: Any, name: str) -> str:
         fault = "it is nested too deeply"
     except (TypeError, ValueError):
         fault = "it holds what JSON has no form for"
-    raise InvalidRequest(f"{name} must be {_TAKES[ConstraintForm.JSON_SCHEMA]}; {fault}", param=name)
+    raise InvalidRequest(f"{name} must be {takes}; {fault}", param=name)
 
 
 _TAKES: Mapping[ConstraintForm, str] = {

@@ -26,8 +26,8 @@ class Started:
 class Delta(NamedTuple):
     """New text of one choice, never taken back. Only a choice's last delta may have empty text.
 
-    `parts` is what the text adds to the message, content and reasoning, as far as it is certain. None: the text is all
-    content.
+    `parts` is what the text adds to the message: content, reasoning and calls, as far as they are certain. None: the
+    text is all content.
 
     A tuple, like the steps of engines: there is one per token, and a frozen dataclass takes three times as long.
     """

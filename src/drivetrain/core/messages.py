@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from drivetrain.core.answer import ToolCall
+from drivetrain.core.earlier_calls import CALLS, optional_text, parse_calls, unknown_keys
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Kind, Schema, check_text, shown
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
-_NOT_YET = ("tool_calls", "function_call")
+_DEPRECATED = ("function_call",)
+_NOT_OTHERS = ("tool_calls", *_DEPRECATED)
+"""Only an assistant's message has calls."""
+_REASONING = ("reasoning_content", "reasoning")
+"""Clients have both names. The first that says something counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +42,23 @@ Part = TextPart | ImagePart
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """`tool_calls` and `reasoning` are an assistant's; `tool_call_id` says which call a tool's message answers."""
+
     role: str
     content: tuple[Part, ...]
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    reasoning: str = ""
 
     @property
     def text(self) -> str:
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def num_chars(self) -> int:
+        """Of all its text."""
+        calls = sum(len(call.id) + len(call.name) + len(call.arguments) for call in self.tool_calls)
+        return len(self.text) + len(self.reasoning) + len(self.tool_call_id) + calls
 
     @property
     def images(self) -> tuple[ImagePart, ...]:
@@ -58,8 +75,7 @@ def parse_messages(raw: object, leave_out: Callable[[str], None] | None = None) 
         raise InvalidRequest("messages must be a list of objects with role and content", param="messages")
     if not raw:
         raise InvalidRequest("messages is empty: send at least one", param="messages")
-    refused = _NOT_YET if leave_out is None else ()
-    messages = tuple(_message(item, f"messages[{i}]", refused) for i, item in enumerate(raw))
+    messages = tuple(_message(item, f"messages[{i}]", leave_out is None) for i, item in enumerate(raw))
     if leave_out is not None:
         for i, item in enumerate(raw):
             for place in _unhonoured(item, f"messages[{i}]"):
@@ -67,7 +83,18 @@ def parse_messages(raw: object, leave_out: Callable[[str], None] | None = None) 
     return messages
 
 
-def _message(raw: object, where: str, refused: Sequence[str]) -> Message:
+def check_call_ids(messages: Sequence[Message]) -> None:
+    """Raise `InvalidRequest` for a tool's message that answers a call which no earlier message has."""
+    known: set[str] = set()
+    for i, message in enumerate(messages):
+        known.update(call.id for call in message.tool_calls)
+        if message.tool_call_id and message.tool_call_id not in known:
+            where = f"messages[{i}].tool_call_id"
+            what = f"{where} is {shown(message.tool_call_id)}, which is the id of no call in an earlier message"
+            raise InvalidRequest(what, param=where)
+
+
+def _message(raw: object, where: str, refuses: bool) -> Message:
     if isinstance(raw, Message):
         return raw
     if not isinstance(raw, Mapping):
@@ -78,10 +105,23 @@ def _message(raw: object, where: str, refused: Sequence[str]) -> Message:
     if not isinstance(role, str) or role not in ROLES:
         known = ", ".join(sorted(ROLES))
         raise InvalidRequest(f"{where}.role is {shown(role)}; it must be one of {known}", param=f"{where}.role")
-    for later in refused:
-        if raw.get(later):
-            raise Unsupported(f"{where}.{later} is not supported yet; leave it out", param=f"{where}.{later}")
-    return Message(role, _answer(raw, where) if role == "assistant" else _content(raw, where, ("text", "image_url")))
+    for key in _not_supported(role) if refuses else ():
+        if raw.get(key):
+            raise Unsupported(f"{where}.{key} is not supported {_instead(key)}", param=f"{where}.{key}")
+    if role == "assistant":
+        calls = parse_calls(raw.get("tool_calls"), f"{where}.tool_calls")
+        reasoning = [optional_text(raw, key, where) for key in _REASONING]
+        return Message(role, _answer(raw, where), calls, reasoning=next(filter(None, reasoning), ""))
+    answered = optional_text(raw, "tool_call_id", where) if role == "tool" else ""
+    return Message(role, _content(raw, where, ("text", "image_url")), tool_call_id=answered)
+
+
+def _not_supported(role: str) -> Sequence[str]:
+    return _DEPRECATED if role == "assistant" else _NOT_OTHERS
+
+
+def _instead(key: str) -> str:
+    return "in a message that is not the assistant's" if key == "tool_calls" else "any more; send tool_calls instead"
 
 
 def _answer(raw: Mapping[str, Any], where: str) -> tuple[Part, ...]:
@@ -137,7 +177,9 @@ def _unhonoured(raw: Any, where: str) -> Iterator[str]:
     """The places of keys in a valid message that are set but not supported."""
     if isinstance(raw, Message):
         return
-    yield from _other_keys({"role", "content", *(["refusal"] if raw["role"] == "assistant" else [])}, raw, where)
+    yield from _other_keys({"role", "content", *_OWN_KEYS.get(raw["role"], ())}, raw, where)
+    if raw["role"] == "assistant":
+        yield from unknown_keys(raw.get("tool_calls"), f"{where}.tool_calls")
     content = raw.get("content")
     for i, part in enumerate(() if isinstance(content, str) else content or ()):
         if isinstance(part, Mapping):
@@ -148,6 +190,12 @@ def _unhonoured(raw: Any, where: str) -> Iterator[str]:
 
 def _other_keys(known: Set[str], raw: Mapping[str, Any], where: str) -> Iterator[str]:
     return (f"{where}.{key}" for key, value in raw.items() if value and key not in known)
+
+
+_OWN_KEYS: Mapping[str, Sequence[str]] = {
+    "assistant": ("refusal", "tool_calls", *_REASONING),
+    "tool": ("tool_call_id",),
+}
 
 
 def _object(required: Sequence[str], **properties: Schema) -> Schema:
@@ -164,18 +212,27 @@ _IMAGE_PART = _object(["type", "image_url"], type={"const": "image_url"}, image_
 _PARTS: Schema = {"type": "array", "minItems": 1, "items": {"anyOf": [_TEXT_PART, _IMAGE_PART]}}
 _ANSWER_PARTS: Schema = {"type": "array", "items": {"anyOf": [_TEXT_PART, _REFUSAL_PART, _IMAGE_PART]}}
 
+_OPTIONAL_TEXT: Schema = {"anyOf": [_STRING, _NULL]}
 _MESSAGE = _object(
     ["role", "content"],
-    role={"enum": ["system", "developer", "user", "tool"]},
+    role={"enum": ["system", "developer", "user"]},
     content={"anyOf": [_STRING, _PARTS]},
-    **dict.fromkeys(_NOT_YET, _NOTHING),
+    **dict.fromkeys(_NOT_OTHERS, _NOTHING),
+)
+_RESULT = _object(
+    ["role", "content"],
+    role={"const": "tool"},
+    content={"anyOf": [_STRING, _PARTS]},
+    tool_call_id=_OPTIONAL_TEXT,
+    **dict.fromkeys(_NOT_OTHERS, _NOTHING),
 )
 _ANSWER = _object(
     ["role"],
     role={"const": "assistant"},
     content={"anyOf": [_STRING, _ANSWER_PARTS, _NULL]},
-    refusal={"anyOf": [_STRING, _NULL]},
-    **dict.fromkeys(_NOT_YET, _NOTHING),
+    tool_calls=CALLS,
+    **dict.fromkeys(("refusal", *_REASONING), _OPTIONAL_TEXT),
+    **dict.fromkeys(_DEPRECATED, _NOTHING),
 )
 """Other keys are ignored."""
 
@@ -190,7 +247,7 @@ class Messages(Kind):
         return parse_messages(value, leave_out)
 
     def schema(self) -> Schema:
-        return {"type": "array", "minItems": 1, "items": {"anyOf": [_MESSAGE, _ANSWER]}}
+        return {"type": "array", "minItems": 1, "items": {"anyOf": [_MESSAGE, _ANSWER, _RESULT]}}
 
 
 class Images(Kind):

@@ -14,7 +14,9 @@ from typing import Any
 from drivetrain.core.budget import check_answer
 from drivetrain.core.capabilities import Capabilities, Limits
 from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.messages import check_call_ids
 from drivetrain.core.request import GenerateRequest, HonouredBy, Parameter
+from drivetrain.core.tools import ToolChoice, ToolMode, check_choice
 
 PARAMETERS: Mapping[str, Parameter] = {f.name: f.metadata["parameter"] for f in fields(GenerateRequest)}
 
@@ -23,6 +25,9 @@ TOKEN_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is H
 ENGINE_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.ENGINE)
 
 
+CHAT_ONLY = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "max_reasoning_tokens")
+"""What only a chat can be asked for."""
+
 _INSTEAD = "see its capabilities, or try another engine"
 
 
@@ -30,6 +35,10 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
     """Raise `InvalidRequest` or `Unsupported`, naming the field, unless the whole request can be honoured."""
     given = request.given()
     _check_sizes(given, capabilities.limits)
+    if request.tools or request.tool_choice:
+        check_choice(request.tools or (), request.tool_choice or ToolChoice())
+    if place := _strict_place(request):
+        raise Unsupported(f"{place} is not supported yet: no grammar holds calls to their schemas", param=place)
     for name in unsupported(given, capabilities):
         raise Unsupported(f"{name} is not supported by this model and engine; {_INSTEAD}", param=name)
     _check_input(request, capabilities)
@@ -40,11 +49,31 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
 
 def unsupported(given: Mapping[str, Any], capabilities: Capabilities) -> list[str]:
     """The fields that ask for something that this model and engine do not support."""
+    enforced = _enforced(given)
     return [
         name
         for name, value in given.items()
-        if name not in capabilities.parameters and value != PARAMETERS[name].neutral
+        if name in enforced or (name not in capabilities.parameters and value != PARAMETERS[name].neutral)
     ]
+
+
+def _enforced(given: Mapping[str, Any]) -> set[str]:
+    """The fields by which a request with tools asks for more than what a model does by itself. Not supported yet."""
+    if not given.get("tools"):
+        return set()
+    choice = given.get("tool_choice") or ToolChoice()
+    demands = choice.mode is not ToolMode.NONE and (choice.mode is ToolMode.REQUIRED or bool(choice.names))
+    alone = given.get("parallel_tool_calls") is False
+    asked = {"tool_choice": demands, "parallel_tool_calls": alone}
+    return {name for name, asks in asked.items() if asks}
+
+
+def _strict_place(request: GenerateRequest) -> str | None:
+    """Where a request asks for arguments that always fit their schema."""
+    if not request.tools or (request.tool_choice is not None and request.tool_choice.mode is ToolMode.NONE):
+        return None
+    tools = enumerate(request.tools)
+    return next((f"tools[{i}].function.strict" for i, tool in tools if tool.strict), None)
 
 
 _ID_FIELDS = (
@@ -87,6 +116,9 @@ def _check_input(request: GenerateRequest, capabilities: Capabilities) -> None:
         raise Unsupported("this model accepts a prompt, not messages", param="messages")
     if request.has_images and not capabilities.vision:
         raise Unsupported("this model does not support images", param="images" if request.images else "messages")
+    for name in CHAT_ONLY:
+        if request.messages is None and (value := getattr(request, name)) and value != PARAMETERS[name].neutral:
+            raise InvalidRequest(f"{name} goes with messages, not with {given[0]}", param=name)
     if request.images and request.prompt is None:
         raise InvalidRequest("images needs prompt; in a chat, put images into the messages", param="images")
 
@@ -106,15 +138,23 @@ def _check_limits(request: GenerateRequest, capabilities: Capabilities) -> None:
         limits.max_constraint_chars,
         "characters",
     )
+    at_most("tools", len(request.tools or ()), limits.max_tools, "entries")
+    tool_chars = sum(len(tool.parameters) + len(tool.description) for tool in request.tools or ())
+    at_most("tools", tool_chars, limits.max_constraint_chars, "characters")
     at_most("timeout_s", request.timeout_s or 0, limits.max_timeout_s)
     at_most("prompt", len(request.prompt or ""), limits.max_prompt_chars, "characters")
-    chars = sum(len(message.text) for message in request.messages or ())
+    chars = sum(message.num_chars for message in request.messages or ())
     at_most("messages", chars, limits.max_prompt_chars, "characters")
     images = len(request.images or ()) + sum(len(message.images) for message in request.messages or ())
     at_most("images" if request.images else "messages", images, limits.max_images, "images")
 
 
 def _check_combinations(request: GenerateRequest) -> None:
+    check_call_ids(request.messages or ())
+    choice = request.tool_choice or ToolChoice()
+    if request.tools and choice.mode is not ToolMode.NONE and request.constraint is not None:
+        what = "a constraint cannot be combined with tools yet; send one of them, or tool_choice: none"
+        raise Unsupported(what, param="constraint")
     if request.max_tokens == 0 and not request.echo:
         raise InvalidRequest("max_tokens is 0; that makes sense only with echo", param="max_tokens")
     if request.echo and request.messages is not None:
@@ -143,6 +183,7 @@ _NEAR = 0.81
 """How similar two names must be: one letter added, missing or wrong, unless the name is short (`top_a`, `top_p`)."""
 
 _FOREIGN_NAMES = {
+    "enable_thinking": "chat_template_kwargs",
     "max_completion_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
@@ -150,6 +191,7 @@ _FOREIGN_NAMES = {
     "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
     "stop_strings": "stop",
+    "thinking_budget": "max_reasoning_tokens",
 }
 """What other APIs call our parameters."""
 

@@ -28,6 +28,7 @@ from drivetrain.core.kinds import (
     TokenMap,
 )
 from drivetrain.core.messages import ImagePart, Images, Message, Messages
+from drivetrain.core.tools import JsonObject, Tool, ToolChoice, ToolChoices, Tools
 
 MAX_SEED = 2**63 - 1
 MAX_SALT_CHARS = 256
@@ -109,6 +110,23 @@ class GenerateRequest:
 
     constraint: Constraint | None = parameter(  # noqa: RUF009 - it makes a field
         _ENGINE, Constraints(), "what the text must be: JSON of a schema, any JSON, a regex, a choice or a grammar"
+    )
+
+    tools: tuple[Tool, ...] | None = parameter(_WORKER, Tools(), "the functions that the model may call", neutral=())
+    tool_choice: ToolChoice | None = parameter(  # noqa: RUF009 - it makes a field
+        _WORKER, ToolChoices(), "auto, none, required, or the function to call; by default, auto", neutral=ToolChoice()
+    )
+    parallel_tool_calls: bool | None = parameter(
+        _WORKER, Boolean(), "whether an answer may have several calls", neutral=True
+    )
+    chat_template_kwargs: Mapping[str, Any] | None = parameter(
+        _WORKER, JsonObject(), "variables of the model's chat template, such as enable_thinking", neutral={}
+    )
+    reasoning_effort: str | None = parameter(
+        _WORKER, String(non_empty=True, max_chars=64), "how much to reason, in the words of the model's chat template"
+    )
+    max_reasoning_tokens: int | None = parameter(
+        _ENGINE, Integer(), "the most tokens of reasoning in each choice; then it is closed"
     )
 
     echo: bool | None = parameter(_WORKER, Boolean(), "begin the text with the prompt", neutral=False)

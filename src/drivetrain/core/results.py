@@ -13,6 +13,8 @@ class FinishReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    """As `STOP`, with at least one call that has no flaw."""
 
 
 MatchedStop = str | int | tuple[int, ...]
@@ -94,7 +96,7 @@ class Metrics:
 class Choice:
     """`token_ids` are all the sampled ids, the one that ended the choice included; `logprobs` cover the text.
 
-    `message` is what the answer to a chat says, content and reasoning. It is None if the text is all content.
+    `message` is what the answer to a chat says: content, reasoning and calls. It is None if the text is all content.
     """
 
     index: int

@@ -11,8 +11,9 @@ from typing import Any
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import ImagePart, Message
 from drivetrain.core.prompt import Prompt, Segment
+from drivetrain.core.tools import Tool
 
-_NO_SAMPLING: Mapping[str, Any] = MappingProxyType({})
+NOTHING_SET: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Family(ABC):
     """The system text if the caller sends no system message. An empty system message turns it off."""
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[str, ...] = ()
-    sampling: Mapping[str, Any] = field(default_factory=lambda: _NO_SAMPLING)
+    sampling: Mapping[str, Any] = field(default_factory=lambda: NOTHING_SET)
     max_tokens: int | None = None
     """The default length of an answer; None means the rest of the context."""
     add_bos: bool = True
@@ -68,13 +69,36 @@ class Family(ABC):
     def segments(self, messages: Sequence[Message]) -> Iterator[Segment]:
         """The prompt up to where the answer begins. What the caller wrote goes into literal segments."""
 
-    def render(self, messages: Sequence[Message]) -> Prompt:
+    @property
+    def variables(self) -> frozenset[str]:
+        """The names of what a caller can set for a rendering."""
+        return frozenset()
+
+    @property
+    def takes_system(self) -> bool:
+        return True
+
+    @property
+    def writes_calls(self) -> bool:
+        """Whether the form has its own way to write calls and their results."""
+        return False
+
+    @property
+    def writes_tools(self) -> bool:
+        """Whether it has one to write the tools too."""
+        return False
+
+    def render(
+        self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), variables: Mapping[str, Any] = NOTHING_SET
+    ) -> Prompt:
+        """Tools, calls and variables are only for forms that have them: see `chats.py`."""
+        assert not tools, "the form has no tools"
         self.check(messages)
         return Prompt.join(self.segments(messages), add_bos=self.add_bos)
 
     def check(self, messages: Sequence[Message]) -> None:
         """Raise `InvalidRequest` for messages that the form cannot express. `render` calls it first."""
-        refuse_tool_role(messages, self.name)
+        refuse_calls(messages, self.name)
 
     def content(self, message: Message) -> Iterator[Segment]:
         """A message's parts in order: text as literal segments, images as the form's image token."""
@@ -105,7 +129,9 @@ class Family(ABC):
         return tuple(joined)
 
 
-def refuse_tool_role(messages: Sequence[Message], family: str) -> None:
+def refuse_calls(messages: Sequence[Message], family: str) -> None:
     for i, message in enumerate(messages):
         if message.role == "tool":
             raise InvalidRequest(f"the prompt form {family} has no tool role", param=f"messages[{i}].role")
+        if message.tool_calls:
+            raise InvalidRequest(f"the prompt form {family} has no calls", param=f"messages[{i}].tool_calls")

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.messages import Message
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.families.base import CHAT_ROLES, Family, Roles
+from drivetrain.core.tools import Tool
+from drivetrain.families.base import CHAT_ROLES, NOTHING_SET, Family, Roles
 from drivetrain.families.table import FAMILIES, PLAIN
 from drivetrain.text.templates import ChatTemplate
 
@@ -94,11 +96,29 @@ class TemplateFamily(Family):
     roles: Roles = CHAT_ROLES
     template: ChatTemplate
 
+    @property
+    def variables(self) -> frozenset[str]:
+        return self.template.variables
+
+    @property
+    def takes_system(self) -> bool:
+        return self.template.takes_system
+
+    @property
+    def writes_calls(self) -> bool:
+        return self.template.writes_calls
+
+    @property
+    def writes_tools(self) -> bool:
+        return self.template.writes_tools
+
     def segments(self, messages: Sequence[Message]) -> Iterator[Segment]:
         return iter(self.template.render(messages).segments)
 
-    def render(self, messages: Sequence[Message]) -> Prompt:
-        return self.template.render(messages)
+    def render(
+        self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), variables: Mapping[str, Any] = NOTHING_SET
+    ) -> Prompt:
+        return self.template.render(messages, tools=tools, variables=variables)
 
 
 def _template(tokenizer: Tokenizer, source: str) -> ChatTemplate:

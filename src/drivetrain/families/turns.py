@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.messages import Message
 from drivetrain.core.prompt import Segment
-from drivetrain.families.base import Family, refuse_tool_role
+from drivetrain.families.base import Family, refuse_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class MarkedTurnsWithoutSystem(MarkedTurns):
     """The system text comes before the first user message, followed by a blank line."""
 
     def check(self, messages: Sequence[Message]) -> None:
-        refuse_tool_role(messages, self.name)
+        refuse_calls(messages, self.name)
         require_alternation(messages, self.name)
 
     def segments(self, messages: Sequence[Message]) -> Iterator[Segment]:
@@ -94,7 +94,7 @@ class InstTurns(Family):
     answer_end: str
 
     def check(self, messages: Sequence[Message]) -> None:
-        refuse_tool_role(messages, self.name)
+        refuse_calls(messages, self.name)
         require_alternation(messages, self.name)
         require_user_last(messages, self.name)
 

@@ -126,6 +126,11 @@ class ChoiceText:
         """Tokens of reasoning."""
         return self._reader.num_reasoning if self._reader is not None else 0
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is a call without a flaw."""
+        return self._reader is not None and self._reader.has_calls
+
     def feed(
         self,
         ids: Sequence[int],

@@ -28,6 +28,7 @@ from jinja2.utils import Namespace
 
 from drivetrain.core.tokenizer import check_wanted
 from drivetrain.text.provenance import Traced, Written, concat, traced
+from drivetrain.text.template_names import names_read
 
 ITEM_CHARS = 16  # what an item of a list counts for: about what it takes in memory
 MAX_STEP = 64  # the greatest indent or precision that a filter takes, the most characters that one strips
@@ -139,6 +140,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def compiled(self, source: str) -> Any:
         """Raises jinja2's `TemplateSyntaxError`."""
         return self.from_string(_hooked(self.parse(source)))
+
+    def names_read(self, source: str) -> frozenset[str]:
+        """Of the variables that a template takes from whoever renders it."""
+        return names_read(self.parse(source)) - self.globals.keys()
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and not isinstance(left, (int, float)):

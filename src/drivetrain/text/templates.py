@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.core.errors import Cancelled, InvalidRequest, LoadFailed, one_line
-from drivetrain.core.messages import ImagePart, Message, TextPart
+from drivetrain.core.messages import Message, TextPart
 from drivetrain.core.prompt import Prompt, Segment, find_specials
-from drivetrain.text.provenance import OURS, THEIRS, Traced, concat, traced, written
+from drivetrain.core.tools import Tool
+from drivetrain.text.message_shapes import MARK, find_shape, theirs, tools_shaped
+from drivetrain.text.provenance import OURS, THEIRS, Traced, concat, written
 
 if TYPE_CHECKING:
     from drivetrain.text.sandbox import BoundedEnvironment
@@ -22,8 +25,12 @@ MAX_REASON_CHARS = 400
 TRIAL_SECONDS = 0.5
 
 _RUNS = re.compile(b"%b+|%b+" % (OURS, THEIRS))
-_MARK = "7294016358204917"  # digits survive a change of case
-_DUMP = "3860257149025836"
+_SET_HERE = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
+    | {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")}
+)
+"""Variables that no caller sets."""
+_NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
 
 class TemplateRefused(Exception):
@@ -33,9 +40,12 @@ class TemplateRefused(Exception):
 class ChatTemplate:
     """Untrusted, so it runs in the sandbox, under a lock: one rendering at a time.
 
-    The template's own text, the special tokens that it names and the roles are ours. The messages' text is literal,
-    whatever the template does to it, and so is text that cannot be traced.
+    The template's own text, the special tokens that it names and the roles are ours. What the messages, the tools and
+    the caller's variables say is literal, whatever the template does to it, and so is text that cannot be traced.
     """
+
+    variables: frozenset[str]
+    """What a caller can set: the names that the template reads and that are not set here."""
 
     def __init__(
         self,
@@ -53,24 +63,61 @@ class ChatTemplate:
         self._max_seconds = max_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._environment, self._template = _compile(source)
-        self._wants_parts, self.takes_images = self._content_shape()
+        self._environment, self._template, read = _compile(source)
+        self.variables = read - _SET_HERE
+        self._shape = find_shape(self._trial, reads_tools="tools" in read)
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> Prompt:
-        """Raises `InvalidRequest` if the template rejects these messages, fails on them or exceeds its limits."""
-        shaped = [self._shape(message) for message in messages]
+    @property
+    def takes_images(self) -> bool:
+        return self._shape.takes_images
+
+    @property
+    def takes_system(self) -> bool:
+        """Whether it writes a system message that comes first."""
+        return self._shape.takes_system
+
+    @property
+    def writes_calls(self) -> bool:
+        """Whether it writes an assistant's calls and their results."""
+        return self._shape.calls is not None
+
+    @property
+    def writes_tools(self) -> bool:
+        """Whether it writes the tools too."""
+        return self._shape.writes_tools
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, Any] = _NO_VARIABLES,
+        add_generation_prompt: bool = True,
+    ) -> Prompt:
+        """`variables` that are not among `self.variables` are left out.
+
+        Raises `InvalidRequest` if the template rejects these messages, fails on them or exceeds its limits.
+        """
         try:
-            text = self._run(shaped, self._max_seconds, add_generation_prompt=add_generation_prompt)
+            text = self._run(
+                self._shape.messages(messages),
+                self._max_seconds,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools_shaped(tools),
+                variables={name: theirs(value) for name, value in variables.items() if name in self.variables},
+            )
             text.encode()
         except UnicodeEncodeError as exc:
             raise InvalidRequest("the model's chat template makes a lone surrogate", param="messages") from exc
+        except RecursionError as exc:
+            raise InvalidRequest("the tools or their arguments are nested too deeply", param="messages") from exc
         return Prompt(tuple(_segments(text)))
 
     def end_of_turn(self) -> str | None:
         """The special token that follows an assistant's answer: it ends an answer, whatever EOS the config names."""
-        chat = [Message("user", (TextPart("x"),)), Message("assistant", (TextPart(_MARK),))]
+        chat = [Message("user", (TextPart("x"),)), Message("assistant", (TextPart(MARK),))]
         try:
-            _, mark, after = self.render(chat, add_generation_prompt=False).text.rpartition(_MARK)
+            _, mark, after = self.render(chat, add_generation_prompt=False).text.rpartition(MARK)
         except InvalidRequest:
             return None
         spans = find_specials(after, self._special_strings)
@@ -78,45 +125,29 @@ class ChatTemplate:
             return None
         return after[slice(*spans[0])]
 
-    def _content_shape(self) -> tuple[bool, bool]:
-        """Whether content must be a list of parts even without an image, and whether it can hold images."""
-        text = {"type": "text", "text": _MARK, _DUMP: _DUMP}
-        with_text = self._trial([text])
-        with_image = self._trial([{"type": "image", _DUMP: _DUMP}, text])
-        reads_parts = _MARK in with_text and _DUMP not in with_text
-        shows_image = _MARK in with_image and _DUMP not in with_image and with_image != with_text
-        return reads_parts and _MARK not in self._trial(_MARK), shows_image
-
-    def _trial(self, content: object) -> str:
-        """What the template makes of one message, or "" if it fails."""
+    def _trial(self, messages: list[dict[str, Any]], tools: list[Any] | None = None) -> str:
         try:
-            chat = [{"role": "user", "content": content}]
-            return self._run(chat, min(self._max_seconds, TRIAL_SECONDS), add_generation_prompt=True)
+            return self._run(messages, min(self._max_seconds, TRIAL_SECONDS), tools=tools)
         except InvalidRequest:
             return ""
 
-    def _shape(self, message: Message) -> dict[str, Any]:
-        if message.images and not self.takes_images:
-            raise InvalidRequest("the model's chat template has no place for images", param="messages")
-        role = written(message.role)
-        if not message.images and not self._wants_parts:
-            return {"role": role, "content": traced(message.text)}
-        parts = [
-            {"type": written("image")}
-            if isinstance(part, ImagePart)
-            else {"type": written("text"), "text": traced(part.text)}
-            for part in message.content
-        ]
-        return {"role": role, "content": parts}
-
-    def _run(self, messages: list[dict[str, Any]], max_seconds: float, *, add_generation_prompt: bool) -> Traced:
+    def _run(
+        self,
+        messages: list[dict[str, Any]],
+        max_seconds: float,
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[Any] | None = None,
+        variables: Mapping[str, Any] = _NO_VARIABLES,
+    ) -> Traced:
         from drivetrain.text.sandbox import Budget, LimitPassed
 
-        variables = {
+        values = {
+            **variables,
             **self._special_tokens,
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
-            "tools": None,
+            "tools": tools,
             "documents": None,
             "raise_exception": _raise_exception,
             "strftime_now": _strftime_now,
@@ -125,7 +156,7 @@ class ChatTemplate:
             budget = self._environment.budget = Budget(self._max_chars, max_seconds, self._clock)
             pieces, length = [], 0
             try:
-                for piece in self._template.generate(**variables):
+                for piece in self._template.generate(**values):
                     length += len(piece)
                     budget.size(length)
                     pieces.append(piece)
@@ -148,7 +179,8 @@ def _segments(text: Traced) -> Iterator[Segment]:
         yield Segment(str.__getitem__(text, slice(start, end)), literal=text.ours[start] == THEIRS[0])
 
 
-def _compile(source: str) -> tuple[BoundedEnvironment, Any]:
+def _compile(source: str) -> tuple[BoundedEnvironment, Any, frozenset[str]]:
+    """With the names of the variables that it reads."""
     from jinja2 import TemplateError
 
     from drivetrain.text.sandbox import BoundedEnvironment
@@ -158,7 +190,7 @@ def _compile(source: str) -> tuple[BoundedEnvironment, Any]:
     if len(source) > MAX_SOURCE_CHARS:
         raise LoadFailed(f"the model's chat template has {len(source)} characters{remedy}")
     try:
-        return environment, environment.compiled(source)
+        return environment, environment.compiled(source), environment.names_read(source)
     except TemplateError as exc:
         line = getattr(exc, "lineno", None)
         where = f" in line {line}" if line else ""

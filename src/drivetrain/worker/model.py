@@ -10,6 +10,7 @@ from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.request import Overflow
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata
+from drivetrain.families.base import Family
 from drivetrain.families.registry import FamilyChoice, choose
 from drivetrain.text.answers.detect import FormChoice, form_of
 from drivetrain.worker.media.loader import MediaLoader
@@ -20,12 +21,21 @@ from drivetrain.worker.text_threads import TextThreads
 from drivetrain.worker.tokenizing import Tokenizing
 
 
-def declared(info: EngineInfo, settings: Settings) -> Capabilities:
-    """The engine's capabilities, within what the settings allow."""
-    concurrency = info.capabilities.max_concurrency
-    if settings.max_running is not None:
-        concurrency = min(settings.max_running, concurrency)
-    return replace(info.capabilities, max_concurrency=max(1, concurrency), limits=settings.limits)
+def concurrency(info: EngineInfo, settings: Settings) -> int:
+    """How many requests the engine may run at once."""
+    most = info.capabilities.max_concurrency
+    return max(1, most if settings.max_running is None else min(settings.max_running, most))
+
+
+def declared(info: EngineInfo, family: Family, settings: Settings) -> Capabilities:
+    """What engine and prompt form can do, within what the settings allow."""
+    return replace(
+        info.capabilities,
+        parameters=info.capabilities.parameters - {"max_reasoning_tokens"},  # no grammar closes the reasoning yet
+        template_variables=family.variables,
+        max_concurrency=concurrency(info, settings),
+        limits=settings.limits,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +60,8 @@ class LoadedModel:
         stats: Stats,
     ) -> Self:
         name = spec.name
-        capabilities, chosen = declared(info, settings), _choose(name, info, settings)
+        chosen = _choose(name, info, settings)
+        capabilities = declared(info, chosen.family, settings)
         form = form_of(info.tokenizer)
         ends = {i for token in chosen.end_of_turn if (i := info.tokenizer.id_of(token)) is not None}
         eos_ids = info.eos_ids | ends

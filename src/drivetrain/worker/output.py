@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from drivetrain.core.engine import EngineInfo, IdLogprobs, TokenStep
 from drivetrain.core.events import ChoiceFinished, Delta, Event
@@ -123,8 +123,9 @@ class Output:
             self._give(delta)
         if step.reason is not None and (rest := choice.finish(step.reason)) is not None:
             self._give(rest)
-        if choice.finished is not None:
-            self._finish(choice.finished)
+        if (finished := choice.finished) is not None:
+            calls = choice.has_calls and finished.reason is FinishReason.STOP
+            self._finish(replace(finished, reason=FinishReason.TOOL_CALLS) if calls else finished)
         return choice.num_tokens - before
 
     def spell_prompt(self, logprobs: Sequence[IdLogprobs]) -> Iterator[TokenLogprob]:

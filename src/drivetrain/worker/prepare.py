@@ -13,17 +13,18 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.constraint import Constraint, Grammar
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
 from drivetrain.core.errors import InvalidRequest, Unsupported
-from drivetrain.core.messages import ImagePart, Message
+from drivetrain.core.messages import ImagePart
 from drivetrain.core.prompt import Prompt, forged
 from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
 from drivetrain.core.stats import Stats
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
 from drivetrain.text.answers.detect import FormChoice
-from drivetrain.text.answers.reading import AnswerReading, begun
+from drivetrain.text.answers.reading import AnswerReading
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.choice import StopRules
 from drivetrain.text.grammar.compile import GrammarCompiler
+from drivetrain.worker.chats import Chats
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.media.pictures import Pictures
 from drivetrain.worker.settle import Defaults, Fitted, fit, refuse_hopeless
@@ -69,7 +70,6 @@ class Preparer:
         self._capabilities = capabilities
         self._tokenizer = info.tokenizer
         self._family = family
-        self._form = form
         self._eos_ids = eos_ids
         self._defaults = defaults
         self._overflow = overflow
@@ -78,6 +78,7 @@ class Preparer:
         self._stats = stats
         vocabulary, ends = (ByteTokenizer(), frozenset[int]()) if info.gives_pieces else (info.tokenizer, eos_ids)
         self._grammars = GrammarCompiler(vocabulary, ends, threads.trial)
+        self._chats = Chats(family, form, None if info.gives_pieces else info.tokenizer)
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         if request.constraint is None:
@@ -134,7 +135,8 @@ class Preparer:
         )
         text = self._prompt_text(prompt, fitted) if request.echo else ""
         engine_request = self._engine_request(request, request_id, fitted.ids, fitted.max_tokens, None, limit)
-        return Prepared(engine_request, self._rules(request), text, fitted.truncated, self._reading(request, prompt))
+        reading = self._chats.reading(request, prompt)
+        return Prepared(engine_request, self._rules(request), text, fitted.truncated, reading)
 
     def _default_max_tokens(self, request: GenerateRequest, prompt_tokens: int, limit: int) -> int | None:
         """For a request that names none; at most what the limit on answers allows. None: the rest of the context."""
@@ -150,7 +152,7 @@ class Preparer:
 
     def _render(self, request: GenerateRequest) -> Prompt | None:
         if request.messages is not None:
-            return rendered(self._family, request.messages)
+            return self._chats.render(request)
         return None if request.prompt is None else Prompt.raw(request.prompt)
 
     def _prompt_text(self, prompt: Prompt | None, fitted: Fitted) -> str:
@@ -168,7 +170,7 @@ class Preparer:
             max_tokens = None if default is None else max(default, request.min_tokens or 0)
         media = Media(prompt, pictures)
         engine_request = self._engine_request(request, request_id, (), max_tokens, media, limit)
-        return Prepared(engine_request, rules, "", 0, self._reading(request, prompt), pictures)
+        return Prepared(engine_request, rules, "", 0, self._chats.reading(request, prompt), pictures)
 
     def _media_prompt(self, request: GenerateRequest) -> Prompt:
         """The engine's processor tokenizes this prompt, so a special token that the caller spelled is refused."""
@@ -227,14 +229,6 @@ class Preparer:
             tokenizer=self._tokenizer,
         )
 
-    def _reading(self, request: GenerateRequest, prompt: Prompt | None) -> AnswerReading | None:
-        """A constraint is on the whole text, which is content then."""
-        form = self._form
-        if request.messages is None or prompt is None or request.constraint is not None or not form.reasons:
-            return None
-        tokenizer = None if self._info.gives_pieces else self._tokenizer
-        return AnswerReading(form=form.form, tokenizer=tokenizer, prefix=begun(form.form, prompt))
-
     def _check_spelled(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Stops given as ids are also matched as the text that they spell, which is many times as long."""
         limits = self._capabilities.limits
@@ -263,13 +257,10 @@ class Preparer:
             check_known(ids, self._info.vocab_size, name)
 
 
-def rendered(family: Family, messages: tuple[Message, ...]) -> Prompt:
-    return replace(family.render(messages), messages=messages)
-
-
 def _chars(request: GenerateRequest) -> int:
     """Characters, or ids."""
-    texts = sum(len(message.text) for message in request.messages or ())
+    texts = sum(message.num_chars for message in request.messages or ())
+    texts += sum(len(tool.parameters) + len(tool.description) for tool in request.tools or ())
     return texts + len(request.prompt or request.prompt_token_ids or "")
 
 

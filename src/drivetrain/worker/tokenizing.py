@@ -14,7 +14,7 @@ from drivetrain.core.kinds import String
 from drivetrain.core.messages import Message
 from drivetrain.core.prompt import Prompt
 from drivetrain.families.base import Family
-from drivetrain.worker.prepare import rendered
+from drivetrain.families.chats import render_chat
 from drivetrain.worker.text_threads import TextThreads
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Tokenizing:
         self._at_most(chars, "characters", "text")
 
         def work() -> list[int]:
-            prompt = Prompt.raw(text or "") if messages is None else rendered(self._family, messages)
+            prompt = Prompt.raw(text or "") if messages is None else render_chat(self._family, messages)
             add_bos = prompt.add_bos if add_special_tokens is None else add_special_tokens
             return self._info.tokenizer.encode(replace(prompt, add_bos=add_bos))
 

@@ -32,7 +32,7 @@ from drivetrain.worker.health.revival import Reviver
 from drivetrain.worker.health.supervisor import Supervisor
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.media.pictures import PixelRoom
-from drivetrain.worker.model import LoadedModel, declared
+from drivetrain.worker.model import LoadedModel, concurrency
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
@@ -121,7 +121,7 @@ class EngineWorker(Face):
 
     def _make_ready(self, info: EngineInfo) -> int:
         """Prepare to serve requests with this engine. Returns how many of them may run at once."""
-        settings, at_once = self.settings, declared(info, self.settings).max_concurrency
+        settings, at_once = self.settings, concurrency(info, self.settings)
         if self._texts is None or self._media is None:
             waits, room = info.tokenizer.waits, PixelRoom(settings.max_decoded_pixels)
             self._texts = TextThreads(waits=waits, at_once=at_once, max_waiting=settings.max_waiting)

@@ -41,7 +41,6 @@ def test_json_is_the_whole_result(capsys: pytest.CaptureFixture[str]) -> None:
         "token_ids": list(b"The quick brown fox"),
         "finish_reason": "stop",
         "matched_stop": "fox",
-        "message": None,
     }
     prompt = len(document["prompt_token_ids"])
     assert document["usage"] == {

@@ -54,7 +54,8 @@ def test_chunks_have_reasoning_apart() -> None:
     assert (joined(sent, "reasoning_content"), joined(sent, "content")) == ("Easy.", "Paris")
     assert [chunk["choices"][0]["delta"] for chunk in sent][1:-1] == [
         {"reasoning_content": "Ea"},
-        {"reasoning_content": "sy.", "content": "Pa"},
+        {"reasoning_content": "sy."},
+        {"content": "Pa"},
         {"content": "ris"},
     ]
 
@@ -84,7 +85,7 @@ def test_ids_and_logprobs_come_without_parts_too(asked: str) -> None:
     entry = TokenLogprob(7, "<think>", b"<think>", -0.5, (), 0)
     sent = chunks([Delta(0, "<think>", (7,), (entry,), ())], **{asked: True})
     (choice,) = sent[1]["choices"]
-    assert choice["delta"] == {}
+    assert choice["delta"] == {"content": ""}
     if asked == "token_ids":
         assert choice["token_ids"] == [7]
     else:

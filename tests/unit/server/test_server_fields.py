@@ -25,7 +25,8 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 LEAVES = st.none() | st.booleans() | st.integers(-5, 5) | st.integers() | NOT_A_WHOLE_FLOAT | TEXT
 NAMES = [
     "role", "content", "type", "text", "image_url", "url", "include_usage", "1", "05", "refusal", "tool_calls",
-    "function_call", "json_schema", "schema", "json", "regex", "choice",
+    "function_call", "json_schema", "schema", "json", "regex", "choice", "function", "arguments", "id", "tool_call_id",
+    "reasoning_content",
 ]  # fmt: skip
 KEYS = TEXT | st.sampled_from(NAMES)
 ANYTHING = st.recursive(
@@ -170,7 +171,9 @@ def refusal(body: Body, name: str) -> str:
         # near to what is not honoured
         ("users", "", ""),
         ("best_of_n", "", ""),
-        ("tool", "", ""),
+        ("tool", "tools", ""),
+        ("enable_thinking", "chat_template_kwargs", ""),
+        ("thinking_budget", "max_reasoning_tokens", ""),
         ("skip_special_token", "", ""),
         # another thing
         ("top_a", "", ""),
@@ -189,7 +192,7 @@ def test_what_was_meant_is_a_field_that_does_something(name: str, chat: str, com
 def test_no_field_that_does_nothing_is_ever_meant() -> None:
     for body in BODIES:
         for name, field in body.fields.items():
-            if field.inert or field.later:
+            if field.inert or field.refused:
                 for near in (name[:-1], f"{name}s", name.title()):
                     assert near in body.fields or f"did you mean {name}?" not in refusal(body, near)
 

@@ -26,7 +26,7 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, TokenLogprob, TopLogprob
 from drivetrain.server.errors import body_of, error_response, renamed
 from drivetrain.server.format.openai import LOWEST, chat_logprobs, compact, completion_logprobs, matched_stop_json
-from drivetrain.server.parse.schema import CHAT, COMPLETION, NotYet, PromptForms
+from drivetrain.server.parse.schema import CHAT, COMPLETION, PromptForms, Refused
 from drivetrain.server.rate import Rate
 
 ANYTHING = Capabilities(parameters=frozenset(PARAMETERS), context_length=100, vision=True, embeddings=True)
@@ -99,11 +99,13 @@ def test_the_ranges_told_are_those_enforced(name: str, told: dict[str, Any]) -> 
     assert not accepted(told["maximum"] + max(step, told["maximum"] * 1e-9 if step < 1 else 1))
 
 
-def test_no_field_is_both_built_and_later() -> None:
-    for body in (CHAT, COMPLETION):
-        later = {name for name, field in body.fields.items() if isinstance(field.kind, NotYet)}
-        assert later
-        assert not later & PARAMETERS.keys()
+def test_no_field_is_both_built_and_refused() -> None:
+    """Completions refuse those of chats."""
+    of_chats = {"tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "max_reasoning_tokens"}
+    for body, built in ((CHAT, set()), (COMPLETION, of_chats)):
+        refused = {name for name, field in body.fields.items() if isinstance(field.kind, Refused)}
+        assert refused
+        assert refused & PARAMETERS.keys() == built
 
 
 def test_null_is_omitted() -> None:

@@ -16,12 +16,14 @@ from drivetrain.core.results import FinishReason
 if TYPE_CHECKING:
     from drivetrain import sync
     from drivetrain.cli.chat.conversation import Conversation
+    from drivetrain.cli.terminal.answers import AnswerPrinter
     from drivetrain.cli.terminal.interrupts import Interrupts
     from drivetrain.core.results import Result
 
 _EPILOG = """examples:
   drivetrain chat smollm2-135m
   drivetrain chat ./my-model --system "You are a patient teacher." --temperature 0.7 --max-tokens 400
+  drivetrain chat org/reasoner --reasoning-effort low --max-reasoning-tokens 500
   drivetrain chat org/vision-model       then: /image cat.png
   drivetrain chat smollm2-135m --json-schema door.json       later: /set constraint {"regex": "[a-z ]+"}
 
@@ -126,39 +128,41 @@ class Chat:
 
     def _answer(self, text: str) -> None:
         """An answer that an interrupt cut short is kept, so that the chat goes on from what the user saw."""
-        question = self._conversation.question(text)
+        from drivetrain.cli.terminal.answers import AnswerPrinter
+
+        question, printer = self._conversation.question(text), AnswerPrinter()
         try:
-            result = self._print(self._conversation.request(question))
+            result = self._print(self._conversation.request(question), printer)
         except DrivetrainError:
             if self._conversation.drop_images():
                 output.note("(the images were dropped)")
             raise
-        if result is None or not result.choices or not result.text:
+        if result is None or not result.choices or not printer.started:
             output.note("(no answer)")
             return
-        self._conversation.keep(question, result.text)
+        if printer.content:
+            self._conversation.keep(question, printer.content)
         if result.choices[0].finish_reason == FinishReason.LENGTH:
             output.note(f"(cut after {result.usage.completion_tokens} tokens)")
 
-    def _print(self, request: dict[str, Any]) -> Result | None:
+    def _print(self, request: dict[str, Any], printer: AnswerPrinter) -> Result | None:
         """Print the answer as it comes. Returns all of it, or what there was when the user stopped it."""
         stream: sync.SyncStream | None = None
-        started = stopped = False
+        stopped = False
         try:
             with self._worker.stream(**request) as stream:
                 for event in stream:
                     if isinstance(event, Delta):
-                        output.write(event.text)
-                        started = True
+                        printer.take(event)
         except KeyboardInterrupt:
             self._interrupts.reset()
             stopped = True
         except DrivetrainError:
-            if started:  # the error gets a line of its own
+            if printer.started:  # the error gets a line of its own
                 output.line()
             raise
-        if started:
-            output.line()
+        if printer.started:
+            printer.finish()
         if stopped:
             output.note("(stopped)")
         return stream.result() if stream is not None else None

@@ -28,7 +28,7 @@ def add_constraint(group: Any) -> None:
     """At most one of them may be given."""
     one = group.add_mutually_exclusive_group()
     one.add_argument(
-        "--json-schema", type=_file_text, metavar="FILE", help="the text is JSON of this schema", **_to("json_schema")
+        "--json-schema", type=file_text, metavar="FILE", help="the text is JSON of this schema", **_to("json_schema")
     )
     one.add_argument(
         "--json-object", action="store_const", const=True, help="the text is a JSON object", **_to("json_object")
@@ -43,7 +43,7 @@ def add_constraint(group: Any) -> None:
     )
     one.add_argument(
         "--grammar",
-        type=_file_text,
+        type=file_text,
         metavar="FILE",
         help="the text follows this grammar, in GBNF or Lark",
         **_to("grammar"),
@@ -75,7 +75,8 @@ def _to(name: str) -> dict[str, Any]:
     return {"dest": _DEST + name, "default": None}
 
 
-def _file_text(path: str) -> str:
+def file_text(path: str) -> str:
+    """For argparse: raises `ArgumentTypeError` for a file that cannot be read."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MAX_BYTES + 1)

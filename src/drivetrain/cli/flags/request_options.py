@@ -7,17 +7,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.cli.flags.constraint_options import add_constraint, read_constraint
-from drivetrain.cli.flags.options import Reader, add_flag, flag, json_value, number, prefixed, whole_number
+from drivetrain.cli.flags.options import Reader, add_flag, flag, json_object, json_value, number, prefixed, whole_number
+from drivetrain.cli.flags.tool_options import tool_choice, tools_file
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import MAX_INT, Boolean, CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf, String
 from drivetrain.core.parameters import PARAMETERS, build_request, check
+from drivetrain.core.tools import JsonObject, ToolChoices, Tools
 from drivetrain.worker.settings import Settings
 
 _DEST = "request_"
 _INPUTS = ("messages", "prompt", "prompt_token_ids", "images")
 _NOT_OFFERED = frozenset({*_INPUTS, "trace_context"})
-_NOT_IN_CHAT = frozenset({"n", "echo", "prompt_logprobs", "logprobs", "request_id"})
+_NOT_IN_CHAT = frozenset(
+    {"n", "echo", "prompt_logprobs", "logprobs", "request_id", "tools", "tool_choice", "parallel_tool_calls"}
+)
+"""Nobody is there to run a tool."""
+
+_MEANINGS = {
+    "tools": "the functions that the model may call, as a JSON list in the OpenAI format",
+    "tool_choice": "auto, none, required, or the name of the function to call; by default, auto",
+}
 
 GENERATE = tuple(name for name in PARAMETERS if name not in _NOT_OFFERED)
 CHAT = tuple(name for name in GENERATE if name not in _NOT_IN_CHAT)
@@ -60,7 +70,7 @@ def check_alone(name: str, value: Any, capabilities: Capabilities) -> None:
 
 
 def _add_flag(group: Any, name: str) -> None:
-    kind, meaning = PARAMETERS[name].kind, PARAMETERS[name].meaning
+    kind, meaning = PARAMETERS[name].kind, _MEANINGS.get(name, PARAMETERS[name].meaning)
     if name == "stop":
         group.add_argument(flag(name), action="append", metavar="TEXT", dest=_DEST + name, default=None, help=meaning)
     elif name == "constraint":
@@ -97,6 +107,9 @@ _READERS: Mapping[type[Kind], Reader] = {
     String: (str, "TEXT"),
     OneOf: (str, ""),
     Ids: (token_ids, "IDS"),
+    Tools: (tools_file, "FILE"),
+    ToolChoices: (tool_choice, "WHAT"),
+    JsonObject: (json_object, "JSON"),
 }
 
 

@@ -48,9 +48,13 @@ def line(text: str = "") -> None:
 
 def document(value: Any) -> None:
     """One JSON object on stdout. Other alphabets stay readable if the encoding has them."""
-    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-    text = json.dumps(value, indent=2, ensure_ascii=encoding != "utf8", allow_nan=False)
+    text = json.dumps(value, indent=2, ensure_ascii=needs_ascii(), allow_nan=False)
     line(_NUMBERS.sub(lambda match: f"[{' '.join(match.group()[1:-1].split())}]", text))
+
+
+def needs_ascii() -> bool:
+    """Whether stdout might not have the characters of other alphabets."""
+    return (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
 
 
 def note(text: str) -> None:
@@ -58,6 +62,16 @@ def note(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text.translate(_ESCAPED) + "\n")
         sys.stderr.flush()
+
+
+def aside(text: str) -> bool:
+    """Show text on stderr, dimmed, if that is a terminal. Returns whether it is."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\x1b[2m{text.translate(_ESCAPED)}\x1b[0m")
+            sys.stderr.flush()
+            return True
+    return False
 
 
 def flush() -> None:

@@ -29,7 +29,7 @@ from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_body
 from drivetrain.server.models import Models
 from drivetrain.server.parse.body import Body, Field, Values
-from drivetrain.server.parse.schema import MODEL_OR_ONLY, Encoding, NotYet, later, like
+from drivetrain.server.parse.schema import MODEL_OR_ONLY, Encoding, Refused, later, like
 from drivetrain.server.parse.translate import ParsedRequest, trace_headers
 
 MAX_NEW_TOKENS = 256
@@ -41,7 +41,7 @@ GROWTH = 8
 _NAMES = {"max_tokens": "max_new_tokens", "prompt_logprobs": "logprobs"}
 
 
-class _NoImages(NotYet):
+class _NoImages(Refused):
     """FastChat's multimodal models accept images here; ours only in a chat."""
 
     def judge(self, name: str, value: Any) -> None:
@@ -63,7 +63,7 @@ _GENERATE = Body(
         "seed": like("seed"),
         "best_of": later(1),
         "use_beam_search": later(False),
-        "images": Field(_NoImages(([],)), "only an empty list", later=True),
+        "images": Field(_NoImages(([],)), "only an empty list", refused=True),
     },
 )
 

@@ -63,6 +63,8 @@ def capabilities_json(worker: WorkerPort) -> dict[str, Any]:
         "max_concurrency": capabilities.max_concurrency,
         "generation": capabilities.generation,
         "chat": capabilities.chat and capabilities.generation,
+        "tools": capabilities.chat and capabilities.generation and "tools" in capabilities.parameters,
+        "template_variables": sorted(capabilities.template_variables),
         "vision": capabilities.vision,
         "embeddings": capabilities.embeddings,
         "embedding_size": metadata.embedding_size if capabilities.embeddings else None,
@@ -82,7 +84,7 @@ def parameters_json(capabilities: Capabilities, metadata: Metadata) -> dict[str,
     parameters: dict[str, Any] = {}
     for endpoint, body in (("chat", CHAT), ("completions", COMPLETION)):
         for name, field in body.fields.items():
-            if not _honoured(name, endpoint, capabilities):
+            if field.inert or field.refused or not _honoured(name, endpoint, capabilities):
                 continue
             described = _described(name, field, capabilities, metadata)
             entry = parameters.setdefault(name, {"endpoints": [], **described})
@@ -119,6 +121,7 @@ def _highest(capabilities: Capabilities) -> dict[str, float]:
         "timeout_s": limits.max_timeout_s,
         "max_tokens": context,
         "max_completion_tokens": context,
+        "max_reasoning_tokens": context,
         "min_tokens": context,
         "context_length": context,
     }

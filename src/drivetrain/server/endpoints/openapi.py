@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain import __version__
+from drivetrain.core.results import FinishReason
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
 from drivetrain.server.parse.body import Body
@@ -103,7 +104,7 @@ _ANSWER: dict[str, Any] = {
             "items": {
                 "type": "object",
                 "required": ["index", "logprobs", "finish_reason"],
-                "properties": {"index": {"type": "integer"}, "finish_reason": {"enum": ["stop", "length"]}},
+                "properties": {"index": {"type": "integer"}, "finish_reason": {"enum": [*FinishReason]}},
             },
         },
         "usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"]},

@@ -12,6 +12,7 @@ from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
 from drivetrain.core.results import Choice, Result, Usage
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
+from drivetrain.server.format.message import delta_json, message_json
 from drivetrain.server.format.openai import (
     ChunkFormatter,
     Heads,
@@ -25,6 +26,7 @@ from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_body
 from drivetrain.server.parse.schema import CHAT
 from drivetrain.server.parse.translate import ParsedRequest, chat_request
+from drivetrain.text.answers.told import AnswerTeller, ToldPiece
 
 
 async def chat(exchange: Exchange, context: Context) -> None:
@@ -35,28 +37,14 @@ async def chat(exchange: Exchange, context: Context) -> None:
     )
 
 
-def _message(choice: Choice) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
-    if choice.message is not None:
-        message["content"] = choice.message.content or ""
-        if choice.message.reasoning:
-            message["reasoning_content"] = choice.message.reasoning
-    return message
-
-
-def _said(parts: Sequence[AnswerEvent]) -> dict[str, str]:
-    """What the parts of a delta say, as a chunk's own delta."""
-    reasoning = "".join(part.text for part in parts if isinstance(part, ReasoningPiece))
-    content = "".join(part.text for part in parts if isinstance(part, ContentPiece))
-    return {name: text for name, text in (("reasoning_content", reasoning), ("content", content)) if text}
-
-
 class ChatFormatter(ChunkFormatter):
     def __init__(self, model: str, parsed: ParsedRequest, *, created: int) -> None:
         super().__init__(model, parsed, created=created, kind="chat.completion.chunk")
         self._tail = f'}},"logprobs":null,"finish_reason":null}}]{self._usage.spelled}}}\n\n'
         head = self._head  # capturing self would make a reference cycle
         self._texts = Heads(lambda index: f'{head}"choices":[{{"index":{index},"delta":{{"content":')
+        self._reasoning = Heads(lambda index: f'{head}"choices":[{{"index":{index},"delta":{{"reasoning_content":')
+        self._tellers: dict[int, AnswerTeller] = {}
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (result,) = results
@@ -74,7 +62,7 @@ class ChatFormatter(ChunkFormatter):
     def _choice(self, choice: Choice) -> dict[str, Any]:
         return {
             "index": choice.index,
-            "message": _message(choice),
+            "message": message_json(choice),
             "logprobs": chat_logprobs(choice.logprobs or ()) if self._request.logprobs else None,
             "finish_reason": choice.finish_reason,
             **matched_stop_json(choice),
@@ -87,38 +75,61 @@ class ChatFormatter(ChunkFormatter):
         if self._usage.continuous:
             self._usage.note(prompt, event)
         if type(event) is Delta:
-            if self._plain and event.parts is None:
+            if event.parts is not None:
+                return self._parts(event, event.parts)
+            if self._plain:
                 return (self._texts[event.index] + quote(event.text) + self._tail).encode() if event.text else b""
-            return self._detailed(event)
+            return self._detailed(event, [{"content": event.text}] if event.text else [])
         if type(event) is ChoiceFinished:
-            stop = {} if event.matched_stop is None else {"matched_stop": event.matched_stop}
-            return self._chunk(
-                {"index": event.index, "delta": {}, "logprobs": None, "finish_reason": event.reason} | stop
-            )
+            return self._finish(event)
         if type(event) is Started:
             return self._roles(event)
         return b""
 
-    def _detailed(self, event: Delta) -> bytes:
-        """Ids and logprobs may come without text: for a special token, or for text that a stop cut off."""
-        delta = {"content": event.text} if event.parts is None else _said(event.parts)
-        choice: dict[str, Any] = {
-            "index": event.index,
-            "delta": delta,
-            "logprobs": chat_logprobs(event.logprobs) if self._request.logprobs and event.logprobs else None,
-            "finish_reason": None,
-        }
-        if self._request.token_ids:
-            choice["token_ids"] = event.token_ids
-        elif not any(delta.values()) and choice["logprobs"] is None:
+    def _parts(self, event: Delta, parts: Sequence[AnswerEvent]) -> bytes:
+        """A chunk for each kind of part: many clients look at one field of a chunk only."""
+        index = event.index
+        teller = self._tellers.get(index)
+        if teller is None:
+            teller = self._tellers[index] = AnswerTeller()
+        pieces = teller.take(parts)
+        if not self._plain:
+            return self._detailed(event, [delta_json(piece) for piece in pieces])
+        return b"".join([self._piece(index, piece) for piece in pieces])
+
+    def _piece(self, index: int, piece: ToldPiece) -> bytes:
+        if isinstance(piece, ContentPiece):
+            return (self._texts[index] + quote(piece.text) + self._tail).encode()
+        if isinstance(piece, ReasoningPiece):
+            return (self._reasoning[index] + quote(piece.text) + self._tail).encode()
+        return self._chunk(_choice_chunk(index, delta_json(piece)))
+
+    def _detailed(self, event: Delta, deltas: Sequence[dict[str, Any]]) -> bytes:
+        """Ids and logprobs go with the first chunk. They may come without text: for a special token, or for text that a
+        stop cut off."""
+        logprobs = chat_logprobs(event.logprobs) if self._request.logprobs and event.logprobs else None
+        if not deltas and not event.logprobs and not self._request.token_ids:
             return b""
-        return self._chunk(choice)
+        chunks = []
+        for place, delta in enumerate(deltas or [{"content": ""}]):
+            ids = {"token_ids": () if place else event.token_ids} if self._request.token_ids else {}
+            choice = _choice_chunk(event.index, delta) | {"logprobs": None if place else logprobs} | ids
+            chunks.append(self._chunk(choice))
+        return b"".join(chunks)
+
+    def _finish(self, event: ChoiceFinished) -> bytes:
+        teller = self._tellers.pop(event.index, None)
+        rest = teller.end() if teller is not None else ""
+        stop = {} if event.matched_stop is None else {"matched_stop": event.matched_stop}
+        last = _choice_chunk(event.index, {}) | {"finish_reason": event.reason} | stop
+        content = self._chunk(_choice_chunk(event.index, {"content": rest})) if rest else b""
+        return content + self._chunk(last)
 
     def _roles(self, event: Started) -> bytes:
         chunks = []
         for index in range(self._request.n):
             delta = {"role": "assistant", "content": "", "refusal": None}
-            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+            choice = _choice_chunk(index, delta)
             ids = {"prompt_token_ids": event.prompt_token_ids} if self._request.token_ids and index == 0 else {}
             chunks.append(self._chunk(choice, ids))
         return b"".join(chunks)
@@ -126,3 +137,7 @@ class ChatFormatter(ChunkFormatter):
     def _chunk(self, choice: dict[str, Any], extra: dict[str, Any] | None = None) -> bytes:
         more = f",{compact(extra)[1:-1]}" if extra else ""
         return f'{self._head}"choices":[{compact(choice)}]{more}{self._usage.spelled}}}\n\n'.encode()
+
+
+def _choice_chunk(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}

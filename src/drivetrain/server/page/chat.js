@@ -3,6 +3,7 @@
 import { ApiError, streamChat } from "./api.js";
 import { announce, h } from "./elements.js";
 import { AnswerMessage, UserMessage } from "./messages.js";
+import { addCalls } from "./parts.js";
 import { buildBody } from "./request.js";
 import { saveConversation } from "./store.js";
 import { compact } from "./tokens.js";
@@ -115,15 +116,16 @@ export class Chat {
   take(run, chunk) {
     const { message } = run;
     const choice = chunk.choices?.[0];
-    const text = choice?.delta?.content ?? "";
-    const reasoning = choice?.delta?.reasoning_content ?? "";
+    const delta = choice?.delta ?? {};
+    const [text, reasoning, calls] = [delta.content, delta.reasoning_content, delta.tool_calls ?? []];
     const now = performance.now();
-    if (text || reasoning) {
+    if (text || reasoning || calls.length) {
       run.first ??= now;
       run.latest = now;
-      message.content += text;
-      if (reasoning) message.reasoning = (message.reasoning ?? "") + reasoning;
     }
+    if (text) message.content += text;
+    if (reasoning) message.reasoning = (message.reasoning ?? "") + reasoning;
+    if (calls.length) message.calls = addCalls(message.calls ?? [], calls);
     const tokens = compact(choice?.logprobs);
     if (tokens.length) (message.tokens ??= []).push(...tokens);
     if (choice?.finish_reason) message.finish = choice.finish_reason;
@@ -213,9 +215,10 @@ function timing({ started, first, latest, message }) {
   return { first: (first - started) / 1000, rate: tokens > 1 && seconds > 0.005 ? (tokens - 1) / seconds : 0 };
 }
 
-function announcement({ error, stopped, content }) {
+function announcement({ error, stopped, content, calls = [] }) {
   if (error) return ""; // The error note is itself an alert.
-  return stopped ? "Stopped." : `Answer: ${content.slice(0, 4000)}`;
+  const said = [content.slice(0, 4000), ...calls.map(({ name }) => `Call of ${name}.`)].filter(Boolean).join(" ");
+  return stopped ? "Stopped." : `Answer: ${said}`;
 }
 
 function titleOf(text) {

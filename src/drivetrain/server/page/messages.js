@@ -2,6 +2,7 @@
 
 import { copyButton, h, icon } from "./elements.js";
 import { renderMarkdown } from "./markdown.js";
+import { Reasoning, callViews } from "./parts.js";
 import { TokenView, hideCard } from "./tokens.js";
 
 /** A user's message. `edit(text)` is called with the new text to send it again. */
@@ -58,20 +59,14 @@ export class AnswerMessage {
   constructor(message, again) {
     this.message = message;
     this.frame = 0;
+    this.reasoning = new Reasoning();
     this.body = h("div", { class: "prose" });
+    this.calls = h("div", { class: "calls" });
     this.tokens = null;
     this.footer = h("div", { class: "tools" });
     this.note = h("div", { class: "note-slot" });
-    this.reasoning = h("pre", { class: "thoughts" });
-    this.fold = h("details", { class: "reasoning", hidden: "" }, h("summary", {}, "Reasoning"), this.reasoning);
-    this.element = h(
-      "article",
-      { class: "message answer", "aria-label": "Answer" },
-      this.fold,
-      this.body,
-      this.note,
-      this.footer,
-    );
+    const parts = [this.reasoning.element, this.body, this.calls, this.note, this.footer];
+    this.element = h("article", { class: "message answer", "aria-label": "Answer" }, parts);
     this.again = again;
     this.drawn = false;
   }
@@ -93,9 +88,9 @@ export class AnswerMessage {
     this.element.classList.toggle("waiting", this.running && !message.content);
     this.element.setAttribute("aria-busy", String(this.running));
     if (this.tokens) this.tokens.update(message.tokens ?? []);
-    this.fold.hidden = !message.reasoning;
-    this.reasoning.textContent = message.reasoning ?? "";
+    this.reasoning.update(message, this.running);
     renderMarkdown(this.body, message.content);
+    this.calls.replaceChildren(...callViews(message.calls));
     this.note.replaceChildren(...this.notes());
     if (!this.running) this.drawFooter();
     else this.footer.replaceChildren();
@@ -153,8 +148,8 @@ export function fit(area) {
   area.style.height = `${area.scrollHeight + 2}px`;
 }
 
-function errorText({ error, content }) {
-  const begun = content ? "The answer was cut short: " : "";
+function errorText({ error, content, reasoning }) {
+  const begun = content || reasoning ? "The answer was cut short: " : "";
   const later = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "";
   return `${begun}${error.message}${later}`;
 }

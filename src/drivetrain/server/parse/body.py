@@ -25,15 +25,15 @@ _WARN_HINT = " (a server started with --unknown-fields warn ignores such fields)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Values in `nothing` count as left out, as on other servers. An `inert` field is accepted and ignored. A `later`
-    one is not supported yet: only values that ask for nothing are accepted."""
+    """Values in `nothing` count as left out, as on other servers. An `inert` field is accepted and ignored. Of a
+    `refused` one, only values that ask for nothing are accepted."""
 
     kind: Kind | Body
     meaning: str
     required: bool = False
     nothing: tuple[Any, ...] = ()
     inert: bool = False
-    later: bool = False
+    refused: bool = False
 
     def asks(self, value: Any) -> bool:
         """A null field counts as left out."""
@@ -134,7 +134,7 @@ class Body:
 
     def _unknown(self, name: str, where: str) -> Unsupported:
         shown_name = name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 3] + "..."
-        honoured = [known for known, field in self.fields.items() if not (field.inert or field.later)]
+        honoured = [known for known, field in self.fields.items() if not (field.inert or field.refused)]
         hint = did_you_mean(name, honoured) or "; see /openapi.json"
         return Unsupported(f"{where}{shown_name} is not a parameter of this endpoint{hint}", param=where + name)
 

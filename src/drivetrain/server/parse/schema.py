@@ -51,10 +51,11 @@ class Object(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class NotYet(Kind):
-    """A feature that does not exist yet: only values that ask for nothing are accepted."""
+class Refused(Kind):
+    """What cannot be done here, for the reason `why`: only values that ask for nothing are accepted."""
 
     neutral: tuple[Any, ...]
+    why: str = "is not supported yet; leave it out"
 
     @property
     def takes(self) -> str:
@@ -62,7 +63,7 @@ class NotYet(Kind):
 
     def judge(self, name: str, value: Any) -> None:
         if not is_one_of(value, self.neutral):
-            raise Unsupported(f"{name} is not supported yet; leave it out", param=name)
+            raise Unsupported(f"{name} {self.why}", param=name)
 
     def schema(self) -> Schema:
         return {"enum": [*self.neutral]} if self.neutral else {"type": "null"}
@@ -106,7 +107,17 @@ def inert(kind: Kind) -> Field:
 
 
 def later(*neutral: Any) -> Field:
-    return Field(NotYet(neutral), "not supported yet: only a value that has no effect is accepted", later=True)
+    return Field(Refused(neutral), "not supported yet: only a value that has no effect is accepted", refused=True)
+
+
+def chats_only(*neutral: Any) -> Field:
+    why = "goes with messages; send it to /v1/chat/completions"
+    return Field(Refused(neutral, why), "for chats: only a value that has no effect is accepted", refused=True)
+
+
+def older(instead: str, *neutral: Any) -> Field:
+    why = f"is the older form of {instead}; send {instead}"
+    return Field(Refused(neutral, why), f"use {instead}: only a value that has no effect is accepted", refused=True)
 
 
 MODEL = Field(String(), "a name from /v1/models", required=True)
@@ -117,13 +128,25 @@ _STREAM_OPTIONS = Body(
     {
         "include_usage": Field(Boolean(), "send the usage in a last chunk"),
         "continuous_usage_stats": Field(Boolean(), "send the usage so far in every chunk; needs include_usage"),
-        "include_obfuscation": Field(NotYet((False,)), "must be false: nothing is padded", later=True),
+        "include_obfuscation": Field(Refused((False,)), "must be false: nothing is padded", refused=True),
     },
 )
 
-_OWN_SPELLING = frozenset(
-    {"messages", "prompt", "prompt_token_ids", "images", "echo", "logprobs", "prompt_logprobs", "constraint"}
-)
+_FOR_CHATS: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("auto", "none"),
+    "parallel_tool_calls": (True, False),
+    "chat_template_kwargs": ({},),
+    "max_reasoning_tokens": (),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+}
+"""Fields of chats alone, each with the values that ask a completion for nothing."""
+
+_OWN_SPELLING = _FOR_CHATS.keys() | {
+    "messages", "prompt", "prompt_token_ids", "images", "echo", "logprobs", "prompt_logprobs", "constraint",
+    "reasoning_effort",
+}  # fmt: skip
 """Parameters that endpoints name or place in their own ways."""
 
 _NOT_HERE = frozenset({"request_id", "trace_context", "exponential_decay_length_penalty", "sequence_bias"})
@@ -211,24 +234,20 @@ _INERT: Mapping[str, Field] = {
     "prompt_cache_key": inert(String()),
     "prompt_cache_retention": inert(String()),
     "safety_identifier": inert(String()),
-    "reasoning_effort": inert(String()),
     "verbosity": inert(String()),
     "keep_alive": inert(Anything()),
     "cache_prompt": inert(Boolean()),
 }
 
+_INERT_WITHOUT_CHAT = {**_INERT, "reasoning_effort": inert(String())}
+
 _LATER: Mapping[str, Field] = {
-    "tools": later([]),
-    "tool_choice": later("none", "auto"),
-    "parallel_tool_calls": later(True, False),
-    "functions": later([]),
-    "function_call": later("none", "auto"),
     "modalities": later(["text"]),
     "audio": later(),
     "prediction": later(),
     "web_search_options": later(),
     "suffix": later(""),
-    "best_of": Field(Integer(1), "must equal n: no choice is dropped", later=True),
+    "best_of": Field(Integer(1), "must equal n: no choice is dropped", refused=True),
     "logits_processors": later([]),
     "skip_special_tokens": later(True),
     "receipt": later(False),
@@ -252,6 +271,14 @@ CHAT = Body(
         "max_completion_tokens": like("max_tokens", "the same as max_tokens", nothing=(-1,)),
         "logprobs": Field(Boolean(), "return the logprobs of the answer's tokens"),
         "top_logprobs": Field(Integer(), "alternatives per token; needs logprobs"),
+        "tools": like("tools", nothing=([],)),
+        "tool_choice": like("tool_choice"),
+        "parallel_tool_calls": like("parallel_tool_calls"),
+        "chat_template_kwargs": like("chat_template_kwargs", nothing=({},)),
+        "reasoning_effort": like("reasoning_effort"),
+        "max_reasoning_tokens": like("max_reasoning_tokens"),
+        "functions": older("tools", []),
+        "function_call": older("tool_choice", "none", "auto"),
         **_INERT,
         **_LATER,
     },
@@ -265,7 +292,8 @@ COMPLETION = Body(
         "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, instead of prompt"),
         "echo": like("echo"),
         "logprobs": like("logprobs", kind=Integer(), nothing=(False,)),
-        **_INERT,
+        **{name: chats_only(*neutral) for name, neutral in _FOR_CHATS.items()},
+        **_INERT_WITHOUT_CHAT,
         **_LATER,
     },
 )
@@ -278,7 +306,7 @@ EMBEDDING = Body(
         "encoding_format": Field(OneOf(Encoding), "float by default"),
         "dimensions": Field(Integer(1), "must be the model's own number: vectors are not shortened"),
         "timeout_s": like("timeout_s"),
-        **_INERT,
+        **_INERT_WITHOUT_CHAT,
     },
 )
 

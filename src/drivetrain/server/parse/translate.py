@@ -12,6 +12,8 @@ from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS, unsupported
 from drivetrain.core.request import GenerateRequest
+from drivetrain.core.tools import ToolMode
+from drivetrain.families.template_variables import EFFORT_VARIABLES
 from drivetrain.server.parse.body import Values, ignored_header
 from drivetrain.server.parse.schema import CONSTRAINTS, FormatType
 
@@ -23,6 +25,12 @@ MAX_TRACE_CHARS = 512
 _INPUTS = frozenset({"messages", "prompt", "prompt_token_ids", "images"})
 _NOT_PASSED_ON = _INPUTS | {"logprobs"}
 """Fields that each endpoint translates itself; the others mean the same on both sides."""
+
+_WITH: Mapping[str, tuple[str, ...]] = {
+    "logprobs": ("prompt_logprobs",),
+    "tools": ("tool_choice", "parallel_tool_calls"),
+}
+"""Fields that mean nothing without another one: a lenient server leaves them out together."""
 
 _SCHEMA_PLACES: Mapping[str, tuple[str, ...]] = {
     FormatType.TEXT: (),
@@ -58,6 +66,8 @@ class ParsedRequest:
 def chat_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
     names = {"logprobs": "top_logprobs" if body.get("top_logprobs") else "logprobs"}
     values = _shared(body, headers, names) | {"messages": body["messages"], "logprobs": _top_logprobs(body)}
+    if "tools" not in values:
+        _drop_idle_choice(values)
     max_tokens = body.get("max_completion_tokens")
     if max_tokens is not None:
         if body.get("max_tokens") not in {None, max_tokens}:
@@ -69,6 +79,14 @@ def chat_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
         values["max_tokens"] = max_tokens
         names["max_tokens"] = "max_completion_tokens"
     return _parsed(body, [values], names, new_id("chatcmpl"), logprobs=bool(body.get("logprobs")))
+
+
+def _drop_idle_choice(values: dict[str, Any]) -> None:
+    """Without tools, what says how to choose one asks for nothing, unless it asks for a call."""
+    values.pop("parallel_tool_calls", None)
+    choice = values.get("tool_choice")
+    if choice is not None and choice.mode is not ToolMode.REQUIRED and not choice.names:
+        del values["tool_choice"]
 
 
 def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts: int) -> ParsedRequest:
@@ -105,11 +123,17 @@ def honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedRequest
         return parsed
     given = parsed.requests[0].given()  # the others differ in their prompts
     dropped = [name for name in unsupported(given, capabilities) if name not in _INPUTS]
+    if "reasoning_effort" in given and capabilities.template_variables.isdisjoint(EFFORT_VARIABLES):
+        dropped = [*dict.fromkeys([*dropped, "reasoning_effort"])]
+    unread = [key for key in given.get("chat_template_kwargs", ()) if key not in capabilities.template_variables]
     ids_dropped = parsed.token_ids and not capabilities.tokens
-    if not dropped and not ids_dropped:
+    if not dropped and not unread and not ids_dropped:
         return parsed
-    cleared = dict.fromkeys([*dropped, *(["prompt_logprobs"] if "logprobs" in dropped else [])])
-    names = [parsed.names.get(name, name) for name in dropped] + ["return_token_ids"] * ids_dropped
+    cleared: dict[str, Any] = dict.fromkeys([*dropped, *(o for name in dropped for o in _WITH.get(name, ()))])
+    if unread and "chat_template_kwargs" not in cleared:
+        cleared["chat_template_kwargs"] = {k: v for k, v in given["chat_template_kwargs"].items() if k not in unread}
+    names = [parsed.names.get(name, name) for name in dropped]
+    names += [f"chat_template_kwargs.{key}" for key in unread] + ["return_token_ids"] * ids_dropped
     return replace(
         parsed,
         requests=tuple(request.having(**cleared) for request in parsed.requests),

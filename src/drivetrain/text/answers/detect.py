@@ -17,11 +17,16 @@ GENERIC = "generic"
 
 @dataclass(frozen=True, slots=True)
 class FormChoice:
-    """The form and, in words, why it was chosen. `reasons` is whether the model's templates know reasoning."""
+    """The form and, in words, why it was chosen.
+
+    `reasons` is whether the model's templates know reasoning. `written` is the row of the table whose calls and
+    reasoning the model writes; None: no row is known to be like its own template.
+    """
 
     form: AnswerForm
     why: str
     reasons: bool = False
+    written: str | None = None
 
     @property
     def name(self) -> str:
@@ -32,22 +37,26 @@ def form_of(tokenizer: Tokenizer) -> FormChoice:
     """What decides, in this order: the `response_template` that came with the weights; the markers that the chat
     template writes; failing those, the form that any model can be asked for.
     """
-    fault = ""
+    source, fault = tokenizer.chat_template or "", ""
+    row = _row_for(source)
     if tokenizer.response_template is not None:
         try:
             look_up(tokenizer.response_template, None, "")
         except InvalidRequest as exc:
             fault = f", since {exc.message}"
         else:
-            reasoning = ResponseTemplate(tokenizer.response_template).form.reasoning
-            return FormChoice(tokenizer.response_template, "the model's own response_template", bool(reasoning))
-    source = tokenizer.chat_template or ""
-    for form in FORMS.values():
-        if form.signs and all(sign in source for sign in form.signs):
-            signs = " and ".join(form.signs)
-            return FormChoice(form.name, f"the model's chat template has {signs}{fault}", _knows(source, form))
+            reasons = bool(ResponseTemplate(tokenizer.response_template).form.reasoning)
+            why = "the model's own response_template"
+            return FormChoice(tokenizer.response_template, why, reasons, row.name if row is not None else None)
+    if row is not None:
+        why = f"the model's chat template has {' and '.join(row.signs)}{fault}"
+        return FormChoice(row.name, why, _knows(source, row), row.name)
     why = "the model's chat template shows no known form" if source else "there is no chat template"
-    return FormChoice(GENERIC, f"{why}{fault}", _knows(source, FORMS[GENERIC]))
+    return FormChoice(GENERIC, f"{why}{fault}", _knows(source, FORMS[GENERIC]), GENERIC)
+
+
+def _row_for(source: str) -> Form | None:
+    return next((form for form in FORMS.values() if form.signs and all(sign in source for sign in form.signs)), None)
 
 
 def _knows(source: str, form: Form) -> bool:

@@ -20,7 +20,8 @@ from drivetrain.text.answers.writers import CallWriter, Emit, TextWriter
 class Executor:
     """`run` reads `source` until it has ended.
 
-    With `verbatim`, spaces at the start and the end of the answer are kept.
+    With `verbatim`, spaces at the start and the end of the answer are kept. With `content_last`, nothing opens a region
+    once there is content: it was made to a constraint, and may spell markers.
     """
 
     def __init__(
@@ -31,9 +32,11 @@ class Executor:
         emit: Emit,
         *,
         verbatim: bool = False,
+        content_last: bool = False,
     ) -> None:
         self.is_reasoning = False
         """Whether what was read last belongs to the reasoning."""
+        self._content_last = content_last
         self._form = form
         self._source = source
         self._tools = tools
@@ -54,6 +57,10 @@ class Executor:
                 outside.close()
                 self._texts[Part.CONTENT].finish()
                 return
+            if self._content_last and outside.has_text:
+                outside.write(self._source.enter(found))
+                at_start, no_empty = False, True
+                continue
             no_empty = found.start == found.end
             at_start = self._form.form.line_starts
             if found.what is Mark.SILENT:
@@ -153,8 +160,11 @@ class _Outside:
         self._region = form.form.outside
         self._open = open_
         self._body: Body | None = None
+        self.has_text = False
+        """Whether there is more than spaces."""
 
     def write(self, text: str) -> None:
+        self.has_text = self.has_text or bool(self._symbols.drop(text).strip())
         if self._body is None and self._symbols.drop(text):
             self._body = self._open(self._region, {})
         if self._body is not None:

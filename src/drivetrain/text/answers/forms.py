@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
+from drivetrain.text.answers.call_ids import CallIds
 from drivetrain.text.answers.values import JSON, Dialect
 
 
@@ -111,6 +112,8 @@ class Form:
     outside: Region = Region(Part.CONTENT)
     line_starts: bool = True
     """Whether `^` in a pattern also matches behind a marker, and not only at the start of the answer."""
+    call_ids: CallIds = CallIds.ANY
+    """How a chat template of this form has the ids of calls."""
 
     @property
     def without_calls(self) -> Form:

@@ -114,12 +114,12 @@ class AnswerParser:
 
 
 class TextReader:
-    """Reads text in which special tokens are the symbols of the form. `verbatim` is as in `Executor`."""
+    """Reads text in which special tokens are the symbols of the form. `options` are those of `Executor`."""
 
-    def __init__(self, form: BoundForm, tools: ToolSchemas, *, verbatim: bool = False) -> None:
+    def __init__(self, form: BoundForm, tools: ToolSchemas, **options: bool) -> None:
         self._source = Source()
         self._events: list[AnswerEvent] = []
-        self._executor = Executor(form, self._source, tools, self._events.append, verbatim=verbatim)
+        self._executor = Executor(form, self._source, tools, self._events.append, **options)
         self._run = self._executor.run()
         self._read()
 
@@ -153,7 +153,7 @@ class MessageBuilder:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
-        self._name = ""
+        self._name = self._id = ""
         self._arguments: list[str] = []
         self._extra: dict[str, Any] = {}
 
@@ -163,12 +163,12 @@ class MessageBuilder:
                 self._content.append(text)
             case ReasoningPiece(text):
                 self._reasoning.append(text)
-            case CallBegun(_, name):
-                self._name, self._arguments = name, []
+            case CallBegun(_, name, call_id):
+                self._name, self._id, self._arguments = name, call_id, []
             case ArgumentsPiece(_, text):
                 self._arguments.append(text)
             case CallEnded(index, flaw, raw):
-                self._calls.append(ToolCall(index, self._name, "".join(self._arguments), flaw, raw))
+                self._calls.append(ToolCall(index, self._name, "".join(self._arguments), flaw, raw, self._id))
             case ExtraField(name, value):
                 self._extra[name] = value
 

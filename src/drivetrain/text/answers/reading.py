@@ -5,13 +5,15 @@ The count of reasoning tokens does not depend on how the ids were split into ste
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from drivetrain.core.answer import AnswerEvent
+from drivetrain.core.answer import AnswerEvent, CallBegun, CallEnded
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.core.tools import Tool
 from drivetrain.text.answers.forms import Region
 from drivetrain.text.answers.lookup import AnswerForm, look_up
 from drivetrain.text.answers.parser import TextReader
@@ -29,15 +31,17 @@ class SpanOfToken(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerReading:
-    """How the answers to one chat are read: reasoning and content. What looks like a call is content.
+    """How the answers to one chat are read.
 
-    `prefix` is what the prompt has written of the answer. A `tokenizer` is given if the engine gives ids: then special
-    tokens are known by them.
+    Calls are read if there are `tools`. `prefix` is what the prompt has written of the answer. A `tokenizer` is given
+    if the engine gives ids: then special tokens are known by them. With `content_last`, content ends the reading.
     """
 
     form: AnswerForm
+    tools: tuple[Tool, ...] = ()
     tokenizer: Tokenizer | None = None
     prefix: str = ""
+    content_last: bool = False
 
     def reader(self) -> ChoiceReader:
         """For one choice."""
@@ -48,15 +52,23 @@ class ChoiceReader:
     """What one choice says. `read` everything that is given out of its text, in order, and then `finish`."""
 
     def __init__(self, reading: AnswerReading) -> None:
-        bound, prefix = look_up(reading.form, reading.tokenizer, reading.prefix, calls=False)
+        bound, prefix = look_up(reading.form, reading.tokenizer, reading.prefix, calls=bool(reading.tools))
         self.num_reasoning = 0
         """Tokens of reasoning, its markers included."""
-        self._text = TextReader(bound, ToolSchemas(), verbatim=True)
+        self.has_calls = False
+        """Whether there is a call without a flaw."""
+        schemas = ToolSchemas([tool.as_function for tool in reading.tools])
+        self._text = TextReader(bound, schemas, verbatim=True, content_last=reading.content_last)
         self._symbols: Mapping[int, str] = _symbols(reading.tokenizer, bound.symbols.by_spelling)
         self._events: list[AnswerEvent] = []
         if prefix:
             self._text.begin(bound.symbols.encode(prefix))
             self._text.feed("")
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether what was read last belongs to the reasoning."""
+        return self._text.is_reasoning
 
     def read(self, base: int, text: str, tokens: Sequence[SpanOfToken]) -> tuple[AnswerEvent, ...]:
         """The text from offset `base` on, and the tokens that end in it. Returns what is now certain."""
@@ -84,7 +96,14 @@ class ChoiceReader:
 
     def _taken(self) -> tuple[AnswerEvent, ...]:
         events, self._events = self._events, []
-        return tuple(events)
+        return tuple(map(self._known, events))
+
+    def _known(self, event: AnswerEvent) -> AnswerEvent:
+        if type(event) is CallBegun:
+            return replace(event, id=f"call_{secrets.token_hex(12)}")
+        if type(event) is CallEnded and event.flaw is None:
+            self.has_calls = True
+        return event
 
 
 def _symbols(tokenizer: Tokenizer | None, by_spelling: Mapping[str, str]) -> dict[int, str]:

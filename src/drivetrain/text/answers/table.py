@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from drivetrain.text.answers.call_ids import CallIds
 from drivetrain.text.answers.forms import Arguments, Form, JsonCalls, Part, PythonCalls, Region, TaggedArguments
 from drivetrain.text.answers.values import GEMMA
 
@@ -106,6 +107,7 @@ _MISTRAL = Form(
         Region(Part.CALLS, opens=("[TOOL_CALLS]",), header=r"\s*(?=\[|\{)", inside=JsonCalls()),
     ),
     silent=("</s>",),
+    call_ids=CallIds.NINE_CHARS,
 )
 
 # As in llama.cpp's tests for R1. The model often leaves out the end of the calls.
@@ -190,6 +192,7 @@ _KIMI = Form(
         ),
     ),
     silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>", "<|im_end|>"),
+    call_ids=CallIds.NUMBERED,
 )
 
 # As in transformers' tests for gpt-oss. A recipient stands before the channel or behind it. Without one, only the

@@ -82,6 +82,26 @@ REQUESTS: list[dict[str, Any]] = [
         "timeout_s": 3,
         "ignore_eos": False,
     },
+    {
+        "messages": [
+            {"role": "user", "content": "x"},
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "call_1", "function": {"name": "f", "arguments": '{"a": "ß"}'}}],
+                "reasoning_content": "Hm.",
+            },
+            {"role": "tool", "content": "2", "tool_call_id": "call_1"},
+        ],
+        "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {}}}, "strict": True}},
+            {"type": "function", "function": {"name": "g", "description": "It does."}},
+        ],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "parallel_tool_calls": False,
+        "chat_template_kwargs": {"enable_thinking": True, "nested": {"a": [1, {"b": None}], "c": 1.5}},
+        "reasoning_effort": "low",
+        "max_reasoning_tokens": 5,
+    },
 ]
 
 

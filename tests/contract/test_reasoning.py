@@ -88,14 +88,36 @@ async def test_each_choice_is_read_by_itself(reasoner: tuple[EngineWorker, bool]
         check(choice, is_open=is_open)
 
 
-async def test_a_prompt_and_a_constraint_are_not_read(reasoner: tuple[EngineWorker, bool]) -> None:
-    """Their text is all content."""
+async def test_a_prompt_is_not_read(reasoner: tuple[EngineWorker, bool]) -> None:
+    """Its text is all content."""
     worker, _ = reasoner
     result = await worker.generate(prompt="Once <think>", max_tokens=8, temperature=0)
     assert (result.choices[0].message, result.usage.reasoning_tokens) == (None, 0)
-    if await honours(worker, "constraint"):
-        result = await worker.generate(**CHAT, constraint={"choice": ["<think>yes</think>"]})
-        assert (result.text, result.choices[0].message) == ("<think>yes</think>", None)
+
+
+@pytest.mark.parametrize("budget", [None, 0, 5])
+async def test_a_constraint_is_on_what_follows_the_reasoning(
+    reasoner: tuple[EngineWorker, bool], budget: int | None
+) -> None:
+    """A budget closes the reasoning; what comes then is held to the constraint, and may spell markers."""
+    worker, is_open = reasoner
+    if not await honours(worker, "constraint"):
+        return
+    limits = {} if budget is None else {"max_reasoning_tokens": budget}
+    result = await worker.generate(
+        **{**CHAT, "max_tokens": 60}, **limits, constraint={"choice": ["<think>yes</think>"]}
+    )
+    (choice,) = result.choices
+    if not is_open:
+        assert (choice.text, choice.message) == ("<think>yes</think>", None)
+    elif budget is not None:
+        assert choice.message is not None
+        assert choice.message.content == "<think>yes</think>"
+        assert "</think>" in choice.text.removesuffix("<think>yes</think>")
+        assert choice.finish_reason is FinishReason.STOP
+    elif choice.finish_reason is FinishReason.STOP:
+        assert choice.message is not None
+        assert choice.message.content == "<think>yes</think>"
 
 
 async def test_a_marker_of_the_caller_opens_nothing(rig: Rig) -> None:

@@ -37,8 +37,8 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
     _check_sizes(given, capabilities.limits)
     if request.tools or request.tool_choice:
         check_choice(request.tools or (), request.tool_choice or ToolChoice())
-    if place := _strict_place(request):
-        raise Unsupported(f"{place} is not supported yet: no grammar holds calls to their schemas", param=place)
+    if "constraint" not in capabilities.parameters and (place := _strict_place(request)):
+        raise Unsupported(f"{place} is not supported by this model and engine; {_INSTEAD}", param=place)
     for name in unsupported(given, capabilities):
         raise Unsupported(f"{name} is not supported by this model and engine; {_INSTEAD}", param=name)
     _check_input(request, capabilities)
@@ -49,7 +49,7 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
 
 def unsupported(given: Mapping[str, Any], capabilities: Capabilities) -> list[str]:
     """The fields that ask for something that this model and engine do not support."""
-    enforced = _enforced(given)
+    enforced = set() if "constraint" in capabilities.parameters else _enforced(given)
     return [
         name
         for name, value in given.items()
@@ -58,7 +58,7 @@ def unsupported(given: Mapping[str, Any], capabilities: Capabilities) -> list[st
 
 
 def _enforced(given: Mapping[str, Any]) -> set[str]:
-    """The fields by which a request with tools asks for more than what a model does by itself. Not supported yet."""
+    """The fields by which a request with tools asks for more than what a model does by itself."""
     if not given.get("tools"):
         return set()
     choice = given.get("tool_choice") or ToolChoice()
@@ -74,6 +74,11 @@ def _strict_place(request: GenerateRequest) -> str | None:
         return None
     tools = enumerate(request.tools)
     return next((f"tools[{i}].function.strict" for i, tool in tools if tool.strict), None)
+
+
+def asks_for_grammar(request: GenerateRequest) -> bool:
+    """Whether the tools of a request ask for what only a grammar can promise."""
+    return bool(request.tools) and (bool(_enforced(request.given())) or _strict_place(request) is not None)
 
 
 _ID_FIELDS = (
@@ -151,10 +156,6 @@ def _check_limits(request: GenerateRequest, capabilities: Capabilities) -> None:
 
 def _check_combinations(request: GenerateRequest) -> None:
     check_call_ids(request.messages or ())
-    choice = request.tool_choice or ToolChoice()
-    if request.tools and choice.mode is not ToolMode.NONE and request.constraint is not None:
-        what = "a constraint cannot be combined with tools yet; send one of them, or tool_choice: none"
-        raise Unsupported(what, param="constraint")
     if request.max_tokens == 0 and not request.echo:
         raise InvalidRequest("max_tokens is 0; that makes sense only with echo", param="max_tokens")
     if request.echo and request.messages is not None:

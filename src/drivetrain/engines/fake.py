@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
@@ -80,6 +80,8 @@ class _Running:
     started: float
     matchers: list[Matcher]
     """One per choice, if the request has a grammar."""
+    off_script: set[int] = field(default_factory=set)
+    """Choices whose script the grammar did not allow."""
     steps: int = 0
     prompt_sent: bool = False
 
@@ -254,7 +256,7 @@ class FakeEngine:
         for at in range(begin, min(begin + self.script.ids_per_step, running.limit)):
             token_id = source[at % len(source)]
             if running.matchers:
-                token_id = self._follow(request, running.matchers[index], at)
+                token_id = self._follow(running, index, at, token_id)
             elif token_id in request.stop_ids and at < request.min_tokens:
                 token_id = source[0] if source[0] not in request.stop_ids else ord("x")
             ids.append(token_id)
@@ -272,19 +274,30 @@ class FakeEngine:
             )
         return TokenStep(index, tuple(ids), logprobs, reason)
 
-    def _follow(self, request: EngineRequest, matcher: Matcher, at: int) -> int:
-        """The shortest way to an end: it is what the fake says where a grammar decides, in place of its script."""
+    def _follow(self, running: _Running, index: int, at: int, scripted: int) -> int:
+        """The script, as long as the grammar allows it; from then on the shortest way to an end."""
+        request, matcher = running.request, running.matchers[index]
+        if index not in running.off_script:
+            if scripted in request.stop_ids and matcher.may_end and at >= request.min_tokens:
+                return scripted
+            if scripted not in request.stop_ids and scripted in self._allowed(matcher):
+                matcher.take((scripted,))
+                return scripted
+            running.off_script.add(index)
         if matcher.may_end and request.stop_ids and at >= request.min_tokens:
             return min(request.stop_ids)
-        mask = bytearray(-(-self._tokenizer.vocab_size // 32) * 4)
-        matcher.write_mask(addressof(c_char.from_buffer(mask)), len(mask))
-        allowed = [i for i in range(self._tokenizer.vocab_size) if mask[i // 8] >> i % 8 & 1]
+        allowed = self._allowed(matcher)
         token_id = next((i for i in (*_CLOSING, *allowed) if i in allowed and i not in request.stop_ids), None)
         if token_id is None:
             message = f"the constraint cannot be followed any further: {matcher.fault}"
             raise InvalidRequest(message, param="constraint")
         matcher.take((token_id,))
         return token_id
+
+    def _allowed(self, matcher: Matcher) -> list[int]:
+        mask = bytearray(-(-self._tokenizer.vocab_size // 32) * 4)
+        matcher.write_mask(addressof(c_char.from_buffer(mask)), len(mask))
+        return [i for i in range(self._tokenizer.vocab_size) if mask[i // 8] >> i % 8 & 1]
 
     def _text(self, request: EngineRequest) -> list[int]:
         """The greedy answer, without its end."""

@@ -75,6 +75,11 @@ class Utf8Stream:
         self._held = data[cut:]
         return data[:cut].decode("utf-8", "replace")
 
+    def end(self) -> str:
+        """What is held back, since nothing completes it."""
+        held, self._held = self._held, b""
+        return held.decode("utf-8", "replace")
+
 
 def incomplete_tail(data: bytes) -> int:
     """How many bytes at the end are the beginning of a character that may still be completed."""

@@ -1,14 +1,17 @@
-"""What a chat asks for: how it is rendered, and how its answers are read."""
+"""What a chat asks for: how it is rendered, how its answers are read, and what they are held to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from drivetrain.core.constraint import Constraint
+from drivetrain.core.errors import Unsupported
+from drivetrain.core.parameters import asks_for_grammar
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.core.tools import Tool, ToolMode
+from drivetrain.core.tools import Tool, ToolChoice, ToolMode
 from drivetrain.families.base import NOTHING_SET, Family
 from drivetrain.families.chats import render_chat, writes_itself
 from drivetrain.families.template_variables import template_variables
@@ -16,15 +19,21 @@ from drivetrain.text.answers.call_ids import CallIds
 from drivetrain.text.answers.detect import GENERIC, FormChoice
 from drivetrain.text.answers.reading import AnswerReading, begun
 from drivetrain.text.answers.table import FORMS
+from drivetrain.text.grammar.calls import can_write
+from drivetrain.text.grammar.rules import AnswerRules, Reasoning
 
 
 class Chats:
-    """One per loaded model. `tokenizer` is None for an engine that gives pieces of text."""
+    """One per loaded model.
 
-    def __init__(self, family: Family, form: FormChoice, tokenizer: Tokenizer | None) -> None:
+    `tokenizer` is None for an engine that gives pieces of text. `enforces` is whether the engine honours constraints.
+    """
+
+    def __init__(self, family: Family, form: FormChoice, tokenizer: Tokenizer | None, *, enforces: bool) -> None:
         self._family = family
         self._form = form
         self._tokenizer = tokenizer
+        self._enforces = enforces
 
     def render(self, request: GenerateRequest) -> Prompt:
         """Only for a request with messages."""
@@ -53,15 +62,55 @@ class Chats:
         )
 
     def reading(self, request: GenerateRequest, prompt: Prompt | None) -> AnswerReading | None:
-        """None: the text is all content. It is under a constraint, which is on the whole text."""
-        if request.messages is None or prompt is None or request.constraint is not None:
-            return None
+        """None: the text is all content."""
         tools, form = offered(request), self._form.form
+        if request.messages is None or prompt is None:
+            return None
         if not (tools or self._form.reasons or not isinstance(form, str)):
             return None
         if tools and not writes_itself(self._family, tools):
             form = GENERIC
-        return AnswerReading(form=form, tools=tools, tokenizer=self._tokenizer, prefix=begun(form, prompt))
+        reading = AnswerReading(
+            form=form,
+            tools=tools,
+            tokenizer=self._tokenizer,
+            prefix=begun(form, prompt),
+            content_last=request.constraint is not None,
+        )
+        if request.constraint is not None and not tools and self._reasoning(reading) is Reasoning.NONE:
+            return None
+        return reading
+
+    def rules(self, request: GenerateRequest, reading: AnswerReading | None) -> Constraint | AnswerRules | None:
+        """What the answers are held to, if to anything. A constraint is on the content, behind the reasoning."""
+        if reading is None:
+            return request.constraint
+        form = reading.form if isinstance(reading.form, str) else self._form.written
+        reasoning, tools = self._reasoning(reading), reading.tools
+        must = asks_for_grammar(request) or request.constraint is not None
+        if not must and not (self._enforces and form is not None and can_write(form)):
+            tools = ()
+        budget = request.max_reasoning_tokens if reasoning is not Reasoning.NONE else None
+        if not tools and request.constraint is None and budget is None:
+            return None
+        if form is None:
+            what = "no grammar is known for the answers of this model's own response_template"
+            raise Unsupported(what, param="tool_choice" if tools else "constraint")
+        return AnswerRules(
+            form=form,
+            tools=tools,
+            choice=(request.tool_choice or ToolChoice()) if tools else ToolChoice(),
+            parallel=request.parallel_tool_calls is not False,
+            reasoning=reasoning,
+            max_reasoning_tokens=budget,
+            content=request.constraint,
+        )
+
+    def _reasoning(self, reading: AnswerReading) -> Reasoning:
+        """A prompt that has written reasoning and closed it wants none."""
+        if reading.reader().is_reasoning:
+            return Reasoning.BEGUN
+        return Reasoning.POSSIBLE if self._form.reasons and not reading.prefix else Reasoning.NONE
 
 
 def offered(request: GenerateRequest) -> tuple[Tool, ...]:

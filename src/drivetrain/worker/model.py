@@ -29,9 +29,12 @@ def concurrency(info: EngineInfo, settings: Settings) -> int:
 
 def declared(info: EngineInfo, family: Family, settings: Settings) -> Capabilities:
     """What engine and prompt form can do, within what the settings allow."""
+    parameters = info.capabilities.parameters - {"max_reasoning_tokens"}
+    if "constraint" in parameters:  # it is closed by a grammar
+        parameters |= {"max_reasoning_tokens"}
     return replace(
         info.capabilities,
-        parameters=info.capabilities.parameters - {"max_reasoning_tokens"},  # no grammar closes the reasoning yet
+        parameters=parameters,
         template_variables=family.variables,
         max_concurrency=concurrency(info, settings),
         limits=settings.limits,

@@ -24,6 +24,7 @@ from drivetrain.text.answers.reading import AnswerReading
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.choice import StopRules
 from drivetrain.text.grammar.compile import GrammarCompiler
+from drivetrain.text.grammar.rules import AnswerRules
 from drivetrain.worker.chats import Chats
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.media.pictures import Pictures
@@ -78,13 +79,23 @@ class Preparer:
         self._stats = stats
         vocabulary, ends = (ByteTokenizer(), frozenset[int]()) if info.gives_pieces else (info.tokenizer, eos_ids)
         self._grammars = GrammarCompiler(vocabulary, ends, threads.trial)
-        self._chats = Chats(family, form, None if info.gives_pieces else info.tokenizer)
+        self._chats = Chats(
+            family,
+            form,
+            None if info.gives_pieces else info.tokenizer,
+            enforces="constraint" in capabilities.parameters,
+        )
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
-        if request.constraint is None:
-            return await self._prepared(request, request_id)
-        grammar = await self._grammar(request.constraint)
         prepared = await self._prepared(request, request_id)
+        try:
+            rules = self._chats.rules(request, prepared.reading)
+            grammar = await self._grammar(rules) if rules is not None else None
+        except BaseException:
+            prepared.let_go()
+            raise
+        if grammar is None:
+            return prepared
         return replace(prepared, request=replace(prepared.request, grammar=grammar))
 
     async def _prepared(self, request: GenerateRequest, request_id: str) -> Prepared:
@@ -92,14 +103,14 @@ class Preparer:
             return await self._with_media(request, request_id)
         return await self._on_thread(request, lambda: self._prepare(request, request_id))
 
-    async def _grammar(self, constraint: Constraint) -> Grammar:
+    async def _grammar(self, wanted: Constraint | AnswerRules) -> Grammar:
         """Compiled once, on a thread that no prompt waits for."""
-        kept = self._grammars.kept(constraint)
+        kept = self._grammars.kept(wanted)
         if kept is not None:
             return kept
         began = time.monotonic()
         try:
-            return (await self._threads.grammars.run([lambda: self._grammars.compile(constraint)], admitted=True))[0]
+            return (await self._threads.grammars.run([lambda: self._grammars.compile(wanted)], admitted=True))[0]
         finally:
             self._stats.compile_s.observe(time.monotonic() - began)
 

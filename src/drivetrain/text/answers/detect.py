@@ -45,7 +45,7 @@ def form_of(tokenizer: Tokenizer) -> FormChoice:
         except InvalidRequest as exc:
             fault = f", since {exc.message}"
         else:
-            reasons = bool(ResponseTemplate(tokenizer.response_template).form.reasoning)
+            reasons = bool(ResponseTemplate(tokenizer.response_template).form.reasoning_regions)
             why = "the model's own response_template"
             return FormChoice(tokenizer.response_template, why, reasons, row.name if row is not None else None)
     if row is not None:
@@ -63,5 +63,5 @@ def _knows(source: str, form: Form) -> bool:
     """Whether a template has a marker of reasoning. A form whose reasoning is opened by a pattern always reasons."""
     return any(
         bool(region.open_pattern) or any(marker.strip() in source for marker in (*region.opens, *region.closes))
-        for region in form.reasoning
+        for region in form.reasoning_regions
     )

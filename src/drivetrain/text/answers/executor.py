@@ -21,7 +21,7 @@ class Executor:
     """`run` reads `source` until it has ended.
 
     With `verbatim`, spaces at the start and the end of the answer are kept. With `content_last`, nothing opens a region
-    once there is content: it was made to a constraint, and may spell markers.
+    once there is content, and nothing opens reasoning twice: it was made to a constraint, and may spell markers.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Executor:
         self.is_reasoning = False
         """Whether what was read last belongs to the reasoning."""
         self._content_last = content_last
+        self._has_reasoned = False
         self._form = form
         self._source = source
         self._tools = tools
@@ -57,7 +58,7 @@ class Executor:
                 outside.close()
                 self._texts[Part.CONTENT].finish()
                 return
-            if self._content_last and outside.has_text:
+            if self._content_last and (outside.has_text or self._is_second(found.what)):
                 outside.write(self._source.enter(found))
                 at_start, no_empty = False, True
                 continue
@@ -78,6 +79,10 @@ class Executor:
             self._texts[Part.CONTENT].mark()
             yield from self._region(bound, found, groups)
 
+    def _is_second(self, what: object) -> bool:
+        """Whether this opens reasoning again."""
+        return self._has_reasoned and isinstance(what, BoundRegion) and what.region.part is Part.REASONING
+
     def _region(self, bound: BoundRegion, found: Found, groups: dict[str, str]) -> Reading[None]:
         if bound.region.part not in self._texts:
             self._source.record()
@@ -91,6 +96,7 @@ class Executor:
         region = bound.region
         body = self._open(region, groups)
         self.is_reasoning = region.part is Part.REASONING
+        self._has_reasoned = self._has_reasoned or self.is_reasoning
         found = yield from self._source.find(bound.closing, body.write, no_empty=empty)
         if found is not None:
             self._source.enter(found)

@@ -95,6 +95,45 @@ class Region:
     repeats: bool = False
 
 
+NAME_HERE, INDEX_HERE = "{name}", "{index}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallWriting:
+    """How a form writes calls: what its regions read. The arguments are those of its region of calls.
+
+    `opens` the section of calls, then each `call` up to its arguments, with `{name}` and perhaps `{index}`, any number,
+    in it; the arguments; what `ends` the call, `between` two of them (None: there is only one), `closes` the section.
+    """
+
+    call: str
+    ends: str = ""
+    opens: str = ""
+    between: str | None = None
+    closes: str = ""
+    markers: tuple[str, ...] = ()
+    """Each is part of `opens` or `call`, before the name, and makes free text a call: what comes behind it must follow.
+
+    Without one, only an answer that begins with a call has any.
+    """
+    begins: str = ""
+    """Where there are no markers, an answer that begins like this is a call; empty: like all of the call's opening."""
+    avoids: str = ""
+    """A regex that all free text matches which must not be written, since it would be read as a call."""
+    goes_on: bool = False
+    """Whether text may stand between calls and behind them."""
+    gap: str = ""
+    """Between tags, if the arguments are tagged. It may be left out."""
+    lines: bool = False
+    """Whether the value of a tagged argument stands on lines of its own."""
+    reasoning: tuple[str, str] | None = None
+    """What opens it and closes it, if those are not the markers of the region of reasoning."""
+    content: str = ""
+    """Opens the content, if it is not just what stands outside the regions."""
+    remark: tuple[str, str] | None = None
+    """Around what may be said before a call, where content cannot be followed by one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """`silent` markers say nothing, wherever they stand outside the regions. `models` and `summary` are for people.
@@ -114,6 +153,8 @@ class Form:
     """Whether `^` in a pattern also matches behind a marker, and not only at the start of the answer."""
     call_ids: CallIds = CallIds.ANY
     """How a chat template of this form has the ids of calls."""
+    writing: CallWriting | None = None
+    """None: calls cannot be enforced."""
 
     @property
     def without_calls(self) -> Form:
@@ -127,5 +168,18 @@ class Form:
         )
 
     @property
-    def reasoning(self) -> tuple[Region, ...]:
+    def reasoning_regions(self) -> tuple[Region, ...]:
         return tuple(region for region in self.regions if region.part is Part.REASONING)
+
+    @property
+    def reasoning(self) -> tuple[str, str] | None:
+        """What opens reasoning and closes it, as the form's models write it."""
+        if self.writing is not None and self.writing.reasoning is not None:
+            return self.writing.reasoning
+        marked = (r for r in self.regions if r.part is Part.REASONING and r.opens and r.closes)
+        return next(((region.opens[0], region.closes[0]) for region in marked), None)
+
+    @property
+    def arguments(self) -> Inside | None:
+        """How calls are written, by the first region of calls."""
+        return next((region.inside for region in self.regions if region.part is Part.CALLS), None)

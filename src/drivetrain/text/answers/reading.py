@@ -120,7 +120,7 @@ def begun(form: AnswerForm, prompt: Prompt) -> str:
     ours = _own_end(prompt)
     if not isinstance(form, str):
         return ours
-    return max((_open_since(region, ours) for region in FORMS[form].reasoning), key=len, default="")
+    return max((_open_since(region, ours) for region in FORMS[form].reasoning_regions), key=len, default="")
 
 
 def _own_end(prompt: Prompt) -> str:

@@ -29,14 +29,15 @@ class ToolSchemas:
 
     def types(self, tool: str, argument: str) -> Types:
         """The JSON types that an argument may have, in the schema's order; empty if nothing is said."""
-        return _types(self._properties.get(tool, {}).get(argument))
+        return types_of(self._properties.get(tool, {}).get(argument))
 
 
 MAX_DEPTH = 20
 """Unions inside unions: a client writes them."""
 
 
-def _types(schema: Any, depth: int = 0) -> Types:
+def types_of(schema: Any, depth: int = 0) -> Types:
+    """The JSON types that a value of this schema may have, as far as it says so itself."""
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return ()
     declared = schema.get("type")
@@ -45,7 +46,7 @@ def _types(schema: Any, depth: int = 0) -> Types:
     for union in ("anyOf", "oneOf"):
         options = schema.get(union)
         for option in options if isinstance(options, list) else ():
-            types += _types(option, depth + 1)
+            types += types_of(option, depth + 1)
     if schema.get("nullable") and "null" not in types:
         types.append("null")
     return tuple(types)

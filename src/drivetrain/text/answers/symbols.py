@@ -58,5 +58,5 @@ class IdReader:
 
     def _read(self, token_id: int) -> str:
         if token_id in self._symbols:
-            return self._symbols[token_id]
+            return self._utf8.end() + self._symbols[token_id]
         return self._utf8.feed(self._detokenizer.push(token_id))

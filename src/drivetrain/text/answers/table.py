@@ -7,6 +7,7 @@ from dataclasses import replace
 from drivetrain.text.answers.call_ids import CallIds
 from drivetrain.text.answers.forms import Arguments, Form, JsonCalls, Part, PythonCalls, Region, TaggedArguments
 from drivetrain.text.answers.values import GEMMA
+from drivetrain.text.answers.writings import WRITINGS
 
 _THINK = Region(Part.REASONING, opens=("<think>",), closes=("</think>",))
 _BAR_END = "<｜end▁of▁sentence｜>"
@@ -95,7 +96,7 @@ _MISTRAL = Form(
     name="mistral",
     models="Mistral and Magistral",
     summary='`[TOOL_CALLS]f[ARGS]{…}` or `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, `[THINK]`',
-    signs=("[TOOL_CALLS]",),
+    signs=("[TOOL_CALLS]", "[ARGS]"),
     regions=(
         Region(Part.REASONING, opens=("[THINK]",), closes=("[/THINK]",)),
         Region(
@@ -108,6 +109,15 @@ _MISTRAL = Form(
     ),
     silent=("</s>",),
     call_ids=CallIds.NINE_CHARS,
+)
+
+# Read like the other one; written as a list.
+_MISTRAL_LIST = replace(
+    _MISTRAL,
+    name="mistral-list",
+    models="Mistral before version 11 of its tokenizer",
+    summary="as `mistral`; calls are enforced as a list",
+    signs=("[TOOL_CALLS]",),
 )
 
 # As in llama.cpp's tests for R1. The model often leaves out the end of the calls.
@@ -261,7 +271,7 @@ _PHI4 = Form(
 # call and closes it.
 _GRANITE = Form(
     name="granite",
-    models="Granite 3 and 4",
+    models="Granite 3",
     summary='`<|tool_call|>[{"name": …, "arguments": {…}}]` or `<tool_call>{…}</tool_call>`, `<think>`',
     signs=("<|start_of_role|>",),
     regions=(
@@ -276,11 +286,20 @@ _GRANITE = Form(
     silent=("</tool_call>", "<|end_of_text|>"),
 )
 
+# Read like Granite 3; written like Hermes.
+_GRANITE_4 = replace(
+    _GRANITE,
+    name="granite-4",
+    models="Granite 4",
+    summary="as `granite`; calls are enforced with `<tool_call>`",
+    signs=("<|start_of_role|>", "<tool_call>"),
+)
+
 # For models with no form of their own, which are asked in their prompt to call tools like this.
 _GENERIC = replace(_HERMES, name="generic", models="any that is asked to", silent=("</tool_call>",), signs=())
 
 FORMS: dict[str, Form] = {
-    form.name: form
+    form.name: replace(form, writing=WRITINGS.get(form.name))
     for form in (
         _KIMI,
         _DEEPSEEK_R1,
@@ -289,6 +308,8 @@ FORMS: dict[str, Form] = {
         _GEMMA4,
         _HARMONY,
         _MISTRAL,
+        _MISTRAL_LIST,
+        _GRANITE_4,
         _GRANITE,
         _PHI4,
         _QWEN_XML,

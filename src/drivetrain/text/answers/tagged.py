@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from drivetrain.core.answer import Flaw
@@ -13,6 +14,8 @@ from drivetrain.text.answers.strings import json_text, quoted
 from drivetrain.text.answers.symbols import Symbols
 from drivetrain.text.answers.values import ValueScanner
 from drivetrain.text.answers.writers import CallWriter
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
 class TaggedReader:
@@ -66,10 +69,12 @@ class TaggedReader:
 
     def _as_json(self, text: str, types: Types) -> str:
         value = text.removeprefix("\n").removesuffix("\n") if self._trims_line else text
-        if types:
-            return json_text(cast(value, types)) or quoted(value)
-        scanner = ValueScanner()
         word = value.strip()
+        if types:
+            fitting = cast(value, types)
+            huge = fitting is value and "number" in types and _NUMBER.fullmatch(word)  # no float can hold it
+            return word if huge else json_text(fitting) or quoted(value)
+        scanner = ValueScanner()
         at = scanner.feed(word, 0)
         scanner.finish()
         return word if scanner.whole and at == len(word) else quoted(value)

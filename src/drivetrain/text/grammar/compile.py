@@ -6,10 +6,13 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from drivetrain.core.constraint import Constraint
+from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.tokenizer import Tokenizer
+from drivetrain.text.grammar.calls import answer_lark, check_rules
 from drivetrain.text.grammar.lark import lark_of
+from drivetrain.text.grammar.rules import AnswerRules
+from drivetrain.text.grammar.tool_schemas import ToolSchemaTrial
 from drivetrain.text.grammar.trial import Trial
 
 if TYPE_CHECKING:
@@ -19,50 +22,81 @@ KEPT = 64
 KEPT_CHARS = 2_000_000
 """How many compiled grammars are kept, and of how many characters in all."""
 
+Wanted = Constraint | AnswerRules
+"""What a text must be, or all that an answer with calls or reasoning must be."""
+
 
 class GrammarCompiler:
-    """One per loaded model. `compile` blocks; call it on a thread. `kept` may be called from anywhere."""
+    """One per loaded model. `compile` and `warm` block; call them on a thread. `kept` may be called from anywhere."""
 
     def __init__(self, tokenizer: Tokenizer, ends: frozenset[int], trial: Trial) -> None:
         self._tokenizer = tokenizer
         self._ends = ends
         self._trial = trial
+        self._schemas = ToolSchemaTrial(trial)
         self._vocabulary: Vocabulary | None = None
+        self._making = threading.Lock()
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Constraint, CompiledGrammar] = OrderedDict()
+        self._kept: OrderedDict[Wanted, CompiledGrammar] = OrderedDict()
         self._kept_chars = 0
 
-    def kept(self, constraint: Constraint) -> CompiledGrammar | None:
+    def warm(self) -> None:
+        """Read the vocabulary, so that the first grammar need not."""
+        self._read_vocabulary()
+
+    def kept(self, wanted: Wanted) -> CompiledGrammar | None:
         with self._lock:
-            grammar = self._kept.get(constraint)
+            grammar = self._kept.get(wanted)
             if grammar is not None:
-                self._kept.move_to_end(constraint)
+                self._kept.move_to_end(wanted)
             return grammar
 
-    def compile(self, constraint: Constraint) -> CompiledGrammar:
-        """Raises `InvalidRequest` for a constraint that cannot be honoured, saying what in it is the reason."""
-        if (grammar := self.kept(constraint)) is not None:
+    def compile(self, wanted: Wanted) -> CompiledGrammar:
+        """Raises `InvalidRequest` for what cannot be honoured, saying what in it is the reason."""
+        if (grammar := self.kept(wanted)) is not None:
             return grammar
-        lark = lark_of(constraint)
-        if fault := self._trial.run(lark):
-            raise _unusable(fault)
-        from drivetrain.text.grammar.library import CompiledGrammar, Vocabulary
+        lark = self._tried(wanted) if isinstance(wanted, Constraint) else self._answer(wanted)
+        from drivetrain.text.grammar.library import CompiledGrammar
 
-        self._vocabulary = self._vocabulary or Vocabulary(self._tokenizer, self._ends)
-        grammar = CompiledGrammar(lark, self._vocabulary)
+        grammar = CompiledGrammar(lark, self._read_vocabulary())
         if grammar.fault:
-            raise _unusable(grammar.fault)
-        self._keep(constraint, grammar)
+            raise _unusable(wanted, grammar.fault)
+        self._keep(wanted, grammar)
         return grammar
 
-    def _keep(self, constraint: Constraint, grammar: CompiledGrammar) -> None:
+    def _tried(self, constraint: Constraint) -> str:
+        lark = lark_of(constraint)
+        if fault := self._trial.run(lark):
+            raise _unusable(constraint, fault)
+        return lark
+
+    def _answer(self, rules: AnswerRules) -> str:
+        """The parts are tried first, so that a fault is told of the part that has it."""
+        check_rules(rules)
+        if rules.content is not None and rules.content.form is not ConstraintForm.GRAMMAR:
+            self._tried(rules.content)
+        rules = self._schemas.usable(rules)
+        if fault := self._trial.run(answer_lark(rules)):
+            raise _unusable(rules, fault)
+        return answer_lark(rules, self._tokenizer)
+
+    def _read_vocabulary(self) -> Vocabulary:
+        from drivetrain.text.grammar.library import Vocabulary
+
+        with self._making:
+            self._vocabulary = self._vocabulary or Vocabulary(self._tokenizer, self._ends)
+            return self._vocabulary
+
+    def _keep(self, wanted: Wanted, grammar: CompiledGrammar) -> None:
         with self._lock:
-            self._kept[constraint] = grammar
+            self._kept[wanted] = grammar
             self._kept_chars += len(grammar.text)
             while len(self._kept) > KEPT or (self._kept_chars > KEPT_CHARS and len(self._kept) > 1):
                 _, oldest = self._kept.popitem(last=False)
                 self._kept_chars -= len(oldest.text)
 
 
-def _unusable(fault: str) -> InvalidRequest:
-    return InvalidRequest(f"constraint cannot be honoured: {fault}", param="constraint")
+def _unusable(wanted: Wanted, fault: str) -> InvalidRequest:
+    param = "tools" if isinstance(wanted, AnswerRules) and wanted.tools else "constraint"
+    verb = "cannot be honoured together" if param == "tools" else "cannot be honoured"
+    return InvalidRequest(f"{param} {verb}: {fault}", param=param)

@@ -27,27 +27,37 @@ _GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 
 def lark_of(constraint: Constraint) -> str:
     """Raises `InvalidRequest` if the constraint can be seen to be unusable; what is left the compiler finds out."""
+    if constraint.form is not ConstraintForm.GRAMMAR:
+        return f"start: {terms_of(constraint)}\n"
     source = constraint.source
-    if constraint.form is ConstraintForm.JSON:
-        return json_rule({"type": "object"})
-    if constraint.form is ConstraintForm.JSON_SCHEMA:
-        return json_rule(json.loads(source))
-    if constraint.form is ConstraintForm.REGEX:
-        return f"start: {_regex(source)}\n"
-    if constraint.form is ConstraintForm.CHOICE:
-        return "start: " + " | ".join(map(literal, json.loads(source))) + "\n"
     if source.lstrip().startswith("{"):
         what = "it is neither GBNF nor Lark; send a schema as json_schema"
         raise InvalidRequest(f"constraint cannot be honoured: {what}", param="constraint")
     return _from_gbnf(source) if _GBNF.search(source) else source
 
 
-def json_rule(schema: Any) -> str:
-    """The whole answer is JSON of this schema."""
+def terms_of(constraint: Constraint) -> str:
+    """A constraint that is no grammar of its own, as a part of one."""
+    source = constraint.source
+    if constraint.form is ConstraintForm.JSON:
+        return json_terms({"type": "object"})
+    if constraint.form is ConstraintForm.JSON_SCHEMA:
+        schema = json.loads(source)
+        if fault := multiple_fault(schema):
+            raise InvalidRequest(f"constraint has {fault}", param="constraint")
+        return json_terms(schema)
+    if constraint.form is ConstraintForm.REGEX:
+        return regex(source)
+    if constraint.form is ConstraintForm.CHOICE:
+        return " | ".join(map(literal, json.loads(source)))
+    raise AssertionError("a grammar has rules, and cannot be part of a rule")
+
+
+def json_terms(schema: Any) -> str:
+    """JSON of this schema."""
     if isinstance(schema, Mapping):
-        _check_multiples(schema)
         schema = {**schema, "x-guidance": SPACING}
-    return f"start: %json {json.dumps(schema)}\n"
+    return f"%json {json.dumps(schema)}"
 
 
 def literal(text: str) -> str:
@@ -55,7 +65,7 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _regex(source: str) -> str:
+def regex(source: str) -> str:
     """Between slashes, on one line."""
     escaped, backslash = [], False
     for char in source:
@@ -85,7 +95,8 @@ def _from_gbnf(source: str) -> str:
     raise InvalidRequest(f"constraint is a GBNF grammar that cannot be used: {fault}", param="constraint")
 
 
-def _check_multiples(schema: Mapping[str, Any]) -> None:
+def multiple_fault(schema: Any) -> str:
+    """What is wrong with a `multipleOf` in it; empty if nothing is."""
     level: list[Any] = [schema]
     while level:
         deeper: list[Any] = []
@@ -93,12 +104,9 @@ def _check_multiples(schema: Mapping[str, Any]) -> None:
             if isinstance(item, Mapping):
                 multiple = item.get("multipleOf")
                 if isinstance(multiple, (int, float)) and not 1 / MAX_MULTIPLE <= abs(multiple) <= MAX_MULTIPLE:
-                    raise InvalidRequest(
-                        f"constraint has a multipleOf of {multiple:g}; it must be from {1 / MAX_MULTIPLE:g} to "
-                        f"{MAX_MULTIPLE:,}",
-                        param="constraint",
-                    )
+                    return f"a multipleOf of {multiple:g}; it must be from {1 / MAX_MULTIPLE:g} to {MAX_MULTIPLE:,}"
                 deeper += item.values()
             elif isinstance(item, list):
                 deeper += item
         level = deeper
+    return ""

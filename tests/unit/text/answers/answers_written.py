@@ -133,7 +133,7 @@ WRITTEN: dict[str, tuple[str, Callable[[Calls], str], str]] = {
     "llama-json": ("llama-json", llama_json, ""),
     "llama-pythonic": ("llama-pythonic", llama_pythonic, ""),
     "mistral": ("mistral", mistral, "[THINK]{}[/THINK]"),
-    "mistral, a list": ("mistral", mistral_list, "[THINK]{}[/THINK]"),
+    "mistral-list": ("mistral-list", mistral_list, "[THINK]{}[/THINK]"),
     "deepseek-r1": ("deepseek-r1", deepseek_r1, THINK),
     "deepseek-v3.1": ("deepseek-v3.1", deepseek_v31, THINK),
     "glm": ("glm", glm, THINK),
@@ -148,7 +148,7 @@ WRITTEN: dict[str, tuple[str, Callable[[Calls], str], str]] = {
     "phi4": ("phi4", phi4, THINK),
     "phi4, functools": ("phi4", phi4_functools, THINK),
     "granite": ("granite", granite, THINK),
-    "granite 4": ("granite", hermes, THINK),
+    "granite-4": ("granite-4", hermes, THINK),
     "generic": ("generic", hermes, THINK),
 }
 """Form, how it writes calls, and how it writes reasoning (empty: it has none)."""

@@ -31,7 +31,7 @@ def ids(messages: tuple[Message, ...]) -> list[Any]:
 
 def test_which_forms_have_their_own() -> None:
     own = {name: form.call_ids for name, form in FORMS.items() if form.call_ids is not CallIds.ANY}
-    assert own == {"kimi": CallIds.NUMBERED, "mistral": CallIds.NINE_CHARS}
+    assert own == {"kimi": CallIds.NUMBERED, "mistral": CallIds.NINE_CHARS, "mistral-list": CallIds.NINE_CHARS}
 
 
 def test_other_forms_leave_them_as_they_are() -> None:

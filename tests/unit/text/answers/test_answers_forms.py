@@ -326,3 +326,10 @@ def test_the_public_names() -> None:
     assert message == drivetrain.AnswerMessage(content="Hi")
     assert drivetrain.AnswerParser(form="hermes").finish() == []
     assert drivetrain.ToolCall is ToolCall
+
+
+def test_a_number_that_no_float_can_hold_stays_a_number() -> None:
+    tools = [{"name": "f", "parameters": {"properties": {"a": {"type": "number"}}}}]
+    text = "<tool_call>f<arg_key>a</arg_key><arg_value>1e999</arg_value></tool_call>"
+    (call,) = parse_answer(text, form="glm", tools=tools).tool_calls
+    assert call.arguments == '{"a": 1e999}'

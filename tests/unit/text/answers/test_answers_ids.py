@@ -40,6 +40,8 @@ SPECIALS = {
 }  # fmt: skip
 SPECIALS["deepseek-v3.1"] = SPECIALS["deepseek-r1"]
 SPECIALS["generic"] = SPECIALS["hermes"]
+SPECIALS["mistral-list"] = SPECIALS["mistral"]
+SPECIALS["granite-4"] = SPECIALS["granite"]
 
 LITERAL = "\ue000"
 """In a test's text, what follows is not a special token."""
@@ -173,6 +175,14 @@ def test_half_a_character_is_held() -> None:
     parser = AnswerParser(form="hermes", tokenizer=tokenizer)
     events = [parser.feed(token_id) for token_id in "é".encode()]
     assert [len(each) for each in events] == [0, 1]
+
+
+def test_a_special_token_ends_half_a_character() -> None:
+    tokenizer = Vocabulary(SPECIALS["hermes"])
+    ids = [*tokenizer.ids("<think>a"), "é".encode()[0], *tokenizer.ids("</think>b")]
+    for pieces in cut(ids):
+        message = parse_answer(pieces, form="hermes", tokenizer=tokenizer)
+        assert (message.reasoning, message.content) == ("a\ufffd", "b")
 
 
 def test_text_and_ids_are_not_mixed() -> None:

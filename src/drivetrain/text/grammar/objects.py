@@ -1,0 +1,62 @@
+"""What a form that does not write its arguments as JSON needs of their schema: the properties, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from drivetrain.text.grammar.spelling import GrammarText, either
+
+
+class CannotWrite(ValueError):
+    """Says what a schema has that calls in this form cannot be held to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    key: str
+    schema: Any
+    required: bool
+
+
+ANNOTATIONS = frozenset(
+    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "strict", "$schema", "$id")
+) | {"$comment", "$defs", "definitions", "x-guidance"}
+_OF_OBJECTS = ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
+
+
+def check_keywords(schema: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raises `CannotWrite` if it has others."""
+    if unknown := next((key for key in schema if key not in ANNOTATIONS and key not in known), None):
+        raise CannotWrite(f"{unknown} cannot be honoured where arguments are not written as JSON")
+
+
+def properties_of(schema: Mapping[str, Any]) -> tuple[tuple[Property, ...], Any]:
+    """The properties in their order, and the schema of all others: False if there are to be none.
+
+    Where some are declared, no others are written.
+    """
+    check_keywords(schema, _OF_OBJECTS)
+    declared, extra = schema.get("properties", {}), schema.get("additionalProperties", True)
+    required = schema.get("required", [])
+    if not isinstance(declared, Mapping) or not isinstance(required, list):
+        raise CannotWrite("its properties cannot be read")
+    missing = [key for key in required if key not in declared]
+    if missing and extra is False:
+        raise CannotWrite(f"{missing[0]} is required and not allowed")
+    found = [Property(key, value, key in required) for key, value in declared.items() if value is not False]
+    found += [Property(key, extra, required=True) for key in missing]
+    return tuple(found), False if found else extra
+
+
+def separated(grammar: GrammarText, name: str, items: Sequence[tuple[str, bool]], separator: str) -> str:
+    """Items in their order, with whether each is required, and something between each two. It may be empty."""
+    some = none = ""
+    for i, (item, required) in reversed(list(enumerate(items))):
+        first = f"{item} {some}"
+        none = f"({first})" if required else f"({first})?" if not none else either((first, none))
+        none = grammar.rule(f"{name}_from_{i}", none)
+        next_one = f"{separator} {item}"
+        some = grammar.rule(f"{name}_after_{i}", f"{next_one if required else f'({next_one})?'} {some}")
+    return none

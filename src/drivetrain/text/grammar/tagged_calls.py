@@ -1,0 +1,105 @@
+"""Arguments between tags, as `text/answers/tagged.py` reads them: each is JSON or text, as its schema's types say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from drivetrain.text.answers.forms import CallWriting, TaggedArguments
+from drivetrain.text.answers.schemas import cast, types_of
+from drivetrain.text.grammar.lark import json_terms
+from drivetrain.text.grammar.objects import CannotWrite, Property, check_keywords, properties_of
+from drivetrain.text.grammar.spelling import GrammarText
+from drivetrain.text.grammar.texts import one_of, text_upto
+
+_UNFIT_KEY = re.compile(r"[<>\n]|^\s|\s$|^$")
+_PLAIN_STRING = {"type": "string", "pattern": "^([^<]|<[^/<])*<?$"}
+"""Inside JSON between tags that are text, no string may look like the end of a tag."""
+
+
+class TaggedWriter:
+    def __init__(self, grammar: GrammarText, tags: TaggedArguments, writing: CallWriting) -> None:
+        self._grammar = grammar
+        self._tags = tags
+        self._gap = f"{grammar.terms(writing.gap)}?" if writing.gap else ""
+        self._line = "\n" if writing.lines else ""
+
+    def arguments(self, schema: Mapping[str, Any], name: str) -> str:
+        properties, extra = properties_of(schema)
+        if not properties and extra is not False:
+            return f"{self._gap} {self._grammar.rule(name, self._any(extra))}*"
+        written = (self._argument(each, schema) for each in properties)
+        body = " ".join(text if each.required else f"({text})?" for each, text in zip(properties, written, strict=True))
+        return f"{self._gap if not self._line else ''} {self._grammar.rule(name, body) if body else ''}"
+
+    def _argument(self, each: Property, root: Mapping[str, Any]) -> str:
+        if _UNFIT_KEY.search(each.key):
+            raise CannotWrite(f"a property cannot be named {each.key!r} where arguments stand between tags")
+        opening = f"{self._tags.key}{each.key}{self._tags.key_end}"
+        return f"{self._opened(self._grammar.terms(opening))} {self._value(each.schema, root)} {self._gap}"
+
+    def _opened(self, key: str) -> str:
+        """Up to the value."""
+        value = f"{self._gap} {self._grammar.terms(self._tags.value)}" if self._tags.value else ""
+        return f"{key} {value} {self._grammar.terms(self._line)}"
+
+    def _any(self, schema: Any) -> str:
+        if schema is not True and schema != {}:
+            raise CannotWrite("additionalProperties cannot be honoured where arguments stand between tags")
+        key = f"{self._grammar.terms(self._tags.key)} {self._key()} {self._grammar.terms(self._tags.key_end)}"
+        return f"{self._opened(key)} {self._grammar.upto(self._tags.value_end)} {self._gap}"
+
+    def _key(self) -> str:
+        return self._grammar.rule("KEY", r"/[A-Za-z0-9_.\-]+/")
+
+    def _value(self, schema: Any, root: Mapping[str, Any]) -> str:
+        """The value and the tag behind it."""
+        types, close = types_of(schema), self._tags.value_end
+        if types == ("string",) and schema.get("type") == "string":
+            return text_upto(self._grammar, schema, close, self._line)
+        if "string" not in types:
+            end = f"{self._grammar.terms(self._line)} {self._grammar.terms(close)}"
+            return f"{json_terms(self._rooted(schema, root))} {end}"
+        if "enum" in schema:
+            check_keywords(schema, ("type", "enum", "nullable"))
+            written = [value if isinstance(value, str) else json.dumps(value) for value in schema["enum"]]
+            if any(cast(text, types) != value for text, value in zip(written, schema["enum"], strict=True)):
+                raise CannotWrite("an enum has values that cannot be told apart where arguments have no types")
+            return one_of(self._grammar, written, close, self._line)
+        _check_free(schema)
+        return self._grammar.upto(close)
+
+    def _rooted(self, schema: Any, root: Mapping[str, Any]) -> Any:
+        """With the definitions that it may refer to."""
+        if not isinstance(schema, Mapping):
+            return schema
+        definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
+        whole = {**schema, **definitions}
+        special = self._grammar.begins_special(self._tags.value_end)
+        return whole if special else _without_tags(whole)
+
+
+def _check_free(schema: Any, depth: int = 0) -> None:
+    """Any text is fit for it, whichever type it is read as."""
+    check_keywords(schema, ("type", "anyOf", "nullable"))
+    if depth > 20 or {"object", "array"} & set(types_of({"type": schema.get("type")})):
+        raise CannotWrite("a string that may be an object or a list cannot be honoured between tags")
+    for option in schema.get("anyOf", ()):
+        if not isinstance(option, Mapping):
+            raise CannotWrite("anyOf cannot be read")
+        _check_free(option, depth + 1)
+
+
+def _without_tags(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_tags(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    inner = {
+        key: value if key in ("enum", "const", "default") else _without_tags(value) for key, value in schema.items()
+    }
+    if schema.get("type") == "string" and not {"enum", "const", "pattern", "format"} & set(schema):
+        return {**inner, **_PLAIN_STRING}
+    return inner

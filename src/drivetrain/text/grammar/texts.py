@@ -1,0 +1,56 @@
+"""Strings that stand in a call without quotes, up to a marker, and are held to their schema all the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from drivetrain.text.grammar.lark import literal, regex
+from drivetrain.text.grammar.objects import CannotWrite, check_keywords
+from drivetrain.text.grammar.spelling import TEXT, GrammarText, either
+
+_ANY = r"(.|\n)*"
+_WHOLE = re.compile(r"\^((?:[^|\\]|\\.)*)\$")
+"""A pattern that is one regex from the first character to the last."""
+
+
+def text_upto(grammar: GrammarText, schema: Mapping[str, Any], close: str, line_end: str = "") -> str:
+    """A string of this schema, and the marker behind it. `line_end` may stand in between."""
+    check_keywords(schema, ("type", "enum", "const", "minLength", "maxLength", "pattern"))
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if values is not None:
+        return one_of(grammar, [value for value in values if isinstance(value, str)], close, line_end)
+    terminals = [*_length(schema), *_pattern(schema)]
+    if not terminals:
+        return grammar.upto(close)
+    body = f"({' & '.join(map(regex, terminals))})"
+    end = f" {literal(line_end)}" if line_end else ""
+    if grammar.begins_special(close):
+        return f"{grammar.shared('VALUE', body + end)} {grammar.terms(close)}"
+    plain = grammar.shared("PLAIN", f"{TEXT} & ~{regex(_ANY + re.escape(close) + _ANY)}")
+    value = grammar.shared("VALUE", f"{body} & {plain}")
+    return grammar.shared("value", f"{value}{end} {grammar.terms(close)}", "lazy")
+
+
+def one_of(grammar: GrammarText, values: list[str], close: str, line_end: str = "") -> str:
+    fitting = [value for value in values if close not in value]
+    if not fitting or len(fitting) < len(values):
+        raise CannotWrite("an enum has values that the form cannot write")
+    return either(f"{literal(text) if (text := value + line_end) else ''} {grammar.terms(close)}" for value in fitting)
+
+
+def _length(schema: Mapping[str, Any]) -> list[str]:
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    if not least and most is None:
+        return []
+    return [f"(.|\\n){{{int(least)},{'' if most is None else int(most)}}}"]
+
+
+def _pattern(schema: Mapping[str, Any]) -> list[str]:
+    if "pattern" not in schema:
+        return []
+    whole = _WHOLE.fullmatch(str(schema["pattern"]))
+    if whole is None:
+        raise CannotWrite("pattern is honoured only from ^ to $ and without | where arguments are not written as JSON")
+    return [whole[1]]

@@ -1,0 +1,73 @@
+"""Judges the schema of each tool alone, so that a fault names the tool that has it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from dataclasses import replace
+
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.tools import Tool
+from drivetrain.text.grammar.calls import arguments_lark, callable_tools, schema_of
+from drivetrain.text.grammar.lark import multiple_fault
+from drivetrain.text.grammar.objects import CannotWrite
+from drivetrain.text.grammar.rules import AnswerRules
+from drivetrain.text.grammar.trial import TOO_LARGE, Trial
+
+KEPT = 5000
+"""Verdicts: callers send the same tools again and again."""
+
+MAX_TOO_LARGE = 2
+"""Tools of one request whose trial may end by its limits, each after seconds."""
+
+ANY_ARGUMENTS = json.dumps({"type": "object"})
+
+
+class ToolSchemaTrial:
+    """`usable` blocks, and may be called from any thread."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._lock = threading.Lock()
+        self._verdicts: OrderedDict[bytes, str] = OrderedDict()
+
+    def usable(self, rules: AnswerRules) -> AnswerRules:
+        """With only the tools that may be called. One whose schema cannot be honoured takes any object as arguments.
+
+        Raises `InvalidRequest` if it is strict, by its name.
+        """
+        too_large = 0
+        tools: list[Tool] = []
+        for tool in callable_tools(rules):
+            fault = self._verdict(rules, tool)
+            too_large += fault == TOO_LARGE
+            if fault and (tool.strict or too_large > MAX_TOO_LARGE):
+                what = f"the parameters of the tool {tool.name} cannot be honoured: {fault}"
+                raise InvalidRequest(what, param="tools")
+            tools.append(replace(tool, parameters=ANY_ARGUMENTS) if fault else tool)
+        return replace(rules, tools=tuple(tools))
+
+    def _verdict(self, rules: AnswerRules, tool: Tool) -> str:
+        key = hashlib.sha256(f"{rules.form}\n{tool.parameters}".encode()).digest()
+        with self._lock:
+            if key in self._verdicts:
+                self._verdicts.move_to_end(key)
+                return self._verdicts[key]
+        fault = self._try(rules, tool)
+        with self._lock:
+            self._verdicts[key] = fault
+            if len(self._verdicts) > KEPT:
+                self._verdicts.popitem(last=False)
+        return fault
+
+    def _try(self, rules: AnswerRules, tool: Tool) -> str:
+        if fault := multiple_fault(schema_of(tool)):
+            return f"it has {fault}"
+        try:
+            return self._trial.run(arguments_lark(rules, tool))
+        except CannotWrite as exc:
+            return str(exc)
+        except RecursionError:
+            return "it is nested too deeply"

@@ -1,0 +1,328 @@
+"""What the rules of an answer let through, step by step, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from marked_bytes import MarkedBytes
+from walks import Walk
+
+from drivetrain.core.constraint import Constraint, ConstraintForm
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.tools import Tool, ToolChoice, ToolMode
+from drivetrain.text.answers import parse_answer
+from drivetrain.text.byte_tokenizer import ByteTokenizer
+from drivetrain.text.grammar.calls import can_write
+from drivetrain.text.grammar.compile import GrammarCompiler
+from drivetrain.text.grammar.rules import AnswerRules, Reasoning
+from drivetrain.text.grammar.trial import TOO_LARGE, Trial
+from drivetrain.text.hf_tokenizer import HfTokenizer
+from tiny import tokenizers
+
+ADD = Tool("add", parameters='{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}')
+ADD_ALL = Tool("add_all")
+TOOLS = (ADD, ADD_ALL)
+REQUIRED, AUTO, NONE = ToolMode.REQUIRED, ToolMode.AUTO, ToolMode.NONE
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+OTHER = '<tool_call>\n{"name": "add_all", "arguments": {}}\n</tool_call>'
+FIVE = '{"city": 5}'
+LLAMA = '{"name": "add", "parameters": {"a": 5}}'
+TAGGED = "<function=add>\n<parameter=a>\n5\n</parameter>\n</function>\n</tool_call>"
+HARMONY = (
+    "<|channel|>commentary<|message|>Hm<|end|><|start|>assistant"
+    '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}'
+)
+CITY = Constraint(
+    ConstraintForm.JSON_SCHEMA, '{"type": "object", "properties": {"city": {"type": "integer"}}, "required": ["city"]}'
+)
+ANY_LINE = Constraint(ConstraintForm.REGEX, ".*")
+
+
+@pytest.fixture(scope="module")
+def trial() -> Iterator[Trial]:
+    made = Trial()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def compiler(trial: Trial) -> GrammarCompiler:
+    return GrammarCompiler(ByteTokenizer(), frozenset({257}), trial)
+
+
+def rules(
+    mode: ToolMode = REQUIRED, *names: str, form: str = "hermes", tools: tuple[Tool, ...] = TOOLS, **more: Any
+) -> AnswerRules:
+    return AnswerRules(form, tools, ToolChoice(mode, names), **more)
+
+
+def verdict(compiler: GrammarCompiler, wanted: AnswerRules, text: str) -> str:
+    """`no` with what was taken, `begins`, `may end` or `must end`."""
+    matcher = compiler.compile(wanted).matcher()
+    for i, byte in enumerate(text.encode()):
+        if not matcher.take([byte]):
+            return f"no: {text.encode()[:i].decode('utf-8', 'replace')}"
+    return "must end" if matcher.must_end else "may end" if matcher.may_end else "begins"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "expected"),
+    [
+        (rules(REQUIRED, "add"), CALL, "must end"),
+        (rules(REQUIRED, "add"), OTHER, 'no: <tool_call>\n{"name": "add'),
+        (rules(REQUIRED, "add"), "Sure", "no: "),
+        (rules(REQUIRED), CALL, "may end"),
+        (rules(REQUIRED), f"{CALL}\n{OTHER}", "may end"),
+        (rules(REQUIRED), f"{CALL}\nSo", f"no: {CALL}\n"),
+        (rules(REQUIRED, parallel=False), CALL, "must end"),
+        (rules(REQUIRED, "add", "add_all"), f"{CALL}\n{OTHER}", "may end"),
+        (rules(AUTO), "", "may end"),
+        (rules(AUTO), "No call, <tool_cal", "may end"),
+        (rules(AUTO), f"Text {CALL} and {OTHER} more", "may end"),
+        (rules(AUTO), 'Text <tool_call>\n{"name": "sub', 'no: Text <tool_call>\n{"name": "'),
+        (rules(AUTO, parallel=False), f"Text {CALL}", "must end"),
+        (rules(AUTO, "add"), OTHER, 'no: <tool_call>\n{"name": "add'),
+        (rules(AUTO), "a <think> b", "no: a <think"),
+        (rules(AUTO, reasoning=Reasoning.POSSIBLE), f"<think>Hm <tool_call>?</think>\n\n{CALL}", "may end"),
+        (rules(AUTO, reasoning=Reasoning.POSSIBLE), "<think>Hm", "begins"),
+        (rules(AUTO, reasoning=Reasoning.POSSIBLE), f"Text {CALL}", "may end"),
+        (rules(REQUIRED, "add", reasoning=Reasoning.POSSIBLE), CALL, "must end"),
+        (rules(REQUIRED, "add", reasoning=Reasoning.POSSIBLE), f"<think>Hm</think>\n\n{CALL}", "must end"),
+        (rules(REQUIRED, "add", reasoning=Reasoning.POSSIBLE), "<think>Hm</think>\n\n\n", "no: <think>Hm</think>\n\n"),
+        (rules(REQUIRED, "add", reasoning=Reasoning.BEGUN), f"Hm</think>{CALL}", "must end"),
+        (rules(REQUIRED, "add", reasoning=Reasoning.BEGUN), CALL, "begins"),
+        (rules(AUTO, reasoning=Reasoning.BEGUN, max_reasoning_tokens=3), "abc</think>Text", "may end"),
+        (rules(AUTO, reasoning=Reasoning.BEGUN, max_reasoning_tokens=3), "abcd", "no: abc"),
+        (rules(AUTO, reasoning=Reasoning.BEGUN, max_reasoning_tokens=0), "a", "no: "),
+        (rules(AUTO, reasoning=Reasoning.BEGUN, max_reasoning_tokens=0), "</think>a", "may end"),
+        (rules(AUTO, reasoning=Reasoning.BEGUN, max_reasoning_tokens=50), "a</think>b", "may end"),
+        (rules(NONE), f"{CALL} is not read", "may end"),
+        (rules(AUTO, tools=(), reasoning=Reasoning.BEGUN), "a</think>b <tool_call>x", "may end"),
+        (rules(AUTO, content=CITY), '{"city": 5}', "must end"),
+        (rules(AUTO, content=CITY), CALL, "may end"),
+        (rules(AUTO, content=CITY), "Text", "no: "),
+        (rules(REQUIRED, content=CITY), '{"city": 5}', "no: "),
+        (rules(NONE, content=CITY), CALL, "no: "),
+        (rules(AUTO, content=CITY, reasoning=Reasoning.BEGUN), 'Hm</think>\n\n{"city": 5}', "must end"),
+        (rules(AUTO, content=CITY, reasoning=Reasoning.BEGUN, max_reasoning_tokens=2), f"Hm</think>{FIVE}", "must end"),
+        (rules(AUTO, content=ANY_LINE), '<tool_call>\n{"name": "b', 'no: <tool_call>\n{"name": "'),
+        (rules(AUTO, content=ANY_LINE), "a line", "may end"),
+        (rules(AUTO, content=Constraint(ConstraintForm.CHOICE, '["yes", "no"]')), "no", "must end"),
+        (rules(AUTO, form="llama-json"), LLAMA, "may end"),
+        (rules(AUTO, form="llama-json"), '{"name": "sub', 'no: {"name": "'),
+        (rules(AUTO, form="llama-json"), '{"nam": 5} and {"name": "x", "parameters": {', "may end"),
+        (rules(AUTO, form="llama-json"), f"So:\n{LLAMA}", 'no: So:\n{"name": "add", "parameters": '),
+        (rules(AUTO, form="llama-json", content=CITY), '{"city": 5}', "must end"),
+        (rules(AUTO, form="llama-json", content=CITY), LLAMA, "may end"),
+        (rules(AUTO, form="llama-json", content=CITY, parallel=False), LLAMA, "must end"),
+        (rules(AUTO, form="llama-pythonic"), "[add(a=5), add_all()]", "must end"),
+        (rules(AUTO, form="llama-pythonic"), "[adder] is a list", "may end"),
+        (rules(AUTO, form="llama-pythonic"), "So:\n[add(a=5", "no: So:\n[add(a="),
+        (rules(REQUIRED, "add", form="llama-pythonic"), "[add(a=5)]", "must end"),
+        (rules(AUTO, form="qwen-xml"), f"So: {TAGGED}", "may end"),
+        (rules(AUTO, form="phi4"), "functools[", "no: functools"),
+        (rules(AUTO, form="mistral"), 'Hm[TOOL_CALLS]add[ARGS]{"a": 1}', "may end"),
+        (rules(AUTO, form="mistral", parallel=False), 'Hm[TOOL_CALLS]add[ARGS]{"a": 1}', "must end"),
+        (rules(AUTO, form="harmony"), "<|channel|>final<|message|>Hi", "may end"),
+        (rules(AUTO, form="harmony"), "Hi", "no: "),
+        (rules(AUTO, form="harmony"), HARMONY, "must end"),
+        (rules(NONE, form="harmony", content=CITY), '<|channel|>final<|message|>{"city": 1}', "must end"),
+    ],
+)  # fmt: skip
+def test_what_the_rules_let_through(compiler: GrammarCompiler, wanted: AnswerRules, text: str, expected: str) -> None:
+    assert verdict(compiler, wanted, text) == expected
+
+
+def test_a_special_token_is_not_its_text(trial: Trial) -> None:
+    tokenizer = MarkedBytes("hermes")
+    compiler = GrammarCompiler(tokenizer, frozenset({tokenizer.end}), trial)
+    matcher = compiler.compile(rules(AUTO)).matcher()
+    assert matcher.take(list(b'<tool_call>\n{"name": "sub"'))
+    assert matcher.take(tokenizer.ids('<tool_call>\n{"name": "add'))
+    assert not matcher.take(list(b"b"))
+    spelled = compiler.compile(rules(REQUIRED)).matcher()
+    assert not spelled.take(list(b"<"))
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_a_real_vocabulary(trial: Trial, special: bool) -> None:
+    """Its tokens cross the borders of what the grammar is made of."""
+    markers = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+    tokenizer = HfTokenizer(tokenizers.byte_level(extra=markers if special else ()))
+    ends = frozenset({tokenizer.id_of("</s>") or 0})
+    compiler = GrammarCompiler(tokenizer, ends, trial)
+    for mode, reasoning in ((REQUIRED, Reasoning.BEGUN), (AUTO, Reasoning.POSSIBLE)):
+        grammar = compiler.compile(rules(mode, reasoning=reasoning, max_reasoning_tokens=30))
+        calls = 0
+        for seed in range(15):
+            ids = Walk(grammar, tokenizer, ["<tool_call>", "</think>", '"'], seed).run()
+            prefix = "<think>" if reasoning is Reasoning.BEGUN else ""
+            message = parse_answer(
+                ids, form="hermes", tokenizer=tokenizer, prefix=prefix, tools=[tool.as_function for tool in TOOLS]
+            )
+            for call in message.tool_calls:
+                assert call.flaw is None, tokenizer.decode(ids, skip_special=False)
+                schema = next(tool.as_function["function"]["parameters"] for tool in TOOLS if tool.name == call.name)
+                assert jsonschema_rs.is_valid(schema, json.loads(call.arguments))
+            calls += len(message.tool_calls)
+            assert mode is AUTO or message.content is None
+        assert calls
+
+
+def tool(schema: Any, *, strict: bool, name: str = "f") -> Tool:
+    return Tool(name, parameters=json.dumps(schema), strict=strict)
+
+
+UNUSABLE: dict[str, tuple[str, Any, str]] = {
+    "keyword": ("hermes", {"properties": {"a": {"not": {}}}}, "not"),
+    "nowhere": ("hermes", {"properties": {"a": {"$ref": "#/$defs/x"}}}, ""),
+    "multiple": ("hermes", {"properties": {"a": {"multipleOf": 1e-9}}}, "multipleOf"),
+    "too wide": ("hermes", {"properties": {f"p{i}": {"type": "null"} for i in range(3000)}}, "required"),
+    "never": ("hermes", {"properties": {"a": False}, "required": ["a"]}, "unsatisfiable"),
+    "tagged": ("qwen-xml", {"properties": {"a": {"type": "string", "format": "date"}}}, "format"),
+    "tagged union": ("glm", {"properties": {"a": {"type": ["string", "array"]}}}, "object or a list"),
+    "key": ("qwen-xml", {"properties": {"a>b": {}}}, "named"),
+    "python": ("llama-pythonic", {"properties": {"a b": {}}}, "named"),
+    "gemma": ("gemma4", {"properties": {"a": {"allOf": [{}, {}]}}}, "allOf"),
+    "root": ("gemma4", {"anyOf": [{"required": ["a"]}]}, "anyOf"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_schema_that_cannot_be_honoured(compiler: GrammarCompiler, case: str) -> None:
+    """Of a strict tool it is refused by name; others then take any object."""
+    form, schema, words = UNUSABLE[case]
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(rules(form=form, tools=(ADD, tool(schema, strict=True))))
+    assert caught.value.param == "tools"
+    assert "the tool f " in caught.value.message
+    assert words in caught.value.message
+    grammar = compiler.compile(rules(REQUIRED, "f", form=form, tools=(ADD, tool(schema, strict=False))))
+    ids = Walk(grammar, ByteTokenizer(), ["</parameter>", "</arg_value>", '<|"|>', ")", "]"], 1).run()
+    message = parse_answer(ids, form=form, tokenizer=ByteTokenizer())
+    assert [(call.name, call.flaw) for call in message.tool_calls] == [("f", None)]
+
+
+class _Slow(Trial):
+    """Some schemas end the trial by its limits."""
+
+    num_runs = 0
+
+    def run(self, lark: str) -> str:
+        self.num_runs += 1
+        return TOO_LARGE if "explode" in lark else super().run(lark)
+
+
+def test_few_tools_may_end_their_trial_by_its_limits() -> None:
+    slow = _Slow()
+    try:
+        compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
+        tools = [tool({"properties": {"explode": {"const": i}}}, strict=False, name=f"t{i}") for i in range(5)]
+        assert compiler.compile(rules(tools=tuple(tools[:2]))).fault == ""
+        with pytest.raises(InvalidRequest, match="the tool t2 ") as caught:
+            compiler.compile(rules(tools=tuple(tools)))
+        assert caught.value.param == "tools"
+        runs = slow.num_runs
+        with pytest.raises(InvalidRequest, match="the tool t2 "):
+            compiler.compile(rules(tools=tuple(tools)))
+        assert slow.num_runs == runs, "verdicts are kept"
+    finally:
+        slow.close()
+
+
+def test_a_thousand_tools(compiler: GrammarCompiler) -> None:
+    many = tuple(tool({"properties": {"a": {"const": i}}}, strict=True, name=f"tool_{i}") for i in range(1000))
+    call = '<tool_call>\n{"name": "tool_777", "arguments": {"a": 777}}\n</tool_call>'
+    assert verdict(compiler, rules(AUTO, tools=many), f"So: {call}") == "may end"
+    assert verdict(compiler, rules(AUTO, tools=many), call.replace("777}", "778}")).startswith("no: ")
+
+
+def test_too_many_tools_are_refused(compiler: GrammarCompiler) -> None:
+    many = tuple(Tool(f"tool_{i}") for i in range(5000))
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(rules(REQUIRED, tools=many))
+    assert caught.value.param == "tools"
+
+
+def test_a_schema_nested_deeply(compiler: GrammarCompiler) -> None:
+    schema: Any = {"type": "integer"}
+    for _ in range(60):
+        schema = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
+    inside = '{"x": ' * 60 + "5" + "}" * 60
+    for form, text in (
+        ("hermes", f'<tool_call>\n{{"name": "f", "arguments": {inside}}}\n</tool_call>'),
+        ("gemma4", f"<|tool_call>call:f{inside.replace(' ', '').replace(chr(34), '')}<tool_call|>"),
+    ):
+        wanted = rules(REQUIRED, "f", form=form, tools=(tool(schema, strict=True),))
+        assert verdict(compiler, wanted, text) == "must end"
+
+
+def test_references_in_every_form(compiler: GrammarCompiler) -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
+    one = tool({"properties": {"n": {"$ref": "#/$defs/node"}}, "required": ["n"], "$defs": {"node": node}}, strict=True)
+    for form, text in (
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": {"n": {"next": {}}}}\n</tool_call>'),
+        ("qwen-xml", '<tool_call>\n<function=f>\n<parameter=n>\n{"next": {}}\n</parameter>\n</function>\n</tool_call>'),
+        ("llama-pythonic", '[f(n={"next": {}})]'),
+        ("gemma4", "<|tool_call>call:f{n:{next:{}}}<tool_call|>"),
+    ):
+        assert verdict(compiler, rules(REQUIRED, "f", form=form, tools=(one,)), text) == "must end"
+
+
+def test_a_grammar_goes_with_nothing_else(compiler: GrammarCompiler) -> None:
+    grammar = Constraint(ConstraintForm.GRAMMAR, 'start: "a"')
+    assert verdict(compiler, rules(NONE, content=grammar), "a") == "must end"
+    for wanted in (rules(AUTO, content=grammar), rules(NONE, content=grammar, reasoning=Reasoning.POSSIBLE)):
+        with pytest.raises(InvalidRequest, match="cannot be combined") as caught:
+            compiler.compile(wanted)
+        assert caught.value.param == "constraint"
+
+
+def test_content_that_cannot_be_honoured(compiler: GrammarCompiler) -> None:
+    content = Constraint(ConstraintForm.JSON_SCHEMA, '{"not": {}}')
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(rules(AUTO, content=content))
+    assert caught.value.param == "constraint"
+
+
+def test_a_form_of_the_model_s_own_cannot_be_enforced(compiler: GrammarCompiler) -> None:
+    assert can_write("hermes")
+    assert not can_write("response_template")
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(rules(REQUIRED, form="response_template"))
+    assert caught.value.param == "tool_choice"
+
+
+def test_python_names_do_not_begin_with_a_digit(compiler: GrammarCompiler) -> None:
+    with pytest.raises(InvalidRequest, match="7up") as caught:
+        compiler.compile(rules(REQUIRED, form="llama-pythonic", tools=(Tool("7up"),)))
+    assert caught.value.param == "tools"
+
+
+def test_the_same_rules_are_compiled_once(compiler: GrammarCompiler) -> None:
+    one = rules(REQUIRED, "add", parallel=False)
+    assert compiler.kept(rules(REQUIRED, "add_all", parallel=False)) is None
+    grammar = compiler.compile(one)
+    assert compiler.kept(rules(REQUIRED, "add", parallel=False)) is grammar
+
+
+def test_the_vocabulary_is_read_ahead_of_time(trial: Trial) -> None:
+    class Counting(ByteTokenizer):
+        num_reads = 0
+
+        def token_bytes(self, token_id: int) -> bytes:
+            self.num_reads += 1
+            return super().token_bytes(token_id)
+
+    tokenizer = Counting()
+    compiler = GrammarCompiler(tokenizer, frozenset({257}), trial)
+    compiler.warm()
+    reads = tokenizer.num_reads
+    assert reads >= tokenizer.vocab_size
+    compiler.warm()
+    compiler.compile(rules(REQUIRED))
+    assert tokenizer.num_reads == reads

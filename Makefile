@@ -16,11 +16,13 @@ SIDE_BY_SIDE := --dist loadfile -n
 # With real weights, two at a time: llama.cpp's threads must not spin while they wait, or two of them starve each other.
 PATIENT := OMP_WAIT_POLICY=passive
 # The browser tests need Chromium, those on vLLM an environment of their own: targets of their own.
-QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_vision --ignore=tests/dropin --ignore=tests/on_ray
+QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_vision --ignore=tests/dropin --ignore=tests/on_ray \
+          --ignore=tests/clients
 VLLM   := .venv-vllm
 RAY    := .venv-ray
+CLIENTS := .venv-clients
 
-.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-ray bench fmt wheel clean chromium compiler numa
+.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray bench fmt wheel clean chromium compiler numa
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -98,6 +100,15 @@ test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vL
 test-dropin: model .venv-fastchat/.installed .venv-dbgpt/.installed ## FastChat's and DB-GPT's own controllers and API servers with our worker
 	$(PYTEST) -q tests/dropin --timeout 300
 
+# The clients run as they are published, in an environment without ours; the server runs in ours.
+$(CLIENTS)/.installed: constraints-clients.txt
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-clients.txt
+	@touch $@
+
+test-clients: model $(CLIENTS)/.installed ## openai, instructor, pydantic-ai and langchain-openai with our server (.venv-clients)
+	$(PATIENT) DRIVETRAIN_PYTHON=$(abspath $(BIN)/python) $(CLIENTS)/bin/python -m pytest -q tests/clients --timeout 300
+
 $(RAY)/.installed: pyproject.toml constraints-ray.txt
 	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-ray.txt
@@ -129,4 +140,4 @@ wheel: $(STAMP) ## The wheel, in dist/
 	$(BIN)/python -m build --wheel
 
 clean: ## Everything that was built here
-	rm -rf $(VENV) $(VLLM) $(RAY) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(RAY) $(CLIENTS) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis

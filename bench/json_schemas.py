@@ -2,44 +2,40 @@
 
 Takes the folder `maskbench/data` of the public repository guidance-ai/jsonschemabench, which is not part of ours. A
 fixed sample is compiled as for a request, and the instances that come with each schema are held to it, token by token.
-With `--answers`, the model is then asked for an answer to each schema that is honoured, and every finished answer is
-judged by a validator. Prints one JSON object.
+With `--answers`, the model is then asked for an answer to each schema, and every finished answer is judged by a
+validator (`schema_answers.py`). Prints a report for each engine, and fails if an answer or an invalid instance is let
+through that should not be, or if the engines do not honour the same schemas.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import statistics
+import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
+from schema_answers import Asking
 
 from drivetrain import Worker
 from drivetrain.core.constraint import Constraint, ConstraintForm, constraint
-from drivetrain.core.errors import DrivetrainError, InvalidRequest
+from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.prompt import Prompt, Segment
-from drivetrain.core.results import FinishReason
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.text.grammar.trial import Trial
-
-AT_ONCE = 8
 
 
 def sample(folder: Path, number: int, seed: int) -> list[tuple[str, dict[str, Any]]]:
     paths = sorted(folder.glob("*.json"))
     chosen = sorted(random.Random(seed).sample(paths, min(number, len(paths))))
     return [(path.stem, json.loads(path.read_text())) for path in chosen]
-
-
-def is_valid(schema: Any, value: Any) -> bool:
-    return jsonschema_rs.validator_for(schema, validate_formats=True).is_valid(value)
 
 
 def spelled(value: Any) -> str:
@@ -84,10 +80,17 @@ class Grammars:
                 self.num_invalid += 1
                 self.invalid_accepted += [place] if accepted else []
 
+    def begins(self, name: str, text: str) -> bool:
+        return self._follow(self.honoured[name], text)[0]
+
     def _accepts(self, one: Constraint, text: str) -> bool:
+        return all(self._follow(one, text))
+
+    def _follow(self, one: Constraint, text: str) -> tuple[bool, bool]:
+        """Does the constraint let this text through, and may it end there?"""
         matcher = self._compiler.compile(one).matcher()
         ids = self._tokenizer.encode(Prompt((Segment(text, literal=True),)))
-        return matcher.take(ids) and matcher.may_end
+        return matcher.take(ids), matcher.may_end
 
     def report(self) -> dict[str, Any]:
         times = sorted(self.compile_s)
@@ -107,68 +110,58 @@ def _reason(message: str) -> str:
     return message.removeprefix("constraint cannot be honoured: ")[:60]
 
 
-async def answers(
-    worker: Any, cases: dict[str, dict[str, Any]], honoured: dict[str, Constraint], max_tokens: int
-) -> Any:
-    """Every answer at temperature 1, some at once."""
-    gate = asyncio.Semaphore(AT_ONCE)
-    outcomes: Counter[str] = Counter()
-    faults: dict[str, str] = {}
-    at_once = asyncio.get_running_loop().time()
-
-    async def one(name: str, number: int) -> None:
-        async with gate:
-            try:
-                result = await worker.generate(
-                    messages=[{"role": "user", "content": "Give me an example of " + cases[name]["description"]}],
-                    constraint=honoured[name], temperature=1.0, seed=number, max_tokens=max_tokens,
-                )  # fmt: skip
-            except DrivetrainError as exc:
-                outcomes[f"error: {exc.code}"] += 1
-                faults[name] = exc.message
-                return
-        choice = result.choices[0]
-        if choice.finish_reason is not FinishReason.STOP:
-            outcomes["cut by max_tokens"] += 1
-            return
-        try:
-            good = is_valid(cases[name]["schema"], json.loads(choice.text))
-        except ValueError as exc:
-            good, faults[name] = False, str(exc)[:200]
-        outcomes["valid" if good else "INVALID"] += 1
-        if not good:
-            faults.setdefault(name, choice.text[:300])
-
-    await asyncio.gather(*(one(name, number) for number, name in enumerate(honoured)))
-    return {"outcomes": dict(outcomes), "faults": faults, "seconds": asyncio.get_running_loop().time() - at_once}
-
-
-async def measured(args: argparse.Namespace) -> dict[str, Any]:
-    picked = sample(args.folder, args.number, args.seed)
-    async with Worker.open(args.model, engine=args.engine) as worker:
+async def measured(args: argparse.Namespace, engine: str) -> tuple[dict[str, Any], set[str]]:
+    """The report on this engine, and the names of the schemas that it honoured."""
+    picked = dict(sample(args.folder, args.number, args.seed))
+    options = {"threads": args.threads} if engine == "llamacpp" and args.threads else {}
+    async with Worker.open(args.model, engine=engine, **options) as worker:
         info = worker.info
-        grammars = Grammars(info.tokenizer, info.eos_ids)
-        try:
-            for name, case in picked:
+        with contextlib.closing(Grammars(info.tokenizer, info.eos_ids)) as grammars:
+            for name, case in picked.items():
                 grammars.take(name, case)
-        finally:
-            grammars.close()
-        report: dict[str, Any] = {"schemas": len(picked), "seed": args.seed, "engine": info.engine, **grammars.report()}
-        if args.answers:
-            report["answers"] = await answers(worker, dict(picked), grammars.honoured, args.max_tokens)
-    return report
+            report: dict[str, Any] = {"schemas": len(picked), "seed": args.seed, "engine": info.engine}
+            report |= grammars.report()
+            if not args.answers:
+                return report, set(grammars.honoured)
+            asking = Asking(worker, grammars.begins, args.max_tokens)
+            report["answers"] = await asking.all(picked)
+    return report, asking.honoured
+
+
+def faults_of(reports: list[dict[str, Any]], honoured: list[set[str]]) -> list[str]:
+    found = [f"{report['engine']}: {name}: {fault}" for report in reports for name, fault in faults_in(report)]
+    for report, names in zip(reports[1:], honoured[1:], strict=True):
+        if differ := names ^ honoured[0]:
+            found.append(f"{reports[0]['engine']} and {report['engine']} do not honour the same: {sorted(differ)}")
+    return found
+
+
+def faults_in(report: dict[str, Any]) -> list[tuple[str, str]]:
+    accepted = [(place, "an invalid instance is accepted") for place in report["invalid_accepted"]]
+    return [*accepted, *report.get("answers", {"faults": {}})["faults"].items()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="maskbench/data of guidance-ai/jsonschemabench")
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--engine", default="auto", help="or several, with commas: they must honour the same schemas")
     parser.add_argument("--number", type=int, default=300, help="schemas in the sample")
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--answers", action="store_true", help="ask the model for an answer to each")
+    parser.add_argument(
+        "--threads", type=int, help="of llama.cpp: one, where its threads would wait for other processes"
+    )
     parser.add_argument("--max-tokens", type=int, default=400)
-    print(json.dumps(asyncio.run(measured(parser.parse_args())), indent=1, ensure_ascii=False))
+    args = parser.parse_args()
+    reports, honoured = [], []
+    for engine in args.engine.split(","):
+        report, names = asyncio.run(measured(args, engine))
+        print(json.dumps(report, indent=1, ensure_ascii=False), flush=True)
+        reports.append(report)
+        honoured.append(names)
+    if faults := faults_of(reports, honoured):
+        sys.exit("\n".join(faults))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 from contract.rigs import ASKING, PROMPT, Rig
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
-from drivetrain.core.parameters import ENGINE_PARAMETERS, PARAMETERS
+from drivetrain.core.parameters import CHAT_ONLY, ENGINE_PARAMETERS, PARAMETERS
 from drivetrain.core.request import GenerateRequest
 from drivetrain.worker.worker import EngineWorker
 
@@ -35,7 +35,8 @@ async def test_an_engine_that_does_not_declare_it_refuses_it_by_name(rig: Rig, n
 @pytest.mark.parametrize("name", sorted(ENGINE_PARAMETERS - {"images"}))
 async def test_what_is_not_declared_is_refused_and_what_is_declared_runs(worker: EngineWorker, name: str) -> None:
     extra = {"echo": True} if name == "prompt_logprobs" else {}
-    request = {"prompt": PROMPT, "max_tokens": 4, **extra, name: ASKING[name]}
+    asked = {"messages": [{"role": "user", "content": PROMPT}]} if name in CHAT_ONLY else {"prompt": PROMPT}
+    request = {**asked, "max_tokens": 4, **extra, name: ASKING[name]}
     if name in worker.capabilities.parameters:
         assert (await worker.generate(**request)).usage.completion_tokens >= 1
     else:

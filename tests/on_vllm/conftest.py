@@ -21,6 +21,7 @@ CASES = (
     "spans",
     "stops",
     "streaming",
+    "tools",
 )
 pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES), "recorded_spans")
 

@@ -256,7 +256,7 @@ class FakeEngine:
         for at in range(begin, min(begin + self.script.ids_per_step, running.limit)):
             token_id = source[at % len(source)]
             if running.matchers:
-                token_id = self._follow(running, index, at, token_id)
+                token_id = self._follow(running, index, at)
             elif token_id in request.stop_ids and at < request.min_tokens:
                 token_id = source[0] if source[0] not in request.stop_ids else ord("x")
             ids.append(token_id)
@@ -274,9 +274,10 @@ class FakeEngine:
             )
         return TokenStep(index, tuple(ids), logprobs, reason)
 
-    def _follow(self, running: _Running, index: int, at: int, scripted: int) -> int:
-        """The script, as long as the grammar allows it; from then on the shortest way to an end."""
+    def _follow(self, running: _Running, index: int, at: int) -> int:
+        """The greedy answer, as long as the grammar allows it; from then on the shortest way to an end."""
         request, matcher = running.request, running.matchers[index]
+        scripted = running.likeliest[at % len(running.likeliest)]
         if index not in running.off_script:
             if scripted in request.stop_ids and matcher.may_end and at >= request.min_tokens:
                 return scripted

@@ -92,10 +92,12 @@ NOTHING = "no text satisfies it"
 _TOO_WIDE = "Parser Error: Current row has "
 _PLACE = re.compile(r"^(at )?\d+\(\d+\): (failed to compile JSON schema: )?")
 _SHOWN_SOURCE = re.compile(r"\n\s*\d+ \|.*", re.DOTALL)
+_STATE = re.compile(r"\s*<state>.*", re.DOTALL)
+_ENDLESS = re.compile(r"Too many items \(limit \d+; ff_tokens\)")
 
 
 def brief(error: str) -> str:
-    """The library's message without the place in a grammar that the caller never saw."""
+    """The library's message without what the caller never saw: a place in the grammar, the state of a parser."""
     if error.startswith("panic"):
         return "it is too large to compile"
     if error.startswith("NoExtension"):
@@ -104,7 +106,10 @@ def brief(error: str) -> str:
         return "oneOf is honoured only where no two of its schemas can hold at once; use anyOf"
     if _TOO_WIDE in error:
         return "too much may come at one place, such as an object's optional properties: make some of them required"
-    return " ".join(_SHOWN_SOURCE.sub("", _PLACE.sub("", error)).split())[:MAX_FAULT_CHARS]
+    if _ENDLESS.search(error):
+        return "it forces a text that never ends, or is too long"
+    shown = _STATE.sub("", _SHOWN_SOURCE.sub("", _PLACE.sub("", error)))
+    return " ".join(shown.split())[:MAX_FAULT_CHARS]
 
 
 @lru_cache(maxsize=1)

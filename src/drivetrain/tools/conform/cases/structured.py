@@ -17,6 +17,9 @@ CASES = Cases(Area.STRUCTURED, BY_FIELD, needs=CHAT)
 case = CASES.case
 
 TOKENS = 200
+CALL_TOKENS = 120
+"""Enough for one call. The tools make the prompt long, and a small context has to hold both."""
+
 _SCHEMA = {
     "type": "object",
     "properties": {"open": {"type": "boolean"}},
@@ -99,7 +102,9 @@ async def _tool_required(t: Trial) -> None:
 
 
 async def _check_call(t: Trial, choice: Any) -> None:
-    body = t.body(CHAT, **CHAT.prompt_fields("Open the door."), max_tokens=TOKENS, tools=[_TOOL], tool_choice=choice)
+    body = t.body(
+        CHAT, **CHAT.prompt_fields("Open the door."), max_tokens=CALL_TOKENS, tools=[_TOOL], tool_choice=choice
+    )
     exchange = await t.post(CHAT.path, body)
     honoured(exchange, {"tools": None, "tool_choice": None})
     message = take(exchange.json(), "choices.0.message", dict)

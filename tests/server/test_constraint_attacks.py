@@ -1,0 +1,205 @@
+"""Constraints that mean harm, over HTTP: a 400 or a typed ending, and the next request works."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from server.serving import Served, fake, serving
+
+CHAT = "/v1/chat/completions"
+TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    with serving(fake()) as made:
+        yield made
+        made.settle()
+
+
+@pytest.fixture
+def served(server: Served) -> Iterator[Served]:
+    yield server
+    server.works()
+
+
+def body(served: Served, **fields: Any) -> dict[str, Any]:
+    return {
+        "model": served.model, "messages": [{"role": "user", "content": "x"}], "max_tokens": TOKENS, **fields,
+    }  # fmt: skip
+
+
+def schema(value: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": value}}}
+
+
+def answered(served: Served, **fields: Any) -> tuple[str, str]:
+    """The finish reason and the text, which are the same whole and streamed."""
+    status, document = served.post(CHAT, body(served, **fields))
+    assert status == 200, document
+    choice = document["choices"][0]
+    chunks = served.events(CHAT, body(served, **fields))
+    assert chunks.pop() == "[DONE]"
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert "".join(choice["delta"].get("content") or "" for choice in choices) == choice["message"]["content"]
+    assert choices[-1]["finish_reason"] == choice["finish_reason"]
+    return choice["finish_reason"], choice["message"]["content"]
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a*)*", "(a|aa)+"])
+def test_a_regex_that_elsewhere_backtracks(served: Served, pattern: str) -> None:
+    """Here it is an automaton: each token takes the same time."""
+    reason, text = answered(served, regex=pattern)
+    assert reason == "stop"
+    assert set(text) <= {"a"}
+    assert answered(served, **schema({"type": "string", "pattern": f"^{pattern}$".replace("$$", "$")}))[0] == "stop"
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", "(x+x+)+y", "([a-z]+)*[0-9]{3}$"])
+def test_a_regex_that_backtracks_over_a_long_beginning(served: Served, pattern: str) -> None:
+    reason, text = answered(served, regex=pattern, max_tokens=3000)
+    assert (reason == "length") == (len(text) == 3000)
+
+
+@pytest.mark.parametrize("pattern", [r"(a)\1", "a(?=b)", "(?<!a)b"])
+def test_what_only_backtracking_can_do(served: Served, pattern: str) -> None:
+    assert served.refused(CHAT, body(served, regex=pattern))["param"] == "regex"
+
+
+NESTED = b'{"items":' * 10_000 + b"{}" + b"}" * 10_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":' + NESTED + b"}}",
+        b'"json_schema":' + NESTED,
+        b'"guided_json":' + json.dumps(NESTED.decode()).encode(),
+        b'"structured_outputs":{"json":' + NESTED + b"}",
+        b'"regex":"' + b"(" * 10_000 + b"a" + b")" * 10_000 + b'"',
+        b'"grammar":"start: ' + b"(" * 10_000 + b"'a'" + b")" * 10_000 + b'"',
+    ],
+    ids=["response_format", "json_schema", "guided_json", "structured_outputs", "regex", "grammar"],
+)
+def test_nested_ten_thousand_deep(served: Served, data: bytes) -> None:
+    whole = b'{"model":"fake","messages":[{"role":"user","content":"x"}],' + data + b"}"
+    status, _, answer = served.request("POST", CHAT, whole)
+    assert status == 400
+    assert len(answer) < 1000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}, {"type": "string"}]}}},
+        {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]},
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+    ],
+    ids=["itself", "each other", "anyOf", "allOf", "an object in itself", "a list in itself"],
+)
+def test_references_in_a_circle(served: Served, value: Any) -> None:
+    error = served.refused(CHAT, body(served, **schema(value)))
+    assert error["param"] == "response_format"
+    assert "<state>" not in error["message"]
+
+
+def test_a_reference_to_itself_that_can_end(served: Served) -> None:
+    tree = {
+        "type": "object",
+        "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}},
+        "required": ["next"],
+    }
+    reason, text = answered(served, **schema({**tree, "additionalProperties": False}))
+    assert reason == "stop"
+    assert set(json.loads(text)) == {"next"}
+
+
+HUGE = 10**9
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "string", "minLength": HUGE},
+        {"type": "string", "minLength": HUGE, "maxLength": HUGE},
+        {"type": "object", "properties": {"a": {"type": "string", "minLength": HUGE}}, "required": ["a"]},
+        {"type": "object", "minProperties": HUGE},
+    ],
+)
+def test_an_answer_that_must_be_too_long_is_cut(served: Served, value: Any) -> None:
+    reason, text = answered(served, **schema(value))
+    assert reason == "length"
+    assert len(text) == TOKENS
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (schema({"type": "array", "items": {"type": "null"}, "minItems": HUGE}), "response_format"),
+        ({"regex": f"a{{{HUGE}}}"}, "regex"),
+        ({"regex": "((a{1000}){1000}){1000}"}, "regex"),
+        ({"grammar": "start: /(a{1000}){1000}/"}, "grammar"),
+    ],
+)
+def test_counts_that_cannot_be_compiled(served: Served, fields: dict[str, Any], param: str) -> None:
+    error = served.refused(CHAT, body(served, **fields))
+    assert error["param"] == param
+    assert "<state>" not in error["message"]
+
+
+@pytest.mark.parametrize("grammar", ['start: "a" start', 'root ::= "a" root', 'start: a\na: "x" b\nb: "y" a'])
+def test_a_grammar_that_forces_a_text_without_end(served: Served, grammar: str) -> None:
+    error = served.refused(CHAT, body(served, grammar=grammar))
+    assert error["message"] == "grammar cannot be honoured: it forces a text that never ends, or is too long"
+
+
+@pytest.mark.parametrize("grammar", ['start: start "a"', "start: e\ne: e e"])
+def test_a_grammar_without_a_text(served: Served, grammar: str) -> None:
+    assert served.refused(CHAT, body(served, grammar=grammar))["message"].endswith("no text satisfies it")
+
+
+@pytest.mark.parametrize("grammar", ['start: ("a"|"b") start', "root ::= [ab] root"])
+def test_a_grammar_that_may_never_end_is_cut(served: Served, grammar: str) -> None:
+    reason, text = answered(served, grammar=grammar)
+    assert (reason, len(text)) == ("length", TOKENS)
+    assert set(text) <= {"a", "b"}
+
+
+def test_a_grammar_that_is_caught_inside_an_answer(served: Served) -> None:
+    """The trial follows only the beginning that is forced."""
+    error = served.refused(CHAT, body(served, grammar='start: ("a"|"b") rest\nrest: "c" rest'))
+    assert error["param"] == "grammar"
+    assert error["message"].endswith("it forces a text that never ends, or is too long")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'"json_schema":{"const":"\\ud83d"}',
+        b'"json_schema":{"type":"object","properties":{"\\ud83d":{}}}',
+        b'"guided_json":"{\\"const\\":\\"\\\\ud83d\\"}"',
+        b'"regex":"a\\ud83d"',
+        b'"choice":["a","a\\ude00"]',
+        b'"grammar":"start: \\"\\ud83d\\""',
+    ],
+)
+def test_half_a_surrogate_in_a_constraint(served: Served, data: bytes) -> None:
+    whole = b'{"model":"fake","messages":[{"role":"user","content":"x"}],' + data + b"}"
+    status, _, answer = served.request("POST", CHAT, whole)
+    assert status == 400
+    assert "lone surrogate" in json.loads(answer)["error"]["message"]
+
+
+@pytest.mark.parametrize("tokens", range(1, 9))
+def test_an_answer_cut_inside_a_character(served: Served, tokens: int) -> None:
+    """A token of the fake is a byte. No half of a character goes out as anything else than U+FFFD."""
+    reason, text = answered(served, choice=["\U0001f600\U0001f600"], max_tokens=tokens)
+    assert reason == ("length" if tokens < 8 else "stop")
+    assert text.rstrip("\ufffd") == "\U0001f600" * (tokens // 4)

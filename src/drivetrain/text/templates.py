@@ -64,7 +64,7 @@ class ChatTemplate:
         self._clock = clock
         self._lock = threading.Lock()
         self._environment, self._template, read = _compile(source)
-        self.variables = read - _SET_HERE
+        self.variables = frozenset(read - _SET_HERE)
         self._shape = find_shape(self._trial, reads_tools="tools" in read)
 
     @property

@@ -284,3 +284,10 @@ def test_mistral_and_gemma_as_they_are(text: str) -> None:
         template(MISTRAL).render(parse_messages(chat))
     with pytest.raises(InvalidRequest, match="alternate"):
         template(GEMMA).render(parse_messages([*NO_CALL, *NO_CALL]))
+
+
+def test_the_variables_can_cross_to_other_processes() -> None:
+    """They are part of the capabilities, which replicas report."""
+    template = ChatTemplate("{{ mood }}{{ messages }}", special_tokens={}, special_strings=frozenset())
+    assert template.variables == frozenset({"mood"})
+    assert type(template.variables) is frozenset

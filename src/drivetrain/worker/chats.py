@@ -18,6 +18,7 @@ from drivetrain.families.template_variables import template_variables
 from drivetrain.text.answers.call_ids import CallIds
 from drivetrain.text.answers.detect import GENERIC, FormChoice
 from drivetrain.text.answers.reading import AnswerReading, begun
+from drivetrain.text.answers.schemas import ToolSchemas
 from drivetrain.text.answers.table import FORMS
 from drivetrain.text.grammar.calls import can_write
 from drivetrain.text.grammar.rules import AnswerRules, Reasoning
@@ -73,6 +74,7 @@ class Chats:
         reading = AnswerReading(
             form=form,
             tools=tools,
+            schemas=ToolSchemas([tool.as_function for tool in tools]),
             tokenizer=self._tokenizer,
             prefix=begun(form, prompt),
             content_last=request.constraint is not None,

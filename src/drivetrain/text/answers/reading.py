@@ -6,8 +6,8 @@ The count of reasoning tokens does not depend on how the ids were split into ste
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from drivetrain.core.answer import AnswerEvent, CallBegun, CallEnded
@@ -33,12 +33,14 @@ class SpanOfToken(Protocol):
 class AnswerReading:
     """How the answers to one chat are read.
 
-    Calls are read if there are `tools`. `prefix` is what the prompt has written of the answer. A `tokenizer` is given
-    if the engine gives ids: then special tokens are known by them. With `content_last`, content ends the reading.
+    Calls are read if there are `tools`; their `schemas` are parsed once for all choices. `prefix` is what the prompt
+    has written of the answer. A `tokenizer` is given if the engine gives ids: then special tokens are known by them.
+    With `content_last`, content ends the reading.
     """
 
     form: AnswerForm
     tools: tuple[Tool, ...] = ()
+    schemas: ToolSchemas = field(default_factory=ToolSchemas)
     tokenizer: Tokenizer | None = None
     prefix: str = ""
     content_last: bool = False
@@ -57,9 +59,8 @@ class ChoiceReader:
         """Tokens of reasoning, its markers included."""
         self.has_calls = False
         """Whether there is a call without a flaw."""
-        schemas = ToolSchemas([tool.as_function for tool in reading.tools])
-        self._text = TextReader(bound, schemas, verbatim=True, content_last=reading.content_last)
-        self._symbols: Mapping[int, str] = _symbols(reading.tokenizer, bound.symbols.by_spelling)
+        self._text = TextReader(bound, reading.schemas, verbatim=True, content_last=reading.content_last)
+        self._symbols = bound.symbols.by_id(reading.tokenizer) if reading.tokenizer is not None else {}
         self._events: list[AnswerEvent] = []
         if prefix:
             self._text.begin(bound.symbols.encode(prefix))
@@ -104,13 +105,6 @@ class ChoiceReader:
         if type(event) is CallEnded and event.flaw is None:
             self.has_calls = True
         return event
-
-
-def _symbols(tokenizer: Tokenizer | None, by_spelling: Mapping[str, str]) -> dict[int, str]:
-    if tokenizer is None:
-        return {}
-    ids = ((tokenizer.id_of(spelling), symbol) for spelling, symbol in by_spelling.items())
-    return {token_id: symbol for token_id, symbol in ids if token_id is not None}
 
 
 def begun(form: AnswerForm, prompt: Prompt) -> str:

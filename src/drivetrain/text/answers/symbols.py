@@ -27,6 +27,11 @@ class Symbols:
         self._any_symbol = re.compile(f"[{chr(_FIRST)}-{chr(_LAST)}]")
         self._any_spelling = re.compile("|".join(map(re.escape, ordered)) if ordered else "(?!)")
 
+    def by_id(self, tokenizer: Tokenizer) -> dict[int, str]:
+        """The symbols of those that the vocabulary has."""
+        ids = ((tokenizer.id_of(spelling), symbol) for spelling, symbol in self.by_spelling.items())
+        return {token_id: symbol for token_id, symbol in ids if token_id is not None}
+
     def encode(self, text: str) -> str:
         """Spellings become symbols: for markers, and for a prompt, which spells its special tokens."""
         return self._any_spelling.sub(lambda found: self.by_spelling[found.group()], text)
@@ -47,11 +52,7 @@ class IdReader:
     def __init__(self, tokenizer: Tokenizer, symbols: Symbols) -> None:
         self._detokenizer = tokenizer.detokenizer()
         self._utf8 = Utf8Stream()
-        self._symbols = {
-            token_id: symbol
-            for spelling, symbol in symbols.by_spelling.items()
-            if (token_id := tokenizer.id_of(spelling)) is not None
-        }
+        self._symbols = symbols.by_id(tokenizer)
 
     def read(self, ids: Iterable[int]) -> str:
         return "".join(map(self._read, ids))

@@ -7,6 +7,7 @@ limits of computing time and of memory. It stays for the next grammar; after its
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -18,6 +19,9 @@ MAX_CPU_S = 4.0
 """Of computing, not by the clock: on a busy machine a trial may take longer."""
 
 MAX_BYTES = 2 * 2**30
+
+BEHIND = 10
+"""By how much grammars stand behind the engine where both want a core: a step that waits for one keeps all streams waiting."""
 
 TOO_LARGE = f"it takes more than {MAX_CPU_S:g} s or {MAX_BYTES // 2**30} GiB to compile; make it smaller"
 
@@ -77,6 +81,7 @@ def _try_all(grammars: IO[bytes], verdicts: IO[bytes]) -> None:
     """In the process: a verdict for each grammar, until there are no more."""
     from drivetrain.text.grammar.library import fault_of
 
+    os.nice(BEHIND)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     for line in grammars:
         signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)  # at its end the signal ends the process

@@ -81,11 +81,24 @@ class Parts:
     settings: Settings
 
     def worker(
-        self, *, tracer: GenAiTracer | None = None, progress: Progress | None = None, stats: Stats | None = None
+        self,
+        *,
+        tracer: GenAiTracer | None = None,
+        progress: Progress | None = None,
+        stats: Stats | None = None,
+        warm: bool = False,
     ) -> Worker:
         """`stats` are counts to go on with: those of an earlier worker of the same model."""
-        made = self.make()
-        return Worker(made, self.spec, self.settings, remake=self.make, tracer=tracer, progress=progress, stats=stats)
+        return Worker(
+            self.make(),
+            self.spec,
+            self.settings,
+            remake=self.make,
+            tracer=tracer,
+            progress=progress,
+            stats=stats,
+            warm=warm,
+        )
 
     def opening(self, progress: Progress | None = None) -> Opening:
         return Opening(lambda report: self.worker(progress=report), progress)
@@ -234,11 +247,12 @@ class Worker(worker_module.EngineWorker):
         tracer: GenAiTracer | None = None,
         store: Store | None = None,
         stats: Stats | None = None,
+        warm: bool = False,
     ) -> Opening:
         """The same with settings that were read already, and counts to go on with."""
 
         def make(report: Progress) -> Worker:
             parts = open_parts(model, settings, store=store, progress=report)
-            return parts.worker(tracer=tracer, progress=progress, stats=stats)
+            return parts.worker(tracer=tracer, progress=progress, stats=stats, warm=warm)
 
         return Opening(make, progress)

@@ -86,6 +86,11 @@ class Preparer:
             enforces="constraint" in capabilities.parameters,
         )
 
+    async def warm(self) -> None:
+        """Do what the first constraint would have to wait for."""
+        if "constraint" in self._capabilities.parameters:
+            await self._threads.grammars.run([self._grammars.warm], admitted=True)
+
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         prepared = await self._prepared(request, request_id)
         try:
@@ -173,7 +178,7 @@ class Preparer:
 
     async def _with_media(self, request: GenerateRequest, request_id: str) -> Prepared:
         """The text comes first, because the prompt form may have no place for images."""
-        prompt, rules = await self._on_thread(request, lambda: (self._media_prompt(request), self._rules(request)))
+        prompt, rules, reading = await self._on_thread(request, lambda: self._media_texts(request))
         pictures = await self._media.load(_images(request)) if request.has_images else Pictures()
         limit, max_tokens = self._limit(request), request.max_tokens
         if max_tokens is None:
@@ -181,7 +186,11 @@ class Preparer:
             max_tokens = None if default is None else max(default, request.min_tokens or 0)
         media = Media(prompt, pictures)
         engine_request = self._engine_request(request, request_id, (), max_tokens, media, limit)
-        return Prepared(engine_request, rules, "", 0, self._chats.reading(request, prompt), pictures)
+        return Prepared(engine_request, rules, "", 0, reading, pictures)
+
+    def _media_texts(self, request: GenerateRequest) -> tuple[Prompt, StopRules, AnswerReading | None]:
+        prompt = self._media_prompt(request)
+        return prompt, self._rules(request), self._chats.reading(request, prompt)
 
     def _media_prompt(self, request: GenerateRequest) -> Prompt:
         """The engine's processor tokenizes this prompt, so a special token that the caller spelled is refused."""

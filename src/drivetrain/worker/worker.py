@@ -66,11 +66,16 @@ class EngineWorker(Face):
         tracer: GenAiTracer | None = None,
         progress: Progress | None = None,
         stats: Stats | None = None,
+        warm: bool = False,
     ) -> None:
-        """`remake` makes another engine of the same kind if this one fails. None: it is not replaced."""
+        """`remake` makes another engine of the same kind if this one fails. None: it is not replaced.
+
+        `warm` does what the first constraint would have to wait for when the worker starts.
+        """
         super().__init__(spec.name, stats or Stats(), tracer)
         self.settings = settings or Settings()
         self._spec = spec
+        self._warm = warm
         self._progress: Progress = progress or (lambda what, share: None)
         self._timeout_s = self.settings.default_timeout_s
         self._started = False
@@ -111,6 +116,8 @@ class EngineWorker(Face):
             if self.state is not State.LOADING:
                 raise NotReady("the worker was stopped while it loaded")
             self._supervisor.ready(info)
+            if self._warm and self._model is not None:
+                await self._model.preparer.warm()
         except BaseException as exc:
             end_span(span, error_type(exc))
             await self._shut()

@@ -131,3 +131,27 @@ async def test_as_many_threads_as_there_is_to_wait_for(
     assert media is not None
     with pytest.raises(NotReady):
         await media.load([(ImagePart(url="https://a.example/x"), "here")])
+
+
+class ReadWhole(ByteTokenizer):
+    """Notes in which thread the vocabulary was read."""
+
+    def __init__(self) -> None:
+        self.readers: set[str] = set()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        self.readers.add(threading.current_thread().name)
+        return super().token_bytes(token_id)
+
+
+@pytest.mark.parametrize("warm", [True, False])
+async def test_a_warm_worker_has_read_the_vocabulary_before_the_first_constraint(warm: bool) -> None:
+    tokenizer = ReadWhole()
+    engine = FakeEngine(Script(text="yes"), tokenizer=tokenizer)
+    async with EngineWorker(engine, SPEC, Settings(), warm=warm) as worker:
+        assert bool(tokenizer.readers) is warm
+        assert all("grammar" in name for name in tokenizer.readers)
+        tokenizer.readers.clear()
+        result = await worker.generate(prompt="x", constraint={"choice": ["yes"]})
+        assert result.text == "yes"
+        assert ("drivetrain-grammar_0" in tokenizer.readers) is not warm

@@ -122,7 +122,7 @@ def _one_model(
     from drivetrain.scale.fleet.fleet import Fleet
 
     parts = assembly.open_parts(args.model, settings, progress=progress)
-    worker = parts.worker(progress=progress, tracer=tracer)
+    worker = parts.worker(progress=progress, tracer=tracer, warm=True)
     return Fleet.of({parts.spec.name: worker}), worker
 
 

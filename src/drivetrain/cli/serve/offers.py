@@ -44,7 +44,7 @@ def _offer(one: FleetModel, several: FleetArguments, progress: Progress, tracer:
             progress(f"{one.name}: {what}", share)
 
         return await assembly.Worker.with_settings(
-            one.reference, settings, progress=report_load, tracer=tracer, stats=stats
+            one.reference, settings, progress=report_load, tracer=tracer, stats=stats, warm=True
         )
 
     return Offer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from drivetrain.core.constraint import Constraint, ConstraintForm
@@ -12,8 +13,8 @@ from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.text.grammar.calls import answer_lark, check_rules
 from drivetrain.text.grammar.lark import lark_of
 from drivetrain.text.grammar.rules import AnswerRules
-from drivetrain.text.grammar.tool_schemas import ToolSchemaTrial
-from drivetrain.text.grammar.trial import Trial
+from drivetrain.text.grammar.tool_schemas import ToolSchemaTrial, with_any_arguments
+from drivetrain.text.grammar.trial import Budget, Trial
 
 if TYPE_CHECKING:
     from drivetrain.text.grammar.library import CompiledGrammar, Vocabulary
@@ -41,7 +42,8 @@ class GrammarCompiler:
         self._kept_chars = 0
 
     def warm(self) -> None:
-        """Read the vocabulary, so that the first grammar need not."""
+        """What the first grammar would have to wait for: the vocabulary, and the process of trials."""
+        self._trial.start()
         self._read_vocabulary()
 
     def kept(self, wanted: Wanted) -> CompiledGrammar | None:
@@ -55,7 +57,8 @@ class GrammarCompiler:
         """Raises `InvalidRequest` for what cannot be honoured, saying what in it is the reason."""
         if (grammar := self.kept(wanted)) is not None:
             return grammar
-        lark = self._tried(wanted) if isinstance(wanted, Constraint) else self._answer(wanted)
+        budget = Budget()
+        lark = self._tried(wanted, budget) if isinstance(wanted, Constraint) else self._answer(wanted, budget)
         from drivetrain.text.grammar.library import CompiledGrammar
 
         grammar = CompiledGrammar(lark, self._read_vocabulary())
@@ -64,19 +67,23 @@ class GrammarCompiler:
         self._keep(wanted, grammar)
         return grammar
 
-    def _tried(self, constraint: Constraint) -> str:
+    def _tried(self, constraint: Constraint, budget: Budget) -> str:
         lark = lark_of(constraint)
-        if fault := self._trial.run(lark):
+        if fault := self._trial.run(lark, budget):
             raise _unusable(constraint, fault)
         return lark
 
-    def _answer(self, rules: AnswerRules) -> str:
+    def _answer(self, rules: AnswerRules, budget: Budget) -> str:
         """The parts are tried first, so that a fault is told of the part that has it."""
         check_rules(rules)
         if rules.content is not None and rules.content.form is not ConstraintForm.GRAMMAR:
-            self._tried(rules.content)
-        rules = self._schemas.usable(rules)
-        if fault := self._trial.run(answer_lark(rules)):
+            self._tried(rules.content, budget)
+        rules = self._schemas.usable(rules, budget)
+        fault = self._trial.run(answer_lark(rules), budget)
+        if fault and rules.is_free:
+            rules = replace(rules, tools=tuple(map(with_any_arguments, rules.tools)))
+            fault = self._trial.run(answer_lark(rules), budget)
+        if fault:
             raise _unusable(rules, fault)
         return answer_lark(rules, self._tokenizer)
 

@@ -55,6 +55,8 @@ def terms_of(constraint: Constraint) -> str:
 
 def json_terms(schema: Any) -> str:
     """JSON of this schema."""
+    if schema is True:
+        schema = {}
     if isinstance(schema, Mapping):
         schema = {**schema, "x-guidance": SPACING}
     return f"%json {json.dumps(schema)}"
@@ -62,7 +64,7 @@ def json_terms(schema: Any) -> str:
 
 def literal(text: str) -> str:
     """As a string of the grammar. Its escapes are those of JSON, without surrogate pairs."""
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def regex(source: str) -> str:

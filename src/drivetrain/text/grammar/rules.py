@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from drivetrain.core.constraint import Constraint
-from drivetrain.core.tools import Tool, ToolChoice
+from drivetrain.core.tools import Tool, ToolChoice, ToolMode
 
 
 class Reasoning(Enum):
@@ -32,3 +32,9 @@ class AnswerRules:
     reasoning: Reasoning = Reasoning.NONE
     max_reasoning_tokens: int | None = None
     content: Constraint | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the model may call tools in its own way: nothing was asked of its calls."""
+        is_strict = any(tool.strict for tool in self.tools)
+        return self.choice.mode is ToolMode.AUTO and not is_strict and self.content is None

@@ -9,18 +9,18 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.tokenizer import check_wanted
 from drivetrain.core.tools import Tool
 from drivetrain.text.grammar.calls import arguments_lark, callable_tools, schema_of
 from drivetrain.text.grammar.lark import multiple_fault
 from drivetrain.text.grammar.objects import CannotWrite
 from drivetrain.text.grammar.rules import AnswerRules
-from drivetrain.text.grammar.trial import TOO_LARGE, Trial
+from drivetrain.text.grammar.trial import MAX_REQUEST_CPU_S, Budget, Trial
 
 KEPT = 5000
 """Verdicts: callers send the same tools again and again."""
 
-MAX_TOO_LARGE = 2
-"""Tools of one request whose trial may end by its limits, each after seconds."""
+TOGETHER = f"tools take more than {MAX_REQUEST_CPU_S:g} s to compile together; send fewer of them, or smaller ones"
 
 ANY_ARGUMENTS = json.dumps({"type": "object"})
 
@@ -33,41 +33,50 @@ class ToolSchemaTrial:
         self._lock = threading.Lock()
         self._verdicts: OrderedDict[bytes, str] = OrderedDict()
 
-    def usable(self, rules: AnswerRules) -> AnswerRules:
+    def usable(self, rules: AnswerRules, budget: Budget) -> AnswerRules:
         """With only the tools that may be called. One whose schema cannot be honoured takes any object as arguments.
 
-        Raises `InvalidRequest` if it is strict, by its name.
+        Raises `InvalidRequest` if it is strict, by its name, and `Cancelled` if nobody waits any more.
         """
-        too_large = 0
         tools: list[Tool] = []
         for tool in callable_tools(rules):
-            fault = self._verdict(rules, tool)
-            too_large += fault == TOO_LARGE
-            if fault and (tool.strict or too_large > MAX_TOO_LARGE):
+            check_wanted()
+            fault = self._verdict(rules, tool, budget)
+            if fault and tool.strict:
                 what = f"the parameters of the tool {tool.name} cannot be honoured: {fault}"
                 raise InvalidRequest(what, param="tools")
-            tools.append(replace(tool, parameters=ANY_ARGUMENTS) if fault else tool)
+            if budget.is_spent:
+                raise InvalidRequest(TOGETHER, param="tools")
+            tools.append(with_any_arguments(tool) if fault else tool)
         return replace(rules, tools=tuple(tools))
 
-    def _verdict(self, rules: AnswerRules, tool: Tool) -> str:
+    def _verdict(self, rules: AnswerRules, tool: Tool, budget: Budget) -> str:
         key = hashlib.sha256(f"{rules.form}\n{tool.parameters}".encode()).digest()
         with self._lock:
             if key in self._verdicts:
                 self._verdicts.move_to_end(key)
                 return self._verdicts[key]
-        fault = self._try(rules, tool)
+        fault = self._try(rules, tool, budget)
+        if budget.is_spent:
+            return fault  # with less time than it has alone
         with self._lock:
             self._verdicts[key] = fault
             if len(self._verdicts) > KEPT:
                 self._verdicts.popitem(last=False)
         return fault
 
-    def _try(self, rules: AnswerRules, tool: Tool) -> str:
+    def _try(self, rules: AnswerRules, tool: Tool, budget: Budget) -> str:
         if fault := multiple_fault(schema_of(tool)):
             return f"it has {fault}"
         try:
-            return self._trial.run(arguments_lark(rules, tool))
+            return self._trial.run(arguments_lark(rules, tool), budget)
         except CannotWrite as exc:
             return str(exc)
         except RecursionError:
             return "it is nested too deeply"
+        except (TypeError, ValueError, LookupError, AttributeError):
+            return "it is no valid JSON schema"  # a keyword has a value that nothing can be made of
+
+
+def with_any_arguments(tool: Tool) -> Tool:
+    return replace(tool, parameters=ANY_ARGUMENTS)

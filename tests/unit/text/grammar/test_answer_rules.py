@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
@@ -12,14 +13,15 @@ from marked_bytes import MarkedBytes
 from walks import Walk
 
 from drivetrain.core.constraint import Constraint, ConstraintForm
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import Cancelled, InvalidRequest
+from drivetrain.core.tokenizer import Wanted
 from drivetrain.core.tools import Tool, ToolChoice, ToolMode
 from drivetrain.text.answers import parse_answer
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.grammar.calls import can_write
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.text.grammar.rules import AnswerRules, Reasoning
-from drivetrain.text.grammar.trial import TOO_LARGE, Trial
+from drivetrain.text.grammar.trial import MAX_CPU_S, TOO_LARGE, Budget, Trial
 from drivetrain.text.hf_tokenizer import HfTokenizer
 from tiny import tokenizers
 
@@ -181,7 +183,7 @@ UNUSABLE: dict[str, tuple[str, Any, str]] = {
     "keyword": ("hermes", {"properties": {"a": {"not": {}}}}, "not"),
     "nowhere": ("hermes", {"properties": {"a": {"$ref": "#/$defs/x"}}}, ""),
     "multiple": ("hermes", {"properties": {"a": {"multipleOf": 1e-9}}}, "multipleOf"),
-    "too wide": ("hermes", {"properties": {f"p{i}": {"type": "null"} for i in range(3000)}}, "required"),
+    "too wide": ("hermes", {"properties": {f"p{i}": {"type": "null"} for i in range(2000)}}, "required"),
     "never": ("hermes", {"properties": {"a": False}, "required": ["a"]}, "unsatisfiable"),
     "tagged": ("qwen-xml", {"properties": {"a": {"type": "string", "format": "date"}}}, "format"),
     "tagged union": ("glm", {"properties": {"a": {"type": ["string", "array"]}}}, "object or a list"),
@@ -207,31 +209,83 @@ def test_a_schema_that_cannot_be_honoured(compiler: GrammarCompiler, case: str) 
     assert [(call.name, call.flaw) for call in message.tool_calls] == [("f", None)]
 
 
+@pytest.mark.parametrize("form", ["hermes", "qwen-xml", "gemma4", "llama-pythonic", "glm"])
+@pytest.mark.parametrize(
+    "schema",
+    [{"properties": {"a": {"type": "string", "minLength": "x"}}}, {"properties": {"a": {}}, "required": [{}]},
+     {"properties": {"a": {"enum": 5}}}, {"properties": {"a": {"anyOf": 5}}}, {"properties": {"a": {"$ref": 5}}},
+     {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": []}, {"properties": {"a": {"type": {"x": 1}}}},
+     {"properties": {"a": {"type": "array", "minItems": "x"}}}, {"properties": 5}, {"required": "a"}],
+)  # fmt: skip
+def test_what_is_no_schema(compiler: GrammarCompiler, form: str, schema: Any) -> None:
+    with pytest.raises(InvalidRequest, match="the tool f ") as caught:
+        compiler.compile(rules(REQUIRED, form=form, tools=(tool(schema, strict=True),)))
+    assert caught.value.param == "tools"
+    assert compiler.compile(rules(REQUIRED, form=form, tools=(tool(schema, strict=False),))).fault == ""
+
+
 class _Slow(Trial):
     """Some schemas end the trial by its limits."""
 
     num_runs = 0
 
-    def run(self, lark: str) -> str:
+    def run(self, lark: str, budget: Budget | None = None) -> str:
         self.num_runs += 1
-        return TOO_LARGE if "explode" in lark else super().run(lark)
+        if "explode" not in lark:
+            return super().run(lark, budget)
+        assert budget is not None
+        budget.left_s -= min(MAX_CPU_S, budget.left_s)
+        return TOO_LARGE
 
 
-def test_few_tools_may_end_their_trial_by_its_limits() -> None:
-    slow = _Slow()
+@pytest.fixture
+def slow() -> Iterator[_Slow]:
+    made = _Slow()
+    yield made
+    made.close()
+
+
+EXPLODING = tuple(tool({"properties": {"explode": {"const": i}}}, strict=False, name=f"t{i}") for i in range(8))
+
+
+def test_the_tools_of_a_request_share_a_budget(slow: _Slow) -> None:
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
+    assert compiler.compile(rules(tools=EXPLODING[:1])).fault == "", "they take any object"
+    runs = slow.num_runs
+    with pytest.raises(InvalidRequest, match="together") as caught:
+        compiler.compile(rules(tools=EXPLODING))
+    assert caught.value.param == "tools"
+    assert slow.num_runs == runs + 2, "the verdict of the first is kept, and the second more is the last"
+
+
+def test_nothing_is_tried_for_a_caller_who_has_left(slow: _Slow) -> None:
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
+    wanted = Wanted()
+    wanted.over = True
+    with wanted.here(), pytest.raises(Cancelled):
+        compiler.compile(rules(tools=EXPLODING))
+    assert slow.num_runs == 0
+
+
+class _TooMuchTogether(Trial):
+    def run(self, lark: str, budget: Budget | None = None) -> str:
+        return TOO_LARGE if "t_one" in lark and "t_two" in lark else super().run(lark, budget)
+
+
+def test_tools_that_cannot_be_honoured_together() -> None:
+    """If nothing was asked of the calls, they take any object: on an engine that enforces nothing they may be too."""
+    trial = _TooMuchTogether()
     try:
-        compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
-        tools = [tool({"properties": {"explode": {"const": i}}}, strict=False, name=f"t{i}") for i in range(5)]
-        assert compiler.compile(rules(tools=tuple(tools[:2]))).fault == ""
-        with pytest.raises(InvalidRequest, match="the tool t2 ") as caught:
-            compiler.compile(rules(tools=tuple(tools)))
+        compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), trial)
+        one, two = (tool({"properties": {key: {"type": "null"}}}, strict=False, name=key) for key in ("t_one", "t_two"))
+        with pytest.raises(InvalidRequest, match="together") as caught:
+            compiler.compile(rules(REQUIRED, tools=(one, two)))
         assert caught.value.param == "tools"
-        runs = slow.num_runs
-        with pytest.raises(InvalidRequest, match="the tool t2 "):
-            compiler.compile(rules(tools=tuple(tools)))
-        assert slow.num_runs == runs, "verdicts are kept"
+        wanted = rules(AUTO, tools=(replace(one, name="a"), replace(two, name="b")))
+        assert verdict(compiler, wanted, CALL.replace('"add"', '"a"')) == "may end"
+        assert verdict(compiler, wanted, CALL.replace('"add"', '"c"')).startswith("no: ")
     finally:
-        slow.close()
+        trial.close()
 
 
 def test_a_thousand_tools(compiler: GrammarCompiler) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drivetrain.core.constraint import Constraint, ConstraintForm, Constraints, constraint
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import EngineFailed, InvalidRequest, NotReady
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.grammar import compile as compiling
 from drivetrain.text.grammar import trial as trials
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.text.grammar.library import fault_of
-from drivetrain.text.grammar.trial import TOO_LARGE, Trial
+from drivetrain.text.grammar.trial import TOO_LARGE, Budget, Trial
 
 END = 257
 
@@ -176,6 +178,62 @@ def test_a_trial_that_never_ends_is_ended_by_its_computing_time(monkeypatch: pyt
     finally:
         one.close()
     assert trials.MAX_CPU_S < 10
+
+
+def test_a_budget_for_several_trials() -> None:
+    slow = "start: %json " + json.dumps({"type": "integer", "multipleOf": 999_983})
+    one, budget = Trial(), Budget()
+    try:
+        assert one.run('start: "a"', budget) == ""
+        assert 0 < budget.left_s <= trials.MAX_REQUEST_CPU_S
+        budget.left_s = 0.2
+        assert one.run(slow, budget) == TOO_LARGE
+        assert budget.is_spent
+        ended = one._process
+        assert one.run('start: "a"', budget) == TOO_LARGE
+        assert one._process is ended, "nothing more is tried"
+    finally:
+        one.close()
+
+
+def test_a_closed_trial_starts_no_process() -> None:
+    one = Trial()
+    one.close()
+    with pytest.raises(NotReady):
+        one.run('start: "a"')
+    assert one._process is None
+
+
+def test_modules_of_the_working_directory_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    one = Trial()
+    try:
+        assert one.run('start: "a"') == ""
+    finally:
+        one.close()
+
+
+def test_a_process_that_cannot_start_is_no_fault_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    one = Trial()
+    with pytest.raises(EngineFailed, match="status 1"):
+        one.run('start: "a"')
+    assert one._process is None
+
+
+@pytest.mark.parametrize("text", ["\x7f", '"', "\\", "\n", "\x01", "é", "\U0001f600"])
+def test_any_character_of_a_choice(compiler: GrammarCompiler, text: str) -> None:
+    matcher = compiler.compile(made("choice", [f"a{text}"])).matcher()
+    assert matcher.take(list(f"a{text}".encode()))
+    assert matcher.must_end
+
+
+@pytest.mark.parametrize("schema", [True, {}])
+def test_any_json_is_on_one_line(compiler: GrammarCompiler, schema: Any) -> None:
+    matcher = compiler.compile(made("json_schema", schema)).matcher()
+    assert matcher.take(list(b'{"a": '))
+    assert not matcher.take(list(b"\n"))
 
 
 def test_a_process_that_was_killed_between_trials(trial: Trial) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from drivetrain.core.results import FinishReason
 from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.schedule import sequence as sequences
 from drivetrain.engines.native.schedule.sequence import MOST_FORCED
+from drivetrain.text.grammar.library import GrammarMatcher
 from drivetrain.worker.worker import EngineWorker
 
 SCHEMA = {
@@ -130,3 +132,31 @@ def test_an_answer_that_is_computed_again_is_a_prompt() -> None:
     assert not decodes(0, 6, 5)
     assert not decodes(3, 6, 0)
     assert not decodes(3, 7, 5)
+
+
+async def test_masks_are_computed_beside_the_forward_pass(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each step both wait for the other one, which would never come if one were done after the other."""
+    engine = worker._engine
+    assert isinstance(engine, NativeEngine)
+    assert engine._stepper is not None
+    runner, meet, num_met = engine._stepper.runner, threading.Barrier(2), 0
+    forward, write_mask = runner.forward, GrammarMatcher.write_mask
+
+    def forward_and_meet(works: Any) -> Any:
+        nonlocal num_met
+        if any(work.samples for work in works):
+            meet.wait(30)
+            num_met += 1
+        return forward(works)
+
+    def meet_and_write(self: GrammarMatcher, address: int, size: int) -> None:
+        meet.wait(30)
+        write_mask(self, address, size)
+
+    monkeypatch.setattr(runner, "forward", forward_and_meet)
+    monkeypatch.setattr(GrammarMatcher, "write_mask", meet_and_write)
+    result = await worker.generate(prompt="Once", constraint={"regex": "[a-z]{8}"}, max_tokens=20)
+    assert re.fullmatch("[a-z]{8}", result.text)
+    assert num_met > 1

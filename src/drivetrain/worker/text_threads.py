@@ -7,16 +7,13 @@ of embeddings) has lanes: one thread each, with a bounded queue. Long texts neve
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
 from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady, Overloaded
 from drivetrain.core.tokenizer import Wanted
-from drivetrain.text.grammar.trial import BEHIND, Trial
+from drivetrain.text.grammar.trial import Trial
 
 T = TypeVar("T")
 
@@ -35,9 +32,9 @@ ASKING = 16
 class Lane:
     """Call all methods on one event loop."""
 
-    def __init__(self, name: str, *, max_waiting: int, behind: int = 0) -> None:
+    def __init__(self, name: str, *, max_waiting: int) -> None:
         self._max_waiting = max_waiting
-        self._thread = _threads(1, name, behind)
+        self._thread = _threads(1, name)
         self._held = 0
 
     @property
@@ -79,7 +76,7 @@ class TextThreads:
         self.long_prompts = _threads(1, "prepare-long")
         self.aside = Lane("aside", max_waiting=max_waiting)
         self.long_aside = Lane("aside-long", max_waiting=max_waiting)
-        self.grammars = Lane("grammar", max_waiting=max_waiting, behind=BEHIND)
+        self.grammars = Lane("grammar", max_waiting=max_waiting)
         self.trial = Trial()
         """Of new grammars."""
 
@@ -98,14 +95,8 @@ class TextThreads:
             threads.shutdown()
 
 
-def _threads(number: int, name: str, behind: int = 0) -> ThreadPoolExecutor:
-    """`behind` others where the system can tell threads apart."""
-
-    def step_back() -> None:
-        if behind and sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), behind)
-
-    return ThreadPoolExecutor(number, thread_name_prefix=f"drivetrain-{name}", initializer=step_back)
+def _threads(number: int, name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(number, thread_name_prefix=f"drivetrain-{name}")
 
 
 async def on_thread(threads: Executor, work: Callable[[], T]) -> T:

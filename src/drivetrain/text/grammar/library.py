@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import cast
 
@@ -14,6 +18,9 @@ from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 
 MAX_FAULT_CHARS = 300
+
+BEHIND = 10
+"""How far compiling stands behind where cores are short: if a step waits for one, all streams wait."""
 
 
 class Vocabulary:
@@ -32,7 +39,7 @@ class CompiledGrammar:
         self.text = text
         self.ends = vocabulary.ends
         self.vocab_size = vocabulary.inner.vocab_size
-        self._first = LLMatcher(vocabulary.inner, text, log_level=0)
+        self._first = _behind().submit(LLMatcher, vocabulary.inner, text, log_level=0).result()
 
     @property
     def fault(self) -> str:
@@ -110,6 +117,17 @@ def brief(error: str) -> str:
         return "it forces a text that never ends, or is too long"
     shown = _STATE.sub("", _SHOWN_SOURCE.sub("", _PLACE.sub("", error)))
     return " ".join(shown.split())[:MAX_FAULT_CHARS]
+
+
+@lru_cache(maxsize=1)
+def _behind() -> ThreadPoolExecutor:
+    """Only for what does not hold the interpreter, or all would wait for a thread that waits for a core."""
+
+    def step_back() -> None:
+        if sys.platform == "linux":  # elsewhere the system knows no priority of a thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND)
+
+    return ThreadPoolExecutor(1, thread_name_prefix="drivetrain-grammar-library", initializer=step_back)
 
 
 @lru_cache(maxsize=1)

@@ -26,9 +26,6 @@ MAX_REQUEST_CPU_S = 6.0
 
 MAX_BYTES = 2 * 2**30
 
-BEHIND = 10
-"""How far grammars stand behind where cores are short: if a step waits for one, all streams wait."""
-
 HERE = b"here\n"
 """What the process says first."""
 
@@ -134,7 +131,7 @@ def _start() -> subprocess.Popen[bytes]:
 
 def _try_all(grammars: IO[bytes], verdicts: IO[bytes]) -> None:
     """In the process: a verdict for each grammar, with the time it took, until there are no more."""
-    from drivetrain.text.grammar.library import fault_of
+    from drivetrain.text.grammar.library import BEHIND, fault_of
 
     os.nice(BEHIND)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))

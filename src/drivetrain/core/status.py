@@ -63,6 +63,8 @@ class Status:
     kv_used: float = 0.0
     """The share of the KV cache that requests hold, from 0 to 1."""
     preemptions: int = 0
+    mask_s: float | None = None
+    """As in `Health`, over all engines that the worker has had."""
     upstreams: tuple[bool, ...] = ()
     lost: bool = False
     """Whether the device is unusable from this process, so that only a new one helps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain import __version__
-from drivetrain.core.constraint import ConstraintForm
+from drivetrain.core.constraint import GRAMMAR_KINDS
 from drivetrain.core.results import FinishReason
 from drivetrain.core.stats import ENDINGS, Histogram, Stats
 from drivetrain.core.status import State, Status
@@ -48,7 +49,7 @@ class _Series:
     def collect(self) -> Iterator[Metric]:
         models = self._context.models
         statuses = {name: worker.status for name, worker in models}
-        stats = {model.name: model.stats for model in models.members}
+        stats = {model.name: _up_to_now(model.stats, statuses.get(model.name)) for model in models.members}
         yield from _gauges(statuses)
         yield from _counters(stats)
         yield from _histograms(stats)
@@ -74,6 +75,11 @@ class _Series:
             counts.refusals.items(),
         )
         yield family(GaugeMetricFamily, "drivetrain_build_info", "always 1", ("version",), [((__version__,), 1)])
+
+
+def _up_to_now(stats: Stats, status: Status | None) -> Stats:
+    """With what the engine that runs now has counted itself."""
+    return stats if status is None else replace(stats, preemptions=status.preemptions, mask_s=status.mask_s)
 
 
 def _gauges(statuses: Mapping[str, Status]) -> Iterator[Metric]:
@@ -143,9 +149,16 @@ def _counters(stats: Mapping[str, Stats]) -> Iterator[Metric]:
     yield family(
         CounterMetricFamily,
         "drivetrain_constrained_requests",
-        "requests with a constraint on the text that got a slot, by its form",
+        "started requests whose answers are held to a grammar, by what it comes from",
         ("model", "form"),
-        (((model, form), counted.constrained[form]) for model, counted in stats.items() for form in ConstraintForm),
+        (((model, form), counted.constrained[form]) for model, counted in stats.items() for form in GRAMMAR_KINDS),
+    )
+    yield family(
+        CounterMetricFamily,
+        "drivetrain_grammar_mask_seconds",
+        "processor time spent on computing what grammars allow next, where the engine tells",
+        ("model",),
+        (((model,), counted.mask_s) for model, counted in stats.items() if counted.mask_s is not None),
     )
     yield each("prompt_tokens", "prompt tokens, counted when a request ends", lambda s: s.prompt_tokens)
     yield each("cached_prompt_tokens", "prompt tokens found in the engine's prefix cache", lambda s: s.cached_tokens)

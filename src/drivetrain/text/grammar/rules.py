@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from drivetrain.core.constraint import Constraint
+from drivetrain.core.constraint import OF_REASONING, OF_TOOLS, Constraint
 from drivetrain.core.tools import Tool, ToolChoice
 
 
@@ -32,3 +32,10 @@ class AnswerRules:
     reasoning: Reasoning = Reasoning.NONE
     max_reasoning_tokens: int | None = None
     content: Constraint | None = None
+
+    @property
+    def kind(self) -> str:
+        """One of `GRAMMAR_KINDS`."""
+        if self.tools:
+            return OF_TOOLS
+        return OF_REASONING if self.content is None else self.content.kind

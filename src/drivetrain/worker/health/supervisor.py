@@ -19,6 +19,9 @@ from drivetrain.worker.health.watchdog import Watchdog, answers
 LOOK_SOON_S = 0.05
 """From a request's failure to the check of the engine; others that failed at the same time are counted by then."""
 
+NOTHING_COUNTED = Health(False, 0, 0.0)
+"""What the stats have of a new engine."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +63,7 @@ class Supervisor:
         self._probing: asyncio.Task[None] | None = None
         self._info: EngineInfo | None = None
         self._stats = stats
-        self._preemptions = 0  # of this engine, as already counted in the stats
+        self._counted = NOTHING_COUNTED
         self._serve = serve
         self._end_running = end_running
 
@@ -140,9 +143,9 @@ class Supervisor:
         """Whatever goes wrong, the worker ends up in a true state, and no engine that can be closed is left behind."""
         old = self.engine
         try:
-            self.count_preemptions()
+            self.count_engine()
             self.engine, info = await reviver.revive(old)
-            self._preemptions = 0
+            self._counted = NOTHING_COUNTED
             self._watchdog = Watchdog(self._stall_s)
             self.ready(info)
             self._stats.restarts += 1
@@ -175,14 +178,19 @@ class Supervisor:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
         await self.stop_reviving()
-        self.count_preemptions()
+        self.count_engine()
         await close(self.engine)
 
-    def count_preemptions(self) -> None:
-        """To be called before the engine is closed: after that, its own count is gone."""
+    def count_engine(self) -> None:
+        """To be called before the engine is closed: after that, its own counts are gone."""
         health = self._health()
-        self._stats.preemptions += self.uncounted(health)
-        self._preemptions = health.preemptions
+        self._stats.preemptions, self._stats.mask_s = self.counted_by(health)
+        self._counted = health
 
-    def uncounted(self, health: Health) -> int:
-        return max(0, health.preemptions - self._preemptions)
+    def counted_by(self, health: Health) -> tuple[int, float | None]:
+        """Preemptions, and seconds of masks, of this engine and of those before it."""
+        stats, counted = self._stats, self._counted
+        preemptions = stats.preemptions + max(0, health.preemptions - counted.preemptions)
+        if health.mask_s is None:
+            return preemptions, stats.mask_s
+        return preemptions, (stats.mask_s or 0.0) + max(0.0, health.mask_s - (counted.mask_s or 0.0))

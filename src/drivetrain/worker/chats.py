@@ -13,7 +13,8 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.core.tools import Tool, ToolChoice, ToolMode
 from drivetrain.families.base import NOTHING_SET, Family
-from drivetrain.families.chats import render_chat, writes_itself
+from drivetrain.families.chats import render_chat
+from drivetrain.families.registry import TemplateFamily
 from drivetrain.families.template_variables import template_variables
 from drivetrain.text.answers.call_ids import CallIds
 from drivetrain.text.answers.detect import GENERIC, FormChoice
@@ -69,8 +70,8 @@ class Chats:
             return None
         if not (tools or self._form.reasons or not isinstance(form, str)):
             return None
-        if tools and not writes_itself(self._family, tools):
-            form = GENERIC
+        if tools:
+            form = form_with_tools(self._family, self._form).form
         reading = AnswerReading(
             form=form,
             tools=tools,
@@ -113,6 +114,14 @@ class Chats:
         if reading.reader().is_reasoning:
             return Reasoning.BEGUN
         return Reasoning.POSSIBLE if self._form.reasons and not reading.prefix else Reasoning.NONE
+
+
+def form_with_tools(family: Family, own: FormChoice) -> FormChoice:
+    """The form of the answers to a chat that offers tools, and why. `own` is that of all other answers."""
+    writer = "the model's chat template" if isinstance(family, TemplateFamily) else f"the prompt form {family.name}"
+    if family.writes_tools:
+        return replace(own, why=f"{writer} writes the tools")
+    return replace(own, form=GENERIC, why=f"{writer} cannot write tools, so they are described in plain turns")
 
 
 def offered(request: GenerateRequest) -> tuple[Tool, ...]:

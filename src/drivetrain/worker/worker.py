@@ -121,7 +121,7 @@ class EngineWorker(Face):
 
     def _make_ready(self, info: EngineInfo) -> int:
         """Prepare to serve requests with this engine. Returns how many of them may run at once."""
-        settings, at_once = self.settings, concurrency(info, self.settings)
+        settings, at_once = self.settings, concurrency(info.capabilities, self.settings)
         if self._texts is None or self._media is None:
             waits, room = info.tokenizer.waits, PixelRoom(settings.max_decoded_pixels)
             self._texts = TextThreads(waits=waits, at_once=at_once, max_waiting=settings.max_waiting)

@@ -63,6 +63,7 @@ def _ask(planned: PlannedEngine, parts: assembly.Parts, questions: Questions, pr
             settings=plain(options.changed(planned.resolved)),
             versions=dict(known.versions),
             notes=known.notes,
+            answer_form=known.answer_form,
             answers=answers,
         )
 

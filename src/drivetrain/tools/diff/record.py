@@ -11,7 +11,7 @@ from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import Choice, FinishReason, Result, TokenLogprob
 from drivetrain.core.sampling import Sampling
-from drivetrain.tools.diff.compare import Alternative, AnswerToken, RecordedAnswer
+from drivetrain.tools.diff.compare import Alternative, AnswerParts, AnswerToken, RecordedAnswer
 
 
 class Generator(Protocol):
@@ -65,7 +65,15 @@ def _answer(worker: Generator, request: dict[str, Any]) -> RecordedAnswer:
     places = [_place(entry) for entry in entries] + [AnswerToken(i) for i in choice.token_ids[len(entries) :]]
     if _lacks_end(choice) and "min_tokens" in worker.capabilities.parameters and "logprobs" in request:
         places[-1] = _end(worker, request, choice)
-    return RecordedAnswer(result.prompt_token_ids or (), tuple(places))
+    return RecordedAnswer(result.prompt_token_ids or (), tuple(places), _parts(choice))
+
+
+def _parts(choice: Choice) -> AnswerParts:
+    said = choice.message
+    if said is None:
+        return AnswerParts(content=choice.text.strip())
+    calls = tuple((call.name, call.arguments) for call in said.tool_calls)
+    return AnswerParts((said.reasoning or "").strip(), (said.content or "").strip(), calls)
 
 
 def _lacks_end(choice: Choice) -> bool:

@@ -35,8 +35,8 @@ from drivetrain.scale.ray.reports import ReplicaReport, Terms
 REPORT = ReplicaReport(
     metadata=Metadata(
         name="m", engine="fake", architecture="", device="cpu", dtype="", context_length=99, vocab_size=9, family="",
-        family_why="", answer_form="", answer_form_why="", roles={}, separator="", stop=(), eos_ids=(),
-        embedding_size=0, pooling=None, sampling={}, versions={},
+        family_why="", answer_form="", answer_form_why="", tool_form="", tool_form_why="", roles={}, separator="",
+        stop=(), eos_ids=(), embedding_size=0, pooling=None, sampling={}, versions={},
     ),
     capabilities=Capabilities(parameters=frozenset(PARAMETERS) - {"top_k"}, vision=True, context_length=99),
     terms=Terms(timeout_s=5, drain_s=1, reader_timeout_s=5, max_unread=100),

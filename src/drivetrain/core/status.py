@@ -36,6 +36,9 @@ class Metadata:
     family_why: str
     answer_form: str
     answer_form_why: str
+    tool_form: str
+    """Of the answers to a chat that offers tools."""
+    tool_form_why: str
     roles: Mapping[str, str]
     separator: str
     stop: tuple[str, ...]

@@ -13,6 +13,7 @@ from drivetrain.core.status import Metadata
 from drivetrain.families.base import Family
 from drivetrain.families.registry import FamilyChoice, choose
 from drivetrain.text.answers.detect import FormChoice, form_of
+from drivetrain.worker.chats import form_with_tools
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings
@@ -109,7 +110,7 @@ def _choose(name: str, info: EngineInfo, settings: Settings) -> FamilyChoice:
 def _describe(
     name: str, info: EngineInfo, chosen: FamilyChoice, form: FormChoice, eos_ids: frozenset[int], defaults: Defaults
 ) -> Metadata:
-    roles = chosen.family.roles
+    roles, with_tools = chosen.family.roles, form_with_tools(chosen.family, form)
     return Metadata(
         name=name,
         engine=info.engine,
@@ -122,6 +123,8 @@ def _describe(
         family_why=chosen.why,
         answer_form=form.name,
         answer_form_why=form.why,
+        tool_form=with_tools.name,
+        tool_form_why=with_tools.why,
         roles={"system": roles.system, "user": roles.user, "assistant": roles.assistant},
         separator=chosen.family.separator,
         stop=chosen.family.stop,

@@ -104,6 +104,25 @@ def test_reasoning_and_content_are_told_apart(
     assert found["pairs"][0]["prompts"][0]["parts_apart"] == ["reasoning"]
 
 
+def test_calls_of_offered_tools(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, prompts: str, tmp_path: Path
+) -> None:
+    """The form is that of answers to a chat with tools, which the fake's template cannot write."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"type": "function", "function": {"name": "f", "parameters": schema}}]))
+    texts = [f'<tool_call>\n{{"name": "f", "arguments": {{"a": {a}}}}}\n</tool_call>' for a in (1, 2)]
+    script_fakes(monkeypatch, *({"text": text} for text in texts))
+    reasoning_forms(monkeypatch, *[FormChoice("mistral", "for this test")] * 2)
+    asked = ("--chat", "--tools", str(tools), "--prompts", prompts, "--tokens", "99")
+    outcome = diff(capsys, "fake", "--engines", "fake,fake", *asked)
+    assert outcome.code == 1
+    lines = outcome.out.splitlines()
+    assert [line.split()[-1] for line in lines[1:3]] == ["generic", "generic"]
+    assert "    calls: in 2 and 2 answers, 2 differ" in lines
+    assert lines.count("    what differs: calls") == 2
+
+
 def test_forms_that_differ_are_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, prompts: str
 ) -> None:
@@ -217,6 +236,8 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
         (["fake", "--engines", "fake,fake", "--tolerance", "-1"], "--tolerance is -1"),
         (["fake", "--engines", "fake,fake", "--tolerance", "nan"], "--tolerance is nan"),
         (["fake", "--engines", "fake,fake", "--prompts", "/no/such/file"], "cannot be read"),
+        (["fake", "--engines", "fake,fake", "--chat", "--tools", "/no/such/file"], "cannot be read"),
+        (["fake", "--engines", "fake,fake", "--tools", "/dev/null"], "/dev/null is not JSON"),
         (["fake", "--engines", "fake,fake", "--json", "/no/such/folder/x"], "cannot be written"),
     ],
 )

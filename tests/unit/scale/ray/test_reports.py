@@ -20,8 +20,8 @@ def report(
     return ReplicaReport(
         metadata=Metadata(
             name="m", engine="fake", architecture="", device="cpu", dtype="", context_length=99, vocab_size=9,
-            family="", family_why="", answer_form="", answer_form_why="", roles={}, separator="", stop=(),
-            eos_ids=(), embedding_size=0, pooling=None,
+            family="", family_why="", answer_form="", answer_form_why="", tool_form="", tool_form_why="",
+            roles={}, separator="", stop=(), eos_ids=(), embedding_size=0, pooling=None,
             sampling={}, versions={},
         ),
         capabilities=Capabilities(parameters=frozenset(), context_length=99),

@@ -248,6 +248,19 @@ def test_requests_that_tools_hold_to_a_grammar_are_counted() -> None:
     assert {form: n for form, n in counted.items() if n} == {"tools": 3, "json": 1}
 
 
+def test_an_answer_with_calls_ended_by_itself_in_the_names_of_vllm() -> None:
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    call = '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
+    with serving(fake(text=call), metrics_compat="vllm") as served:
+        status, answer = served.post(CHAT, chat(served, max_tokens=200, tools=tools, ignore_eos=False))
+        assert (status, answer["choices"][0]["finish_reason"]) == (200, "tool_calls")
+        served.settle()
+        samples = read(served)
+    assert value(samples, "drivetrain_answers_total", reason="tool_calls") == 1
+    assert value(samples, "vllm:request_success_total", finished_reason="stop") == 1
+    assert not labels_in(samples, "vllm:request_success_total", {"finished_reason": "tool_calls"})
+
+
 def test_what_a_running_engine_has_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     health = FakeEngine.health
     monkeypatch.setattr(FakeEngine, "health", lambda engine: replace(health(engine), preemptions=3))

@@ -11,7 +11,7 @@ from drivetrain.core.parameters import asks_for_grammar
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.core.tools import Tool, ToolChoice, ToolMode
+from drivetrain.core.tools import ToolChoice
 from drivetrain.families.base import NOTHING_SET, Family
 from drivetrain.families.chats import render_chat
 from drivetrain.families.registry import TemplateFamily
@@ -40,7 +40,7 @@ class Chats:
     def render(self, request: GenerateRequest) -> Prompt:
         """Only for a request with messages."""
         assert request.messages is not None
-        tools = offered(request)
+        tools = request.offered_tools
         if not tools and not any(message.tool_calls or message.role == "tool" for message in request.messages):
             rendered = self._family.render(request.messages, variables=self._variables(request))
             return replace(rendered, messages=request.messages)
@@ -65,7 +65,7 @@ class Chats:
 
     def reading(self, request: GenerateRequest, prompt: Prompt | None) -> AnswerReading | None:
         """None: the text is all content."""
-        tools, form = offered(request), self._form.form
+        tools, form = request.offered_tools, self._form.form
         if request.messages is None or prompt is None:
             return None
         if not (tools or self._form.reasons or not isinstance(form, str)):
@@ -122,10 +122,3 @@ def form_with_tools(family: Family, own: FormChoice) -> FormChoice:
     if family.writes_tools:
         return replace(own, why=f"{writer} writes the tools")
     return replace(own, form=GENERIC, why=f"{writer} cannot write tools, so they are described in plain turns")
-
-
-def offered(request: GenerateRequest) -> tuple[Tool, ...]:
-    """The tools that the model is told of."""
-    if request.tools and request.tool_choice is not None and request.tool_choice.mode is ToolMode.NONE:
-        return ()
-    return request.tools or ()

@@ -140,9 +140,9 @@ class Stats:
     restarts: int = 0
     """How often the engine failed and was reloaded."""
     preemptions: int = 0
-    """Over all engines before the one that runs now, whose own the worker's status adds."""
+    """Over all engines so far, as of the last request's end, or of the last look at the engine."""
     mask_s: float | None = None
-    """As in `Health`; like `preemptions`, over all engines before."""
+    """As in `Health`, over all engines so far, as of the same moment."""
     load_wait_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
     """How long requests waited for their model to load, if it did. Not part of the other times."""
     queue_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))

@@ -67,3 +67,15 @@ async def test_they_go_on_where_the_model_is_loaded_again() -> None:
         async with EngineWorker(engine, SPEC, stats=stats):
             engine.preempted, engine.masks = number, number / 4
     assert (stats.preemptions, stats.mask_s) == (3, 0.75)
+
+
+async def test_the_stats_have_those_of_a_running_engine() -> None:
+    """From its load on, and as of each request's end; an engine that cannot tell for a moment is not counted twice."""
+    engine = Preempting()
+    engine.masks = 0.0
+    async with EngineWorker(engine, SPEC) as worker:
+        assert (worker.stats.preemptions, worker.stats.mask_s) == (0, 0.0)
+        for preempted, masks, so_far in ((2, 0.5, (2, 0.5)), (0, None, (2, 0.5)), (3, 0.75, (3, 0.75))):
+            engine.preempted, engine.masks = preempted, masks
+            await worker.generate(prompt="x", max_tokens=1)
+            assert (worker.stats.preemptions, worker.stats.mask_s) == so_far

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -49,7 +48,7 @@ class _Series:
     def collect(self) -> Iterator[Metric]:
         models = self._context.models
         statuses = {name: worker.status for name, worker in models}
-        stats = {model.name: _up_to_now(model.stats, statuses.get(model.name)) for model in models.members}
+        stats = {model.name: model.stats for model in models.members}
         yield from _gauges(statuses)
         yield from _counters(stats)
         yield from _histograms(stats)
@@ -75,11 +74,6 @@ class _Series:
             counts.refusals.items(),
         )
         yield family(GaugeMetricFamily, "drivetrain_build_info", "always 1", ("version",), [((__version__,), 1)])
-
-
-def _up_to_now(stats: Stats, status: Status | None) -> Stats:
-    """With what the engine that runs now has counted itself."""
-    return stats if status is None else replace(stats, preemptions=status.preemptions, mask_s=status.mask_s)
 
 
 def _gauges(statuses: Mapping[str, Status]) -> Iterator[Metric]:

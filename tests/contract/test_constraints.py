@@ -30,6 +30,9 @@ SCHEMA: dict[str, Any] = {
 }
 GRAMMAR = 'root ::= greeting ", " name "!"\ngreeting ::= "hello" | "good " ("day" | "night")\nname ::= [a-z]{2,4}\n'
 
+MASKS_HERE = frozenset({"fake", "native", "transformers"})
+"""The engines that compute masks in this process."""
+
 Judge = Callable[[str], object]
 
 
@@ -67,6 +70,16 @@ async def test_the_text_satisfies_it(worker: EngineWorker, constrained: bool, fo
     result = await worker.generate(**{**PLAIN, "temperature": temperature}, constraint=constraint)
     check(result.choices[0], judge)
     assert result.usage.completion_tokens == len(result.choices[0].token_ids)
+
+
+async def test_the_time_of_masks_is_told_or_absent(worker: EngineWorker, constrained: bool) -> None:
+    before = worker.status.mask_s
+    if not constrained:
+        return
+    await worker.generate(**PLAIN, constraint=FORMS["regex"][0])
+    after = worker.status.mask_s
+    assert (after is None) == (before is None) == (worker.metadata.engine not in MASKS_HERE)
+    assert after is None or before is None or after > before
 
 
 async def test_any_json_is_an_object(worker: EngineWorker, constrained: bool) -> None:

@@ -107,6 +107,7 @@ async def test_a_constraint_is_on_what_follows_the_reasoning(
     result = await worker.generate(
         **{**CHAT, "max_tokens": 60}, **limits, constraint={"choice": ["<think>yes</think>"]}
     )
+    assert worker.stats.constrained == {"choice": 1}
     (choice,) = result.choices
     if not is_open:
         assert (choice.text, choice.message) == ("<think>yes</think>", None)

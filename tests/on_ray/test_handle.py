@@ -35,8 +35,8 @@ from drivetrain.scale.ray.reports import ReplicaReport, Terms
 REPORT = ReplicaReport(
     metadata=Metadata(
         name="m", engine="fake", architecture="", device="cpu", dtype="", context_length=99, vocab_size=9, family="",
-        family_why="", answer_form="", answer_form_why="", roles={}, separator="", stop=(), eos_ids=(),
-        embedding_size=0, pooling=None, sampling={}, versions={},
+        family_why="", answer_form="", answer_form_why="", tool_form="", tool_form_why="", roles={}, separator="",
+        stop=(), eos_ids=(), embedding_size=0, pooling=None, sampling={}, versions={},
     ),
     capabilities=Capabilities(parameters=frozenset(PARAMETERS) - {"top_k"}, vision=True, context_length=99),
     terms=Terms(timeout_s=5, drain_s=1, reader_timeout_s=5, max_unread=100),
@@ -45,7 +45,7 @@ REPORT = ReplicaReport(
         last_progress_s=0,
     ),
 )  # fmt: skip
-BEGUN: list[Event] = [Started("r", "m", 3), Delta(0, "Hel", (1,)), Delta(0, "lo", (2,))]
+BEGUN: list[Event] = [Started("r", "m", 3, grammar="tools"), Delta(0, "Hel", (1,)), Delta(0, "lo", (2,))]
 ENDED: list[Event] = [ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(3, 2), Metrics())]
 WHOLE = [protocol.dump_events(BEGUN), protocol.dump_events(ENDED)]
 
@@ -221,6 +221,7 @@ async def test_a_batch_is_all_that_has_come() -> None:
         while events := await answer.batch():
             heard += events
         assert heard == BEGUN + ENDED
+        assert worker.stats.constrained == {"tools": 1}
 
 
 class Breaking:
@@ -345,9 +346,10 @@ async def test_counts_are_those_of_all_replicas_that_there_were(monkeypatch: pyt
     scripted = Scripted()
     async with worker_over(scripted) as worker:
         for replica, number, total in (("a", 5, 5), ("b", 2, 7), ("a", 6, 8)):
-            scripted._describe = report(replica, restarts=number, preemptions=number)
+            scripted._describe = report(replica, restarts=number, preemptions=number, mask_s=number / 4)
             await until(lambda total=total: worker.stats.restarts == total)  # type: ignore[misc] # of this turn
             assert worker.status.preemptions == worker.stats.preemptions == total
+            assert worker.status.mask_s == worker.stats.mask_s == total / 4
         await until(lambda: len(worker._reports._recent) == 1)
         assert worker.stats.restarts == worker.stats.preemptions == 8
 

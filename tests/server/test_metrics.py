@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from drivetrain.core.constraint import ConstraintForm
+from drivetrain.core.constraint import GRAMMAR_KINDS
 from drivetrain.core.stats import ENDINGS
+from drivetrain.engines.fake import FakeEngine
 from server.fleet_serving import fake_offer, serving_fleet
 from server.serving import Served, fake, serving
 
@@ -218,18 +220,53 @@ def test_the_dashboard_offers_a_model_that_was_never_loaded() -> None:
 def test_constraints_are_counted_by_form_and_each_is_compiled_once() -> None:
     with serving(fake()) as served:
         before = read(served)
-        for form in ("json_schema", "json", "regex", "choice", "grammar"):
+        for form in ("json_schema", "json", "regex", "choice", "grammar", "tools", "reasoning"):
             assert value(before, "drivetrain_constrained_requests_total", form=form) == 0
         for fields in ({"choice": ["a", "b"]}, {"guided_choice": ["a", "b"]}, {"regex": "a{3}"}, {}):
             assert served.post(CHAT, chat(served, **fields))[0] == 200
         served.refused(CHAT, chat(served, regex="["))
         served.refused(CHAT, chat(served, regex=""))  # no request at all
         after = read(served)
-        counted = {form: value(after, "drivetrain_constrained_requests_total", form=form) for form in ConstraintForm}
-        assert {form: n for form, n in counted.items() if n} == {"choice": 2, "regex": 2}
+        counted = {form: value(after, "drivetrain_constrained_requests_total", form=form) for form in GRAMMAR_KINDS}
+        assert {form: n for form, n in counted.items() if n} == {"choice": 2, "regex": 1}
         assert value(after, "drivetrain_grammar_compile_seconds_count") == 3
         assert value(after, "drivetrain_grammar_compile_seconds_sum") > 0
+        assert value(after, "drivetrain_grammar_mask_seconds_total") > value(
+            before, "drivetrain_grammar_mask_seconds_total"
+        )
         assert value(after, "drivetrain_refusals_total", reason="invalid_request", param="regex") == 2
+
+
+def test_requests_that_tools_hold_to_a_grammar_are_counted() -> None:
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    text = {"response_format": {"type": "json_object"}}
+    with serving(fake({}, text='{"a": 1}')) as served:
+        for fields in ({}, {"tool_choice": "required"}, {"tool_choice": "none"}, text, {"tool_choice": "none", **text}):
+            assert served.post(CHAT, chat(served, max_tokens=60, tools=tools, **fields))[0] == 200
+        samples = read(served)
+    counted = {form: value(samples, "drivetrain_constrained_requests_total", form=form) for form in GRAMMAR_KINDS}
+    assert {form: n for form, n in counted.items() if n} == {"tools": 3, "json": 1}
+
+
+def test_an_answer_with_calls_ended_by_itself_in_the_names_of_vllm() -> None:
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    call = '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
+    with serving(fake(text=call), metrics_compat="vllm") as served:
+        status, answer = served.post(CHAT, chat(served, max_tokens=200, tools=tools, ignore_eos=False))
+        assert (status, answer["choices"][0]["finish_reason"]) == (200, "tool_calls")
+        served.settle()
+        samples = read(served)
+    assert value(samples, "drivetrain_answers_total", reason="tool_calls") == 1
+    assert value(samples, "vllm:request_success_total", finished_reason="stop") == 1
+    assert not labels_in(samples, "vllm:request_success_total", {"finished_reason": "tool_calls"})
+
+
+def test_what_a_running_engine_has_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = FakeEngine.health
+    monkeypatch.setattr(FakeEngine, "health", lambda engine: replace(health(engine), preemptions=3))
+    with serving(fake(), metrics_compat="vllm") as served:
+        samples = read(served)
+    assert value(samples, "drivetrain_preemptions_total") == value(samples, "vllm:num_preemptions_total") == 3
 
 
 def test_one_line_an_ending_without_a_word_of_the_prompt(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,6 +21,11 @@ class ConstraintForm(StrEnum):
     GRAMMAR = "grammar"
 
 
+OF_TOOLS, OF_REASONING = "tools", "reasoning"
+GRAMMAR_KINDS = (*ConstraintForm, OF_TOOLS, OF_REASONING)
+"""What a grammar holds an answer to: a constraint alone, calls of tools, or only a budget of reasoning."""
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """`source` is the schema as JSON, the regex, the choices as a JSON list, or the grammar; of `JSON` it is empty.
@@ -30,6 +35,11 @@ class Constraint:
 
     form: ConstraintForm
     source: str = ""
+
+    @property
+    def kind(self) -> str:
+        """One of `GRAMMAR_KINDS`."""
+        return self.form
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,8 @@ class Health:
     """The share of the KV cache that requests hold; None: the engine does not know."""
     preemptions: int = 0
     """How often a running request gave up its memory and was recomputed."""
+    mask_s: float | None = None
+    """The processor's time to compute what grammars allow next; None: the engine does not know, or computes none."""
     mends_itself: bool = False
     """Whether an engine that is not alive recovers by itself."""
     upstreams: tuple[bool, ...] = ()

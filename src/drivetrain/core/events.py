@@ -14,13 +14,17 @@ from drivetrain.core.results import FinishReason, MatchedStop, Metrics, TokenLog
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request was admitted and its prompt is ready. `truncated_tokens` were cut by the overflow policy."""
+    """The request was admitted and its prompt is ready. `truncated_tokens` were cut by the overflow policy.
+
+    `grammar` is the kind of grammar that the answers are held to, one of `GRAMMAR_KINDS`.
+    """
 
     request_id: str
     model: str
     prompt_tokens: int
     truncated_tokens: int = 0
     prompt_token_ids: tuple[int, ...] | None = None
+    grammar: str | None = None
 
 
 class Delta(NamedTuple):

@@ -70,9 +70,7 @@ def _enforced(given: Mapping[str, Any]) -> set[str]:
 
 def _strict_place(request: GenerateRequest) -> str | None:
     """Where a request asks for arguments that always fit their schema."""
-    if not request.tools or (request.tool_choice is not None and request.tool_choice.mode is ToolMode.NONE):
-        return None
-    tools = enumerate(request.tools)
+    tools = enumerate(request.offered_tools)
     return next((f"tools[{i}].function.strict" for i, tool in tools if tool.strict), None)
 
 

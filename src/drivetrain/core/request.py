@@ -28,7 +28,7 @@ from drivetrain.core.kinds import (
     TokenMap,
 )
 from drivetrain.core.messages import ImagePart, Images, Message, Messages
-from drivetrain.core.tools import JsonObject, Tool, ToolChoice, ToolChoices, Tools
+from drivetrain.core.tools import JsonObject, Tool, ToolChoice, ToolChoices, ToolMode, Tools
 
 MAX_SEED = 2**63 - 1
 MAX_SALT_CHARS = 256
@@ -227,6 +227,13 @@ class GenerateRequest:
     @property
     def has_images(self) -> bool:
         return bool(self.images) or any(message.images for message in self.messages or ())
+
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """Those that the model is told of."""
+        if self.tool_choice is not None and self.tool_choice.mode is ToolMode.NONE:
+            return ()
+        return self.tools or ()
 
 
 _KINDS: Mapping[str, Kind] = {f.name: f.metadata["parameter"].kind for f in fields(GenerateRequest)}

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import (
     Cancelled,
     ContextOverflow,
@@ -27,6 +26,7 @@ from drivetrain.core.errors import (
     Overloaded,
     Unsupported,
 )
+from drivetrain.core.events import Started
 from drivetrain.core.results import DeviceMemory, FinishReason, Metrics, Usage
 
 RECENT = 50
@@ -132,15 +132,17 @@ class Stats:
 
     endings: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
-    constrained: Counter[ConstraintForm] = field(default_factory=Counter)
-    """Requests with a constraint that got a slot, by its form."""
+    constrained: Counter[str] = field(default_factory=Counter)
+    """Requests whose answers are held to a grammar, by its kind, one of `GRAMMAR_KINDS`; counted as they start."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     restarts: int = 0
     """How often the engine failed and was reloaded."""
     preemptions: int = 0
-    """Over all engines so far, as of the last look at the worker's status."""
+    """Over all engines so far, as of the last request's end, or of the last look at the engine."""
+    mask_s: float | None = None
+    """As in `Health`, over all engines so far, as of the same moment."""
     load_wait_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
     """How long requests waited for their model to load, if it did. Not part of the other times."""
     queue_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
@@ -162,12 +164,14 @@ class Stats:
     """Tokens in all choices of a request, for requests that finished."""
     recent_first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
-    def count_admitted(self, times: Times, constraint: Constraint | None = None) -> None:
+    def count_admitted(self, times: Times) -> None:
         """A request got its slot for the first time."""
         assert times.admitted is not None
         self.queue_s.observe(times.admitted - times.entered)
-        if constraint is not None:
-            self.constrained[constraint.form] += 1
+
+    def count_started(self, started: Started) -> None:
+        if started.grammar is not None:
+            self.constrained[started.grammar] += 1
 
     def count_tokens(self, times: Times, index: int, number: int) -> None:
         """Tokens of one choice that have just come, together."""

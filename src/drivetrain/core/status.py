@@ -36,6 +36,9 @@ class Metadata:
     family_why: str
     answer_form: str
     answer_form_why: str
+    tool_form: str
+    """Of the answers to a chat that offers tools."""
+    tool_form_why: str
     roles: Mapping[str, str]
     separator: str
     stop: tuple[str, ...]
@@ -63,6 +66,8 @@ class Status:
     kv_used: float = 0.0
     """The share of the KV cache that requests hold, from 0 to 1."""
     preemptions: int = 0
+    mask_s: float | None = None
+    """As in `Health`, over all engines that the worker has had."""
     upstreams: tuple[bool, ...] = ()
     lost: bool = False
     """Whether the device is unusable from this process, so that only a new one helps."""

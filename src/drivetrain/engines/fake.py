@@ -98,6 +98,7 @@ class FakeEngine:
         self._wake = asyncio.Event()
         self._closed = False
         self._dead: str = ""
+        self._mask_s = 0.0
         self._last_progress = time.monotonic()
 
     async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
@@ -159,7 +160,7 @@ class FakeEngine:
 
     def health(self) -> Health:
         alive = not self._closed and not self._dead
-        return Health(alive, len(self._running), self._last_progress, self._dead)
+        return Health(alive, len(self._running), self._last_progress, self._dead, mask_s=self._mask_s)
 
     def die(self, why: str = "the fake died") -> None:
         """Like an engine whose process was killed: all requests end, and no new one starts."""
@@ -297,7 +298,9 @@ class FakeEngine:
 
     def _allowed(self, matcher: Matcher) -> list[int]:
         mask = bytearray(-(-self._tokenizer.vocab_size // 32) * 4)
+        began = time.thread_time()
         matcher.write_mask(addressof(c_char.from_buffer(mask)), len(mask))
+        self._mask_s += time.thread_time() - began
         return [i for i in range(self._tokenizer.vocab_size) if mask[i // 8] >> i % 8 & 1]
 
     def _text(self, request: EngineRequest) -> list[int]:

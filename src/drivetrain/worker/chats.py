@@ -11,9 +11,10 @@ from drivetrain.core.parameters import asks_for_grammar
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.core.tools import Tool, ToolChoice, ToolMode
+from drivetrain.core.tools import ToolChoice
 from drivetrain.families.base import NOTHING_SET, Family
-from drivetrain.families.chats import render_chat, writes_itself
+from drivetrain.families.chats import render_chat
+from drivetrain.families.registry import TemplateFamily
 from drivetrain.families.template_variables import template_variables
 from drivetrain.text.answers.call_ids import CallIds
 from drivetrain.text.answers.detect import GENERIC, FormChoice
@@ -39,7 +40,7 @@ class Chats:
     def render(self, request: GenerateRequest) -> Prompt:
         """Only for a request with messages."""
         assert request.messages is not None
-        tools = offered(request)
+        tools = request.offered_tools
         if not tools and not any(message.tool_calls or message.role == "tool" for message in request.messages):
             rendered = self._family.render(request.messages, variables=self._variables(request))
             return replace(rendered, messages=request.messages)
@@ -64,13 +65,13 @@ class Chats:
 
     def reading(self, request: GenerateRequest, prompt: Prompt | None) -> AnswerReading | None:
         """None: the text is all content."""
-        tools, form = offered(request), self._form.form
+        tools, form = request.offered_tools, self._form.form
         if request.messages is None or prompt is None:
             return None
         if not (tools or self._form.reasons or not isinstance(form, str)):
             return None
-        if tools and not writes_itself(self._family, tools):
-            form = GENERIC
+        if tools:
+            form = form_with_tools(self._family, self._form).form
         reading = AnswerReading(
             form=form,
             tools=tools,
@@ -115,8 +116,9 @@ class Chats:
         return Reasoning.POSSIBLE if self._form.reasons and not reading.prefix else Reasoning.NONE
 
 
-def offered(request: GenerateRequest) -> tuple[Tool, ...]:
-    """The tools that the model is told of."""
-    if request.tools and request.tool_choice is not None and request.tool_choice.mode is ToolMode.NONE:
-        return ()
-    return request.tools or ()
+def form_with_tools(family: Family, own: FormChoice) -> FormChoice:
+    """The form of the answers to a chat that offers tools, and why. `own` is that of all other answers."""
+    writer = "the model's chat template" if isinstance(family, TemplateFamily) else f"the prompt form {family.name}"
+    if family.writes_tools:
+        return replace(own, why=f"{writer} writes the tools")
+    return replace(own, form=GENERIC, why=f"{writer} cannot write tools, so they are described in plain turns")

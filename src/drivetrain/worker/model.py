@@ -13,6 +13,7 @@ from drivetrain.core.status import Metadata
 from drivetrain.families.base import Family
 from drivetrain.families.registry import FamilyChoice, choose
 from drivetrain.text.answers.detect import FormChoice, form_of
+from drivetrain.worker.chats import form_with_tools
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings
@@ -21,22 +22,22 @@ from drivetrain.worker.text_threads import TextThreads
 from drivetrain.worker.tokenizing import Tokenizing
 
 
-def concurrency(info: EngineInfo, settings: Settings) -> int:
-    """How many requests the engine may run at once."""
-    most = info.capabilities.max_concurrency
+def concurrency(engine: Capabilities, settings: Settings) -> int:
+    """How many requests an engine that can do this may run at once."""
+    most = engine.max_concurrency
     return max(1, most if settings.max_running is None else min(settings.max_running, most))
 
 
-def declared(info: EngineInfo, family: Family, settings: Settings) -> Capabilities:
+def declared(engine: Capabilities, family: Family, settings: Settings) -> Capabilities:
     """What engine and prompt form can do, within what the settings allow."""
-    parameters = info.capabilities.parameters - {"max_reasoning_tokens"}
+    parameters = engine.parameters - {"max_reasoning_tokens"}
     if "constraint" in parameters:  # it is closed by a grammar
         parameters |= {"max_reasoning_tokens"}
     return replace(
-        info.capabilities,
+        engine,
         parameters=parameters,
         template_variables=family.variables,
-        max_concurrency=concurrency(info, settings),
+        max_concurrency=concurrency(engine, settings),
         limits=settings.limits,
     )
 
@@ -64,7 +65,7 @@ class LoadedModel:
     ) -> Self:
         name = spec.name
         chosen = _choose(name, info, settings)
-        capabilities = declared(info, chosen.family, settings)
+        capabilities = declared(info.capabilities, chosen.family, settings)
         form = form_of(info.tokenizer)
         ends = {i for token in chosen.end_of_turn if (i := info.tokenizer.id_of(token)) is not None}
         eos_ids = info.eos_ids | ends
@@ -109,7 +110,7 @@ def _choose(name: str, info: EngineInfo, settings: Settings) -> FamilyChoice:
 def _describe(
     name: str, info: EngineInfo, chosen: FamilyChoice, form: FormChoice, eos_ids: frozenset[int], defaults: Defaults
 ) -> Metadata:
-    roles = chosen.family.roles
+    roles, with_tools = chosen.family.roles, form_with_tools(chosen.family, form)
     return Metadata(
         name=name,
         engine=info.engine,
@@ -122,6 +123,8 @@ def _describe(
         family_why=chosen.why,
         answer_form=form.name,
         answer_form_why=form.why,
+        tool_form=with_tools.name,
+        tool_form_why=with_tools.why,
         roles={"system": roles.system, "user": roles.user, "assistant": roles.assistant},
         separator=chosen.family.separator,
         stop=chosen.family.stop,

@@ -44,6 +44,8 @@ class Prepared:
     """How the answers are read; None: their text is all content."""
     pictures: Pictures | None = None
     """To be released once the engine has reported the prompt's ids or no longer holds anything of the request."""
+    grammar: str | None = None
+    """The kind of grammar that the answers are held to, as in `Started`."""
 
     def let_go(self) -> None:
         if self.pictures is not None:
@@ -99,9 +101,9 @@ class Preparer:
         except BaseException:
             prepared.let_go()
             raise
-        if grammar is None:
+        if rules is None:
             return prepared
-        return replace(prepared, request=replace(prepared.request, grammar=grammar))
+        return replace(prepared, request=replace(prepared.request, grammar=grammar), grammar=rules.kind)
 
     async def _prepared(self, request: GenerateRequest, request_id: str) -> Prepared:
         if request.has_images or not self._capabilities.tokens:

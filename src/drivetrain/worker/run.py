@@ -136,7 +136,7 @@ class Run(Lifecycle):
             slot = self._slot = await enter().wait()
             self.times.admitted = time.monotonic()
             if self._attempts == 1:
-                self._stats.count_admitted(self.times, self.request.constraint)
+                self._stats.count_admitted(self.times)
             prepared = await self._host.preparer.prepare(self.request, self.request_id)
             if not slot.is_good:
                 raise EngineFailed("the engine failed while preparing the request")
@@ -247,8 +247,9 @@ class Run(Lifecycle):
         self.collected = output.collected
         if not self._start_given:
             self._start_given = True
-            truncated = self.truncated_tokens
-            started = Started(self.request_id, self.model, self.prompt_tokens, truncated, self.prompt_token_ids)
+            truncated, grammar = self.truncated_tokens, self._prepared.grammar
+            started = Started(self.request_id, self.model, self.prompt_tokens, truncated, prompt_ids, grammar)
+            self._stats.count_started(started)
             output.events.insert(0, started)
 
     def _take_step(self, step: Step) -> None:

@@ -250,6 +250,8 @@ def _answered(run: Run) -> dict[str, Value]:
 
 def _said(run: Run) -> dict[str, Value]:
     said: dict[str, Value] = {"gen_ai.input.messages": content.input_messages(run.request)}
+    if tools := run.request.offered_tools:
+        said["gen_ai.tool.definitions"] = content.tool_definitions(tools)
     if run.request.stop:
         said["gen_ai.request.stop_sequences"] = run.request.stop
     if choices := run.choices:

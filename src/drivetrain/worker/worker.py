@@ -128,7 +128,7 @@ class EngineWorker(Face):
 
     def _make_ready(self, info: EngineInfo) -> int:
         """Prepare to serve requests with this engine. Returns how many of them may run at once."""
-        settings, at_once = self.settings, concurrency(info, self.settings)
+        settings, at_once = self.settings, concurrency(info.capabilities, self.settings)
         if self._texts is None or self._media is None:
             waits, room = info.tokenizer.waits, PixelRoom(settings.max_decoded_pixels)
             self._texts = TextThreads(waits=waits, at_once=at_once, max_waiting=settings.max_waiting)
@@ -219,6 +219,7 @@ class EngineWorker(Face):
     def status(self) -> Status:
         """The current state. May be read from any thread, also while requests come and go."""
         health = self._engine.health()
+        preemptions, mask_s = self._supervisor.counted_by(health)
         return Status(
             state=self.state,
             running=self._admission.running,
@@ -230,7 +231,8 @@ class EngineWorker(Face):
             engine_alive=health.alive,
             last_progress_s=max(0.0, time.monotonic() - health.last_progress),
             kv_used=self._kv_used() if health.kv_used is None else health.kv_used,
-            preemptions=self.stats.preemptions + self._supervisor.uncounted(health),
+            preemptions=preemptions,
+            mask_s=mask_s,
             upstreams=health.upstreams,
             lost=self._supervisor.lost,
             memory=self._memory_now(),

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from cli_rigs import Outcome, run_here, script_fakes, without_settings
 
+from drivetrain.text.answers.detect import FormChoice
+from drivetrain.worker import model
+
 
 @pytest.fixture(autouse=True)
 def plain_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -71,6 +74,69 @@ def test_a_parting(
     assert (one["parting"]["gap"], one["parting"]["worst_rank"]) == (3.0, 2)
     assert one["parting"]["second"]["top"][0] == {"token_id": 32, "token": " ", "logprob": -0.5}
     assert [len(answer["places"]) for side in found["sides"] for answer in side["answers"]] == [7] * 4
+
+
+def reasoning_forms(monkeypatch: pytest.MonkeyPatch, *forms: FormChoice) -> None:
+    """Each model that is loaded takes the next one."""
+    left = iter(forms)
+    monkeypatch.setattr(model, "form_of", lambda _: next(left))
+
+
+REASONS = FormChoice("generic", "for this test", reasons=True)
+
+
+def test_reasoning_and_content_are_told_apart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, prompts: str, tmp_path: Path
+) -> None:
+    script_fakes(monkeypatch, {"text": "<think>Hm</think>Yes"}, {"text": "<think>Ha</think>Yes"})
+    reasoning_forms(monkeypatch, REASONS, REASONS)
+    path = tmp_path / "diff.json"
+    asked = ("--chat", "--prompts", prompts, "--json", str(path))
+    lines = diff(capsys, "fake", "--engines", "fake,fake", *asked).out.splitlines()
+    assert [line.split()[-1] for line in lines[:3]] == ["form", "generic", "generic"]
+    assert lines[8:10] == [
+        "    reasoning: in 2 and 2 answers, 2 differ",
+        "    content: in 2 and 2 answers, 0 differ",
+    ]
+    assert lines.count("    what differs: reasoning") == 2
+    found = json.loads(path.read_text())
+    assert found["sides"][1]["answers"][0]["parts"] == {"reasoning": "Ha", "content": "Yes", "calls": []}
+    assert found["pairs"][0]["prompts"][0]["parts_apart"] == ["reasoning"]
+
+
+def test_calls_of_offered_tools(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, prompts: str, tmp_path: Path
+) -> None:
+    """The form is that of answers to a chat with tools, which the fake's template cannot write."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"type": "function", "function": {"name": "f", "parameters": schema}}]))
+    texts = [f'<tool_call>\n{{"name": "f", "arguments": {{"a": {a}}}}}\n</tool_call>' for a in (1, 2)]
+    script_fakes(monkeypatch, *({"text": text} for text in texts))
+    reasoning_forms(monkeypatch, *[FormChoice("mistral", "for this test")] * 2)
+    asked = ("--chat", "--tools", str(tools), "--prompts", prompts, "--tokens", "99")
+    outcome = diff(capsys, "fake", "--engines", "fake,fake", *asked)
+    assert outcome.code == 1
+    lines = outcome.out.splitlines()
+    assert [line.split()[-1] for line in lines[1:3]] == ["generic", "generic"]
+    assert "    calls: in 2 and 2 answers, 2 differ" in lines
+    assert lines.count("    what differs: calls") == 2
+
+
+def test_forms_that_differ_are_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, prompts: str
+) -> None:
+    """The same tokens, read as reasoning and content on one side and as content on the other."""
+    script_fakes(monkeypatch, {"text": "<think>Hm</think>Yes"})
+    reasoning_forms(monkeypatch, REASONS, FormChoice("mistral", "for this test"))
+    outcome = diff(capsys, "fake", "--engines", "fake,fake", "--chat", "--prompts", prompts)
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert [line.split()[-1] for line in lines[1:3]] == ["generic", "mistral"]
+    assert "    reasoning: in 2 and 0 answers, 2 differ" in lines
+    assert "    the answer forms differ (generic; mistral), so the same text may be read as different parts" in lines
+    at = lines.index("READ DIFFERENTLY 'One': the tokens are equal")
+    assert lines[at + 1] == "    what differs: reasoning, content"
 
 
 def test_a_tie_is_no_difference(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +236,8 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
         (["fake", "--engines", "fake,fake", "--tolerance", "-1"], "--tolerance is -1"),
         (["fake", "--engines", "fake,fake", "--tolerance", "nan"], "--tolerance is nan"),
         (["fake", "--engines", "fake,fake", "--prompts", "/no/such/file"], "cannot be read"),
+        (["fake", "--engines", "fake,fake", "--chat", "--tools", "/no/such/file"], "cannot be read"),
+        (["fake", "--engines", "fake,fake", "--tools", "/dev/null"], "/dev/null is not JSON"),
         (["fake", "--engines", "fake,fake", "--json", "/no/such/folder/x"], "cannot be written"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -12,11 +13,20 @@ import pytest
 from cli_rigs import run_here, without_settings
 
 from drivetrain import assembly
+from drivetrain.cli.terminal.values import plain
 
 EXTRA = "pip install 'drivetrain[native]'"
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{{ '<|im_start|>assistant\n' }}"
+)
+
+TOOLS = (
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>"
+    '{{ {"name": c.function.name, "arguments": c.function.arguments} | tojson }}</tool_call>{% endfor %}<|im_end|>\n'
+    "{% endfor %}{% if enable_thinking %}<think>{% endif %}<|im_start|>assistant\n"
 )
 
 
@@ -124,8 +134,11 @@ def test_a_folder_without_the_library(capsys: pytest.CaptureFixture[str], bare: 
 def test_the_form_of_answers(capsys: pytest.CaptureFixture[str], bare: None, tmp_path: Path) -> None:
     calls = CHATML + '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     by_markers = _folder(tmp_path / "markers", chat_template=calls)
-    row = 'answer form   hermes: the model\'s chat template has <tool_call> and "arguments"'
-    assert row in run_here(capsys, "inspect", str(by_markers)).out
+    rows = (
+        'answer form   hermes: the model\'s chat template has <tool_call> and "arguments"\n'
+        "tool form     generic: the model's chat template cannot write tools, so they are described in plain turns\n"
+    )
+    assert rows in run_here(capsys, "inspect", str(by_markers)).out
     template = {"start_anchor": "assistant\n", "fields": {"content": {"close": "<|im_end|>"}}}
     own = _folder(tmp_path / "own", chat_template=calls, tokenizer_config={"response_template": template})
     found = run_here(capsys, "inspect", str(own), "--json").json
@@ -133,6 +146,34 @@ def test_the_form_of_answers(capsys: pytest.CaptureFixture[str], bare: None, tmp
         "response_template",
         "the model's own response_template",
     )
+
+
+def test_the_form_of_calls_where_the_template_writes_tools(
+    capsys: pytest.CaptureFixture[str], bare: None, tmp_path: Path
+) -> None:
+    """A setting that names another prompt form takes the tools from the template, but not the form of its answers."""
+    folder = str(_folder(tmp_path / "own", chat_template=TOOLS))
+    found = run_here(capsys, "inspect", folder, "--json").json
+    assert (found["answer_form"], found["tool_form"]) == ("hermes", "hermes")
+    assert found["tool_form_why"] == "the model's chat template writes the tools"
+    assert found["capabilities"]["template_variables"] == ["enable_thinking"]
+    assert "\nvariables     enable_thinking\n" in run_here(capsys, "inspect", folder).out
+    named = run_here(capsys, "inspect", folder, "--family", "chatml", "--json").json
+    assert (named["answer_form"], named["tool_form"]) == ("hermes", "generic")
+    assert named["tool_form_why"].startswith("the prompt form chatml cannot write tools")
+    assert named["capabilities"]["template_variables"] == []
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+async def test_it_declares_what_the_worker_declares(
+    capsys: pytest.CaptureFixture[str], checkpoint: Callable[[str], Path], name: str
+) -> None:
+    folder, arguments = str(checkpoint(name)), ("--max-running", "3", "--max-tools", "7", "--json")
+    found = await asyncio.to_thread(run_here, capsys, "inspect", folder, *arguments)
+    async with assembly.Worker.open(folder, max_running=3, max_tools=7) as worker:
+        assert found.json["capabilities"] == plain(worker.capabilities)
+        assert (found.json["answer_form"], found.json["engine"]) == (worker.metadata.answer_form, "native")
+    assert "max_reasoning_tokens" in found.json["capabilities"]["parameters"]
 
 
 @pytest.mark.parametrize(
@@ -161,6 +202,7 @@ def test_a_gguf_file_without_the_library(capsys: pytest.CaptureFixture[str], bar
     found = run_here(capsys, *by_transformers, "--json").json
     assert (found["format"], found["capabilities"], found["context_length"]) == ("gguf", None, None)
     assert found["family"] == "vicuna"
+    assert found["answer_form_why"] == "the file's own template, which comes first, could not be read"
     assert "the file's own template, which comes first, could not be read" in found["family_why"]
     assert found["missing"][0].endswith("pip install 'drivetrain[transformers]'")
     assert "not known before loading" in run_here(capsys, *by_transformers).out

@@ -52,7 +52,11 @@ def test_inspect_asks_the_upstream(capsys: pytest.CaptureFixture[str], far: Serv
     assert found["capabilities"]["context_length"] == 4096
     assert found["prompt"]["token_ids"], "the upstream renders and splits the sample chat"
     assert found["prompt"]["text"].startswith("<|im_start|>user\nHello<|im_end|>"), "and that is what is shown"
-    assert found["family_why"] == "the upstream renders chats itself"
+    assert found["family_why"] == found["answer_form_why"] == "the upstream renders chats itself"
+    assert (found["tool_form"], found["tool_form_why"]) == (
+        "generic",
+        "the upstream's template is not known, so tools are described in plain turns",
+    )
 
 
 def test_the_key_of_the_environment_opens_it(

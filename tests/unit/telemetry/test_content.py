@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drivetrain.core.answer import AnswerMessage, Flaw, ToolCall
 from drivetrain.core.messages import ImagePart, Message, TextPart
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason
-from drivetrain.telemetry.content import CUT, MAX_CHARS, MESSAGE_CHARS, error_text, input_messages, output_messages
+from drivetrain.core.tools import Tool
+from drivetrain.telemetry.content import (
+    CUT,
+    MAX_CHARS,
+    MESSAGE_CHARS,
+    error_text,
+    input_messages,
+    output_messages,
+    tool_definitions,
+)
 
 
 def read(**request: Any) -> Any:
@@ -84,4 +95,67 @@ def test_outputs_have_the_reason_of_each_choice() -> None:
         "finish_reason": "length",
     }
     assert said[1]["finish_reason"] == "error"
-    assert said[1]["parts"][0]["content"] == "x" * (MAX_CHARS - 4) + CUT
+    assert said[1]["parts"][0]["content"] == "x" * (MAX_CHARS - 2 * MESSAGE_CHARS - len("done")) + CUT
+
+
+def test_calls_and_reasoning_are_parts_of_what_was_said() -> None:
+    calls = (ToolCall(0, "f", '{"a": [1]}', id="c1"), ToolCall(1, "g", '{"a": 1', Flaw.CUT_OFF, "g({", id="c2"))
+    message = AnswerMessage("So.", "Hm", calls)
+    said = json.loads(output_messages([Choice(0, "...", finish_reason=FinishReason.TOOL_CALLS, message=message)]))
+    parts = [
+        {"type": "reasoning", "content": "Hm"},
+        {"type": "text", "content": "So."},
+        {"type": "tool_call", "id": "c1", "name": "f", "arguments": {"a": [1]}},
+        {"type": "tool_call", "id": "c2", "name": "g", "arguments": '{"a": 1'},
+    ]
+    assert said == [{"role": "assistant", "parts": parts, "finish_reason": "tool_call"}]
+    again = Message("assistant", (TextPart("So."),), calls, reasoning="Hm")
+    answered = Message("tool", (TextPart("2"),), tool_call_id="c1")
+    assert read(messages=(again, answered)) == [
+        {"role": "assistant", "parts": parts},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "2"}]},
+    ]
+
+
+def test_calls_alone_have_no_text() -> None:
+    call = ToolCall(0, "f", "{}")
+    (said,) = read(messages=(Message("assistant", (TextPart(""),), (call,)),))
+    part: dict[str, Any] = {"type": "tool_call", "id": None, "name": "f", "arguments": {}}
+    assert said["parts"] == [part]
+    (said,) = json.loads(output_messages([Choice(0, "x", message=AnswerMessage(tool_calls=(call,)))]))
+    assert said["parts"] == [part]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "[" * 5000 + "]" * 5000,
+        '{"a": ' * 101 + "1" + "}" * 101,
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        '{"a": ' + "9" * 5000 + "}",
+    ],
+)
+def test_arguments_that_could_not_be_written_again_stay_text(arguments: str) -> None:
+    (said,) = json.loads(
+        output_messages([Choice(0, "", message=AnswerMessage(tool_calls=(ToolCall(0, "f", arguments),)))])
+    )
+    assert said["parts"][0]["arguments"] == arguments
+
+
+def test_many_calls_are_bounded_too() -> None:
+    calls = tuple(ToolCall(i, "f", '{"a": "' + "x" * 1000 + '"}') for i in range(100))
+    (said,) = json.loads(output_messages([Choice(0, "", message=AnswerMessage(tool_calls=calls))]))
+    whole, last = said["parts"][:-1], said["parts"][-1]
+    assert 10 < len(whole) < 20
+    assert all(part["arguments"] == {"a": "x" * 1000} for part in whole)
+    assert last["arguments"].endswith(CUT)
+
+
+def test_tools_are_defined_as_far_as_there_is_room() -> None:
+    schema = '{"type": "object", "properties": {}}'
+    plain = {"type": "function", "name": "f", "parameters": json.loads(schema)}
+    told = json.loads(tool_definitions([Tool("f", "Does.", schema), Tool("f", "", schema)]))
+    assert told == [{**plain, "description": "Does."}, plain]
+    many = json.loads(tool_definitions([Tool("f", "x" * 1000, schema)] * 100))
+    assert 10 < len(many) < 20

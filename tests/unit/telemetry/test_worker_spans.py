@@ -310,6 +310,29 @@ async def test_content_only_when_asked() -> None:
     assert "temperature" in refused.message
 
 
+async def test_calls_and_tools_are_content_too() -> None:
+    tools = [{"type": "function", "function": {"name": "secret", "parameters": {"type": "object"}}}]
+    call = '<tool_call>\n{"name": "secret", "arguments": {}}\n</tool_call>'
+    spans = []
+    for content in (False, True):
+        tracer = RecordingTracer(content=content)
+        async with worker(Script(text=call), tracer) as made:
+            await made.generate(**CHAT, tools=tools, temperature=0)
+            await made.generate(**CHAT, tools=tools, tool_choice="none", temperature=0)
+        spans += tracer.requests
+    hidden, _, told, untold = spans
+    assert hidden.attributes["gen_ai.response.finish_reasons"] == ("tool_calls",)
+    assert "secret" not in repr(hidden)
+    (said,) = json.loads(str(told.attributes["gen_ai.output.messages"]))
+    assert said["finish_reason"] == "tool_call"
+    (part,) = said["parts"]
+    assert (part["type"], part["name"], part["arguments"]) == ("tool_call", "secret", {})
+    assert part["id"]
+    (defined,) = json.loads(str(told.attributes["gen_ai.tool.definitions"]))
+    assert (defined["type"], defined["name"]) == ("function", "secret")
+    assert "gen_ai.tool.definitions" not in untold.attributes
+
+
 async def test_what_an_error_quotes_is_cut() -> None:
     tracer = RecordingTracer(content=True)
     error = InvalidRequest("x" * 100_000)

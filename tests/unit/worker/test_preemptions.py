@@ -1,4 +1,5 @@
-"""Preemptions are counted over all engines that a worker had, and over all workers that count in one place."""
+"""Preemptions and the time of masks are counted over all engines that a worker had, and over all workers that count in
+one place."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 
 
 class Preempting(FakeEngine):
-    """Tells of preemptions as the real ones do: its own, and none once it is closed."""
+    """Tells of them as the real ones do: its own, and none once it is closed."""
 
     preempted = 0
+    masks: float | None = None
 
     def health(self) -> Health:
-        return replace(super().health(), preemptions=self.preempted)
+        return replace(super().health(), preemptions=self.preempted, mask_s=self.masks)
 
     async def close(self) -> None:
         await super().close()
-        self.preempted = 0
+        self.preempted, self.masks = 0, None
 
 
 @pytest.fixture(autouse=True)
@@ -46,15 +48,16 @@ async def test_they_go_on_where_an_engine_was_replaced() -> None:
 
     async with EngineWorker(make(), SPEC, Settings(), remake=make) as worker:
         made[0].preempted = 3
-        assert worker.status.preemptions == 3
-        made[0].preempted = 4
+        assert (worker.status.preemptions, worker.status.mask_s) == (3, None)
+        made[0].preempted, made[0].masks = 4, 0.5
         made[0].die()
         async with asyncio.timeout(10):
             while worker.stats.restarts == 0:
                 assert worker.status.preemptions >= 3
                 await asyncio.sleep(0.005)
-        made[1].preempted = 5
-        assert [worker.status.preemptions for _ in range(2)] == [9, 9]
+        assert worker.status.mask_s == 0.5
+        made[1].preempted, made[1].masks = 5, 0.25
+        assert [(worker.status.preemptions, worker.status.mask_s) for _ in range(2)] == [(9, 0.75), (9, 0.75)]
 
 
 async def test_they_go_on_where_the_model_is_loaded_again() -> None:
@@ -62,5 +65,17 @@ async def test_they_go_on_where_the_model_is_loaded_again() -> None:
     for number in (2, 1):
         engine = Preempting()
         async with EngineWorker(engine, SPEC, stats=stats):
-            engine.preempted = number
-    assert stats.preemptions == 3
+            engine.preempted, engine.masks = number, number / 4
+    assert (stats.preemptions, stats.mask_s) == (3, 0.75)
+
+
+async def test_the_stats_have_those_of_a_running_engine() -> None:
+    """From its load on, and as of each request's end; an engine that cannot tell for a moment is not counted twice."""
+    engine = Preempting()
+    engine.masks = 0.0
+    async with EngineWorker(engine, SPEC) as worker:
+        assert (worker.stats.preemptions, worker.stats.mask_s) == (0, 0.0)
+        for preempted, masks, so_far in ((2, 0.5, (2, 0.5)), (0, None, (2, 0.5)), (3, 0.75, (3, 0.75))):
+            engine.preempted, engine.masks = preempted, masks
+            await worker.generate(prompt="x", max_tokens=1)
+            assert (worker.stats.preemptions, worker.stats.mask_s) == so_far

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 
 from drivetrain.cli.flags import options
+from drivetrain.cli.flags.tool_options import tools_file
 from drivetrain.cli.terminal.report_files import check_writable
+from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker.settings import SAMPLING_NAMES
 
 OWN_NAMES = frozenset({"engine", "name", *SAMPLING_NAMES})
@@ -59,6 +61,9 @@ def add(commands: options.Commands) -> None:
         "--chat", action="store_true", help="send each prompt as a chat message, in the model's own prompt form"
     )
     parser.add_argument(
+        "--tools", type=tools_file, metavar="FILE", help="with --chat: a JSON list of tools that the model may call"
+    )
+    parser.add_argument(
         "--tokens", type=options.whole_number, default=DEFAULT_TOKENS, metavar="N",
         help=f"the most tokens per answer (default: {DEFAULT_TOKENS})",
     )  # fmt: skip
@@ -87,4 +92,6 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     for name, low, high in _RANGES:
         options.check_range(args, name, low, high)
+    if args.tools is not None and not args.chat:
+        raise InvalidSetting("--tools goes with --chat", param="tools")
     check_writable(args.json_file)

@@ -14,6 +14,7 @@ from drivetrain.cli.terminal.boundary import FAILED
 from drivetrain.cli.terminal.progress import ProgressLine, progress_line
 from drivetrain.cli.terminal.report_files import write_json
 from drivetrain.cli.terminal.values import plain
+from drivetrain.core.request import GenerateRequest
 from drivetrain.tools.diff.prompts import BUILT_IN, read_prompts
 from drivetrain.tools.diff.record import Questions, record
 from drivetrain.tools.diff.report import ComparedSide, DiffReport, document, lines_of, note_lines, side_table
@@ -26,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
             output.line(f"{side.label}\n{side.resolved.explain()}")
         return 0
     prompts = BUILT_IN if args.prompts is None else read_prompts(args.prompts)
-    questions = Questions(prompts=prompts, num_tokens=args.tokens, num_top=args.top, chat=args.chat)
+    tools = GenerateRequest(tools=args.tools).tools or ()
+    questions = Questions(prompts=prompts, num_tokens=args.tokens, num_top=args.top, chat=args.chat, tools=tools)
     began = datetime.now(UTC).isoformat(timespec="seconds")
     sides: list[ComparedSide] = []
     try:
@@ -63,6 +65,7 @@ def _ask(planned: PlannedEngine, parts: assembly.Parts, questions: Questions, pr
             settings=plain(options.changed(planned.resolved)),
             versions=dict(known.versions),
             notes=known.notes,
+            answer_form=known.tool_form if questions.tools else known.answer_form,
             answers=answers,
         )
 

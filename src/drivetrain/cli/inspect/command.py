@@ -64,6 +64,7 @@ def _lines(found: Inspection, resolved: Resolved) -> list[str]:
         ("architecture", found.architecture or "not known"),
         ("family", _family(found)),
         ("answer form", f"{found.answer_form}: {found.answer_form_why}"),
+        ("tool form", f"{found.tool_form}: {found.tool_form_why}"),
         ("context", f"{found.context_length} tokens" if found.context_length else "not known before loading"),
         ("stops", _stops(found)),
         ("answer", f"at most {found.max_tokens} tokens" if found.max_tokens else "up to the end of the context"),
@@ -104,6 +105,7 @@ def _capabilities(found: Inspection) -> list[tuple[str, str]]:
     return [
         ("can", ", ".join(name for name, can in able.items() if can)),
         ("parameters", _parameters(known.parameters)),
+        *([("variables", ", ".join(sorted(known.template_variables)))] if known.template_variables else []),
     ]
 
 

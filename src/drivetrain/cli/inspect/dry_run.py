@@ -22,7 +22,9 @@ from drivetrain.families.registry import FamilyChoice, choose
 from drivetrain.families.registry import names as family_names
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
-from drivetrain.text.answers.detect import form_of
+from drivetrain.text.answers.detect import FormChoice, form_of
+from drivetrain.worker.chats import form_with_tools
+from drivetrain.worker.model import declared
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.settle import Defaults
 
@@ -32,6 +34,7 @@ SAMPLE = (
     Message("user", (TextPart("What is the capital of France?"),)),
 )
 FALLBACK = "plain"
+UNREAD = "the file's own template, which comes first, could not be read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,9 @@ class Inspection:
     family_is_fallback: bool
     answer_form: str
     answer_form_why: str
+    tool_form: str
+    """That of the answers to a chat with tools."""
+    tool_form_why: str
     roles: Mapping[str, str]
     stop: tuple[str, ...]
     stop_tokens: Mapping[int, str]
@@ -85,7 +91,6 @@ def inspect_model(model: str, settings: Settings, *, given: Mapping[str, Any], p
     found = None if assembly.is_fake(model, settings) else store.resolve(model)
     spec = assembly.spec_of(found, settings, store)
     choice, described = _first_fit(assembly.choose_engine(settings, found), spec, settings, progress)
-    described = _with_limits(described, settings)
     name = spec.name
     chosen = choose(
         explicit=settings.family, tokenizer=described.tokenizer, architecture=described.architecture, name=name
@@ -97,7 +102,6 @@ def _inspect_remote(model: str, settings: Settings, given: Mapping[str, Any], pr
     """The upstream is asked about the model, but gets no request."""
     spec = assembly.remote_spec(model, settings)
     choice, described = _first_fit(assembly.EngineChoice.remote(), spec, settings, progress)
-    described = _with_limits(described, settings)
     chosen = choose(explicit=None, tokenizer=described.tokenizer, architecture=described.architecture, name=spec.name)
     found = _put_together(model, spec.name, None, choice, described, chosen, settings, given)
     return found if described.tokenizer.chat_template != NEUTRAL_TEMPLATE else _as_they_render(found, described)
@@ -110,7 +114,8 @@ def _as_they_render(found: Inspection, described: Description) -> Inspection:
         text = described.tokenizer.decode(found.prompt.token_ids, skip_special=False)
         prompt = replace(found.prompt, text=text, segments=({"text": text, "literal": False},))
     why = "the upstream renders chats itself"
-    return replace(found, family_why=why, answer_form_why=why, prompt=prompt)
+    told = "the upstream's template is not known, so tools are described in plain turns"
+    return replace(found, family_why=why, answer_form_why=why, tool_form_why=told, prompt=prompt)
 
 
 def _first_fit(
@@ -137,12 +142,6 @@ def _describe(kind: assembly.EngineKind, spec: ModelSpec, settings: Settings, pr
     if folder is None:
         return config_files.nothing_stated(kind)
     return config_files.by_files(folder, kind, ways.stated_capabilities, settings.engine_options)
-
-
-def _with_limits(described: Description, settings: Settings) -> Description:
-    if described.capabilities is None:
-        return described
-    return replace(described, capabilities=replace(described.capabilities, limits=settings.limits))
 
 
 async def _load_weightless(engine: Engine, spec: ModelSpec, progress: Progress) -> Description:
@@ -180,10 +179,11 @@ def _put_together(
     settings: Settings,
     given: Mapping[str, Any],
 ) -> Inspection:
-    defaults = _defaults(described, found, chosen, settings)
+    known, defaults = described.capabilities, _defaults(described, found, chosen, settings)
     ready = choice.kind.installed
     prompt, why_not = _rendered(described, chosen, given)
-    form = form_of(described.tokenizer)
+    form = _form(described)
+    with_tools = form_with_tools(chosen.family, form)
     return Inspection(
         model=model,
         name=name,
@@ -200,16 +200,23 @@ def _put_together(
         family_is_fallback=_is_fallback(chosen, settings),
         answer_form=form.name,
         answer_form_why=form.why,
+        tool_form=with_tools.name,
+        tool_form_why=with_tools.why,
         roles={role: chosen.family.roles.name_of(role) for role in ("system", "user", "assistant")},
         stop=chosen.family.stop,
         stop_tokens=_stop_tokens(described, chosen),
         context_length=described.context_length,
         max_tokens=defaults.max_tokens(),
         sampling={key: {"value": value, "origin": origin} for key, (origin, value) in defaults.origins.items()},
-        capabilities=described.capabilities,
+        capabilities=known if known is None else declared(known, chosen.family, settings),
         prompt=prompt,
         missing=(*described.missing, *why_not),
     )
+
+
+def _form(described: Description) -> FormChoice:
+    form = form_of(described.tokenizer)
+    return replace(form, why=UNREAD) if described.capabilities is None else form
 
 
 def _is_fallback(chosen: FamilyChoice, settings: Settings) -> bool:
@@ -220,7 +227,7 @@ def _family_why(chosen: FamilyChoice, described: Description, settings: Settings
     if _is_fallback(chosen, settings):
         return f"{chosen.why}; if that is wrong, set family to one of {', '.join(family_names())}"
     if described.capabilities is None and settings.family is None:
-        return f"{chosen.why}; the file's own template, which comes first, could not be read"
+        return f"{chosen.why}; {UNREAD}"
     return chosen.why
 
 

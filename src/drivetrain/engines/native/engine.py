@@ -141,6 +141,7 @@ class NativeEngine:
             self._broken,
             kv_used=stepper.kv_used if stepper is not None else None,
             preemptions=stepper.preemptions if stepper is not None else 0,
+            mask_s=stepper.mask_s if stepper is not None else None,
         )
 
     async def close(self) -> None:

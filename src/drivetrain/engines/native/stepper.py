@@ -65,6 +65,8 @@ class Stepper:
         self.scheduler = scheduler
         self.runner = runner
         self.steps_run = 0
+        self.mask_s = 0.0
+        """The processor's time to compute masks."""
 
     @property
     def idle(self) -> bool:
@@ -155,7 +157,9 @@ class Stepper:
         try:
             with Masks(work.sequence for work in works if work.samples) as masks:  # computed beside the pass
                 works, logits = self.runner.forward(works)
-                return StepResult(works, self._choose(works, logits, masks))
+                outcomes = self._choose(works, logits, masks)
+            self.mask_s += masks.spent_s
+            return StepResult(works, outcomes)
         except BaseException as exc:  # noqa: BLE001 - the boundary, as above
             error = _typed(exc)
         jobs = list(dict.fromkeys(work.sequence.job for work in works))

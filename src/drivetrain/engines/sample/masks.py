@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
@@ -21,7 +22,7 @@ _WORD_BITS = 32
 class Masks:
     """Begun when it is made, from rows whose ids are complete; `apply` once their logits are there.
 
-    All rows are of one model. A context: nothing of it runs any more after leaving.
+    All rows are of one model. A context: nothing of it runs any more after leaving, and `spent_s` is complete.
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
@@ -29,19 +30,22 @@ class Masks:
         size = max((grammar.vocab_size for _, grammar in held), default=0)
         self._ends = sorted(held[0][1].ends) if held else []
         self._words = torch.zeros(len(held), -(-size // _WORD_BITS), dtype=torch.int32)
-        self._begun: dict[int, tuple[int, Matcher, Future[None]]] = {}
-        """By row: its place here, its matcher, and when its mask is written."""
+        self._begun: dict[int, tuple[int, Matcher, Future[float]]] = {}
+        """By row: its place here, its matcher, and when its mask is written, with the time that this took."""
+        self.spent_s = 0.0
+        """The processor's time, of all threads."""
         for place, (row, _) in enumerate(held):
             if (matcher := shape_of(row).follow(row.ids)) is not None:
                 words = self._words[place]
-                written = _threads().submit(matcher.write_mask, words.data_ptr(), words.numel() * words.element_size())
+                written = _threads().submit(_write, matcher, words.data_ptr(), words.numel() * words.element_size())
                 self._begun[id(row)] = place, matcher, written
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        wait([written for _, _, written in self._begun.values()])
+    def __exit__(self, *error: object) -> None:
+        written, _ = wait([written for _, _, written in self._begun.values()])
+        self.spent_s = sum(one.result() for one in written if one.exception() is None)
 
     def apply(self, logits: Any, rows: Sequence[Row]) -> dict[int, str]:
         """Forbid what the grammars do, in place. Returns, by row, why a grammar cannot be followed any further."""
@@ -68,6 +72,12 @@ class Masks:
         allowed = _bits()[words.view(torch.uint8).long()].flatten(1)
         allowed[:, self._ends] = False
         return torch.nn.functional.pad(allowed, (0, width - allowed.shape[1])).contiguous()
+
+
+def _write(matcher: Matcher, address: int, size: int) -> float:
+    began = time.thread_time()
+    matcher.write_mask(address, size)
+    return time.thread_time() - began
 
 
 @lru_cache(maxsize=1)

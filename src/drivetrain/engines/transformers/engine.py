@@ -29,6 +29,7 @@ class TransformersEngine:
         self._lost: DeviceLost | None = None
         self._last_progress = time.monotonic()
         self.steps_run = 0
+        self._mask_s = 0.0
 
     @property
     def busy(self) -> bool:
@@ -114,7 +115,8 @@ class TransformersEngine:
     def health(self) -> Health:
         active = len(self._running) + self._embedding
         alive = not self._closed and self._lost is None and self._thread.alive
-        return Health(alive, active, self._last_progress, self._lost.message if self._lost is not None else "")
+        detail = self._lost.message if self._lost is not None else ""
+        return Health(alive, active, self._last_progress, detail, mask_s=self._mask_s)
 
     async def close(self) -> None:
         self._closed = True
@@ -127,8 +129,9 @@ class TransformersEngine:
             for channel in list(self._running):
                 self._release(channel, None)
 
-    def _count_step(self) -> None:
+    def _count_step(self, mask_s: float = 0.0) -> None:
         self.steps_run += 1
+        self._mask_s += mask_s
         self._last_progress = time.monotonic()
 
     def _ended(self, channel: StepChannel, error: DrivetrainError | None) -> None:

@@ -27,14 +27,15 @@ IMAGE_INPUTS = frozenset({"pixel_values", "image_grid_thw", "image_sizes", "pixe
 
 
 class TransformersGeneration:
-    """`run` is called on the engine's thread, `abort` and `finish` from anywhere.
+    """`run` is called on the engine's thread, `abort` and `finish` from anywhere. `count_step` is told how much of the
+    processor's time the masks of the step took.
 
     `generate()` calls the sampler and then the stopping criterion once a step; both are ours. The criterion is
     where steps leave and where an abort, an ended choice or a limit is noticed: at most one step late.
     """
 
     def __init__(
-        self, request: EngineRequest, loaded: TransformersModel, emit: Emit, count_step: Callable[[], None]
+        self, request: EngineRequest, loaded: TransformersModel, emit: Emit, count_step: Callable[[float], None]
     ) -> None:
         self.request = request
         self._loaded = loaded
@@ -96,7 +97,7 @@ class TransformersGeneration:
     def _after_step(self, input_ids: Any, scores: Any, **_: Any) -> Any:
         """The stopping criterion: send out each row's newest id, then name the rows that are done."""
         assert self._sampler is not None
-        self._count_step()
+        self._count_step(self._sampler.mask_s)
         self._sampled += 1
         if not self._aborted.is_set():
             for index, sampled in self._sampler.sampled.items():

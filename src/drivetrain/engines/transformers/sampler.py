@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from drivetrain.core.engine import EngineRequest
+from drivetrain.engines.sample.masks import Masks
 from drivetrain.engines.sample.sampler import Sampled, Unsampled, logprobs_of, sample
 
 
@@ -49,11 +50,14 @@ class RowSampler:
         self._rows: list[ChoiceRow] = []
         self.sampled: dict[int, Sampled] = {}
         """What the last call sampled, by choice."""
+        self.mask_s = 0.0
+        """The processor's time that its masks took."""
 
     def __call__(self, input_ids: Any, logits: Any) -> Any:
         if not self._rows:
             self._rows = self._first_rows(input_ids.tolist())
         live = [index for index in range(len(self._rows)) if index not in self._ended]
+        self.mask_s = 0.0
         chosen = self._choose(live, input_ids, logits) if live else []
         self.sampled = dict(zip(live, chosen, strict=True))
         ids = [0] * len(self._rows)  # a choice that has ended goes on with any id, which nobody reads
@@ -78,8 +82,20 @@ class RowSampler:
         if (forced := self._forced(rows[0])) is not None:
             return self._with_logprobs([forced] * len(rows), raw)
         if guided is not None:
-            return self._with_logprobs([sampled.token_id for sampled in _sample(guided, rows)], raw)
-        return _sample(raw, rows)
+            return self._with_logprobs([sampled.token_id for sampled in self._sample(guided, rows)], raw)
+        return self._sample(raw, rows)
+
+    def _sample(self, logits: Any, rows: list[ChoiceRow]) -> list[Sampled]:
+        """One row that cannot be sampled ends the request."""
+        with Masks(rows) as masks:
+            outcomes = sample(logits, rows, masks)
+        self.mask_s = masks.spent_s
+        chosen: list[Sampled] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Unsampled):
+                raise outcome.error
+            chosen.append(outcome)
+        return chosen
 
     def _select(self, live: list[int], logits: Any) -> Any:
         return logits if len(live) == len(self._rows) else logits[live]
@@ -105,16 +121,6 @@ class RowSampler:
             forced = self._structure.forced_bos_token_id
         too_early = row.num_sampled < request.min_tokens and forced in request.stop_ids
         return None if too_early else forced
-
-
-def _sample(logits: Any, rows: list[ChoiceRow]) -> list[Sampled]:
-    """One row that cannot be sampled ends the request."""
-    chosen: list[Sampled] = []
-    for outcome in sample(logits, rows):
-        if isinstance(outcome, Unsampled):
-            raise outcome.error
-        chosen.append(outcome)
-    return chosen
 
 
 def _lowest(ids: int | list[int] | None) -> int | None:

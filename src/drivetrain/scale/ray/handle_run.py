@@ -227,7 +227,8 @@ class HandleRun(Lifecycle):
         self._prompt_tokens, self.prompt_token_ids = started.prompt_tokens, started.prompt_token_ids
         self.truncated_tokens = started.truncated_tokens
         self.times.admitted = time.monotonic()
-        self._stats.count_admitted(self.times, self.request.constraint)
+        self._stats.count_admitted(self.times)
+        self._stats.count_started(started)
 
     # Endings
 

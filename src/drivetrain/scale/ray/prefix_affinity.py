@@ -38,11 +38,21 @@ def _text(request: GenerateRequest) -> str:
     if request.prompt_token_ids is not None:
         return " ".join(map(str, request.prompt_token_ids[:wanted]))[:wanted]
     text = ""
-    for message in request.messages or ():
-        text += f"\0{message.role}\0{message.text[:wanted]}"
+    for piece in _pieces(request):
+        text += f"\0{piece[:wanted]}"
         if len(text) >= wanted:
             break
     return text[:wanted]
+
+
+def _pieces(request: GenerateRequest) -> Iterator[str]:
+    """Of a chat, in the order of most prompts: the tools stand first. What has no text of its own is left out."""
+    for tool in request.offered_tools:
+        yield from (tool.name, tool.description, tool.parameters)
+    for message in request.messages or ():
+        yield from (message.role, message.text)
+        for call in message.tool_calls:
+            yield from (call.name, call.arguments)
 
 
 def _blocks(text: str) -> Iterator[bytes]:

@@ -56,6 +56,7 @@ class ReplicaReports:
         self._recent: dict[str, TimedReport] = {}
         self._restarts: dict[str, int] = {}
         self._preemptions: dict[str, int] = {}
+        self._mask_s: dict[str, float] = {}
 
     def add(self, report: ReplicaReport, now: float) -> None:
         name = report.replica
@@ -63,6 +64,8 @@ class ReplicaReports:
         self._recent = {other: timed for other, timed in self._recent.items() if now - timed.at <= RECENT_S}
         self._restarts[name] = max(report.restarts, self._restarts.get(name, 0))
         self._preemptions[name] = max(report.status.preemptions, self._preemptions.get(name, 0))
+        if report.status.mask_s is not None:
+            self._mask_s[name] = max(report.status.mask_s, self._mask_s.get(name, 0.0))
 
     @property
     def _statuses(self) -> list[Status]:
@@ -86,9 +89,14 @@ class ReplicaReports:
 
     @property
     def restarts(self) -> int:
-        """Of all replicas that there have been, like `preemptions`: neither falls when a replica goes."""
+        """Of all replicas that there have been, like the next two: none falls when a replica goes."""
         return sum(self._restarts.values())
 
     @property
     def preemptions(self) -> int:
         return sum(self._preemptions.values())
+
+    @property
+    def mask_s(self) -> float | None:
+        """None: none of them knows."""
+        return sum(self._mask_s.values()) if self._mask_s else None

@@ -54,6 +54,7 @@ def capabilities_json(worker: WorkerPort) -> dict[str, Any]:
         "architecture": metadata.architecture,
         "family": metadata.family,
         "answer_form": metadata.answer_form,
+        "tool_form": metadata.tool_form,
         "device": metadata.device,
         "dtype": metadata.dtype,
         "context_length": capabilities.context_length,

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain import __version__
-from drivetrain.core.constraint import ConstraintForm
+from drivetrain.core.constraint import GRAMMAR_KINDS
 from drivetrain.core.results import FinishReason
 from drivetrain.core.stats import ENDINGS, Histogram, Stats
 from drivetrain.core.status import State, Status
@@ -143,9 +143,16 @@ def _counters(stats: Mapping[str, Stats]) -> Iterator[Metric]:
     yield family(
         CounterMetricFamily,
         "drivetrain_constrained_requests",
-        "requests with a constraint on the text that got a slot, by its form",
+        "started requests whose answers are held to a grammar, by what it comes from",
         ("model", "form"),
-        (((model, form), counted.constrained[form]) for model, counted in stats.items() for form in ConstraintForm),
+        (((model, form), counted.constrained[form]) for model, counted in stats.items() for form in GRAMMAR_KINDS),
+    )
+    yield family(
+        CounterMetricFamily,
+        "drivetrain_grammar_mask_seconds",
+        "processor time spent on computing what grammars allow next, where the engine tells",
+        ("model",),
+        (((model,), counted.mask_s) for model, counted in stats.items() if counted.mask_s is not None),
     )
     yield each("prompt_tokens", "prompt tokens, counted when a request ends", lambda s: s.prompt_tokens)
     yield each("cached_prompt_tokens", "prompt tokens found in the engine's prefix cache", lambda s: s.cached_tokens)

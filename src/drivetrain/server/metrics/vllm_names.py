@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, OutOfMemory
+from drivetrain.core.results import FinishReason
 from drivetrain.core.stats import Histogram, Stats
 from drivetrain.core.status import Status
 from drivetrain.server.metrics.exposition import family, histogram
@@ -71,6 +72,7 @@ def series(statuses: Mapping[str, Status], stats: Mapping[str, Stats]) -> Iterat
 def _reasons(stats: Stats) -> Counter[str]:
     reasons: Counter[str] = Counter({"stop": 0, "length": 0, "abort": 0, "error": 0})
     reasons.update(stats.answers)
+    reasons["stop"] += reasons.pop(FinishReason.TOOL_CALLS, 0)  # its engine knows of no calls
     for ending, number in stats.endings.items():
         if ending in _REASONS:
             reasons[_REASONS[ending]] += number

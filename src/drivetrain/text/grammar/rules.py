@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from drivetrain.core.constraint import Constraint
+from drivetrain.core.constraint import OF_REASONING, OF_TOOLS, Constraint
 from drivetrain.core.tools import Tool, ToolChoice, ToolMode
 
 
@@ -38,3 +38,10 @@ class AnswerRules:
         """Whether the model may call tools in its own way: nothing was asked of its calls."""
         is_strict = any(tool.strict for tool in self.tools)
         return self.choice.mode is ToolMode.AUTO and not is_strict and self.content is None
+
+    @property
+    def kind(self) -> str:
+        """One of `GRAMMAR_KINDS`."""
+        if self.tools:
+            return OF_TOOLS
+        return OF_REASONING if self.content is None else self.content.kind

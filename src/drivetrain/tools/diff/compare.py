@@ -7,7 +7,7 @@ So their logprobs can be compared up to the place where they diverge, and both l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from statistics import fmean, median
 
@@ -38,11 +38,29 @@ class AnswerToken:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerParts:
+    """What the engine's worker read from the text. `calls` are names and arguments."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+
+
+PARTS = tuple(part.name for part in fields(AnswerParts))
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedAnswer:
     """All sampled tokens, including the one that ended the answer."""
 
     prompt_ids: tuple[int, ...]
     places: tuple[AnswerToken, ...]
+    parts: AnswerParts = AnswerParts()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is all content."""
+        return not (self.parts.reasoning or self.parts.calls)
 
 
 class Agreement(StrEnum):
@@ -78,12 +96,16 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One prompt on two engines. `differences` are of the common tokens' logprobs, if both engines gave one."""
+    """One prompt on two engines. `differences` are of the common tokens' logprobs, if both engines gave one.
+
+    `parts_apart` are those of the `PARTS` in which the answers differ, perhaps although their tokens do not.
+    """
 
     outcome: Agreement
     num_common: int
     differences: tuple[float, ...] = ()
     parting: Parting | None = None
+    parts_apart: tuple[str, ...] = ()
 
 
 def compare(first: RecordedAnswer, second: RecordedAnswer, *, tolerance: float) -> Comparison:
@@ -100,11 +122,12 @@ def compare(first: RecordedAnswer, second: RecordedAnswer, *, tolerance: float) 
         for one, other in pairs
         if one.logprob is not None and other.logprob is not None
     )
+    apart = tuple(name for name in PARTS if getattr(first.parts, name) != getattr(second.parts, name))
     if num_common == len(first.places) == len(second.places):
-        return Comparison(Agreement.AGREES, num_common, differences)
+        return Comparison(Agreement.AGREES, num_common, differences, None, apart)
     parting = Parting(_at(first.places, num_common), _at(second.places, num_common))
     tied = parting.gap is not None and parting.gap <= tolerance
-    return Comparison(Agreement.TIE if tied else Agreement.PARTS, num_common, differences, parting)
+    return Comparison(Agreement.TIE if tied else Agreement.PARTS, num_common, differences, parting, apart)
 
 
 def _num_common(first: Sequence[AnswerToken], second: Sequence[AnswerToken]) -> int:

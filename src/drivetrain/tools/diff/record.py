@@ -11,7 +11,8 @@ from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import Choice, FinishReason, Result, TokenLogprob
 from drivetrain.core.sampling import Sampling
-from drivetrain.tools.diff.compare import Alternative, AnswerToken, RecordedAnswer
+from drivetrain.core.tools import Tool
+from drivetrain.tools.diff.compare import Alternative, AnswerParts, AnswerToken, RecordedAnswer
 
 
 class Generator(Protocol):
@@ -25,12 +26,13 @@ class Generator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """`chat` sends each prompt as a user message, in the model's own prompt form."""
+    """`chat` sends each prompt as a user message, in the model's own prompt form, and offers the `tools`."""
 
     prompts: tuple[str, ...]
     num_tokens: int
     num_top: int
     chat: bool = False
+    tools: tuple[Tool, ...] = ()
 
 
 def record(worker: Generator, questions: Questions, label: str, progress: Progress) -> tuple[RecordedAnswer, ...]:
@@ -44,10 +46,16 @@ def record(worker: Generator, questions: Questions, label: str, progress: Progre
     answers: list[RecordedAnswer] = []
     for done, prompt in enumerate(questions.prompts):
         progress(f"asking {label}", done / len(questions.prompts))
-        given = {"messages": [{"role": "user", "content": prompt}]} if questions.chat else {"prompt": prompt}
-        answers.append(_answer(worker, given | parameters))
+        answers.append(_answer(worker, _given(prompt, questions) | parameters))
     progress(f"asked {label}", 1.0)
     return tuple(answers)
+
+
+def _given(prompt: str, questions: Questions) -> dict[str, Any]:
+    if not questions.chat:
+        return {"prompt": prompt}
+    chat = {"messages": [{"role": "user", "content": prompt}]}
+    return chat | ({"tools": questions.tools} if questions.tools else {})
 
 
 def _greedy(honoured: frozenset[str], questions: Questions) -> dict[str, Any]:
@@ -65,7 +73,15 @@ def _answer(worker: Generator, request: dict[str, Any]) -> RecordedAnswer:
     places = [_place(entry) for entry in entries] + [AnswerToken(i) for i in choice.token_ids[len(entries) :]]
     if _lacks_end(choice) and "min_tokens" in worker.capabilities.parameters and "logprobs" in request:
         places[-1] = _end(worker, request, choice)
-    return RecordedAnswer(result.prompt_token_ids or (), tuple(places))
+    return RecordedAnswer(result.prompt_token_ids or (), tuple(places), _parts(choice))
+
+
+def _parts(choice: Choice) -> AnswerParts:
+    said = choice.message
+    if said is None:
+        return AnswerParts(content=choice.text.strip())
+    calls = tuple((call.name, call.arguments) for call in said.tool_calls)
+    return AnswerParts((said.reasoning or "").strip(), (said.content or "").strip(), calls)
 
 
 def _lacks_end(choice: Choice) -> bool:

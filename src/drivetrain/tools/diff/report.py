@@ -8,6 +8,7 @@ from typing import Any
 
 from drivetrain.core.engine import WeightsFormat
 from drivetrain.tools.diff.compare import (
+    PARTS,
     Agreement,
     AnswerToken,
     Comparison,
@@ -39,6 +40,7 @@ class ComparedSide:
     settings: Mapping[str, Any]
     versions: Mapping[str, str]
     notes: tuple[str, ...]
+    answer_form: str
     answers: tuple[RecordedAnswer, ...]
 
     @property
@@ -84,8 +86,12 @@ def _pair(first: ComparedSide, second: ComparedSide, tolerance: float) -> SidePa
 
 
 def side_table(report: DiffReport) -> tuple[list[str], list[list[str]]]:
-    rows = [[side.label, side.engine, side.model, side.form, side.device] for side in report.sides]
-    return ["side", "engine", "model", "weights", "device"], rows
+    """Of a prompt that is not a chat the answer is all content, whatever the form."""
+    head, rows = ["side", "engine", "model", "weights", "device"], []
+    for side in report.sides:
+        row = [side.label, side.engine, side.model, side.form, side.device]
+        rows.append([*row, side.answer_form] if report.questions.chat else row)
+    return ([*head, "answer form"] if report.questions.chat else head), rows
 
 
 def note_lines(report: DiffReport) -> list[str]:
@@ -97,10 +103,13 @@ def lines_of(pair: SidePair, report: DiffReport) -> list[str]:
     """The summary of a pair, then each prompt that diverged."""
     names = f"{pair.first.label} and {pair.second.label}"
     found = ["", f"{names}: {_counts(pair.summary)}", *(f"{INDENT}{line}" for line in _figures(pair, report))]
-    for prompt, answer, comparison in zip(report.questions.prompts, pair.first.answers, pair.comparisons, strict=True):
-        if comparison.outcome is not Agreement.AGREES:
+    answers = zip(pair.first.answers, pair.second.answers, pair.comparisons, strict=True)
+    for prompt, (answer, other, comparison) in zip(report.questions.prompts, answers, strict=True):
+        if comparison.outcome is not Agreement.AGREES or comparison.parts_apart:
             common = "".join(place.token for place in answer.places[: comparison.num_common])
             found += ["", *_prompt_lines(prompt, common, comparison, pair, report.tolerance)]
+            if comparison.parts_apart and not (answer.is_plain and other.is_plain):
+                found.append(f"{INDENT}what differs: {', '.join(comparison.parts_apart)}")
     return found
 
 
@@ -132,11 +141,27 @@ def _figures(pair: SidePair, report: DiffReport) -> list[str]:
         lines.append(
             f"the weights differ ({pair.first.form}; {pair.second.form}), which explains part of the difference"
         )
+    return [*lines, *_parts_lines(pair, chat=report.questions.chat)]
+
+
+def _parts_lines(pair: SidePair, *, chat: bool) -> list[str]:
+    lines, sides = [], (pair.first, pair.second)
+    if not all(answer.is_plain for side in sides for answer in side.answers):
+        for part in PARTS:
+            one, two = (sum(bool(getattr(answer.parts, part)) for answer in side.answers) for side in sides)
+            apart = sum(part in comparison.parts_apart for comparison in pair.comparisons)
+            if one or two:
+                lines.append(f"{part}: in {one} and {two} answers, {apart} differ")
+    forms = [side.answer_form for side in sides]
+    if chat and forms[0] != forms[1]:
+        lines.append(f"the answer forms differ ({'; '.join(forms)}), so the same text may be read as different parts")
     return lines
 
 
 def _prompt_lines(prompt: str, common: str, comparison: Comparison, pair: SidePair, tolerance: float) -> list[str]:
     parting = comparison.parting
+    if comparison.outcome is Agreement.AGREES:
+        return [f"READ DIFFERENTLY {_head(prompt)}: the tokens are equal"]
     if parting is None:
         return [f"OTHER TOKENS {_head(prompt)}: the two engines tokenize it differently"]
     shared = f": {_tail(common)}" if common else ""

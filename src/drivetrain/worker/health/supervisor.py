@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from drivetrain.core.engine import Engine, EngineInfo, Health
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed
@@ -18,6 +19,9 @@ from drivetrain.worker.health.watchdog import Watchdog, answers
 
 LOOK_SOON_S = 0.05
 """From a request's failure to the check of the engine; others that failed at the same time are counted by then."""
+
+NOTHING_COUNTED = Health(False, 0, 0.0)
+"""What the stats have of a new engine. Only preemptions and masks count here."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,13 +64,14 @@ class Supervisor:
         self._probing: asyncio.Task[None] | None = None
         self._info: EngineInfo | None = None
         self._stats = stats
-        self._preemptions = 0  # of this engine, as already counted in the stats
+        self._counted = NOTHING_COUNTED
         self._serve = serve
         self._end_running = end_running
 
     def ready(self, info: EngineInfo) -> None:
         """The engine has loaded: let requests in."""
         self._info = info
+        self._count(self._health())
         max_running = self._serve(info)
         self.state = State.READY
         self.admission.open(max_running)
@@ -74,6 +79,7 @@ class Supervisor:
     def ended(self, error: DrivetrainError | None) -> None:
         """A request that reached the engine has ended."""
         self._watchdog.ended(error, self._stats.completion_tokens)
+        self._count(self._health())
         if isinstance(error, EngineFailed):
             self.look_soon()
 
@@ -91,6 +97,7 @@ class Supervisor:
         if self.state is not State.READY:
             return
         health, tokens = self._health(), self._stats.completion_tokens
+        self._count(health)
         if why := self._watchdog.complaint(health, wanted=self.admission.running > 0, tokens=tokens):
             self._give_up(why)
         elif self._probing is None and (doubt := self._watchdog.doubt(health, tokens)):
@@ -140,9 +147,9 @@ class Supervisor:
         """Whatever goes wrong, the worker ends up in a true state, and no engine that can be closed is left behind."""
         old = self.engine
         try:
-            self.count_preemptions()
+            self._count(self._health())
             self.engine, info = await reviver.revive(old)
-            self._preemptions = 0
+            self._counted = NOTHING_COUNTED
             self._watchdog = Watchdog(self._stall_s)
             self.ready(info)
             self._stats.restarts += 1
@@ -175,14 +182,20 @@ class Supervisor:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
         await self.stop_reviving()
-        self.count_preemptions()
+        self._count(self._health())
         await close(self.engine)
 
-    def count_preemptions(self) -> None:
-        """To be called before the engine is closed: after that, its own count is gone."""
-        health = self._health()
-        self._stats.preemptions += self.uncounted(health)
-        self._preemptions = health.preemptions
+    def _count(self, health: Health) -> None:
+        """Also before the engine is closed: after that, its own counts are gone."""
+        self._stats.preemptions, self._stats.mask_s = self.counted_by(health)
+        counted = self._counted
+        mask_s = max((s for s in (counted.mask_s, health.mask_s) if s is not None), default=None)
+        self._counted = replace(counted, preemptions=max(counted.preemptions, health.preemptions), mask_s=mask_s)
 
-    def uncounted(self, health: Health) -> int:
-        return max(0, health.preemptions - self._preemptions)
+    def counted_by(self, health: Health) -> tuple[int, float | None]:
+        """Preemptions, and seconds of masks, of this engine and of those before it."""
+        stats, counted = self._stats, self._counted
+        preemptions = stats.preemptions + max(0, health.preemptions - counted.preemptions)
+        if health.mask_s is None:
+            return preemptions, stats.mask_s
+        return preemptions, (stats.mask_s or 0.0) + max(0.0, health.mask_s - (counted.mask_s or 0.0))

@@ -27,6 +27,30 @@ def test_a_salt_and_a_role_are_part_of_it() -> None:
     assert len(prefix(prompt_token_ids=list(range(1000)))) > 4
 
 
+def test_tools_stand_before_the_messages() -> None:
+    """Those that the model is told of: the same tools are a beginning that chats share."""
+
+    def tools(description: str) -> list[dict[str, object]]:
+        return [{"type": "function", "function": {"name": "f", "description": description}}]
+
+    chat = [{"role": "user", "content": LONG}]
+    one, other = prefix(messages=chat, tools=tools(LONG)), prefix(messages=chat, tools=tools("Other. " * 400))
+    assert not set(one) & set(other)
+    assert set(one) & set(prefix(messages=[{"role": "user", "content": "Hi. " * 400}], tools=tools(LONG)))
+    assert prefix(messages=chat, tools=tools(LONG), tool_choice="none") == prefix(messages=chat)
+
+
+def test_calls_are_part_of_a_message() -> None:
+    def after_call(name: str, arguments: str) -> tuple[int, ...]:
+        call = {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
+        asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return prefix(messages=[asked, {"role": "tool", "tool_call_id": "c", "content": LONG}])
+
+    assert after_call("f", '{"a": 1}') == after_call("f", '{"a": 1}')
+    assert not set(after_call("f", '{"a": 1}')) & set(after_call("f", '{"a": 2}'))
+    assert not set(after_call("f", '{"a": 1}')) & set(after_call("g", '{"a": 1}'))
+
+
 def test_the_longest_beginning_wins_while_the_load_allows() -> None:
     seen = PrefixAffinity()
     seen.note((1, 2), "a")

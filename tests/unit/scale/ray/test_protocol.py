@@ -32,7 +32,7 @@ LOGPROB = TokenLogprob(
     1, "ÿ", b"\xff", None, (TopLogprob(2, "q", b"q", -1.5), TopLogprob(3, "", b"", -float("inf"))), 3
 )
 EVENTS: list[Event] = [
-    Started("r", "m", 3, 1, (1, 2, 3)),
+    Started("r", "m", 3, 1, (1, 2, 3), "json_schema"),
     Delta(0, "x\ud800", (1, 2)),
     Delta(1, "", (), (LOGPROB,)),
     ChoiceFinished(0, FinishReason.STOP, (1, 2)),

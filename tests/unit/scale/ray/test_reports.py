@@ -9,19 +9,26 @@ from drivetrain.core.status import Metadata, State, Status
 from drivetrain.scale.ray.reports import RECENT_S, ReplicaReport, ReplicaReports, Terms
 
 
-def report(replica: str, state: State = State.READY, *, alive: bool = True, progress_s: float = 0.0) -> ReplicaReport:
+def report(
+    replica: str,
+    state: State = State.READY,
+    *,
+    alive: bool = True,
+    progress_s: float = 0.0,
+    mask_s: float | None = None,
+) -> ReplicaReport:
     return ReplicaReport(
         metadata=Metadata(
             name="m", engine="fake", architecture="", device="cpu", dtype="", context_length=99, vocab_size=9,
-            family="", family_why="", answer_form="", answer_form_why="", roles={}, separator="", stop=(),
-            eos_ids=(), embedding_size=0, pooling=None,
+            family="", family_why="", answer_form="", answer_form_why="", tool_form="", tool_form_why="",
+            roles={}, separator="", stop=(), eos_ids=(), embedding_size=0, pooling=None,
             sampling={}, versions={},
         ),
         capabilities=Capabilities(parameters=frozenset(), context_length=99),
         terms=Terms(timeout_s=5, drain_s=1, reader_timeout_s=5, max_unread=100),
         status=Status(
             state=state, running=0, waiting=0, endings={}, prompt_tokens=0, completion_tokens=0, engine_alive=alive,
-            last_progress_s=progress_s, preemptions=2,
+            last_progress_s=progress_s, preemptions=2, mask_s=mask_s,
         ),
         restarts=1,
         replica=replica,
@@ -78,6 +85,16 @@ def test_one_that_is_not_heard_beside_others_counts_no_more_but_its_counts_do() 
     assert (reports.restarts, reports.preemptions) == (2, 4)
     reports.add(report("lost"), 1000.0)
     assert (reports.restarts, reports.preemptions) == (2, 4)
+
+
+def test_the_time_of_masks_is_the_sum_over_those_that_tell() -> None:
+    reports = ReplicaReports()
+    reports.add(report("a"), 0.0)
+    assert reports.mask_s is None
+    for mask_s in (0.5, 0.25):  # one that comes late
+        reports.add(report("b", mask_s=mask_s), 0.0)
+    reports.add(report("c", mask_s=1.0), 0.0)
+    assert reports.mask_s == 1.5
 
 
 def test_a_long_silence_makes_nobody_worse() -> None:

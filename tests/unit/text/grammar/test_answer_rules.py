@@ -62,6 +62,13 @@ def rules(
     return AnswerRules(form, tools, ToolChoice(mode, names), **more)
 
 
+def test_they_are_counted_by_what_they_are_for() -> None:
+    """Once, whatever else they hold."""
+    assert rules(content=CITY).kind == "tools"
+    assert rules(tools=(), content=CITY).kind == CITY.kind == "json_schema"
+    assert rules(tools=(), max_reasoning_tokens=5).kind == "reasoning"
+
+
 def verdict(compiler: GrammarCompiler, wanted: AnswerRules, text: str) -> str:
     """`no` with what was taken, `begins`, `may end` or `must end`."""
     matcher = compiler.compile(wanted).matcher()

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from drivetrain.tools.diff.compare import Agreement, Alternative, AnswerToken, RecordedAnswer, compare, summarize
+from drivetrain.tools.diff.compare import (
+    Agreement,
+    Alternative,
+    AnswerParts,
+    AnswerToken,
+    RecordedAnswer,
+    compare,
+    summarize,
+)
 
 TOLERANCE = 0.01
 
@@ -33,6 +41,25 @@ def test_equal_answers() -> None:
     found = compared(first, second)
     assert (found.outcome, found.num_common, found.parting) == (Agreement.AGREES, 2, None)
     assert found.differences == (0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("other", "apart"),
+    [
+        (AnswerParts("think", "say", (("f", "{}"),)), ()),
+        (AnswerParts("thank", "say", (("f", "{}"),)), ("reasoning",)),
+        (AnswerParts("think", "so", (("f", "{}"),)), ("content",)),
+        (AnswerParts("think", "say", (("f", '{"a": 1}'),)), ("calls",)),
+        (AnswerParts(content="think say f"), ("reasoning", "content", "calls")),
+    ],
+)
+def test_the_parts_are_told_apart(other: AnswerParts, apart: tuple[str, ...]) -> None:
+    """Whether or not the tokens are equal; answers to different prompts are not compared."""
+    said = AnswerParts("think", "say", (("f", "{}"),))
+    first, same = RecordedAnswer((1,), (place(7),), said), RecordedAnswer((1,), (place(7),), other)
+    assert compared(first, same).parts_apart == apart
+    assert compared(first, RecordedAnswer((1,), (place(8),), other)).parts_apart == apart
+    assert compared(first, RecordedAnswer((2,), (place(7),), other)).parts_apart == ()
 
 
 def test_no_token_at_all_is_equal() -> None:

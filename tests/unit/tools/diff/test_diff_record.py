@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from drivetrain import assembly, sync
+from drivetrain.core.answer import AnswerMessage, ToolCall
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineRequest, ModelSpec, WeightsFormat
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.core.results import Result
+from drivetrain.core.results import Choice, FinishReason, Metrics, Result, Usage
 from drivetrain.engines.fake import scripted
+from drivetrain.tools.diff.compare import AnswerParts
 from drivetrain.tools.diff.prompts import BUILT_IN, read_prompts
 from drivetrain.tools.diff.record import Questions, record
 from drivetrain.worker.settings import Settings
@@ -98,6 +100,25 @@ def test_greedy_bare_and_seeded() -> None:
     assert plain == b"Hi"
     assert b"Hi" in chat
     assert chat != plain
+
+
+class Calling:
+    """A worker whose answers have reasoning and a call."""
+
+    capabilities = Capabilities(parameters=frozenset(), context_length=64)
+
+    def generate(self, **request: Any) -> Result:
+        said = AnswerMessage(" So\n", "Hm", (ToolCall(0, "f", '{"a": 1}'),))
+        choice = Choice(0, "...", (1,), finish_reason=FinishReason.TOOL_CALLS, message=said)
+        return Result("r", "m", (choice,), Usage(), Metrics())
+
+
+def test_what_was_read_is_kept() -> None:
+    (read,) = record(Calling(), questions("Hi", chat=True), "it", no_progress)
+    assert read.parts == AnswerParts("Hm", "So", (("f", '{"a": 1}'),))
+    with worker(text=" abc\n") as asked:
+        (plain,) = record(asked, questions("Hi"), "fake", no_progress)
+    assert (plain.parts, plain.is_plain, read.is_plain) == (AnswerParts(content="abc"), True, False)
 
 
 class Stated:

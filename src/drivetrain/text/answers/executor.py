@@ -36,8 +36,9 @@ class Executor:
     ) -> None:
         self.is_reasoning = False
         """Whether what was read last belongs to the reasoning."""
+        self.has_reasoned = False
+        """Whether reasoning was opened."""
         self._content_last = content_last
-        self._has_reasoned = False
         self._form = form
         self._source = source
         self._tools = tools
@@ -81,7 +82,7 @@ class Executor:
 
     def _is_second(self, what: object) -> bool:
         """Whether this opens reasoning again."""
-        return self._has_reasoned and isinstance(what, BoundRegion) and what.region.part is Part.REASONING
+        return self.has_reasoned and isinstance(what, BoundRegion) and what.region.part is Part.REASONING
 
     def _region(self, bound: BoundRegion, found: Found, groups: dict[str, str]) -> Reading[None]:
         if bound.region.part not in self._texts:
@@ -96,7 +97,7 @@ class Executor:
         region = bound.region
         body = self._open(region, groups)
         self.is_reasoning = region.part is Part.REASONING
-        self._has_reasoned = self._has_reasoned or self.is_reasoning
+        self.has_reasoned = self.has_reasoned or self.is_reasoning
         found = yield from self._source.find(bound.closing, body.write, no_empty=empty)
         if found is not None:
             self._source.enter(found)

@@ -209,6 +209,35 @@ def test_after_a_malformed_call_the_next_one_is_read() -> None:
 @pytest.mark.parametrize(
     ("form", "text"),
     [
+        ("llama-json", '{"name": "f", "parameters": {x}}'),
+        ("llama-pythonic", "[f(a=b)]"),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {x}}'),
+        ("qwen-xml", "<tool_call><function=f><parameter=a>1</parameter>x"),
+        ("mistral", "[TOOL_CALLS]f[ARGS]{x}"),
+        ("kimi", "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{x}"),
+        ("gemma4", "<|tool_call>call:f{a:b c}"),
+        ("granite", '<|tool_call|>[{"name": "f", "arguments": {x}}]'),
+    ],
+)
+def test_what_follows_a_malformed_call_is_content(form: str, text: str) -> None:
+    """The call belongs to its line, if nothing closes it."""
+    then = ["Here is", "the answer."]
+    message = read("\n".join(("Before.", text, *then)), form)
+    (call,) = message.tool_calls
+    assert (call.name, call.flaw, (call.raw or "").lstrip()) == ("f", Flaw.MALFORMED, text)
+    assert (message.content or "").split("\n") in (["Before.", *then], ["Before.", "", *then])
+
+
+def test_what_follows_a_malformed_call_may_be_another_region() -> None:
+    call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{x}"
+    message = read(f"{call}<|channel|>analysis<|message|>Hm.<|end|><|channel|>final<|message|>Yes.", "harmony")
+    assert [(call.name, call.flaw) for call in message.tool_calls] == [("f", Flaw.MALFORMED)]
+    assert (message.reasoning, message.content) == ("Hm.", "Yes.")
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
         ("hermes", "a </tool half <tool_cal <think"),
         ("llama-json", '{"name": "Bob", "age": 7}'),
         ("llama-json", 'See {"name": "f", "parameters": {}}'),

@@ -24,6 +24,7 @@ from drivetrain.core.answer import (
 )
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.text.answers import FORMS, AnswerParser, parse_answer, parser
+from drivetrain.text.answers.forms import Part
 
 NESTED = {"a": {"b": [1, -2.5, {"c": []}], "d": None}, "e": 'say "hi"\\now', "f": "two\nlines\tand\ttabs", "g": [True]}
 CASES: dict[str, Calls] = {
@@ -149,6 +150,18 @@ def test_an_answer_that_is_cut_off(written: str, case: str) -> None:
             assert call.raw
             assert text[:end].endswith(call.raw)
             assert calls[len(whole)][0] == call.name or not call.name
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_half_of_the_marker_that_closes_a_call_is_no_text(written: str) -> None:
+    form, write, _ = WRITTEN[written]
+    text = write(CASES["one"])
+    closes = {close for region in FORMS[form].regions if region.part is Part.CALLS for close in region.closes}
+    for close in closes:
+        _, found, _ = text.partition(close)
+        for i in range(1, len(found)):
+            cut = text[: text.index(close) + i]
+            assert read(cut, form).content is None, cut
 
 
 @pytest.mark.parametrize("written", WRITTEN)

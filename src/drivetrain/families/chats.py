@@ -15,8 +15,7 @@ from drivetrain.text.answers.call_ids import CallIds, with_own_ids
 
 
 def writes_itself(family: Family, tools: Sequence[Tool]) -> bool:
-    """Whether the form has its own way to say these tools, calls and results. If not, answers to the tools are of the
-    form `generic`."""
+    """Whether the form has its own way to say these tools, calls and results."""
     return family.writes_tools if tools else family.writes_calls
 
 
@@ -27,14 +26,18 @@ def render_chat(
     tools: Sequence[Tool] = (),
     variables: Mapping[str, Any] = NOTHING_SET,
     call_ids: CallIds = CallIds.ANY,
+    generic: bool = False,
 ) -> Prompt:
     """Its `messages` are those that were rendered. `call_ids` are those of the form of its answers.
+
+    With `generic`, tools, calls and results are written out for answers of that form, even if the form of the prompt
+    has its own way to say them.
 
     Raises `InvalidRequest` for what the form cannot express.
     """
     said, told = tuple(messages), tuple(tools)
     if needs_writing(messages, tools):
-        if writes_itself(family, tools):
+        if writes_itself(family, tools) and not generic:
             said = with_own_ids(messages, call_ids)
         else:
             takes_system, default = family.takes_system, family.default_system

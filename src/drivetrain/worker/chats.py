@@ -18,6 +18,7 @@ from drivetrain.families.registry import TemplateFamily
 from drivetrain.families.template_variables import template_variables
 from drivetrain.text.answers.call_ids import CallIds
 from drivetrain.text.answers.detect import GENERIC, FormChoice
+from drivetrain.text.answers.lookup import AnswerForm
 from drivetrain.text.answers.reading import AnswerReading, begun
 from drivetrain.text.answers.schemas import ToolSchemas
 from drivetrain.text.answers.table import FORMS
@@ -51,7 +52,12 @@ class Chats:
             tools=tools,
             variables=self._variables(request),
             call_ids=row.call_ids if row is not None else CallIds.ANY,
+            generic=self._is_generic(request),
         )
+
+    def _is_generic(self, request: GenerateRequest) -> bool:
+        """Whether calls are asked for in the form `generic`: the model's own is missing or not known."""
+        return bool(request.offered_tools) and form_with_tools(self._family, self._form).form == GENERIC
 
     def _variables(self, request: GenerateRequest) -> Mapping[str, object]:
         if not request.chat_template_kwargs and request.reasoning_effort is None:
@@ -65,13 +71,12 @@ class Chats:
 
     def reading(self, request: GenerateRequest, prompt: Prompt | None) -> AnswerReading | None:
         """None: the text is all content."""
-        tools, form = request.offered_tools, self._form.form
+        tools = request.offered_tools
         if request.messages is None or prompt is None:
             return None
-        if not (tools or self._form.reasons or not isinstance(form, str)):
+        if not (tools or self._form.reasons or not isinstance(self._form.form, str)):
             return None
-        if tools:
-            form = form_with_tools(self._family, self._form).form
+        form = self._form_for(request)
         reading = AnswerReading(
             form=form,
             tools=tools,
@@ -84,23 +89,35 @@ class Chats:
             return None
         return reading
 
+    def _form_for(self, request: GenerateRequest) -> AnswerForm:
+        """What is enforced is read by the row of the table that it is written in, whatever template the model has."""
+        if self._is_generic(request):
+            return GENERIC
+        row = self._form.written
+        held = request.constraint is not None or request.max_reasoning_tokens is not None
+        return row if row is not None and (held or self._holds_calls(request, row)) else self._form.form
+
+    def _holds_calls(self, request: GenerateRequest, form: AnswerForm) -> bool:
+        """Whether calls are enforced, in a form that can be."""
+        if asks_for_grammar(request) or request.constraint is not None:
+            return True
+        return bool(request.offered_tools) and self._enforces and isinstance(form, str) and can_write(form)
+
     def rules(self, request: GenerateRequest, reading: AnswerReading | None) -> Constraint | AnswerRules | None:
         """What the answers are held to, if to anything. A constraint is on the content, behind the reasoning."""
         if reading is None:
             return request.constraint
-        form = reading.form if isinstance(reading.form, str) else self._form.written
-        reasoning, tools = self._reasoning(reading), reading.tools
-        must = asks_for_grammar(request) or request.constraint is not None
-        if not must and not (self._enforces and form is not None and can_write(form)):
-            tools = ()
+        reasoning = self._reasoning(reading)
+        tools = reading.tools if self._holds_calls(request, reading.form) else ()
         budget = request.max_reasoning_tokens if reasoning is not Reasoning.NONE else None
         if not tools and request.constraint is None and budget is None:
             return None
-        if form is None:
+        if not isinstance(reading.form, str):
             what = "no grammar is known for the answers of this model's own response_template"
-            raise Unsupported(what, param="tool_choice" if tools else "constraint")
+            param = "constraint" if request.constraint is not None else "max_reasoning_tokens"
+            raise Unsupported(what, param="tool_choice" if tools else param)
         return AnswerRules(
-            form=form,
+            form=reading.form,
             tools=tools,
             choice=(request.tool_choice or ToolChoice()) if tools else ToolChoice(),
             parallel=request.parallel_tool_calls is not False,
@@ -111,14 +128,16 @@ class Chats:
 
     def _reasoning(self, reading: AnswerReading) -> Reasoning:
         """A prompt that has written reasoning and closed it wants none."""
-        if reading.reader().is_reasoning:
+        reader = reading.reader()
+        if reader.is_reasoning:
             return Reasoning.BEGUN
-        return Reasoning.POSSIBLE if self._form.reasons and not reading.prefix else Reasoning.NONE
+        return Reasoning.POSSIBLE if self._form.reasons and not reader.has_reasoned else Reasoning.NONE
 
 
 def form_with_tools(family: Family, own: FormChoice) -> FormChoice:
     """The form of the answers to a chat that offers tools, and why. `own` is that of all other answers."""
     writer = "the model's chat template" if isinstance(family, TemplateFamily) else f"the prompt form {family.name}"
-    if family.writes_tools:
+    if family.writes_tools and own.form != GENERIC:
         return replace(own, why=f"{writer} writes the tools")
-    return replace(own, form=GENERIC, why=f"{writer} cannot write tools, so they are described in plain turns")
+    lacks = "has calls of an unknown form" if family.writes_tools else "cannot write tools"
+    return replace(own, form=GENERIC, why=f"{writer} {lacks}, so they are described in plain turns")

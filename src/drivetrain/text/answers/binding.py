@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.text.answers.forms import Arguments, Form, Part, Region, TaggedArguments
+from drivetrain.text.answers.forms import Arguments, Form, Region, TaggedArguments
 from drivetrain.text.answers.patterns import Pattern
 from drivetrain.text.answers.search import Marker, Watch
 from drivetrain.text.answers.symbols import Symbols
@@ -21,12 +21,12 @@ class Mark(Enum):
 
     SILENT = "silent"
     CLOSE = "close"
-    CALL = "call"
+    OPEN = "open"
 
 
 @dataclass(frozen=True, slots=True)
 class BoundRegion:
-    """`closing` finds its end; `recovery` finds where a malformed call ends: there, or where the next one begins.
+    """`closing` finds its end; `recovery` finds where a malformed call ends: there, or where the next region begins.
 
     A region without a `header` is the malformed one that is opened when the header of `region` does not fit.
     """
@@ -44,8 +44,8 @@ class BoundForm:
     def __init__(self, form: Form, symbols: Symbols) -> None:
         self.form = form
         self.symbols = symbols
-        calls = [marker for region in form.regions if region.part is Part.CALLS for marker in self._openings(region)]
-        self._calls = [replace(marker, what=Mark.CALL) for marker, _ in calls]
+        openings = (marker for region in form.regions for marker, _ in self._openings(region))
+        self._opens = [replace(marker, what=Mark.OPEN) for marker in openings]
         markers: list[Marker] = []
         for region in form.regions:
             bound = self._bind(region)
@@ -79,7 +79,7 @@ class BoundForm:
         return BoundRegion(
             region,
             closing=Watch(closing),
-            recovery=Watch([*closing, *self._calls]),
+            recovery=Watch([*closing, *self._opens]),
             closes=close.literals,
             dialect=dialect,
             tags=TaggedReader(region.inside, self.symbols) if isinstance(region.inside, TaggedArguments) else None,

@@ -8,6 +8,7 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.text.answers.forms import Form
 from drivetrain.text.answers.lookup import AnswerForm, look_up
+from drivetrain.text.answers.parser import parse_answer
 from drivetrain.text.answers.response_template import ResponseTemplate
 from drivetrain.text.answers.table import FORMS
 
@@ -46,8 +47,8 @@ def form_of(tokenizer: Tokenizer) -> FormChoice:
             fault = f", since {exc.message}"
         else:
             reasons = bool(ResponseTemplate(tokenizer.response_template).form.reasoning_regions)
-            why = "the model's own response_template"
-            return FormChoice(tokenizer.response_template, why, reasons, row.name if row is not None else None)
+            written = row.name if row is not None and _reads(tokenizer.response_template, row, reasons) else None
+            return FormChoice(tokenizer.response_template, "the model's own response_template", reasons, written)
     if row is not None:
         why = f"the model's chat template has {' and '.join(row.signs)}{fault}"
         return FormChoice(row.name, why, _knows(source, row), row.name)
@@ -57,6 +58,14 @@ def form_of(tokenizer: Tokenizer) -> FormChoice:
 
 def _row_for(source: str) -> Form | None:
     return next((form for form in FORMS.values() if form.signs and all(sign in source for sign in form.signs)), None)
+
+
+def _reads(template: AnswerForm, row: Form, reasons: bool) -> bool:
+    """Whether the template reads what is written as in the row: a thought, if the model has any, and content."""
+    opens, closes = row.reasoning if reasons and row.reasoning is not None else ("", "")
+    thought = f"{opens}a{closes}" if opens else ""
+    message = parse_answer(f"{thought}{row.writing.content if row.writing is not None else ''}b", form=template)
+    return (message.reasoning or "", message.content) == ("a" if reasons else "", "b")
 
 
 def _knows(source: str, form: Form) -> bool:

@@ -36,8 +36,9 @@ class Executor:
     ) -> None:
         self.is_reasoning = False
         """Whether what was read last belongs to the reasoning."""
+        self.has_reasoned = False
+        """Whether reasoning was opened."""
         self._content_last = content_last
-        self._has_reasoned = False
         self._form = form
         self._source = source
         self._tools = tools
@@ -77,26 +78,26 @@ class Executor:
                 continue
             outside.close()
             self._texts[Part.CONTENT].mark()
-            yield from self._region(bound, found, groups)
+            yield from self._region(bound, found, groups, outside.write)
 
     def _is_second(self, what: object) -> bool:
         """Whether this opens reasoning again."""
-        return self._has_reasoned and isinstance(what, BoundRegion) and what.region.part is Part.REASONING
+        return self.has_reasoned and isinstance(what, BoundRegion) and what.region.part is Part.REASONING
 
-    def _region(self, bound: BoundRegion, found: Found, groups: dict[str, str]) -> Reading[None]:
+    def _region(self, bound: BoundRegion, found: Found, groups: dict[str, str], write_outside: Write) -> Reading[None]:
         if bound.region.part not in self._texts:
             self._source.record()
         self._source.enter(found)
         if bound.region.inside is None:
             yield from self._text(bound, groups, empty=found.start == found.end)
         else:
-            yield from self._call(bound, groups.get("name", ""), at_end=found.at_end)
+            yield from self._call(bound, groups.get("name", ""), write_outside, at_end=found.at_end)
 
     def _text(self, bound: BoundRegion, groups: dict[str, str], *, empty: bool) -> Reading[None]:
         region = bound.region
         body = self._open(region, groups)
         self.is_reasoning = region.part is Part.REASONING
-        self._has_reasoned = self._has_reasoned or self.is_reasoning
+        self.has_reasoned = self.has_reasoned or self.is_reasoning
         found = yield from self._source.find(bound.closing, body.write, no_empty=empty)
         if found is not None:
             self._source.enter(found)
@@ -105,18 +106,26 @@ class Executor:
         flaw = Flaw.CUT_OFF if found is None and closes else Flaw.MALFORMED
         body.close(flaw, self._form.symbols.spell(self._source.recorded()))
 
-    def _call(self, bound: BoundRegion, name: str, *, at_end: bool) -> Reading[None]:
+    def _call(self, bound: BoundRegion, name: str, write_outside: Write, *, at_end: bool) -> Reading[None]:
+        """Of one that is malformed and never closed, the rest of its line belongs to it. What follows is content."""
         flaw = (yield from self._inside(bound, name)) if bound.header else Flaw.MALFORMED
         if flaw is None:
             yield from self._source.accept(bound.closes, after_spaces=True)
             self._source.recorded()
             return
-        found = yield from self._source.find(bound.recovery, lambda _: None)
+        passed: list[str] = []
+        found = yield from self._source.find(bound.recovery, passed.append)
+        behind = ""
         if found is not None and found.what is Mark.CLOSE:
             self._source.enter(found)
+        elif self._calls.open and flaw is Flaw.MALFORMED:
+            _, line_end, rest = "".join(passed).partition("\n")
+            behind = line_end + rest
         elif found is None and not bound.header and at_end:
             flaw = Flaw.CUT_OFF
-        self._calls.spoil(flaw, self._form.symbols.spell(self._source.recorded()))
+        raw = self._source.recorded().removesuffix(behind)
+        self._calls.spoil(flaw, self._form.symbols.spell(raw))
+        write_outside(behind)
 
     def _inside(self, bound: BoundRegion, name: str) -> Reading[Flaw | None]:
         match bound.region.inside:

@@ -127,6 +127,10 @@ class TextReader:
     def is_reasoning(self) -> bool:
         return self._executor.is_reasoning
 
+    @property
+    def has_reasoned(self) -> bool:
+        return self._executor.has_reasoned
+
     def begin(self, prefix: str) -> None:
         """What stands before the answer. It is read along with the first piece."""
         self._source.add(prefix)

@@ -71,6 +71,11 @@ class ChoiceReader:
         """Whether what was read last belongs to the reasoning."""
         return self._text.is_reasoning
 
+    @property
+    def has_reasoned(self) -> bool:
+        """Whether reasoning was opened, in the prompt or since."""
+        return self._text.has_reasoned
+
     def read(self, base: int, text: str, tokens: Sequence[SpanOfToken]) -> tuple[AnswerEvent, ...]:
         """The text from offset `base` on, and the tokens that end in it. Returns what is now certain."""
         at, upto = base, base + len(text)

@@ -112,7 +112,8 @@ class Source:
         return char
 
     def accept(self, literals: Sequence[str], *, after_spaces: bool = False) -> Reading[str | None]:
-        """Read one of these if it comes next. Otherwise nothing is read, spaces before it neither."""
+        """Read one of these if it comes next. Otherwise nothing is read, spaces before it neither; but if the answer
+        ends in half of one, that half is."""
         offset = 0
         while True:
             at = self.at + offset
@@ -122,14 +123,13 @@ class Source:
                 offset = at - self.at
             fitting = [literal for literal in literals if self.text.startswith(literal, at)]
             rest = self.text[at:] if len(self.text) - at < max(map(len, literals), default=0) else None
-            if (
-                rest is not None
-                and not self.ended
-                and any(len(literal) > len(rest) and literal.startswith(rest) for literal in literals)
-            ):
+            may_grow = rest is not None and any(len(lit) > len(rest) and lit.startswith(rest) for lit in literals)
+            if may_grow and not self.ended:
                 yield
                 continue
             if not fitting:
+                if may_grow and rest:
+                    self.advance(len(self.text))
                 return None
             longest = max(fitting, key=len)
             self.advance(at + len(longest))

@@ -128,7 +128,7 @@ class _Answer:
         if self._content is not None or self._writing.content:
             return []
         if not self._tools:
-            return [TEXT]
+            return [self._text()]
         if self._rules.choice.mode is ToolMode.REQUIRED:
             return []
         text = self._free_text()
@@ -139,9 +139,13 @@ class _Answer:
             return [f"{either(begun)}* {text}"]
         return [text, *begun]
 
+    def _text(self) -> str:
+        """Free text without calls, in which reasoning may be opened again, if it has no budget."""
+        return TEXT if self._rules.max_reasoning_tokens is None else self._free_text()
+
     def _free_text(self) -> str:
-        """Reasoning in the middle of it would hide from the reader which calls are none."""
-        avoids = [self._writing.avoids] if self._writing.avoids else []
+        """Reasoning in the middle of it would hide from the reader which calls are none, and have no budget."""
+        avoids = [self._writing.avoids] if self._tools and self._writing.avoids else []
         opens = self._form.reasoning[0] if self._form.reasoning is not None else ""
         if opens and not self._grammar.begins_special(opens):
             avoids.append(rf"(.|\n)*{re.escape(opens)}(.|\n)*")
@@ -158,7 +162,7 @@ class _Answer:
         if self._content is not None and (auto or not self._tools):
             found.append(f"{grammar.terms(writing.content)} ({terms_of(self._content)})")
         elif writing.content and (auto or not self._tools):
-            found.append(f"{grammar.terms(writing.content)} {TEXT}")
+            found.append(f"{grammar.terms(writing.content)} {self._text()}")
         return found
 
     def _calls(self) -> str:

@@ -24,6 +24,7 @@ from drivetrain.core.answer import (
 )
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.text.answers import FORMS, AnswerParser, parse_answer, parser
+from drivetrain.text.answers.forms import Part
 
 NESTED = {"a": {"b": [1, -2.5, {"c": []}], "d": None}, "e": 'say "hi"\\now', "f": "two\nlines\tand\ttabs", "g": [True]}
 CASES: dict[str, Calls] = {
@@ -152,6 +153,18 @@ def test_an_answer_that_is_cut_off(written: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("written", WRITTEN)
+def test_half_of_the_marker_that_closes_a_call_is_no_text(written: str) -> None:
+    form, write, _ = WRITTEN[written]
+    text = write(CASES["one"])
+    closes = {close for region in FORMS[form].regions if region.part is Part.CALLS for close in region.closes}
+    for close in closes:
+        _, found, _ = text.partition(close)
+        for i in range(1, len(found)):
+            cut = text[: text.index(close) + i]
+            assert read(cut, form).content is None, cut
+
+
+@pytest.mark.parametrize("written", WRITTEN)
 def test_arguments_stream(written: str) -> None:
     """A long argument is given out long before it ends."""
     form, write, _ = WRITTEN[written]
@@ -204,6 +217,35 @@ def test_after_a_malformed_call_the_next_one_is_read() -> None:
     assert [(call.name, call.flaw) for call in message.tool_calls] == [("", Flaw.MALFORMED), ("f", None)]
     assert message.tool_calls[0].raw == '<tool_call>{"name": oops '
     assert message.content == "done"
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("llama-json", '{"name": "f", "parameters": {x}}'),
+        ("llama-pythonic", "[f(a=b)]"),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {x}}'),
+        ("qwen-xml", "<tool_call><function=f><parameter=a>1</parameter>x"),
+        ("mistral", "[TOOL_CALLS]f[ARGS]{x}"),
+        ("kimi", "<|tool_call_begin|>f:0<|tool_call_argument_begin|>{x}"),
+        ("gemma4", "<|tool_call>call:f{a:b c}"),
+        ("granite", '<|tool_call|>[{"name": "f", "arguments": {x}}]'),
+    ],
+)
+def test_what_follows_a_malformed_call_is_content(form: str, text: str) -> None:
+    """The call belongs to its line, if nothing closes it."""
+    then = ["Here is", "the answer."]
+    message = read("\n".join(("Before.", text, *then)), form)
+    (call,) = message.tool_calls
+    assert (call.name, call.flaw, (call.raw or "").lstrip()) == ("f", Flaw.MALFORMED, text)
+    assert (message.content or "").split("\n") in (["Before.", *then], ["Before.", "", *then])
+
+
+def test_what_follows_a_malformed_call_may_be_another_region() -> None:
+    call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{x}"
+    message = read(f"{call}<|channel|>analysis<|message|>Hm.<|end|><|channel|>final<|message|>Yes.", "harmony")
+    assert [(call.name, call.flaw) for call in message.tool_calls] == [("f", Flaw.MALFORMED)]
+    assert (message.reasoning, message.content) == ("Hm.", "Yes.")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,11 @@ import pytest
 from drivetrain.core.engine import Engine, ModelSpec, WeightsFormat
 from drivetrain.core.errors import Unsupported
 from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.families.base import Family
+from drivetrain.families.registry import FamilyChoice, TemplateFamily
+from drivetrain.text.answers.detect import GENERIC, FormChoice
+from drivetrain.text.templates import ChatTemplate
+from drivetrain.worker import model
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 
@@ -30,7 +35,7 @@ class Rig(Protocol):
 
     def open(self, **settings: Any) -> contextlib.AbstractAsyncContextManager[EngineWorker]:
         """A started worker with an engine of its own; stopped, and seen to be clean, on leaving. `tracer` is none of
-        the settings, but the worker's."""
+        the settings, but the worker's; `template` is a chat template for a model that reasons."""
         ...
 
     def idle(self, worker: EngineWorker) -> bool:
@@ -57,13 +62,21 @@ PROMPT = "Once upon a time there was a small engine that kept its word."
 
 @asynccontextmanager
 async def started(engine: Engine, spec: ModelSpec, settings: dict[str, Any]) -> AsyncIterator[EngineWorker]:
-    tracer = settings.pop("tracer", None)
+    tracer, template = settings.pop("tracer", None), settings.pop("template", None)
     worker = EngineWorker(engine, spec, Settings(**settings), tracer=tracer)
-    await worker.start()
+    with pytest.MonkeyPatch.context() as patch:
+        if template is not None:
+            patch.setattr(model, "choose", lambda **_: FamilyChoice(_family(template), "for this test", ()))
+            patch.setattr(model, "form_of", lambda _: FormChoice(GENERIC, "for this test", reasons=True))
+        await worker.start()
     try:
         yield worker
     finally:
         await worker.stop()
+
+
+def _family(template: str) -> Family:
+    return TemplateFamily(template=ChatTemplate(template, special_tokens={}, special_strings=frozenset()))
 
 
 class FakeRig:

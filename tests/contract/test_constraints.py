@@ -87,7 +87,7 @@ async def test_any_json_is_an_object(worker: EngineWorker, constrained: bool) ->
     if not constrained:
         return
     for seed in range(3):
-        result = await worker.generate(**{**PLAIN, "seed": seed}, constraint={"json": True})
+        result = await worker.generate(**{**PLAIN, "seed": seed, "max_tokens": 40}, constraint={"json": True})
         choice = result.choices[0]
         if choice.finish_reason is FinishReason.STOP:
             assert isinstance(json.loads(choice.text), dict)

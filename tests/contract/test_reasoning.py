@@ -11,15 +11,11 @@ from contract.rigs import Rig, honours
 from drivetrain.core.answer import AnswerMessage
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice, FinishReason
-from drivetrain.families.base import Family
-from drivetrain.families.registry import FamilyChoice, TemplateFamily
-from drivetrain.text.answers.detect import GENERIC, FormChoice
 from drivetrain.text.answers.parser import MessageBuilder
-from drivetrain.text.templates import ChatTemplate
-from drivetrain.worker import model
 from drivetrain.worker.worker import EngineWorker
 
 TURNS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+TEMPLATES = {"plain": TURNS, "begun": f"{TURNS}\n<think>\n", "closed": f"{TURNS}\n<think>\n\n</think>\n\n"}
 CHAT: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Count to ten, please. <think>"}],
     "temperature": 1.0,
@@ -28,20 +24,17 @@ CHAT: dict[str, Any] = {
 }
 
 
-def _family(source: str) -> Family:
-    return TemplateFamily(template=ChatTemplate(source, special_tokens={}, special_strings=frozenset()))
-
-
-@pytest.fixture(params=["begun", "closed"])
+@pytest.fixture(params=["begun", "closed"], scope="module")
 async def reasoner(rig: Rig, request: pytest.FixtureRequest) -> AsyncIterator[tuple[EngineWorker, bool]]:
     """A worker whose template writes `<think>`, or writes it and closes it again; and whether it was left open."""
-    is_open = request.param == "begun"
-    source = TURNS + ("\n<think>\n" if is_open else "\n<think>\n\n</think>\n\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "choose", lambda **_: FamilyChoice(_family(source), "for this test", ()))
-        patch.setattr(model, "form_of", lambda _: FormChoice(GENERIC, "for this test", reasons=True))
-        async with rig.open() as worker:
-            yield worker, is_open
+    async with rig.open(template=TEMPLATES[request.param]) as made:
+        yield made, request.param == "begun"
+
+
+@pytest.fixture(scope="module")
+def worker(reasoner: tuple[EngineWorker, bool]) -> EngineWorker:
+    """The one that is looked at for what tests leave behind."""
+    return reasoner[0]
 
 
 def joined(deltas: list[Delta], index: int = 0) -> AnswerMessage:
@@ -121,12 +114,10 @@ async def test_a_constraint_is_on_what_follows_the_reasoning(
         assert choice.message.content == "<think>yes</think>"
 
 
-async def test_a_marker_of_the_caller_opens_nothing(rig: Rig) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "choose", lambda **_: FamilyChoice(_family(TURNS), "for this test", ()))
-        patch.setattr(model, "form_of", lambda _: FormChoice(GENERIC, "for this test", reasons=True))
-        async with rig.open() as worker:
-            result = await worker.generate(**CHAT)
+@pytest.mark.parametrize("reasoner", ["plain"], indirect=True)
+async def test_a_marker_of_the_caller_opens_nothing(reasoner: tuple[EngineWorker, bool]) -> None:
+    worker, _ = reasoner
+    result = await worker.generate(**CHAT)
     message = result.choices[0].message
     assert message is not None
     assert (message.content or "", message.reasoning) == (result.text, None)

@@ -17,7 +17,19 @@ with warnings.catch_warnings():  # Ray's own, at its import
     from on_ray.deployed import free_port
     from on_ray.ray_rig import RIGS, RayRig, RigWorker
 
-CASES = ("endings", "gauges", "hard_cases", "logprobs", "refusals", "sampling", "stops", "streaming")
+CASES = (
+    "constraints",
+    "endings",
+    "gauges",
+    "hard_cases",
+    "logprobs",
+    "reasoning",
+    "refusals",
+    "sampling",
+    "stops",
+    "streaming",
+    "tools",
+)
 pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES))
 
 
@@ -25,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """What Ray and its libraries do at their end is not ours to mend."""
     for warning in ("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"):
         config.addinivalue_line("filterwarnings", warning)
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture(scope="session")

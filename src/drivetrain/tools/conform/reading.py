@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.tools.conform.exchange import RecordedExchange
-from drivetrain.tools.conform.verdict import Failed, NotOffered, ensure
+from drivetrain.tools.conform.verdict import Failed, NotOffered, NotRun, ensure
 
 _KINDS: dict[type, str] = {str: "a string", int: "an integer", float: "a number", list: "a list", dict: "an object"}
 MAX_ERROR_BYTES = 4096
@@ -92,13 +92,16 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def honoured(exchange: RecordedExchange, fields: Mapping[str, Any]) -> None:
-    """The request was accepted. Otherwise raises `NotOffered` if one of `fields` was refused by name, or `Failed`."""
+    """The request was accepted. Otherwise raises `NotOffered` if one of `fields` was refused by name, `NotRun` if the
+    model's context is too small for it, or `Failed`."""
     if exchange.status == 200:
         return
     if exchange.status in {400, 404, 405, 422, 501}:
         for name in fields:
             if names(exchange, name):
                 raise NotOffered(f"{name} is refused by name: {message_of(exchange)}"[:300])
+        if (_error(exchange.document) or {}).get("code") == "context_length_exceeded":
+            raise NotRun("the model's context is too small for this")
     raise Failed(f"{exchange.request_line} was answered with status {exchange.status}: {message_of(exchange)}"[:400])
 
 

@@ -31,9 +31,9 @@ def _pieces(change: Callable[[dict[str, Any]], Any]) -> Make:
     return chunks(each)
 
 
-def _always_paints(body: dict[str, Any]) -> None:
-    if any(tool["function"]["name"] == "paint_door" for tool in body.get("tools", ())):
-        body["tool_choice"] = named("paint_door")
+def _always_the_last(body: dict[str, Any]) -> None:
+    if body.get("tools"):
+        body["tool_choice"] = named(body["tools"][-1]["function"]["name"])
 
 
 def _says_tool_calls(path: str, body: Any, made: Reply) -> Reply:
@@ -67,8 +67,8 @@ def _one_more(events: list[Any]) -> None:
 
 TOOLS = (
     Wrong(
-        "always paints",
-        asked(_always_paints),
+        "always calls the last",
+        asked(_always_the_last),
         says("which was not offered", "tools", "named", "allowed_auto")
         | {"tools.none": "a tool is called", "tools.round_trip": "called again"},
     ),

@@ -28,7 +28,7 @@ _SCHEMA = record("verdict", prime={"enum": ["yes", "no"]})
 
 async def _thought(t: Trial, **fields: Any) -> ParsedAnswer:
     """Raises `NotOffered` if there is no reasoning apart from the content, and `Failed` if it is in the content."""
-    answer = await t.generate(CHAT, **CHAT.prompt_fields(ASK), max_tokens=TOKENS, **fields)
+    answer = await t.generate(CHAT, **await _question(t), **fields)
     _check_apart(answer.first, "whole")
     if not answer.first.reasoning:
         raise NotOffered("the model's answer has no reasoning")
@@ -36,7 +36,11 @@ async def _thought(t: Trial, **fields: Any) -> ParsedAnswer:
 
 
 async def _streamed(t: Trial, **fields: Any) -> ParsedAnswer:
-    return await t.stream(CHAT, **CHAT.prompt_fields(ASK), max_tokens=TOKENS, **fields)
+    return await t.stream(CHAT, **await _question(t), **fields)
+
+
+async def _question(t: Trial) -> dict[str, Any]:
+    return {**CHAT.prompt_fields(ASK), "max_tokens": await t.known.long_tokens(TOKENS)}
 
 
 def _check_apart(choice: ParsedChoice, how: str) -> None:
@@ -111,7 +115,7 @@ async def _budget(t: Trial) -> None:
     free = (await _thought(t)).counted.reasoning
     if free is None or free <= BUDGET + MARKER_TOKENS:
         raise NotRun("the model reasons too little, or its tokens are not counted; see reasoning.usage")
-    held = (await t.generate(CHAT, **CHAT.prompt_fields(ASK), max_tokens=TOKENS, max_reasoning_tokens=BUDGET)).counted
+    held = (await t.generate(CHAT, **await _question(t), max_reasoning_tokens=BUDGET)).counted
     most = BUDGET + MARKER_TOKENS
     ensure((held.reasoning or 0) <= most, f"{held.reasoning} reasoning tokens: max_reasoning_tokens is ignored")
 

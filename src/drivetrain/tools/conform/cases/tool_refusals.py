@@ -54,7 +54,7 @@ FAULTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def _refused(name: str, what: str, field: str, fields: dict[str, Any]) -> None:
     @CASES.case(name, asks=what, holds=f"4xx that names {field}")
     async def _check(t: Trial) -> None:
-        refused(await t.post(CHAT.path, t.body(CHAT, **call_fields(**fields))), what, field)
+        refused(await t.post(CHAT.path, t.body(CHAT, **{"tools": [DOOR], **fields})), what, field)
 
 
 for _name, _row in FAULTS.items():
@@ -78,7 +78,7 @@ async def _many(t: Trial) -> None:
 async def _error_param(t: Trial) -> None:
     any_refused = False
     for what, field, fields in FAULTS.values():
-        exchange = await t.post(CHAT.path, t.body(CHAT, **call_fields(**fields)))
+        exchange = await t.post(CHAT.path, t.body(CHAT, **{"tools": [DOOR], **fields}))
         if not 400 <= exchange.status < 500:
             continue
         any_refused = True

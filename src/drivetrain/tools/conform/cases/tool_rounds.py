@@ -7,7 +7,7 @@ from typing import Any
 from drivetrain.tools.conform.answers import CHAT, ParsedAnswer
 from drivetrain.tools.conform.calls import ParsedCall
 from drivetrain.tools.conform.case import BY_FIELD, Area, Cases
-from drivetrain.tools.conform.cases.calling import ASK, TOOLS, call_fields, made_calls
+from drivetrain.tools.conform.cases.calling import ASK, DOOR, call_fields, made_calls
 from drivetrain.tools.conform.reading import refused
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import ensure
@@ -22,7 +22,7 @@ STRANGER = "call_nobody_made"
 
 async def _call(t: Trial) -> ParsedCall:
     answer = await t.generate(CHAT, **call_fields(tool_choice="required"))
-    return made_calls(answer.first, TOOLS)[0]
+    return made_calls(answer.first, [DOOR])[0]
 
 
 def _messages(call: ParsedCall, result: str, answers: str) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def _messages(call: ParsedCall, result: str, answers: str) -> list[dict[str, Any
 
 async def _told(t: Trial, call: ParsedCall, result: str) -> ParsedAnswer:
     messages = _messages(call, result, call.id)
-    return await t.generate(CHAT, messages=messages, tools=TOOLS, tool_choice="none", max_tokens=ROUND_TOKENS)
+    return await t.generate(CHAT, messages=messages, tools=[DOOR], tool_choice="none", max_tokens=ROUND_TOKENS)
 
 
 @case("round_trip", asks="a call and its result as messages, with tool_choice none", holds="text, and no call")
@@ -54,7 +54,7 @@ async def _round_trip(t: Trial) -> None:
 async def _round_trip_streamed(t: Trial) -> None:
     call = await _call(t)
     messages = _messages(call, RESULT, call.id)
-    answer = await t.stream(CHAT, messages=messages, tools=TOOLS, max_tokens=ROUND_TOKENS)
+    answer = await t.stream(CHAT, messages=messages, tools=[DOOR], max_tokens=ROUND_TOKENS)
     ensure(answer.done, "the stream does not end with [DONE]")
     ensure((answer.first.reason == "tool_calls") <= bool(answer.first.calls), "tool_calls without a call")
 
@@ -69,7 +69,7 @@ async def _result_is_read(t: Trial) -> None:
 @case("call_id_unknown", asks="a result with a tool_call_id that no call has", holds="4xx that names messages")
 async def _call_id_unknown(t: Trial) -> None:
     call = await _call(t)
-    exchange = await t.post(CHAT.path, t.body(CHAT, messages=_messages(call, "ok", STRANGER), tools=TOOLS))
+    exchange = await t.post(CHAT.path, t.body(CHAT, messages=_messages(call, "ok", STRANGER), tools=[DOOR]))
     refused(exchange, "a tool_call_id that no call has", "messages", "tool_call_id")
 
 
@@ -77,5 +77,5 @@ async def _call_id_unknown(t: Trial) -> None:
 async def _result_alone(t: Trial) -> None:
     call = ParsedCall("call_1", "set_door", '{"open": true}')
     messages = [message for message in _messages(call, "ok", "call_1") if message["role"] != "assistant"]
-    exchange = await t.post(CHAT.path, t.body(CHAT, messages=messages, tools=TOOLS))
+    exchange = await t.post(CHAT.path, t.body(CHAT, messages=messages, tools=[DOOR]))
     refused(exchange, "a result without a call", "messages", "tool_call_id")

@@ -6,7 +6,7 @@ from typing import Any
 
 from drivetrain.tools.conform.answers import CHAT, ParsedAnswer, ParsedChoice
 from drivetrain.tools.conform.case import BY_FIELD, Area, Cases
-from drivetrain.tools.conform.cases.calling import CALL_TOKENS, TOOLS, call_fields, made_calls
+from drivetrain.tools.conform.cases.calling import CALL_TOKENS, DOOR, call_fields, made_calls
 from drivetrain.tools.conform.reading import brief, take
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotRun, ensure
@@ -17,7 +17,7 @@ case = CASES.case
 
 async def _streamed(t: Trial, **fields: Any) -> ParsedAnswer:
     answer = await t.stream(CHAT, **call_fields(tool_choice="required", **fields))
-    made_calls(answer.first, TOOLS, "streamed")
+    made_calls(answer.first, [DOOR], "streamed")
     return answer
 
 

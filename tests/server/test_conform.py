@@ -47,13 +47,15 @@ HALF_FIRST = {"stops.at_once"}
 NO_END = {"structured.json_object", "structured.json_object_streamed"}
 """A model that writes any JSON for ever."""
 DIGITS = {"structured.schema_number"}
+OWN_KIND = {"structured.schema_recursive"}
+"""A model that puts an object into an object for ever."""
 SMALL_CONTEXT = {f"tools.{name}" for name in ("named", "allowed", "allowed_auto", "strict", "round_trip_streamed")}
 """A context of 512 tokens, each a byte or two: two tools do not fit."""
 
 NOT_FOUND_OUT = {
     "fake": TOO_QUICK | SAYS_ASCII | NEVER_ENDS | DIGITS,
     "remote": TOO_QUICK | SAYS_ASCII | NEVER_ENDS | DIGITS,
-    "llamacpp": TOO_QUICK | NO_END,
+    "llamacpp": TOO_QUICK | NO_END | OWN_KIND,
     "native": TOO_QUICK | HALF_FIRST | NO_END | DIGITS | SMALL_CONTEXT,
     "transformers": TOO_QUICK | HALF_FIRST | NO_END | DIGITS | SMALL_CONTEXT,
 }

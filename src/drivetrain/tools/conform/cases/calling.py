@@ -51,6 +51,12 @@ async def both(t: Trial, **fields: Any) -> AsyncIterator[tuple[str, ParsedChoice
     yield "streamed", (await t.stream(CHAT, **call_fields(**fields))).first
 
 
+async def single(t: Trial) -> dict[str, Any]:
+    """The field that keeps a model from calling again and again, if the server has it."""
+    takes = await t.known.takes(CHAT, "parallel_tool_calls", False)
+    return {"parallel_tool_calls": False} if takes else {}
+
+
 def made_calls(choice: ParsedChoice, tools: list[dict[str, Any]], how: str = "answer") -> list[ParsedCall]:
     """Calls that were asked for, each of an offered tool and with arguments that fit its schema.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from drivetrain.tools.conform.answers import CHAT, ParsedAnswer, ParsedChoice
 from drivetrain.tools.conform.case import BY_FIELD, Area, Cases
-from drivetrain.tools.conform.cases.calling import CALL_TOKENS, DOOR, call_fields, made_calls
+from drivetrain.tools.conform.cases.calling import CALL_TOKENS, DOOR, call_fields, made_calls, single
 from drivetrain.tools.conform.reading import brief, take
 from drivetrain.tools.conform.trial import Trial
 from drivetrain.tools.conform.verdict import NotRun, ensure
@@ -70,7 +70,7 @@ def _pieces(answer: ParsedAnswer) -> list[dict[str, Any]]:
 @case("streamed_finish", asks="a required call, streamed",
       holds="one finish_reason, tool_calls, behind all pieces")  # fmt: skip
 async def _finish(t: Trial) -> None:
-    answer = await _streamed(t)
+    answer = await _streamed(t, **await single(t))
     choices = [choice for chunk in answer.chunks for choice in take(chunk, "choices", list)]
     reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason") is not None]
     if reasons == ["length"]:

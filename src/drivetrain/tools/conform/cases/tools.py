@@ -17,6 +17,7 @@ from drivetrain.tools.conform.cases.calling import (
     check_call,
     made_calls,
     named,
+    single,
     tool,
 )
 from drivetrain.tools.conform.cases.schemas import record
@@ -97,7 +98,7 @@ async def _strict(t: Trial) -> None:
 @case("shape", asks="tool_choice = required",
       holds="each call has an id, a type and a name; content is null or text; the reason is tool_calls")  # fmt: skip
 async def _shape(t: Trial) -> None:
-    exchange = await t.post(CHAT.path, t.body(CHAT, **call_fields(tool_choice="required")))
+    exchange = await t.post(CHAT.path, t.body(CHAT, **call_fields(tool_choice="required", **await single(t))))
     honoured(exchange, {"tools": None, "tool_choice": None})
     reason = take(exchange.json(), "choices.0.finish_reason", str)
     if reason == "length":

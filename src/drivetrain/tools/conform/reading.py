@@ -92,17 +92,20 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def honoured(exchange: RecordedExchange, fields: Mapping[str, Any]) -> None:
-    """The request was accepted. Otherwise raises `NotOffered` if one of `fields` was refused by name, `NotRun` if the
-    model's context is too small for it, or `Failed`."""
+    """The request was accepted. Otherwise raises `NotOffered` if one of `fields` was refused by name, or `Failed`."""
     if exchange.status == 200:
         return
     if exchange.status in {400, 404, 405, 422, 501}:
         for name in fields:
             if names(exchange, name):
                 raise NotOffered(f"{name} is refused by name: {message_of(exchange)}"[:300])
-        if (_error(exchange.document) or {}).get("code") == "context_length_exceeded":
-            raise NotRun("the model's context is too small for this")
     raise Failed(f"{exchange.request_line} was answered with status {exchange.status}: {message_of(exchange)}"[:400])
+
+
+def has_room(exchange: RecordedExchange) -> None:
+    """Raises `NotRun` if the request was refused because the model's context is too small for it."""
+    if exchange.status == 400 and (_error(exchange.document) or {}).get("code") == "context_length_exceeded":
+        raise NotRun("the model's context is too small for this")
 
 
 def refused(exchange: RecordedExchange, what: str, *fields: str) -> None:

@@ -167,11 +167,18 @@ def serving(
 
 def fake(settings: dict[str, Any] | None = None, /, tracer: GenAiTracer | None = None, **script: Any) -> OpenWorker:
     """A worker on the fake engine with this script."""
+    return open_fake(FakeEngine(Script(**script)), settings, tracer)
+
+
+def open_fake(
+    engine: FakeEngine, settings: dict[str, Any] | None = None, tracer: GenAiTracer | None = None
+) -> OpenWorker:
+    """A worker on this engine, which is opened once."""
 
     @contextlib.asynccontextmanager
     async def open_worker() -> Any:
         spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-        worker = EngineWorker(FakeEngine(Script(**script)), spec, Settings(**(settings or {})), tracer=tracer)
+        worker = EngineWorker(engine, spec, Settings(**(settings or {})), tracer=tracer)
         await worker.start()
         try:
             yield worker
@@ -181,4 +188,4 @@ def fake(settings: dict[str, Any] | None = None, /, tracer: GenAiTracer | None =
     return open_worker
 
 
-__all__ = ["HttpServer", "OpenWorker", "Served", "fake", "serving"]
+__all__ = ["HttpServer", "OpenWorker", "Served", "fake", "open_fake", "serving"]

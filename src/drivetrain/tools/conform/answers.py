@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.http.events import is_event_stream
+from drivetrain.tools.conform.calls import ParsedCall, join_pieces, reasoning_of, whole_calls
 from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, take
 from drivetrain.tools.conform.verdict import Failed, ensure
@@ -36,9 +37,12 @@ COMPLETIONS = Api("completions", "/completions", "text_completion", "text_comple
 
 @dataclass(frozen=True, slots=True)
 class ParsedUsage:
+    """`reasoning` is None if the server does not count it."""
+
     prompt: int
     completion: int
     total: int
+    reasoning: int | None = None
 
 
 @dataclass(slots=True)
@@ -49,6 +53,8 @@ class ParsedChoice:
     text: str = ""
     reason: str | None = None
     logprobs: dict[str, Any] | None = None
+    reasoning: str = ""
+    calls: list[ParsedCall] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -90,12 +96,18 @@ def read_usage(document: Any) -> ParsedUsage | None:
         return None
     usage = take(document, "usage", dict)
     prompt, total = take(usage, "prompt_tokens", int), take(usage, "total_tokens", int)
-    return ParsedUsage(prompt, take(usage, "completion_tokens", int) if "completion_tokens" in usage else 0, total)
+    completion = take(usage, "completion_tokens", int) if "completion_tokens" in usage else 0
+    details = usage.get("completion_tokens_details")
+    counts = isinstance(details, dict) and details.get("reasoning_tokens") is not None
+    return ParsedUsage(prompt, completion, total, take(details, "reasoning_tokens", int) if counts else None)
 
 
 def _whole_choice(api: Api, document: Any) -> ParsedChoice:
     choice = ParsedChoice(take(document, "index", int))
     choice.text = _text_at(document, api.text)
+    if api is CHAT:
+        message = take(document, "message", dict)
+        choice.reasoning, choice.calls = reasoning_of(message), whole_calls(message)
     _take_rest(choice, document)
     return choice
 
@@ -137,13 +149,20 @@ def read_stream(api: Api, exchange: RecordedExchange) -> ParsedAnswer:
     ensure(chunks, "the stream has no events")
     answer = ParsedAnswer(chunks[0], [], None, chunks, done)
     choices: dict[int, ParsedChoice] = {}
+    calls: dict[int, dict[int, ParsedCall]] = {}
     for chunk in chunks:
         answer.usage = read_usage(chunk) or answer.usage
         for document in take(chunk, "choices", list):
             choice = choices.setdefault(take(document, "index", int), ParsedChoice(document["index"]))
             choice.text += _text_at(document, api.piece)
+            if api is CHAT:
+                delta = take(document, "delta", dict)
+                choice.reasoning += reasoning_of(delta)
+                join_pieces(calls.setdefault(choice.index, {}), delta)
             _take_rest(choice, document)
     ensure(choices, "no event of the stream has a choice")
+    for index, found in calls.items():
+        choices[index].calls = [found[place] for place in sorted(found)]
     answer.choices = [choices[index] for index in sorted(choices)]
     return answer
 

@@ -29,6 +29,8 @@ class Area(StrEnum):
     CANCEL = "cancel"
     IDS = "ids"
     STRUCTURED = "structured"
+    TOOLS = "tools"
+    REASONING = "reasoning"
     EMBEDDINGS = "embeddings"
     TOKENS = "tokens"
     IMAGES = "images"

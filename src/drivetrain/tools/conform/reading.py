@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.tools.conform.exchange import RecordedExchange
-from drivetrain.tools.conform.verdict import Failed, NotOffered, ensure
+from drivetrain.tools.conform.verdict import Failed, NotOffered, NotRun, ensure
 
 _KINDS: dict[type, str] = {str: "a string", int: "an integer", float: "a number", list: "a list", dict: "an object"}
 MAX_ERROR_BYTES = 4096
@@ -100,6 +100,12 @@ def honoured(exchange: RecordedExchange, fields: Mapping[str, Any]) -> None:
             if names(exchange, name):
                 raise NotOffered(f"{name} is refused by name: {message_of(exchange)}"[:300])
     raise Failed(f"{exchange.request_line} was answered with status {exchange.status}: {message_of(exchange)}"[:400])
+
+
+def has_room(exchange: RecordedExchange) -> None:
+    """Raises `NotRun` if the request was refused because the model's context is too small for it."""
+    if exchange.status == 400 and (_error(exchange.document) or {}).get("code") == "context_length_exceeded":
+        raise NotRun("the model's context is too small for this")
 
 
 def refused(exchange: RecordedExchange, what: str, *fields: str) -> None:

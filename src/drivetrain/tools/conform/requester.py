@@ -8,7 +8,7 @@ from urllib.parse import quote
 from drivetrain.tools.conform.answers import Api, ParsedAnswer, read_stream, read_whole
 from drivetrain.tools.conform.client import Client, authorized, encoded
 from drivetrain.tools.conform.exchange import RecordedExchange
-from drivetrain.tools.conform.reading import honoured
+from drivetrain.tools.conform.reading import has_room, honoured
 
 PROMPT = "Tell me a story about a small boat and the sea."
 MAX_TOKENS = 8
@@ -81,13 +81,16 @@ class Requester:
         return {name: value for name, value in body.items() if value is not LEFT_OUT}
 
     async def generate(self, api: Api, /, **fields: Any) -> ParsedAnswer:
-        """Raises `NotOffered` if a field is refused by name, and `Failed` for anything else that is not an answer."""
+        """Raises `NotOffered` if a field is refused by name, `NotRun` if the context is too small, and `Failed` for
+        anything else that is not an answer."""
         exchange = await self.post(api.path, self.body(api, **fields))
+        has_room(exchange)
         honoured(exchange, _own_fields(fields))
         return read_whole(api, exchange)
 
     async def stream(self, api: Api, /, **fields: Any) -> ParsedAnswer:
         exchange = await self.post(api.path, self.body(api, **fields, stream=True))
+        has_room(exchange)
         honoured(exchange, _own_fields(fields))
         return read_stream(api, exchange)
 

@@ -9,7 +9,9 @@ import pytest
 from toy_rules import CONTEXT
 from toy_server import KEY, Faults, Reply, Toy, serving
 from wrong_rest import ERRORS, EXTRAS, LEAVING, REST
+from wrong_structure import STRUCTURE
 from wrong_texts import ANSWERS, MODELS, STOPS, STREAMS
+from wrong_tools import REASONING, ROUNDS, TOOLS
 from wrong_values import LOGPROBS, PARAMETERS, REPAIRS, USAGE
 from wrongs import Wrong, ignores
 
@@ -24,6 +26,7 @@ from drivetrain.tools.conform.verdict import Outcome
 
 WRONG = (
     *MODELS, *ANSWERS, *STREAMS, *STOPS, *PARAMETERS, *REPAIRS, *LOGPROBS, *USAGE, *ERRORS, *LEAVING, *EXTRAS, *REST,
+    *STRUCTURE, *TOOLS, *ROUNDS, *REASONING,
 )  # fmt: skip
 
 

@@ -33,7 +33,8 @@ NUMBERS = (
 OTHERS = (
     "id", "object", "created", "owned_by", "model", "choices", "message", "delta", "text", "role", "finish_reason",
     "prompt_tokens", "completion_tokens", "total_tokens", "tool_calls", "function", "arguments", "name", "token_ids",
-    "prompt_token_ids", "error", "param", "code", "type", "version", "running", "count", "prompt",
+    "prompt_token_ids", "error", "param", "code", "type", "version", "running", "count", "prompt", "reasoning_content",
+    "completion_tokens_details", "reasoning_tokens",
 )  # fmt: skip
 SLOW = {"images.private", "errors.large_headers", "streaming.deadline"}
 READ = {"chat.developer", "images.png", "errors.over_context"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import random
 import struct
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 from toy_model import EOS, Sampling, Step, decode, encode, spelled, step
 from toy_rules import CONTEXT, Refused, prompts
+from toy_tools import CUT_BELOW, Call, calls_for, thought_of
 
 _ids = itertools.count(1)
 _SAMPLING = (
@@ -30,7 +32,8 @@ class Said:
     steps: list[Step] = field(default_factory=list)
     text: str = ""
     reason: str = "length"
-    tools: list[dict[str, Any]] | None = None
+    calls: list[Call] = field(default_factory=list)
+    thought: str = ""
 
     @property
     def ids(self) -> list[int]:
@@ -38,12 +41,23 @@ class Said:
 
 
 FITTING = {
+    "flat": '{"open": true, "colour": "red"}',
     "enum": '{"colour": null}',
+    "const": '{"kind": "door", "version": 2}',
     "bounds": '{"age": 99, "name": "ab", "marks": [true, false]}',
+    "integers": '{"low": -11, "high": 99}',
+    "number": '{"part": 0.5}',
     "pattern": '{"code": "AC-019"}',
+    "format": '{"day": "2024-02-29"}',
     "nested": '{"sizes": [{"width": 9, "tall": true}]}',
+    "deep": '{"inner": ' * 6 + "true" + "}" * 6,
+    "list": '["oak", "iron"]',
     "any_of": '{"kind": "metal", "alloy": false}',
     "ref": '{"front": "oak", "back": "iron"}',
+    "recursive": '{"first": {"leaf": "oak", "next": {"leaf": "iron", "next": null}}}',
+    "closed": '{"leaf": "oak"}',
+    "keys": json.dumps({"größe": True, "名前 🚪": "oak", 'a "b"\\c': False, "line\nbreak": True}),
+    "verdict": '{"prime": "no"}',
 }
 """For each schema of the cases, by its title."""
 
@@ -93,7 +107,8 @@ class Asked:
             if len(said.steps) > sampling.min_tokens and self._stopped(said, stops):
                 break
         if forced:
-            said.reason = "tool_calls" if said.tools else "stop"
+            cut = said.calls and self.limit < CUT_BELOW
+            said.reason = "length" if cut else "tool_calls" if said.calls else "stop"
         return said
 
     def _stopped(self, said: Said, stops: list[str]) -> bool:
@@ -111,9 +126,9 @@ class Asked:
     def _forced(self, said: Said) -> list[int]:
         """Structured output of the only shapes that the cases ask for."""
         body = self.body
-        if body.get("tools") and body.get("tool_choice", "auto") not in ("auto", "none"):
-            call = {"name": "set_door", "arguments": '{"open": true}'}
-            said.tools = [{"id": "call-1", "type": "function", "function": call}]
+        said.thought = thought_of(body)
+        said.calls = calls_for(body, self.limit)
+        if said.calls:
             return encode("x")
         if body.get("response_format", {}).get("type", "text") != "text":
             schema = body["response_format"].get("json_schema", {}).get("schema", {})
@@ -121,12 +136,14 @@ class Asked:
         fitting = {"choice": "beta", "structured_outputs": "beta", "regex": "aba", "grammar": "yes"}
         return next((encode(text) for name, text in fitting.items() if name in body), [])
 
-    def usage(self, choices: list[Said]) -> dict[str, int]:
+    def usage(self, choices: list[Said]) -> dict[str, Any]:
         images = str(self.body.get("messages")).count("'image_url': {")
         prompt = sum(map(len, self.prompts)) + IMAGE_TOKENS * images
         best_of = max(1, self.body.get("best_of", 1) // self.body.get("n", 1))
-        completion = sum(len(choice.steps) for choice in choices) * best_of
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        thought = sum(len(choice.thought) for choice in choices)
+        completion = sum(len(choice.steps) for choice in choices) * best_of + thought
+        made = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        return made | ({"completion_tokens_details": {"reasoning_tokens": thought}} if thought else {})
 
     # Spelling
 
@@ -144,9 +161,11 @@ class Asked:
     def _whole(self, choice: Said) -> dict[str, Any]:
         made: dict[str, Any] = {"index": choice.index, "finish_reason": choice.reason, "logprobs": None}
         if self.chat:
-            made["message"] = {"role": "assistant", "content": choice.text}
-            if choice.tools:
-                made["message"]["tool_calls"] = choice.tools
+            made["message"] = {"role": "assistant", "content": None if choice.calls else choice.text}
+            if choice.calls:
+                made["message"]["tool_calls"] = [call.whole for call in choice.calls]
+            if choice.thought:
+                made["message"]["reasoning_content"] = choice.thought
         else:
             made["text"] = choice.echo + choice.text
         if self._logprobs is not None:
@@ -185,7 +204,8 @@ class Asked:
             parts = [text[at : at + 3] for at in range(0, len(text), 3)]
             if self.chat:
                 made.append({"index": choice.index, "delta": {"role": "assistant", "content": ""}})
-            for part in parts or [""]:
+                made += _tool_and_thought_pieces(choice)
+            for part in [] if choice.calls else parts or [""]:
                 made.append(_piece(self.chat, choice.index, part))
             if self._logprobs is not None:
                 made[-1]["logprobs"] = self._spelled_logprobs(choice)
@@ -200,6 +220,13 @@ def _piece(chat: bool, index: int, text: str) -> dict[str, Any]:
     return {"index": index, "delta": {"content": text} if text else {}} if chat else {"index": index, "text": text}
 
 
+def _tool_and_thought_pieces(choice: Said) -> list[dict[str, Any]]:
+    deltas: list[dict[str, Any]] = [{"reasoning_content": part} for part in choice.thought]
+    for index, call in enumerate(choice.calls):
+        deltas += [{"tool_calls": [piece]} for piece in call.pieces(index)]
+    return [{"index": choice.index, "delta": delta} for delta in deltas]
+
+
 def _entry(token: int, logprob: float, top: list[tuple[int, float]]) -> dict[str, Any]:
     def one(i: int, x: float) -> dict[str, Any]:
         return {"token": decode([i]), "logprob": x, "bytes": list(spelled(i))}
@@ -209,7 +236,7 @@ def _entry(token: int, logprob: float, top: list[tuple[int, float]]) -> dict[str
 
 def render(messages: list[dict[str, Any]]) -> str:
     roles = {"developer": "system"}
-    return "\n".join(f"{roles.get(m['role'], m['role'])}: {_text(m['content'])}" for m in messages)
+    return "\n".join(f"{roles.get(m['role'], m['role'])}: {_text(m.get('content') or '')}" for m in messages)
 
 
 def _text(content: Any) -> str:

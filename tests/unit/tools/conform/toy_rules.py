@@ -48,12 +48,22 @@ def _bias(value: Any) -> bool:
 
 
 def _message(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("role") in {"system", "developer", "user"} and _content(value)
+    role = value.get("role") if isinstance(value, dict) else None
+    return isinstance(role, str) and role in _ROLES and _ROLES[role](value)
 
 
 def _content(message: dict[str, Any]) -> bool:
     content = message.get("content")
     return isinstance(content, str) or (isinstance(content, list) and all(map(_part, content)))
+
+
+def _calls(message: dict[str, Any]) -> bool:
+    return isinstance(message.get("tool_calls"), list) or _content(message)
+
+
+_ROLES: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "system": _content, "developer": _content, "user": _content, "tool": _content, "assistant": _calls,
+}  # fmt: skip
 
 
 def _part(part: Any) -> bool:
@@ -87,10 +97,12 @@ SHARED: dict[str, Callable[[Any], bool]] = {
     "metadata": _is(dict), "store": lambda v: v is False, "response_format": _is(dict), "choice": _is(list),
     "structured_outputs": _is(dict), "regex": _is(str), "grammar": _is(str),
     "tools": _is(list), "tool_choice": _is((str, dict)),  # type: ignore[arg-type]
+    "parallel_tool_calls": _is(bool),
 }  # fmt: skip
 CHAT = SHARED | {
     "messages": lambda v: isinstance(v, list) and bool(v) and all(map(_message, v)),
     "max_completion_tokens": _whole(1, CONTEXT), "logprobs": _is(bool), "top_logprobs": _whole(0, 20),
+    "reasoning_effort": _is(str), "max_reasoning_tokens": _whole(0, CONTEXT),
 }  # fmt: skip
 COMPLETIONS = SHARED | {
     "prompt": lambda v: bool(prompts(v)), "prompt_token_ids": _ids, "echo": _is(bool), "suffix": _is(str),
@@ -138,5 +150,3 @@ def check_together(body: dict[str, Any]) -> None:
         raise Refused("top_logprobs needs logprobs", "top_logprobs")
     if body.get("response_format", {}).get("type", "text") not in {"text", "json_object", "json_schema"}:
         raise Refused("response_format has an unknown type", "response_format")
-    if any(word in str(body.get("response_format")) for word in ("nonsense", "allOf", "multipleOf")):
-        raise Refused("response_format has a schema of no known type, or one that explodes", "response_format")

@@ -28,6 +28,7 @@ from toy_rules import (
     check_together,
     prompts,
 )
+from toy_tools import check_format, check_results, check_tools
 
 KEY = "toy-key"
 SLOW_TOKENS = 500
@@ -217,6 +218,9 @@ def _no_constant(name: str) -> Any:
 def _text(body: Any, *, chat: bool) -> Reply:
     checked = check(body, CHAT if chat else COMPLETIONS, "model", *(["messages"] if chat else []))
     check_together(checked)
+    check_tools(checked)
+    check_results(checked.get("messages", []))
+    check_format(checked.get("response_format", {}))
     asked = Asked(checked, chat)
     slow = asked.limit > SLOW_TOKENS
     if slow:  # the text does not matter, only that it lasts

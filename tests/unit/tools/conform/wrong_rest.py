@@ -1,4 +1,4 @@
-"""Wrong servers for the cases of errors, leaving, ids, structure, embeddings, tokens, images, keys and odd input."""
+"""Wrong servers for the cases of errors, leaving, ids, embeddings, tokens, images, keys and odd input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from toy_rules import CONTEXT
 from toy_server import CARD, Faults, Reply
 from wrongs import Make, Wrong, answers, asked, each_event, errors, ignores, messages, reword, says, streams, usage
 
-from drivetrain.tools.conform.cases import robustness, schemas
+from drivetrain.tools.conform.cases import robustness
 from drivetrain.tools.conform.cases.images import data_uri, png
 from drivetrain.tools.conform.requester import PROMPT
 
@@ -43,7 +43,7 @@ ERRORS = (
         says("was accepted", "errors", "body_broken", "body_list", "body_empty", "body_null")
         | says("was accepted", "errors", "body_no_utf8", "body_deep")
         | says("status 200", "errors", "unknown_path", "wrong_method")
-        | {"refusals.temperature_nan": "was accepted", "structured.explosive_deep": "was accepted"},
+        | {"refusals.temperature_nan": "was accepted"},
     ),
     Wrong("no type", errors(lambda made: made.document["error"].pop("type")), {"errors.shape": "no type"}),
     Wrong("422", _status(422), {"errors.status": "status 422"}),
@@ -99,7 +99,7 @@ LEAVING = (
     Wrong("one request id", lambda: Faults(request_id=lambda given: "always"), {"ids.header": "always"}),
 )
 
-# Structure, embeddings, tokens
+# Embeddings, tokens
 
 
 def _vectors(change: Callable[[list[Any]], Any]) -> Make:
@@ -133,30 +133,7 @@ def _one_id_more(document: dict[str, Any], body: Any) -> None:
     document["count"] += 1
 
 
-def _without_schema(body: dict[str, Any]) -> None:
-    if "response_format" in body:
-        body["response_format"] = {"type": "json_object"}
-
-
-SCHEMA_CASES = tuple(f"schema_{name}" for name in schemas.SCHEMAS)
-EXPLOSIVE_CASES = tuple(f"explosive_{name}" for name in schemas.EXPLOSIVE)
-
 EXTRAS = (
-    Wrong(
-        "free text",
-        ignores("response_format", "structured_outputs", "tools", "tool_choice", "choice", "regex", "grammar"),
-        says("not JSON", "structured", "json_object", "json_object_streamed", "json_schema", *SCHEMA_CASES)
-        | says(
-            "is ignored", "structured", "choice", "choice_of_vllm", "regex", "grammar", "tool_named", "tool_required"
-        )
-        | says("was accepted", "structured", "bad_schema", "unknown_format", *EXPLOSIVE_CASES),
-    ),
-    Wrong("any JSON for a schema", asked(_without_schema), says("does not fit", "structured", *SCHEMA_CASES)),
-    Wrong(
-        "fits only when whole",
-        asked(lambda body: _without_schema(body) if body.get("stream") else None),
-        says("the streamed answer does not fit", "structured", *SCHEMA_CASES),
-    ),
     Wrong(
         "vectors of another kind",
         _vectors(lambda data: data[0].update(object="vector")),

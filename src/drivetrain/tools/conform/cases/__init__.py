@@ -10,24 +10,32 @@ from drivetrain.tools.conform.cases import (
     completions,
     embeddings,
     errors,
+    explosive,
     ids,
     images,
     logprobs,
     models,
     parameters,
+    reasoning,
     refusals,
     robustness,
+    schema_refusals,
     schemas,
     stops,
     streaming,
     structured,
     tokens,
+    tool_refusals,
+    tool_rounds,
+    tool_streams,
+    tools,
     usage,
 )
 
 _FILES = (
-    models, chat, completions, streaming, stops, parameters, refusals, logprobs, usage, errors, cancel, ids, structured,
-    schemas, embeddings, tokens, images, auth, robustness,
+    models, chat, completions, streaming, stops, parameters, refusals, logprobs, usage, errors, cancel, ids,
+    structured, schemas, schema_refusals, explosive, tools, tool_streams, tool_rounds, tool_refusals, reasoning,
+    embeddings, tokens, images, auth, robustness,
 )  # fmt: skip
 
 ALL: tuple[Case, ...] = tuple(

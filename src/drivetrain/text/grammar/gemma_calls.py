@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.text.grammar.lark import json_terms, literal
-from drivetrain.text.grammar.objects import CannotWrite, check_keywords, properties_of, separated
+from drivetrain.text.grammar.objects import CannotWrite, check_keywords, listed, properties_of, separated
 from drivetrain.text.grammar.spelling import GrammarText, either
 from drivetrain.text.grammar.texts import text_upto
 
@@ -38,11 +38,13 @@ class GemmaWriter:
             raise CannotWrite("a value for which nothing is allowed cannot be written")
         if "$ref" in schema:
             return self._definition(schema)
-        if "enum" in schema or "const" in schema:
+        if (values := listed(schema)) is not None:
             check_keywords(schema, ("type", "enum", "const"))
-            return either(self._literal(value) for value in schema.get("enum", [schema.get("const")]))
+            return either(map(self._literal, values))
         if "anyOf" in schema:
             check_keywords(schema, ("anyOf",))
+            if not schema["anyOf"]:
+                raise CannotWrite("its anyOf leaves no value")
             return either(self._value(option, f"{name}_{i}") for i, option in enumerate(schema["anyOf"]))
         declared = schema.get("type", list(_TYPES))
         kinds = declared if isinstance(declared, list) else [declared]

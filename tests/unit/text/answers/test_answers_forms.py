@@ -288,7 +288,7 @@ def test_arguments_between_tags_have_the_types_of_the_schema(written: str) -> No
     arguments = {"number": "7", "text": "7", "flag": "True", "object": '{"a": 1}', "free": "[1]", "other": "1 2"}
     expected = {"number": 7, "text": "7", "flag": True, "object": {"a": 1}, "free": [1], "other": "1 2"}
     assert said(read(write([("f", arguments)]), form, tools=TOOLS)) == [("f", expected)]
-    unfit = {"number": "x", "flag": "maybe", "object": "[1]"}
+    unfit = {"number": "x", "flag": "maybe", "object": "[a]"}
     assert said(read(write([("f", unfit)]), form, tools=TOOLS)) == [("f", unfit)]
     untyped = {"number": 7, "text": 7, "flag": "True", "object": {"a": 1}, "free": [1], "other": "1 2"}
     assert said(read(write([("f", arguments)]), form)) == [("f", untyped)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from drivetrain.core.answer import Flaw
 from drivetrain.text.answers.forms import TaggedArguments
-from drivetrain.text.answers.schemas import ToolSchemas, Types, as_json, is_json, types_of
+from drivetrain.text.answers.schemas import ToolSchemas, as_json, is_json, types_of
 from drivetrain.text.answers.search import Marker, Watch
 from drivetrain.text.answers.source import Reading, Source
 from drivetrain.text.answers.strings import quoted
@@ -56,7 +56,7 @@ class TaggedReader:
         types = types_of(schema)
         if types == ("string",):
             return (yield from self._text(source, calls))
-        if is_json(schema) and (value := (yield from self._json(source, types))) is not None:
+        if is_json(schema) and (value := (yield from self._json(source, schema))) is not None:
             calls.arguments(value)
             return None
         parts: list[str] = []
@@ -75,14 +75,14 @@ class TaggedReader:
             calls.arguments('"')
         return flaw
 
-    def _json(self, source: Source, types: Types) -> Reading[str | None]:
+    def _json(self, source: Source, schema: Mapping[str, Any]) -> Reading[str | None]:
         """A value in which strings may spell the tag behind it. If there is none, nothing is read."""
         mark = source.mark()
         yield from source.skip()
         scanner, parts = ValueScanner(), list[str]()
         yield from source.scan(scanner, parts.append)
         if scanner.whole and (yield from source.accept(self._close, after_spaces=True)):
-            return as_json("".join(parts), types)
+            return as_json("".join(parts), types_of({"type": schema.get("type")}))  # those of a union may not be all
         source.go_back(mark)
         return None
 

@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.text.grammar.lark import json_terms, literal
-from drivetrain.text.grammar.objects import CannotWrite, check_keywords, listed, properties_of, separated
+from drivetrain.text.grammar.objects import (
+    TYPES,
+    CannotWrite,
+    check_keywords,
+    count_of,
+    listed,
+    options_of,
+    properties_of,
+    separated,
+    types_declared,
+)
 from drivetrain.text.grammar.spelling import GrammarText, either
 from drivetrain.text.grammar.texts import text_upto
 
@@ -17,7 +27,6 @@ QUOTE = '<|"|>'
 _KEY = re.compile(r"[A-Za-z0-9_.$@/-]+")
 _NUMBERS = ("type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _LISTS = ("type", "items", "minItems", "maxItems")
-_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 
 
 class GemmaWriter:
@@ -43,11 +52,9 @@ class GemmaWriter:
             return either(map(self._literal, values))
         if "anyOf" in schema:
             check_keywords(schema, ("anyOf",))
-            if not schema["anyOf"]:
-                raise CannotWrite("its anyOf leaves no value")
-            return either(self._value(option, f"{name}_{i}") for i, option in enumerate(schema["anyOf"]))
-        declared = schema.get("type", list(_TYPES))
-        kinds = declared if isinstance(declared, list) else [declared]
+            options = enumerate(options_of(schema, "anyOf"))
+            return either(self._value(option, f"{name}_{i}") for i, option in options)
+        kinds = types_declared(schema)
         return either(self._kind(kind, {**schema, "type": kind}, f"{name}_{kind}") for kind in kinds)
 
     def _kind(self, kind: str, schema: Mapping[str, Any], name: str) -> str:
@@ -61,19 +68,17 @@ class GemmaWriter:
             return '"true" | "false"' if kind == "boolean" else '"null"'
         if kind == "array":
             return self._list(schema, name)
-        if kind == "object":
-            return self._object(schema, name)
-        raise CannotWrite(f"there is no type {kind}")
+        return self._object(schema, name)
 
     def _list(self, schema: Mapping[str, Any], name: str) -> str:
         check_keywords(schema, _LISTS)
-        least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
+        least, most = count_of(schema, "minItems") or 0, count_of(schema, "maxItems")
         if most is not None and most < least:
             raise CannotWrite("no list has as many items")
         if most == 0:
             return '"[]"'
         item = self._grammar.rule(f"{name}_item", self._value(schema.get("items", True), f"{name}_value"))
-        more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else int(most) - 1}}}'
+        more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
         return f'"[" {item} {more} "]"' if least else f'"[" ({item} {more})? "]"'
 
     def _object(self, schema: Mapping[str, Any], name: str) -> str:
@@ -93,17 +98,17 @@ class GemmaWriter:
 
     def _anything(self) -> str:
         """Any value: the rule that it is refers to itself."""
-        return self._once("anything", {"type": list(_TYPES)})
+        return self._once("anything", {"type": list(TYPES)})
 
     def _definition(self, schema: Mapping[str, Any]) -> str:
         check_keywords(schema, ("$ref",))
         _, _, place = str(schema["$ref"]).partition("#/")
         group, _, key = place.partition("/")
-        definition = self._root.get(group, {}).get(key) if group in ("$defs", "definitions") else None
-        if definition is None:
+        definitions = self._root.get(group) if group in ("$defs", "definitions") else None
+        if not isinstance(definitions, Mapping) or key not in definitions:
             raise CannotWrite(f"$ref {schema['$ref']!r} cannot be followed")
-        name = f"{self._name}_def_{list(self._root[group]).index(key)}_{group.strip('$')}"
-        return self._once(name, definition)
+        name = f"{self._name}_def_{list(definitions).index(key)}_{group.strip('$')}"
+        return self._once(name, definitions[key])
 
     def _once(self, name: str, schema: Any) -> str:
         """A rule that may refer to itself, so its name is there before its body is."""

@@ -10,7 +10,7 @@ from drivetrain.text.answers.forms import CallWriting, TaggedArguments
 from drivetrain.text.answers.schemas import as_json, is_json, types_of
 from drivetrain.text.answers.strings import json_text
 from drivetrain.text.grammar.lark import json_terms
-from drivetrain.text.grammar.objects import CannotWrite, Property, check_keywords, listed, properties_of
+from drivetrain.text.grammar.objects import CannotWrite, Property, check_keywords, listed, options_of, properties_of
 from drivetrain.text.grammar.spelling import GrammarText
 from drivetrain.text.grammar.texts import one_of, text_upto
 
@@ -54,9 +54,14 @@ class TaggedWriter:
 
     def _value(self, schema: Any, root: Mapping[str, Any]) -> str:
         """The value and the tag behind it."""
-        types, close = types_of(schema), self._tags.value_end
+        close = self._tags.value_end
+        if schema is True:
+            return self._grammar.upto(close)
+        if not isinstance(schema, Mapping):
+            raise CannotWrite("a value for which nothing is allowed cannot be written")
         if is_json(schema):
             return f"{json_terms(_rooted(schema, root))} {self._grammar.terms(self._line)} {self._grammar.terms(close)}"
+        types = types_of(schema)
         if not types:
             return self._grammar.upto(close)
         if types == ("string",) and schema.get("type") == "string":
@@ -81,7 +86,7 @@ def _check_free(schema: Any, depth: int = 0) -> None:
     check_keywords(schema, ("type", "anyOf", "nullable"))
     if depth > 20 or {"object", "array"} & set(types_of({"type": schema.get("type")})):
         raise CannotWrite("a string that may be an object or a list cannot be honoured between tags")
-    for option in schema.get("anyOf", ()):
+    for option in options_of(schema, "anyOf") if "anyOf" in schema else ():
         if not isinstance(option, Mapping):
             raise CannotWrite("anyOf cannot be read")
         _check_free(option, depth + 1)

@@ -99,6 +99,7 @@ def test_json_that_is_cut_off() -> None:
         ({"type": "string"}, "5", '"5"'),
         ({"anyOf": [{"type": "array"}, {"enum": ["5"]}]}, '"5"', '"5"'),
         ({"anyOf": [{"type": "array"}, {"$ref": "#/$defs/b"}]}, "true", "true"),
+        ({"anyOf": [{"type": "boolean"}, {"const": 1}]}, "1", "1"),
         ({"type": "array"}, "[b]", '"[b]"'),
     ],
 )

@@ -8,17 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.text.grammar.lark import json_terms, literal
-from drivetrain.text.grammar.objects import (
-    TYPES,
-    CannotWrite,
-    check_keywords,
-    count_of,
-    listed,
-    options_of,
-    properties_of,
-    separated,
-    types_declared,
-)
+from drivetrain.text.grammar.objects import TYPES, CannotWrite, check_keywords, listed, properties_of, separated
 from drivetrain.text.grammar.spelling import GrammarText, either
 from drivetrain.text.grammar.texts import text_upto
 
@@ -52,10 +42,10 @@ class GemmaWriter:
             return either(map(self._literal, values))
         if "anyOf" in schema:
             check_keywords(schema, ("anyOf",))
-            options = enumerate(options_of(schema, "anyOf"))
-            return either(self._value(option, f"{name}_{i}") for i, option in options)
-        kinds = types_declared(schema)
-        return either(self._kind(kind, {**schema, "type": kind}, f"{name}_{kind}") for kind in kinds)
+            return _either_of([self._value(option, f"{name}_{i}") for i, option in enumerate(schema["anyOf"])])
+        declared = schema.get("type", list(TYPES))
+        kinds = declared if isinstance(declared, list) else [declared]
+        return _either_of([self._kind(kind, {**schema, "type": kind}, f"{name}_{kind}") for kind in kinds])
 
     def _kind(self, kind: str, schema: Mapping[str, Any], name: str) -> str:
         if kind == "string":
@@ -68,17 +58,19 @@ class GemmaWriter:
             return '"true" | "false"' if kind == "boolean" else '"null"'
         if kind == "array":
             return self._list(schema, name)
-        return self._object(schema, name)
+        if kind == "object":
+            return self._object(schema, name)
+        raise CannotWrite(f"there is no type {kind}")
 
     def _list(self, schema: Mapping[str, Any], name: str) -> str:
         check_keywords(schema, _LISTS)
-        least, most = count_of(schema, "minItems") or 0, count_of(schema, "maxItems")
+        least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
         if most is not None and most < least:
             raise CannotWrite("no list has as many items")
         if most == 0:
             return '"[]"'
         item = self._grammar.rule(f"{name}_item", self._value(schema.get("items", True), f"{name}_value"))
-        more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
+        more = f'("," {item}){{{max(least - 1, 0)},{"" if most is None else int(most) - 1}}}'
         return f'"[" {item} {more} "]"' if least else f'"[" ({item} {more})? "]"'
 
     def _object(self, schema: Mapping[str, Any], name: str) -> str:
@@ -104,11 +96,11 @@ class GemmaWriter:
         check_keywords(schema, ("$ref",))
         _, _, place = str(schema["$ref"]).partition("#/")
         group, _, key = place.partition("/")
-        definitions = self._root.get(group) if group in ("$defs", "definitions") else None
-        if not isinstance(definitions, Mapping) or key not in definitions:
+        definition = self._root.get(group, {}).get(key) if group in ("$defs", "definitions") else None
+        if definition is None:
             raise CannotWrite(f"$ref {schema['$ref']!r} cannot be followed")
-        name = f"{self._name}_def_{list(definitions).index(key)}_{group.strip('$')}"
-        return self._once(name, definitions[key])
+        name = f"{self._name}_def_{list(self._root[group]).index(key)}_{group.strip('$')}"
+        return self._once(name, definition)
 
     def _once(self, name: str, schema: Any) -> str:
         """A rule that may refer to itself, so its name is there before its body is."""
@@ -126,3 +118,9 @@ class GemmaWriter:
         if isinstance(value, (list, Mapping)):
             raise CannotWrite("an enum has objects or lists")
         return literal(json.dumps(value))
+
+
+def _either_of(alternatives: list[str]) -> str:
+    if not alternatives:
+        raise CannotWrite("a value for which nothing is allowed cannot be written")
+    return either(alternatives)

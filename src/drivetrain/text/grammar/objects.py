@@ -42,39 +42,13 @@ def check_keywords(schema: Mapping[str, Any], known: Iterable[str]) -> None:
         raise CannotWrite(f"{unknown} cannot be honoured where arguments are not written as JSON")
 
 
-def count_of(schema: Mapping[str, Any], keyword: str) -> int | None:
-    """None if it does not have it."""
-    value = schema.get(keyword)
-    if keyword not in schema:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0 or value % 1 != 0:
-        raise CannotWrite(f"{keyword} must be a whole number")
-    return int(value)
-
-
-def options_of(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    """Not empty."""
-    options = schema[keyword]
-    if not isinstance(options, list) or not options:
-        raise CannotWrite(f"{keyword} must be a list that is not empty")
-    return options
-
-
-def types_declared(schema: Mapping[str, Any]) -> list[str]:
-    """All, if it says nothing."""
-    declared = schema.get("type", list(TYPES))
-    types = [declared] if isinstance(declared, str) else declared
-    if not isinstance(types, list) or not types or not all(name in TYPES for name in types):
-        raise CannotWrite("its type cannot be read")
-    return types
-
-
 def listed(schema: Mapping[str, Any]) -> list[Any] | None:
     """The values that `enum` and `const` leave, of the types that it declares; None if it has neither."""
     if not {"enum", "const"} & set(schema):
         return None
-    types = set(types_declared(schema))
-    values = options_of(schema, "enum") if "enum" in schema else [schema["const"]]
+    declared = schema.get("type", TYPES)
+    types = {declared} if isinstance(declared, str) else set(declared)
+    values = schema.get("enum", [schema.get("const")])
     fitting = [value for value in values if types & _types_of_value(value) and json_text(value)]
     if "const" in schema:
         fitting = [value for value in fitting if json_text(value) == json_text(schema["const"])]
@@ -97,9 +71,7 @@ def properties_of(schema: Mapping[str, Any]) -> tuple[tuple[Property, ...], Any]
     check_keywords(schema, _OF_OBJECTS)
     declared, extra = schema.get("properties", {}), schema.get("additionalProperties", True)
     required = schema.get("required", [])
-    if not (
-        isinstance(declared, Mapping) and isinstance(required, list) and all(isinstance(key, str) for key in required)
-    ):
+    if not isinstance(declared, Mapping) or not isinstance(required, list):
         raise CannotWrite("its properties cannot be read")
     missing = [key for key in required if key not in declared]
     if missing and extra is False:

@@ -10,7 +10,7 @@ from drivetrain.text.answers.forms import CallWriting, TaggedArguments
 from drivetrain.text.answers.schemas import as_json, is_json, types_of
 from drivetrain.text.answers.strings import json_text
 from drivetrain.text.grammar.lark import json_terms
-from drivetrain.text.grammar.objects import CannotWrite, Property, check_keywords, listed, options_of, properties_of
+from drivetrain.text.grammar.objects import CannotWrite, Property, check_keywords, listed, properties_of
 from drivetrain.text.grammar.spelling import GrammarText
 from drivetrain.text.grammar.texts import one_of, text_upto
 
@@ -86,7 +86,7 @@ def _check_free(schema: Any, depth: int = 0) -> None:
     check_keywords(schema, ("type", "anyOf", "nullable"))
     if depth > 20 or {"object", "array"} & set(types_of({"type": schema.get("type")})):
         raise CannotWrite("a string that may be an object or a list cannot be honoured between tags")
-    for option in options_of(schema, "anyOf") if "anyOf" in schema else ():
+    for option in schema.get("anyOf", ()):
         if not isinstance(option, Mapping):
             raise CannotWrite("anyOf cannot be read")
         _check_free(option, depth + 1)

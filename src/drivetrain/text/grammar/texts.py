@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.text.grammar.lark import literal, regex
-from drivetrain.text.grammar.objects import CannotWrite, check_keywords, count_of, listed
+from drivetrain.text.grammar.objects import CannotWrite, check_keywords, listed
 from drivetrain.text.grammar.spelling import TEXT, GrammarText, either
 
 _ANY = r"(.|\n)*"
@@ -44,10 +44,10 @@ def one_of(grammar: GrammarText, values: list[str], close: str, line_end: str = 
 
 
 def _length(schema: Mapping[str, Any]) -> list[str]:
-    least, most = count_of(schema, "minLength"), count_of(schema, "maxLength")
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
     if not least and most is None:
         return []
-    return [f"(.|\\n){{{least or 0},{'' if most is None else most}}}"]
+    return [f"(.|\\n){{{int(least)},{'' if most is None else int(most)}}}"]
 
 
 def _pattern(schema: Mapping[str, Any]) -> list[str]:

@@ -130,7 +130,7 @@ class Executor:
     def _inside(self, bound: BoundRegion, name: str) -> Reading[Flaw | None]:
         match bound.region.inside:
             case JsonCalls():
-                return (yield from self._reader.json_calls())
+                return (yield from self._reader.json_calls(closes=bool(bound.closes)))
             case PythonCalls():
                 return (yield from self._reader.python_calls())
             case Arguments():

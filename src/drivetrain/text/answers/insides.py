@@ -29,10 +29,14 @@ class CallReader:
             self._end()
         return flaw
 
-    def json_calls(self) -> Reading[Flaw | None]:
+    def json_calls(self, *, closes: bool) -> Reading[Flaw | None]:
+        """If something `closes` the region, several objects may stand before that, without a list around them."""
         char = yield from self._source.skip()
         if char != "[":
-            return (yield from self._json_call(char))
+            flaw = yield from self._json_call(char)
+            while closes and flaw is None and (yield from self._source.accept("{", after_spaces=True)):
+                flaw = yield from self._members()
+            return flaw
         self._step()
         char = yield from self._source.skip()
         first = True
@@ -53,6 +57,10 @@ class CallReader:
         if char != "{":
             return Flaw.MALFORMED if char else Flaw.CUT_OFF
         self._step()
+        return (yield from self._members())
+
+    def _members(self) -> Reading[Flaw | None]:
+        """Behind the opening brace, up to the closing one."""
         call = _JsonCall(self._calls)
         char = yield from self._source.skip()
         while char != "}":

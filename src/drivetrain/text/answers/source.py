@@ -63,6 +63,21 @@ class Source:
         self._raw = None
         return raw
 
+    def mark(self) -> int:
+        """A place in what is recorded, for `go_back`."""
+        return len(self._raw or ())
+
+    def go_back(self, mark: int) -> None:
+        """All that was read since then is to be read again."""
+        assert self._raw is not None
+        unread = "".join(self._raw[mark:])
+        del self._raw[mark:]
+        if len(unread) > self.at:
+            self._base = self.position - len(unread)
+            self.text, self.at = unread + self.text[self.at :], 0
+        else:
+            self.at -= len(unread)
+
     def slice(self, start: int, end: int) -> str:
         """By positions from the start of the answer."""
         return self.text[start - self._base : end - self._base]

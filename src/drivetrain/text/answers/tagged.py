@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from drivetrain.core.answer import Flaw
 from drivetrain.text.answers.forms import TaggedArguments
-from drivetrain.text.answers.schemas import ToolSchemas, Types, cast
+from drivetrain.text.answers.schemas import ToolSchemas, as_json, is_json, types_of
 from drivetrain.text.answers.search import Marker, Watch
 from drivetrain.text.answers.source import Reading, Source
-from drivetrain.text.answers.strings import json_text, quoted
+from drivetrain.text.answers.strings import quoted
 from drivetrain.text.answers.symbols import Symbols
 from drivetrain.text.answers.values import ValueScanner
 from drivetrain.text.answers.writers import CallWriter
-
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
 class TaggedReader:
@@ -27,7 +25,8 @@ class TaggedReader:
         self._key, self._value = symbols.encode(tags.key), symbols.encode(tags.value)
         self._ends = tuple(map(symbols.encode, tags.ends))
         self._key_end = Watch([Marker(None, (symbols.encode(tags.key_end),))])
-        self._value_end = Watch([Marker(None, (symbols.encode(tags.value_end),))])
+        self._close = (symbols.encode(tags.value_end),)
+        self._value_end = Watch([Marker(None, self._close)])
 
     def read(self, source: Source, calls: CallWriter, name: str, tools: ToolSchemas) -> Reading[Flaw | None]:
         """What is wrong with the call, or None; then its arguments are whole."""
@@ -50,16 +49,25 @@ class TaggedReader:
             argument = self._symbols.drop("".join(key)).strip()
             calls.arguments(f"{'' if first else ', '}{quoted(argument)}: ")
             first = False
-            if (flaw := (yield from self._read_value(source, calls, tools.types(name, argument)))) is not None:
+            if (flaw := (yield from self._read_value(source, calls, tools.schema(name, argument)))) is not None:
                 return flaw
 
-    def _read_value(self, source: Source, calls: CallWriter, types: Types) -> Reading[Flaw | None]:
-        if types != ("string",):
-            parts: list[str] = []
-            flaw = yield from self._until(source, self._value_end, parts.append)
-            if flaw is None:
-                calls.arguments(self._as_json(self._symbols.drop("".join(parts)), types))
-            return flaw
+    def _read_value(self, source: Source, calls: CallWriter, schema: Any) -> Reading[Flaw | None]:
+        types = types_of(schema)
+        if types == ("string",):
+            return (yield from self._text(source, calls))
+        if is_json(schema) and (value := (yield from self._json(source, schema))) is not None:
+            calls.arguments(value)
+            return None
+        parts: list[str] = []
+        flaw = yield from self._until(source, self._value_end, parts.append)
+        if flaw is None:
+            text = self._symbols.drop("".join(parts))
+            calls.arguments(as_json(text.removeprefix("\n").removesuffix("\n") if self._trims_line else text, types))
+        return flaw
+
+    def _text(self, source: Source, calls: CallWriter) -> Reading[Flaw | None]:
+        """Given out as it comes."""
         text = _Trimmed(lambda piece: calls.arguments(quoted(piece)[1:-1]), trims_line=self._trims_line)
         calls.arguments('"')
         flaw = yield from self._until(source, self._value_end, lambda piece: text.write(self._symbols.drop(piece)))
@@ -67,17 +75,16 @@ class TaggedReader:
             calls.arguments('"')
         return flaw
 
-    def _as_json(self, text: str, types: Types) -> str:
-        value = text.removeprefix("\n").removesuffix("\n") if self._trims_line else text
-        word = value.strip()
-        if types:
-            fitting = cast(value, types)
-            huge = fitting is value and "number" in types and _NUMBER.fullmatch(word)  # no float can hold it
-            return word if huge else json_text(fitting) or quoted(value)
-        scanner = ValueScanner()
-        at = scanner.feed(word, 0)
-        scanner.finish()
-        return word if scanner.whole and at == len(word) else quoted(value)
+    def _json(self, source: Source, schema: Mapping[str, Any]) -> Reading[str | None]:
+        """A value in which strings may spell the tag behind it. If there is none, nothing is read."""
+        mark = source.mark()
+        yield from source.skip()
+        scanner, parts = ValueScanner(), list[str]()
+        yield from source.scan(scanner, parts.append)
+        if scanner.whole and (yield from source.accept(self._close, after_spaces=True)):
+            return as_json("".join(parts), types_of({"type": schema.get("type")}))  # those of a union may not be all
+        source.go_back(mark)
+        return None
 
     def _until(self, source: Source, watch: Watch, write: Callable[[str], None]) -> Reading[Flaw | None]:
         found = yield from source.find(watch, write)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.text.grammar.lark import json_terms, literal
-from drivetrain.text.grammar.objects import CannotWrite, check_keywords, properties_of, separated
+from drivetrain.text.grammar.objects import TYPES, CannotWrite, check_keywords, listed, properties_of, separated
 from drivetrain.text.grammar.spelling import GrammarText, either
 from drivetrain.text.grammar.texts import text_upto
 
@@ -17,7 +17,6 @@ QUOTE = '<|"|>'
 _KEY = re.compile(r"[A-Za-z0-9_.$@/-]+")
 _NUMBERS = ("type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _LISTS = ("type", "items", "minItems", "maxItems")
-_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 
 
 class GemmaWriter:
@@ -38,15 +37,15 @@ class GemmaWriter:
             raise CannotWrite("a value for which nothing is allowed cannot be written")
         if "$ref" in schema:
             return self._definition(schema)
-        if "enum" in schema or "const" in schema:
+        if (values := listed(schema)) is not None:
             check_keywords(schema, ("type", "enum", "const"))
-            return either(self._literal(value) for value in schema.get("enum", [schema.get("const")]))
+            return either(map(self._literal, values))
         if "anyOf" in schema:
             check_keywords(schema, ("anyOf",))
-            return either(self._value(option, f"{name}_{i}") for i, option in enumerate(schema["anyOf"]))
-        declared = schema.get("type", list(_TYPES))
+            return _either_of([self._value(option, f"{name}_{i}") for i, option in enumerate(schema["anyOf"])])
+        declared = schema.get("type", list(TYPES))
         kinds = declared if isinstance(declared, list) else [declared]
-        return either(self._kind(kind, {**schema, "type": kind}, f"{name}_{kind}") for kind in kinds)
+        return _either_of([self._kind(kind, {**schema, "type": kind}, f"{name}_{kind}") for kind in kinds])
 
     def _kind(self, kind: str, schema: Mapping[str, Any], name: str) -> str:
         if kind == "string":
@@ -91,7 +90,7 @@ class GemmaWriter:
 
     def _anything(self) -> str:
         """Any value: the rule that it is refers to itself."""
-        return self._once("anything", {"type": list(_TYPES)})
+        return self._once("anything", {"type": list(TYPES)})
 
     def _definition(self, schema: Mapping[str, Any]) -> str:
         check_keywords(schema, ("$ref",))
@@ -119,3 +118,9 @@ class GemmaWriter:
         if isinstance(value, (list, Mapping)):
             raise CannotWrite("an enum has objects or lists")
         return literal(json.dumps(value))
+
+
+def _either_of(alternatives: list[str]) -> str:
+    if not alternatives:
+        raise CannotWrite("a value for which nothing is allowed cannot be written")
+    return either(alternatives)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from drivetrain.text.answers.schemas import ANNOTATIONS
+from drivetrain.text.answers.strings import json_text
 from drivetrain.text.grammar.spelling import GrammarText, either
 
 
@@ -20,16 +22,45 @@ class Property:
     required: bool
 
 
-ANNOTATIONS = frozenset(
-    ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "strict", "$schema", "$id")
-) | {"$comment", "$defs", "definitions", "x-guidance"}
 _OF_OBJECTS = ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
+
+TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
+_TYPES_OF: Mapping[type, frozenset[str]] = {
+    str: frozenset(("string",)),
+    int: frozenset(("integer", "number")),
+    float: frozenset(("number",)),
+    bool: frozenset(("boolean",)),
+    type(None): frozenset(("null",)),
+    list: frozenset(("array",)),
+    dict: frozenset(("object",)),
+}
 
 
 def check_keywords(schema: Mapping[str, Any], known: Iterable[str]) -> None:
     """Raises `CannotWrite` if it has others."""
     if unknown := next((key for key in schema if key not in ANNOTATIONS and key not in known), None):
         raise CannotWrite(f"{unknown} cannot be honoured where arguments are not written as JSON")
+
+
+def listed(schema: Mapping[str, Any]) -> list[Any] | None:
+    """The values that `enum` and `const` leave, of the types that it declares; None if it has neither."""
+    if not {"enum", "const"} & set(schema):
+        return None
+    declared = schema.get("type", TYPES)
+    types = {declared} if isinstance(declared, str) else set(declared)
+    values = schema.get("enum", [schema.get("const")])
+    fitting = [value for value in values if types & _types_of_value(value) and json_text(value)]
+    if "const" in schema:
+        fitting = [value for value in fitting if json_text(value) == json_text(schema["const"])]
+    if not fitting:
+        raise CannotWrite("its enum leaves no value")
+    return fitting
+
+
+def _types_of_value(value: Any) -> frozenset[str]:
+    if isinstance(value, float) and value.is_integer():
+        return frozenset(("number", "integer"))
+    return _TYPES_OF.get(type(value), frozenset())
 
 
 def properties_of(schema: Mapping[str, Any]) -> tuple[tuple[Property, ...], Any]:

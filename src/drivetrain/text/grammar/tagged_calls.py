@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.text.answers.forms import CallWriting, TaggedArguments
-from drivetrain.text.answers.schemas import cast, types_of
+from drivetrain.text.answers.schemas import as_json, is_json, types_of
+from drivetrain.text.answers.strings import json_text
 from drivetrain.text.grammar.lark import json_terms
-from drivetrain.text.grammar.objects import CannotWrite, Property, check_keywords, properties_of
+from drivetrain.text.grammar.objects import CannotWrite, Property, check_keywords, listed, properties_of
 from drivetrain.text.grammar.spelling import GrammarText
 from drivetrain.text.grammar.texts import one_of, text_upto
 
 _UNFIT_KEY = re.compile(r"[<>\n]|^\s|\s$|^$")
-_PLAIN_STRING = {"type": "string", "pattern": "^([^<]|<[^/<])*<?$"}
-"""Inside JSON between tags that are text, no string may look like the end of a tag."""
 
 
 class TaggedWriter:
@@ -56,29 +54,31 @@ class TaggedWriter:
 
     def _value(self, schema: Any, root: Mapping[str, Any]) -> str:
         """The value and the tag behind it."""
-        types, close = types_of(schema), self._tags.value_end
+        close = self._tags.value_end
+        if schema is True:
+            return self._grammar.upto(close)
+        if not isinstance(schema, Mapping):
+            raise CannotWrite("a value for which nothing is allowed cannot be written")
+        if is_json(schema):
+            return f"{json_terms(_rooted(schema, root))} {self._grammar.terms(self._line)} {self._grammar.terms(close)}"
+        types = types_of(schema)
+        if not types:
+            return self._grammar.upto(close)
         if types == ("string",) and schema.get("type") == "string":
             return text_upto(self._grammar, schema, close, self._line)
-        if "string" not in types:
-            end = f"{self._grammar.terms(self._line)} {self._grammar.terms(close)}"
-            return f"{json_terms(self._rooted(schema, root))} {end}"
-        if "enum" in schema:
-            check_keywords(schema, ("type", "enum", "nullable"))
-            written = [value if isinstance(value, str) else json.dumps(value) for value in schema["enum"]]
-            if any(cast(text, types) != value for text, value in zip(written, schema["enum"], strict=True)):
+        if (values := listed(schema)) is not None:
+            check_keywords(schema, ("type", "enum", "const", "nullable"))
+            written = [value if isinstance(value, str) else json_text(value) or "" for value in values]
+            if [as_json(text, types) for text in written] != list(map(json_text, values)):
                 raise CannotWrite("an enum has values that cannot be told apart where arguments have no types")
             return one_of(self._grammar, written, close, self._line)
         _check_free(schema)
         return self._grammar.upto(close)
 
-    def _rooted(self, schema: Any, root: Mapping[str, Any]) -> Any:
-        """With the definitions that it may refer to."""
-        if not isinstance(schema, Mapping):
-            return schema
-        definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
-        whole = {**schema, **definitions}
-        special = self._grammar.begins_special(self._tags.value_end)
-        return whole if special else _without_tags(whole)
+
+def _rooted(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the definitions that it may refer to."""
+    return {**schema, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
 
 
 def _check_free(schema: Any, depth: int = 0) -> None:
@@ -90,16 +90,3 @@ def _check_free(schema: Any, depth: int = 0) -> None:
         if not isinstance(option, Mapping):
             raise CannotWrite("anyOf cannot be read")
         _check_free(option, depth + 1)
-
-
-def _without_tags(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_tags(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    inner = {
-        key: value if key in ("enum", "const", "default") else _without_tags(value) for key, value in schema.items()
-    }
-    if schema.get("type") == "string" and not {"enum", "const", "pattern", "format"} & set(schema):
-        return {**inner, **_PLAIN_STRING}
-    return inner

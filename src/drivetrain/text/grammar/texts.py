@@ -7,20 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.text.grammar.lark import literal, regex
-from drivetrain.text.grammar.objects import CannotWrite, check_keywords
+from drivetrain.text.grammar.objects import CannotWrite, check_keywords, listed
 from drivetrain.text.grammar.spelling import TEXT, GrammarText, either
 
 _ANY = r"(.|\n)*"
 _WHOLE = re.compile(r"\^((?:[^|\\]|\\.)*)\$")
 """A pattern that is one regex from the first character to the last."""
 
+_CLASSES = {
+    "d": "[0-9]", "D": "[^0-9]", "w": "[A-Za-z0-9_]", "W": "[^A-Za-z0-9_]", "s": r"[\s--\x85]", "S": r"[^\s\ufeff]",
+}  # fmt: skip
+"""What JSON Schema means by them. In a regex of the grammar they are Unicode's."""
+
 
 def text_upto(grammar: GrammarText, schema: Mapping[str, Any], close: str, line_end: str = "") -> str:
     """A string of this schema, and the marker behind it. `line_end` may stand in between."""
     check_keywords(schema, ("type", "enum", "const", "minLength", "maxLength", "pattern"))
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if values is not None:
-        return one_of(grammar, [value for value in values if isinstance(value, str)], close, line_end)
+    if (values := listed(schema)) is not None:
+        return one_of(grammar, values, close, line_end)
     terminals = [*_length(schema), *_pattern(schema)]
     if not terminals:
         return grammar.upto(close)
@@ -34,10 +38,9 @@ def text_upto(grammar: GrammarText, schema: Mapping[str, Any], close: str, line_
 
 
 def one_of(grammar: GrammarText, values: list[str], close: str, line_end: str = "") -> str:
-    fitting = [value for value in values if close not in value]
-    if not fitting or len(fitting) < len(values):
+    if any(close in value for value in values):
         raise CannotWrite("an enum has values that the form cannot write")
-    return either(f"{literal(text) if (text := value + line_end) else ''} {grammar.terms(close)}" for value in fitting)
+    return either(f"{literal(text) if (text := value + line_end) else ''} {grammar.terms(close)}" for value in values)
 
 
 def _length(schema: Mapping[str, Any]) -> list[str]:
@@ -53,4 +56,4 @@ def _pattern(schema: Mapping[str, Any]) -> list[str]:
     whole = _WHOLE.fullmatch(str(schema["pattern"]))
     if whole is None:
         raise CannotWrite("pattern is honoured only from ^ to $ and without | where arguments are not written as JSON")
-    return [whole[1]]
+    return [re.sub(r"\\(.)", lambda escape: _CLASSES.get(escape[1], escape[0]), whole[1], flags=re.DOTALL)]

@@ -92,7 +92,7 @@ def test_the_work_is_linear_for_a_template(name: str) -> None:
         assert many < 4 * few + 1000, nasty
 
 
-def lines_run(form: Any, start: str, text: str, size: int) -> int:
+def lines_run(form: Any, start: str, text: str, size: int, tools: list[Any] | None = None) -> int:
     num = 0
 
     def count(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
@@ -104,7 +104,7 @@ def lines_run(form: Any, start: str, text: str, size: int) -> int:
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        parse_answer(pieces, form=form)
+        parse_answer(pieces, form=form, tools=tools)
     finally:
         sys.settrace(before)
     return num

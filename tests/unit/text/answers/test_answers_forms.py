@@ -277,6 +277,9 @@ def test_calls_without_a_marker_need_the_name_of_a_tool() -> None:
     assert said(read("[f(a=1)]", "llama-pythonic", tools=tools)) == [("f", {"a": 1})]
 
 
+F, G = '{"name": "f", "arguments": {}}', '{"name": "g", "arguments": {"a": 1}}'
+
+
 @pytest.mark.parametrize(
     ("form", "text", "calls"),
     [
@@ -299,10 +302,24 @@ def test_calls_without_a_marker_need_the_name_of_a_tool() -> None:
         ("harmony", " to=functions.f<|channel|>commentary<|message|>{}", [("f", {})]),
         ("harmony", "<|channel|>analysis to=browser.search code<|message|>{}<|call|>", [("browser.search", {})]),
         ("granite", '<tool_call>[{"name": "f", "arguments": {}}]', [("f", {})]),
+        ("hermes", f"<tool_call>{F}{G}</tool_call>", [("f", {}), ("g", {"a": 1})]),
+        ("hermes", f"<tool_call>\n{F}\n{G}\n{F}", [("f", {}), ("g", {"a": 1}), ("f", {})]),
+        ("phi4", f"<|tool_call|>{F} {G}<|/tool_call|>", [("f", {}), ("g", {"a": 1})]),
     ],
 )
 def test_other_ways_to_write_a_call(form: str, text: str, calls: Calls) -> None:
     assert said(read(text, form)) == calls
+
+
+def test_what_follows_a_call_before_its_end() -> None:
+    message = read(f"<tool_call>{F}{{x}}</tool_call>Hm", "hermes")
+    assert [(call.name, call.flaw, call.raw) for call in message.tool_calls] == [
+        ("f", None, None),
+        ("", Flaw.MALFORMED, "{x}</tool_call>"),
+    ]
+    assert message.content == "Hm"
+    assert read(f"<tool_call>{F} so {G}", "hermes").content == f"so {G}"
+    assert read(f"<|python_tag|>{F} {{x}}", "llama-json").content == "{x}"
 
 
 def test_channels() -> None:
@@ -330,7 +347,7 @@ def test_arguments_between_tags_have_the_types_of_the_schema(written: str) -> No
     arguments = {"number": "7", "text": "7", "flag": "True", "object": '{"a": 1}', "free": "[1]", "other": "1 2"}
     expected = {"number": 7, "text": "7", "flag": True, "object": {"a": 1}, "free": [1], "other": "1 2"}
     assert said(read(write([("f", arguments)]), form, tools=TOOLS)) == [("f", expected)]
-    unfit = {"number": "x", "flag": "maybe", "object": "[1]"}
+    unfit = {"number": "x", "flag": "maybe", "object": "[a]"}
     assert said(read(write([("f", unfit)]), form, tools=TOOLS)) == [("f", unfit)]
     untyped = {"number": 7, "text": 7, "flag": "True", "object": {"a": 1}, "free": [1], "other": "1 2"}
     assert said(read(write([("f", arguments)]), form)) == [("f", untyped)]

@@ -204,6 +204,12 @@ UNUSABLE: dict[str, tuple[str, Any, str]] = {
     "key": ("qwen-xml", {"properties": {"a>b": {}}}, "named"),
     "python": ("llama-pythonic", {"properties": {"a b": {}}}, "named"),
     "gemma": ("gemma4", {"properties": {"a": {"allOf": [{}, {}]}}}, "allOf"),
+    "gemma's empty enum": ("gemma4", {"properties": {"a": {"enum": []}}}, "enum"),
+    "gemma's other enum": ("gemma4", {"properties": {"a": {"enum": [5], "type": "string"}}}, "no value"),
+    "gemma's empty union": ("gemma4", {"properties": {"a": {"anyOf": []}}}, "nothing is allowed"),
+    "gemma without a type": ("gemma4", {"properties": {"a": {"type": []}}}, "nothing is allowed"),
+    "tagged, no schema": ("glm", {"properties": {"a": 5}}, "nothing is allowed"),
+    "tagged empty enum": ("glm", {"properties": {"a": {"enum": [5], "type": ["string"]}}}, "no value"),
     "root": ("gemma4", {"anyOf": [{"required": ["a"]}]}, "anyOf"),
 }
 
@@ -339,6 +345,41 @@ def test_references_in_every_form(compiler: GrammarCompiler) -> None:
         ("gemma4", "<|tool_call>call:f{n:{next:{}}}<tool_call|>"),
     ):
         assert verdict(compiler, rules(REQUIRED, "f", form=form, tools=(one,)), text) == "must end"
+
+
+GLM, GEMMA = "<tool_call>f<arg_key>a</arg_key><arg_value>", "<|tool_call>call:f{a:"
+
+
+@pytest.mark.parametrize(
+    ("form", "schema", "value", "expected"),
+    [
+        ("glm", {"type": "string", "pattern": r"^\d+$"}, "12", "begins"),
+        ("glm", {"type": "string", "pattern": r"^\d+$"}, "1\u0663", "no: 1"),
+        ("glm", {"type": "string", "pattern": r"^[a\w]\s$"}, "a\u00a0", "begins"),
+        ("glm", {"type": "string", "pattern": r"^[a\w]\s$"}, "\u00e9", "no: "),
+        ("glm", {"type": "string", "pattern": r"^\w\s$"}, "b\x85", "no: b\ufffd"),
+        ("glm", {"type": "string", "pattern": r"^\\d[^\D]$"}, "\\d5", "begins"),
+        ("glm", {"type": "string", "pattern": r"^\S\W\D$"}, "a\u00e9\u0663", "begins"),
+        ("glm", {"type": "string", "pattern": r"^\S$"}, "\ufeff", "no: \ufffd"),
+        ("glm", {}, "any <b> {", "begins"),
+        ("glm", {"description": "any"}, "any <b> {", "begins"),
+        ("glm", {"enum": ["b", 5, None], "type": ["string", "null"]}, "b", "begins"),
+        ("glm", {"enum": ["b", 5, None], "type": ["string", "null"]}, "5", "no: "),
+        ("glm", {"enum": [True, 1], "type": ["boolean", "integer"]}, "1", "begins"),
+        ("gemma4", {"enum": ["x", 5], "type": "string"}, "5", "no: "),
+        ("gemma4", {"enum": [1, True, 2.0], "type": ["integer"]}, "2.0", "begins"),
+        ("gemma4", {"enum": [1, True, 2.5], "type": "integer"}, "t", "no: "),
+        ("gemma4", {"enum": [1, 5], "const": 5}, "1", "no: "),
+        ("gemma4", {"const": None}, "null", "begins"),
+    ],
+)
+def test_values_that_are_not_written_as_json(
+    compiler: GrammarCompiler, form: str, schema: Any, value: str, expected: str
+) -> None:
+    one = tool({"properties": {"a": schema}, "required": ["a"]}, strict=True)
+    start = GLM if form == "glm" else GEMMA
+    expected = expected.replace("no: ", f"no: {start}")
+    assert verdict(compiler, rules(REQUIRED, "f", form=form, tools=(one,)), start + value) == expected
 
 
 def test_a_grammar_goes_with_nothing_else(compiler: GrammarCompiler) -> None:

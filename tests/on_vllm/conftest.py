@@ -11,11 +11,14 @@ from drivetrain.worker.worker import EngineWorker
 from on_vllm.vllm_rig import VllmRig
 
 CASES = (
+    "calls",
     "constraints",
     "endings",
     "gauges",
     "hard_cases",
     "logprobs",
+    "reasoning",
+    "reasoning_parameters",
     "refusals",
     "sampling",
     "spans",

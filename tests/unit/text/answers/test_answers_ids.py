@@ -113,7 +113,7 @@ def test_text_that_spells_a_marker_stays_text(form: str) -> None:
     assert read(text, form).content == spelled
 
 
-@pytest.mark.parametrize("written", ["hermes", "mistral", "deepseek-r1", "glm", "kimi", "gemma4", "phi4", "harmony"])
+@pytest.mark.parametrize("written", WRITTEN)
 def test_arguments_and_reasoning_may_spell_markers(written: str) -> None:
     form, write, reasoning = WRITTEN[written]
     spelled = " ".join(SPECIALS[form])

@@ -10,14 +10,10 @@ import pytest
 
 from contract.rigs import PROMPT, Rig, honours
 from contract.test_calls import NAMED
-from contract.test_reasoning import TURNS, joined
+from contract.test_reasoning import TEMPLATES, joined
 from contract.test_tools import check_call
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice, FinishReason
-from drivetrain.families.registry import FamilyChoice, TemplateFamily
-from drivetrain.text.answers.detect import GENERIC, FormChoice
-from drivetrain.text.templates import ChatTemplate
-from drivetrain.worker import model
 from drivetrain.worker.worker import EngineWorker
 
 THOUGHT: dict[str, Any] = {
@@ -33,13 +29,8 @@ BUDGET: dict[str, Any] = {
 @pytest.fixture(scope="module")
 async def worker(rig: Rig) -> AsyncIterator[EngineWorker]:
     """Its chat template ends in `<think>`."""
-    template = ChatTemplate(f"{TURNS}\n<think>\n", special_tokens={}, special_strings=frozenset())
-    family = FamilyChoice(TemplateFamily(template=template), "for this test", ())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "choose", lambda **_: family)
-        patch.setattr(model, "form_of", lambda _: FormChoice(GENERIC, "for this test", reasons=True))
-        async with rig.open() as made:
-            yield made
+    async with rig.open(template=TEMPLATES["begun"]) as made:
+        yield made
 
 
 async def said(worker: EngineWorker, **asked: Any) -> Choice:

@@ -1,17 +1,14 @@
-"""Reasoning in every kind of request: with seeds, stops, logprobs and a budget, and beside calls and constraints."""
+"""Reasoning in every kind of request: with seeds, stops, logprobs and a budget."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from contract.rigs import PROMPT, Rig, honours
-from contract.test_calls import NAMED
+from contract.rigs import Rig, honours
 from contract.test_reasoning import TURNS, joined
-from contract.test_tools import check_call
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice, FinishReason
 from drivetrain.families.registry import FamilyChoice, TemplateFamily
@@ -117,28 +114,3 @@ async def test_a_stop_behind_the_reasoning_leaves_it_whole(worker: EngineWorker,
     assert at_the_marker.matched_stop == "</think>"
     assert at_the_marker.message is not None
     assert (at_the_marker.message.content, reasoning_of(at_the_marker)) == (None, reasoning_of(free))
-
-
-async def test_a_batch_of_all_kinds(rig: Rig, worker: EngineWorker, budget: bool) -> None:
-    """Reasoning, calls, a constraint and free text side by side: each is held to its own, and is as it is alone."""
-    if not budget:
-        return
-    limits = {"max_reasoning_tokens": 4, "parallel_tool_calls": False, "max_tokens": 90}
-    asked: list[dict[str, Any]] = [
-        THOUGHT,
-        BUDGET,
-        {**NAMED, **limits},
-        {"prompt": PROMPT, "max_tokens": 12, "temperature": 0, "ignore_eos": True},
-        {"prompt": PROMPT, "max_tokens": 30, "seed": 1, "constraint": {"regex": "[ab]{3}-[0-9]{2}"}},
-    ]
-    together = [result.choices[0] for result in await asyncio.gather(*(worker.generate(**each) for each in asked))]
-    check_call(together[2], {"add"})
-    assert all(reasoning_of(choice) for choice in together[:3])
-    assert together[1].message is not None
-    assert together[1].message.content == "yes and no"
-    assert [choice.message for choice in together[3:]] == [None, None]
-    assert [len(together[i].token_ids) for i in (0, 3)] == [12, 12]
-    assert len(together[4].text) == 6
-    if rig.exact:
-        alone = [(await worker.generate(**each)).choices[0].token_ids for each in asked]
-        assert alone == [choice.token_ids for choice in together]

@@ -10,22 +10,16 @@ import jsonschema_rs
 import pytest
 
 from contract.rigs import PROMPT, Rig, honours
-from contract.test_tools import OTHER, check_call
+from contract.test_tools import ARGUMENTS, HELD, OTHER, check_call
 from drivetrain.core.answer import Flaw
 from drivetrain.core.events import ChoiceFinished, Delta
 from drivetrain.core.results import Choice, FinishReason
 from drivetrain.text.answers.parser import MessageBuilder
 from drivetrain.worker.worker import EngineWorker
 
-ARGUMENTS: dict[str, Any] = {
-    "type": "object", "properties": {"a": {"enum": [1, 2, 30]}}, "required": ["a"], "additionalProperties": False,
-}  # fmt: skip
-ADD: dict[str, Any] = {"type": "function", "function": {"name": "add", "parameters": ARGUMENTS, "strict": True}}
-"""Its arguments are short: no model can go on for ever."""
-
 NAMED: dict[str, Any] = {
     "messages": [{"role": "user", "content": "1?"}],
-    "tools": [ADD],
+    "tools": [HELD],
     "tool_choice": {"type": "function", "function": {"name": "add"}},
     "temperature": 1.0,
     "max_tokens": 70,
@@ -63,7 +57,7 @@ async def streamed(worker: EngineWorker, **asked: Any) -> dict[int, tuple[Calls,
 
 @pytest.mark.parametrize("choice", ["required", "named"])
 async def test_the_same_seed_gives_the_same_call_whole_and_streamed(worker: EngineWorker, choice: str) -> None:
-    asked = NAMED if choice == "named" else {**NAMED, "tools": [ADD, OTHER], "tool_choice": "required"}
+    asked = NAMED if choice == "named" else {**NAMED, "tools": [HELD, OTHER], "tool_choice": "required"}
     asked = {**asked, "parallel_tool_calls": False}
     first, second = [(await worker.generate(**asked)).choices[0] for _ in range(2)]
     check_call(first, {"add", "now"})

@@ -50,6 +50,13 @@ def test_an_answer_that_ends_in_half_a_surrogate(behind: str) -> None:
     assert given == ("stop", None, r'{"a": "x\ud83d')
 
 
+def test_a_name_with_half_a_surrogate_is_the_name_of_no_tool() -> None:
+    text = '<tool_call>{"name": "f\\ud83d", "arguments": {}}</tool_call>'
+    with serving(fake(text=text, unsupported=UNHELD)) as served:
+        assert answered(served, body(served, tool(), max_tokens=200)) == ("stop", text, [])
+        served.works()
+
+
 @pytest.mark.parametrize("tokens", range(48, 53))
 def test_an_answer_that_is_cut_inside_a_character(tokens: int) -> None:
     """A token is a byte. No half of a character goes out as anything else than U+FFFD."""

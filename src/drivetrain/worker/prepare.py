@@ -80,7 +80,7 @@ class Preparer:
         self._threads = threads
         self._stats = stats
         vocabulary, ends = (ByteTokenizer(), frozenset[int]()) if info.gives_pieces else (info.tokenizer, eos_ids)
-        self._grammars = GrammarCompiler(vocabulary, ends, threads.trial)
+        self._grammars = GrammarCompiler(vocabulary, ends, threads.trial, of_pieces=info.gives_pieces)
         self._chats = Chats(
             family,
             form,

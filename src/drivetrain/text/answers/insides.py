@@ -7,6 +7,7 @@ import re
 
 from drivetrain.core.answer import Flaw
 from drivetrain.text.answers.source import Reading, Source
+from drivetrain.text.answers.strings import is_utf8
 from drivetrain.text.answers.values import JSON, PYTHON, Dialect, ValueScanner
 from drivetrain.text.answers.writers import CallWriter
 
@@ -212,7 +213,7 @@ class _JsonCall:
         self.has_others = False
 
     def name(self, name: str) -> Flaw | None:
-        if self._calls.open or not name.strip():
+        if self._calls.open or not name.strip() or not is_utf8(name):
             return Flaw.MALFORMED
         self._calls.begin(name)
         self._calls.arguments("".join(self._held))

@@ -33,6 +33,11 @@ def json_text(value: Any) -> str | None:
         return None
 
 
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can carry it: an escape of JSON may be half a surrogate pair."""
+    return _SURROGATE.search(text) is None
+
+
 def _escape_surrogates(json_text: str) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json_text)
 

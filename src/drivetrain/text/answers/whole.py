@@ -8,7 +8,7 @@ from typing import Any
 from drivetrain.core.answer import ExtraField, Flaw
 from drivetrain.text.answers.forms import Field, Part, Region
 from drivetrain.text.answers.schemas import ToolSchemas, cast
-from drivetrain.text.answers.strings import json_text
+from drivetrain.text.answers.strings import is_utf8, json_text
 from drivetrain.text.answers.writers import CallWriter, Emit, TextWriter
 
 
@@ -35,12 +35,13 @@ class WholeFields:
         elif value not in (None, [], {}):
             text = self._texts[region.part]
             text.segment(strips=False, join=region.join)
-            text.write(value if isinstance(value, str) else json_text(value) or "")
+            is_plain = isinstance(value, str) and is_utf8(value)
+            text.write(value if is_plain else json_text(value) or "")
 
     def _call(self, call: Any, flaw: Flaw, raw: str) -> None:
         function = call.get("function") if isinstance(call, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(name, str):
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not is_utf8(name):
             self._calls.spoil(flaw, raw)
             return
         arguments = self._arguments(name, function.get("arguments"))

@@ -28,9 +28,13 @@ Wanted = Constraint | AnswerRules
 
 
 class GrammarCompiler:
-    """One per loaded model. `compile` and `warm` block; call them on a thread. `kept` may be called from anywhere."""
+    """One per loaded model. `compile` and `warm` block; call them on a thread. `kept` may be called from anywhere.
 
-    def __init__(self, tokenizer: Tokenizer, ends: frozenset[int], trial: Trial) -> None:
+    With `of_pieces`, `tokenizer` knows the bytes of what the engine says, and not its tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, ends: frozenset[int], trial: Trial, *, of_pieces: bool = False) -> None:
+        self._of_pieces = of_pieces
         self._tokenizer = tokenizer
         self._ends = ends
         self._trial = trial
@@ -58,10 +62,15 @@ class GrammarCompiler:
         if (grammar := self.kept(wanted)) is not None:
             return grammar
         budget = Budget()
-        lark = self._tried(wanted, budget) if isinstance(wanted, Constraint) else self._answer(wanted, budget)
+        if isinstance(wanted, Constraint):
+            lark = followed = self._tried(wanted, budget)
+        else:
+            rules = self._usable(wanted, budget)
+            lark = answer_lark(rules, self._tokenizer)
+            followed = answer_lark(self._countable(rules), self._tokenizer)
         from drivetrain.text.grammar.library import CompiledGrammar
 
-        grammar = CompiledGrammar(lark, self._read_vocabulary())
+        grammar = CompiledGrammar(lark, self._read_vocabulary(), followed)
         if grammar.fault:
             raise _unusable(wanted, grammar.fault)
         self._keep(wanted, grammar)
@@ -73,7 +82,7 @@ class GrammarCompiler:
             raise _unusable(constraint, fault)
         return lark
 
-    def _answer(self, rules: AnswerRules, budget: Budget) -> str:
+    def _usable(self, rules: AnswerRules, budget: Budget) -> AnswerRules:
         """The parts are tried first, so that a fault is told of the part that has it."""
         check_rules(rules)
         if rules.content is not None and rules.content.form is not ConstraintForm.GRAMMAR:
@@ -85,7 +94,12 @@ class GrammarCompiler:
             fault = self._trial.run(answer_lark(rules), budget)
         if fault:
             raise _unusable(rules, fault)
-        return answer_lark(rules, self._tokenizer)
+        return rules
+
+    def _countable(self, rules: AnswerRules) -> AnswerRules:
+        """Of pieces, nobody here can count the tokens: a budget is the engine's to keep."""
+        counts = self._of_pieces and rules.max_reasoning_tokens
+        return replace(rules, max_reasoning_tokens=None) if counts else rules
 
     def _read_vocabulary(self) -> Vocabulary:
         from drivetrain.text.grammar.library import Vocabulary

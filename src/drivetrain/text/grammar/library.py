@@ -33,13 +33,16 @@ class Vocabulary:
 
 
 class CompiledGrammar:
-    """As in `core/constraint.py`. Of no use if it has a `fault`."""
+    """As in `core/constraint.py`. Of no use if it has a `fault`.
 
-    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+    Its matchers follow `followed`, which is `text` without what only the engine can tell; None: all can be told.
+    """
+
+    def __init__(self, text: str, vocabulary: Vocabulary, followed: str | None = None) -> None:
         self.text = text
         self.ends = vocabulary.ends
         self.vocab_size = vocabulary.inner.vocab_size
-        self._first = _behind().submit(LLMatcher, vocabulary.inner, text, log_level=0).result()
+        self._first = _behind().submit(LLMatcher, vocabulary.inner, followed or text, log_level=0).result()
 
     @property
     def fault(self) -> str:

@@ -121,3 +121,17 @@ def test_a_name_that_is_no_string_is_a_flaw() -> None:
     answer = '<c>{"name": ["f"], "arguments": {"hour": "7"}}</c>'
     assert oracle(answer, form, tools=ALARM)["tool_calls"]["function"]["name"] == ["f"]
     assert [call.flaw for call in parse_answer(answer, form=form, tools=ALARM).tool_calls] == [Flaw.MALFORMED]
+
+
+def test_half_a_surrogate_is_never_text() -> None:
+    """A string of JSON may hold one as an escape: it stays JSON, and a name with one has a flaw."""
+    form = template(
+        content={"open": "<r>", "close": "</r>", "content": "json", "transform": "{content.text}"},
+        thinking={"open": "<t>", "close": "</t>", "content": "json"},
+        tool_calls={"open": "<c>", "close": "</c>", "repeats": True, "content": "json", "transform": CONTENT_CALL},
+    )
+    calls = (r'<c>{"name": "f\ud83d", "arguments": {}}</c>', r'<c>{"name": "f", "arguments": {"a": "\ude00"}}</c>')
+    message = parse_answer(r'<r>{"text": "a\ud83d"}</r><t>"\ude00"</t>' + "".join(calls), form=form)
+    assert (message.content, message.reasoning) == (r'"a\ud83d"', r'"\ude00"')
+    assert [(call.name, call.flaw) for call in message.tool_calls] == [("", Flaw.MALFORMED), ("f", None)]
+    assert message.tool_calls[1].arguments == r'{"a": "\ude00"}'

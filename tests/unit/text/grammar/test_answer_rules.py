@@ -435,3 +435,14 @@ def test_the_vocabulary_is_read_ahead_of_time(trial: Trial) -> None:
     compiler.warm()
     compiler.compile(rules(REQUIRED))
     assert tokenizer.num_reads == reads
+
+
+@pytest.mark.parametrize("of_pieces", [False, True])
+def test_a_budget_is_not_counted_in_pieces(trial: Trial, of_pieces: bool) -> None:
+    """The engine is told of it, and what follows the answer by its bytes leaves the tokens to the engine."""
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), trial, of_pieces=of_pieces)
+    budget = rules(NONE, tools=(), reasoning=Reasoning.BEGUN, max_reasoning_tokens=3, content=ANY_LINE)
+    grammar = compiler.compile(budget)
+    assert "max_tokens=3" in grammar.text
+    assert grammar.matcher().take(tuple(b"long thoughts</think>yes")) is of_pieces
+    assert grammar.matcher().take(tuple(b"abc</think>yes"))

@@ -72,6 +72,14 @@ async def test_the_text_satisfies_it(worker: EngineWorker, constrained: bool, fo
     assert result.usage.completion_tokens == len(result.choices[0].token_ids)
 
 
+async def test_a_format_that_not_every_llguidance_knows(worker: EngineWorker, constrained: bool) -> None:
+    if not constrained:
+        return
+    schema = {"type": "string", "format": "uri", "maxLength": 24}
+    text = (await worker.generate(**PLAIN, constraint={"json_schema": schema})).text
+    assert jsonschema_rs.validator_for(schema, validate_formats=True).is_valid(json.loads(text)), text
+
+
 async def test_the_time_of_masks_is_told_or_absent(worker: EngineWorker, constrained: bool) -> None:
     before = worker.status.mask_s
     if not constrained:

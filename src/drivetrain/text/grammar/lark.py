@@ -9,6 +9,7 @@ from typing import Any
 
 from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest
+from drivetrain.text.grammar.formats import spell_formats
 
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON on one line, with a space behind each comma and colon. A model that may indent may write blanks for ever.
@@ -45,7 +46,7 @@ def terms_of(constraint: Constraint) -> str:
         schema = json.loads(source)
         if fault := multiple_fault(schema):
             raise InvalidRequest(f"constraint has {fault}", param="constraint")
-        return json_terms(schema)
+        return json_terms(spell_formats(schema) if isinstance(schema, dict) else schema)
     if constraint.form is ConstraintForm.REGEX:
         return regex(source)
     if constraint.form is ConstraintForm.CHOICE:

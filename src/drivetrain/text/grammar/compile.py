@@ -63,11 +63,10 @@ class GrammarCompiler:
             return grammar
         budget = Budget()
         if isinstance(wanted, Constraint):
-            lark = followed = self._tried(wanted, budget)
+            lark, followed = self._tried(wanted, budget), None
         else:
             rules = self._usable(wanted, budget)
-            lark = answer_lark(rules, self._tokenizer)
-            followed = answer_lark(self._countable(rules), self._tokenizer)
+            lark, followed = answer_lark(rules, self._tokenizer), self._followed(rules)
         from drivetrain.text.grammar.library import CompiledGrammar
 
         grammar = CompiledGrammar(lark, self._read_vocabulary(), followed)
@@ -96,10 +95,11 @@ class GrammarCompiler:
             raise _unusable(rules, fault)
         return rules
 
-    def _countable(self, rules: AnswerRules) -> AnswerRules:
+    def _followed(self, rules: AnswerRules) -> str | None:
         """Of pieces, nobody here can count the tokens: a budget is the engine's to keep."""
-        counts = self._of_pieces and rules.max_reasoning_tokens
-        return replace(rules, max_reasoning_tokens=None) if counts else rules
+        if not self._of_pieces or not rules.max_reasoning_tokens:
+            return None
+        return answer_lark(replace(rules, max_reasoning_tokens=None), self._tokenizer)
 
     def _read_vocabulary(self) -> Vocabulary:
         from drivetrain.text.grammar.library import Vocabulary

@@ -70,7 +70,7 @@ class EngineWorker(Face):
     ) -> None:
         """`remake` makes another engine of the same kind if this one fails. None: it is not replaced.
 
-        `warm` does what the first constraint would have to wait for when the worker starts.
+        `warm` does what the first constraint would have to wait for before the worker is ready.
         """
         super().__init__(spec.name, stats or Stats(), tracer)
         self.settings = settings or Settings()
@@ -80,6 +80,8 @@ class EngineWorker(Face):
         self._timeout_s = self.settings.default_timeout_s
         self._started = False
         self._model: LoadedModel | None = None
+        self._first_model: LoadedModel | None = None
+        """Between its loading and the worker's being ready."""
         self._texts: TextThreads | None = None
         self._media: MediaLoader | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -113,11 +115,13 @@ class EngineWorker(Face):
         span = self._traces.load()
         try:
             info = await self._engine.load(self._spec, self._progress)
+            model = self._loaded_from(info)
+            if self._warm:
+                await self._warm_up(model)
             if self.state is not State.LOADING:
                 raise NotReady("the worker was stopped while it loaded")
+            self._first_model = model
             self._supervisor.ready(info)
-            if self._warm and self._model is not None:
-                await self._model.preparer.warm()
         except BaseException as exc:
             end_span(span, error_type(exc))
             await self._shut()
@@ -126,19 +130,29 @@ class EngineWorker(Face):
         span.set_attribute("drivetrain.engine", info.engine)
         end_span(span)
 
+    async def _warm_up(self, model: LoadedModel) -> None:
+        """Whatever goes wrong, requests without a constraint can be served."""
+        try:
+            await model.preparer.warm()
+        except DrivetrainError as exc:
+            _log.warning("%s: constraints are not prepared: %s", self._name, exc.message)
+
     def _make_ready(self, info: EngineInfo) -> int:
         """Prepare to serve requests with this engine. Returns how many of them may run at once."""
-        settings, at_once = self.settings, concurrency(info.capabilities, self.settings)
-        if self._texts is None or self._media is None:
-            waits, room = info.tokenizer.waits, PixelRoom(settings.max_decoded_pixels)
-            self._texts = TextThreads(waits=waits, at_once=at_once, max_waiting=settings.max_waiting)
-            self._media = MediaLoader(settings.limits, room=room, allow_hosts=frozenset(settings.media_hosts))
-        self._model = LoadedModel.of(
-            self._spec, info, settings, threads=self._texts, media=self._media, stats=self.stats
-        )
+        first, self._first_model = self._first_model, None
+        self._model = first or self._loaded_from(info)
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch(), name="drivetrain-watch")
-        return at_once
+        return concurrency(info.capabilities, self.settings)
+
+    def _loaded_from(self, info: EngineInfo) -> LoadedModel:
+        settings = self.settings
+        if self._texts is None or self._media is None:
+            waits, room = info.tokenizer.waits, PixelRoom(settings.max_decoded_pixels)
+            at_once = concurrency(info.capabilities, settings)
+            self._texts = TextThreads(waits=waits, at_once=at_once, max_waiting=settings.max_waiting)
+            self._media = MediaLoader(settings.limits, room=room, allow_hosts=frozenset(settings.media_hosts))
+        return LoadedModel.of(self._spec, info, settings, threads=self._texts, media=self._media, stats=self.stats)
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Accept no more requests, let the running ones end, and cancel what is left after the grace period."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 
 from drivetrain.core.engine import ModelSpec, WeightsFormat
-from drivetrain.core.errors import EngineFailed, InvalidRequest, NotReady
+from drivetrain.core.errors import EngineFailed, InvalidRequest, NotReady, Overloaded
 from drivetrain.core.messages import ImagePart
+from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.worker.embedding import TEXTS_A_JOB
+from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 
@@ -134,24 +137,68 @@ async def test_as_many_threads_as_there_is_to_wait_for(
 
 
 class ReadWhole(ByteTokenizer):
-    """Notes in which thread the vocabulary was read."""
+    """Notes in which thread the vocabulary was read, and what the worker was then."""
 
     def __init__(self) -> None:
         self.readers: set[str] = set()
+        self.states: set[State] = set()
+        self.worker: EngineWorker | None = None
 
     def token_bytes(self, token_id: int) -> bytes:
+        assert self.worker is not None
         self.readers.add(threading.current_thread().name)
+        self.states.add(self.worker.state)
         return super().token_bytes(token_id)
 
 
-@pytest.mark.parametrize("warm", [True, False])
-async def test_a_warm_worker_has_read_the_vocabulary_before_the_first_constraint(warm: bool) -> None:
+@pytest.fixture(params=[True, False])
+def cold_or_warm(request: pytest.FixtureRequest) -> tuple[EngineWorker, ReadWhole, bool]:
     tokenizer = ReadWhole()
-    engine = FakeEngine(Script(text="yes"), tokenizer=tokenizer)
-    async with EngineWorker(engine, SPEC, Settings(), warm=warm) as worker:
-        assert bool(tokenizer.readers) is warm
-        assert all(name.startswith("drivetrain-grammar") for name in tokenizer.readers)
-        tokenizer.readers.clear()
+    made = EngineWorker(FakeEngine(Script(text="yes"), tokenizer=tokenizer), SPEC, Settings(), warm=request.param)
+    tokenizer.worker = made
+    return made, tokenizer, request.param
+
+
+async def test_a_warm_worker_has_read_the_vocabulary_before_it_is_ready(
+    cold_or_warm: tuple[EngineWorker, ReadWhole, bool],
+) -> None:
+    worker, tokenizer, warm = cold_or_warm
+    async with worker:
+        assert tokenizer.states == ({State.LOADING} if warm else set())
         result = await worker.generate(prompt="x", constraint={"choice": ["yes"]})
         assert result.text == "yes"
-        assert ("drivetrain-grammar_0" in tokenizer.readers) is not warm
+        assert warm or State.READY in tokenizer.states
+        assert "drivetrain-grammar_0" in tokenizer.readers
+
+
+@pytest.mark.parametrize("cold_or_warm", [True], indirect=True)
+async def test_without_what_constraints_need_a_worker_serves_the_others(
+    cold_or_warm: tuple[EngineWorker, ReadWhole, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    worker, _, _ = cold_or_warm
+    async with worker:
+        assert (await worker.generate(prompt="x")).text == "yes"
+        with pytest.raises(Overloaded, match="cannot be started"):
+            await worker.generate(prompt="x", constraint={"choice": ["yes"]})
+
+
+@pytest.mark.parametrize("cold_or_warm", [True], indirect=True)
+async def test_a_worker_that_is_stopped_while_it_warms_up(
+    cold_or_warm: tuple[EngineWorker, ReadWhole, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def warm(self: Preparer) -> None:
+        begun.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(Preparer, "warm", warm)
+    worker, _, _ = cold_or_warm
+    starting = asyncio.create_task(worker.start())
+    await begun.wait()
+    await worker.stop()
+    go_on.set()
+    with pytest.raises(NotReady):
+        await starting
+    assert worker.state is State.STOPPED

@@ -23,7 +23,6 @@ from drivetrain.text.answers.forms import (
 )
 from drivetrain.text.answers.table import FORMS
 from drivetrain.text.answers.values import GEMMA
-from drivetrain.text.grammar.formats import spell_formats
 from drivetrain.text.grammar.gemma_calls import GemmaWriter
 from drivetrain.text.grammar.keyword_calls import KeywordWriter
 from drivetrain.text.grammar.lark import json_terms, lark_of, terms_of
@@ -79,7 +78,7 @@ def arguments_lark(rules: AnswerRules, tool: Tool) -> str:
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    return spell_formats({"type": "object", **json.loads(tool.parameters)})
+    return {"type": "object", **json.loads(tool.parameters)}
 
 
 def _reasons(rules: AnswerRules) -> bool:

@@ -90,7 +90,7 @@ class GrammarCompiler:
         fault = self._trial.run(answer_lark(rules), budget)
         if fault and rules.is_free:
             rules = replace(rules, tools=tuple(map(with_any_arguments, rules.tools)))
-            fault = self._trial.run(answer_lark(rules), budget)
+            fault = self._trial.run(answer_lark(rules))  # which takes next to nothing
         if fault:
             raise _unusable(rules, fault)
         return rules

@@ -22,7 +22,7 @@ _NAMED = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperti
 
 
 def spell_formats(schema: dict[str, Any]) -> dict[str, Any]:
-    """In place: patterns for these formats, wherever in the schema a format is one."""
+    """In place, also of what is in it: patterns for these formats, wherever in the schema a format is one."""
     left: list[Any] = [schema]
     while left:
         item = left.pop()

@@ -46,7 +46,7 @@ def terms_of(constraint: Constraint) -> str:
         schema = json.loads(source)
         if fault := multiple_fault(schema):
             raise InvalidRequest(f"constraint has {fault}", param="constraint")
-        return json_terms(spell_formats(schema) if isinstance(schema, dict) else schema)
+        return json_terms(schema)
     if constraint.form is ConstraintForm.REGEX:
         return regex(source)
     if constraint.form is ConstraintForm.CHOICE:
@@ -59,7 +59,7 @@ def json_terms(schema: Any) -> str:
     if schema is True:
         schema = {}
     if isinstance(schema, Mapping):
-        schema = {**schema, "x-guidance": SPACING}
+        schema = spell_formats({**schema, "x-guidance": SPACING})
     return f"%json {json.dumps(schema)}"
 
 

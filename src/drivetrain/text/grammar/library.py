@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -19,8 +20,8 @@ from drivetrain.text.byte_tokenizer import ByteTokenizer
 
 MAX_FAULT_CHARS = 300
 
-BEHIND = 10
-"""How far compiling stands behind where cores are short: if a step waits for one, all streams wait."""
+NICENESS = 10
+"""Of compiling, where cores are short: if a step waits for one, all streams wait."""
 
 
 class Vocabulary:
@@ -42,7 +43,7 @@ class CompiledGrammar:
         self.text = text
         self.ends = vocabulary.ends
         self.vocab_size = vocabulary.inner.vocab_size
-        self._first = _behind().submit(LLMatcher, vocabulary.inner, followed or text, log_level=0).result()
+        self._first = _low_priority().submit(LLMatcher, vocabulary.inner, followed or text, log_level=0).result()
 
     @property
     def fault(self) -> str:
@@ -123,14 +124,20 @@ def brief(error: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _behind() -> ThreadPoolExecutor:
+def _low_priority() -> ThreadPoolExecutor:
     """Only for what does not hold the interpreter, or all would wait for a thread that waits for a core."""
 
-    def step_back() -> None:
+    def be_nice() -> None:
         if sys.platform == "linux":  # elsewhere the system knows no priority of a thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BEHIND)
+            thread = threading.get_native_id()
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
 
-    return ThreadPoolExecutor(1, thread_name_prefix="drivetrain-grammar-library", initializer=step_back)
+    return ThreadPoolExecutor(1, thread_name_prefix="drivetrain-grammar-library", initializer=be_nice)
+
+
+if hasattr(os, "register_at_fork"):  # its thread is not in the child
+    os.register_at_fork(after_in_child=_low_priority.cache_clear)
 
 
 @lru_cache(maxsize=1)

@@ -42,11 +42,11 @@ class ToolSchemaTrial:
         for tool in callable_tools(rules):
             check_wanted()
             fault = self._verdict(rules, tool, budget)
+            if fault and budget.is_spent and not rules.is_free:
+                raise InvalidRequest(TOGETHER, param="tools")
             if fault and tool.strict:
                 what = f"the parameters of the tool {tool.name} cannot be honoured: {fault}"
                 raise InvalidRequest(what, param="tools")
-            if budget.is_spent:
-                raise InvalidRequest(TOGETHER, param="tools")
             tools.append(with_any_arguments(tool) if fault else tool)
         return replace(rules, tools=tuple(tools))
 
@@ -58,7 +58,7 @@ class ToolSchemaTrial:
                 return self._verdicts[key]
         fault = self._try(rules, tool, budget)
         if budget.is_spent:
-            return fault  # with less time than it has alone
+            return fault  # it may have had less time than it has alone
         with self._lock:
             self._verdicts[key] = fault
             if len(self._verdicts) > KEPT:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -16,18 +17,23 @@ import threading
 import time
 from typing import IO
 
-from drivetrain.core.errors import EngineFailed, NotReady
+from drivetrain.core.errors import NotReady, Overloaded
 
 MAX_CPU_S = 3.0
 """Of computing, not by the clock: on a busy machine a trial may take longer."""
 
-MAX_REQUEST_CPU_S = 6.0
-"""Of all trials of one request: others wait for their turn."""
+MAX_REQUEST_CPU_S = 8.0
+"""Of all trials of one request: others wait for their turn. Two may end by their limit."""
+
+MAX_S = 30.0
+"""By the clock, so that nobody waits for ever where others take the cores."""
 
 MAX_BYTES = 2 * 2**30
 
-HERE = b"here\n"
-"""What the process says first."""
+MAX_SAID = 200
+
+READY_LINE = b"ready\n"
+"""What the process says before anything else of its own."""
 
 TOO_LARGE = f"it takes more than {MAX_CPU_S:g} s or {MAX_BYTES // 2**30} GiB to compile; make it smaller"
 
@@ -54,7 +60,7 @@ class Trial:
     def run(self, lark: str, budget: Budget | None = None) -> str:
         """What is wrong with the grammar; empty if nothing is.
 
-        Raises `NotReady` once it is closed, and `EngineFailed` if the process cannot be started.
+        Raises `NotReady` once it is closed, and `Overloaded` if the process cannot be started.
         """
         budget = budget or Budget()
         limit_s = min(MAX_CPU_S, budget.left_s)
@@ -93,25 +99,40 @@ class Trial:
         try:
             process.stdin.write(grammar)
             process.stdin.flush()
-            return process.stdout.readline()
         except BrokenPipeError:
             return b""
+        answers, _, _ = select.select([process.stdout], [], [], MAX_S)
+        return process.stdout.readline() if answers else b""
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._closed:
-            raise NotReady("the worker is stopped")
         if self._process is not None and self._process.poll() is not None:
             self._end()  # it died between two trials, of nothing that a grammar did
-        if self._process is None:
-            self._process = _start()
-            assert self._process.stdout is not None
-            if self._process.stdout.readline() != HERE:
-                status = self._process.wait()
-                self._end()
-                if self._closed:
-                    raise NotReady("the worker is stopped")
-                raise EngineFailed(f"the process that tries grammars ended with status {status} before it tried any")
+        if self._process is None and not self._closed:
+            try:
+                self._process = _start()
+            except OSError as exc:
+                raise Overloaded(f"the process that tries grammars cannot be started: {exc.strerror}") from exc
+            self._await_ready(self._process)
+        if self._closed or self._process is None:
+            self._end()
+            raise NotReady("the worker is stopped")
         return self._process
+
+    def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
+        """Passes over what else prints when Python starts."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if self._closed:
+            return
+        for line in process.stdout:
+            if line == READY_LINE:
+                process.stderr.close()
+                return
+        said = process.stderr.read().decode(errors="replace").strip().splitlines()
+        self._end()
+        if not self._closed:
+            why = said[-1] if said else "it ended at once"
+            raise Overloaded(f"the process that tries grammars cannot be started: {why[:MAX_SAID]}")
 
     def _end(self) -> None:
         if self._process is not None:
@@ -125,18 +146,21 @@ def _start() -> subprocess.Popen[bytes]:
         [sys.executable, "-P", "-m", __name__],  # without the modules of the working directory
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
 
 
 def _try_all(grammars: IO[bytes], verdicts: IO[bytes]) -> None:
     """In the process: a verdict for each grammar, with the time it took, until there are no more."""
-    from drivetrain.text.grammar.library import BEHIND, fault_of
+    from drivetrain.text.grammar.library import NICENESS, fault_of
 
-    os.nice(BEHIND)
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
-    verdicts.write(HERE)
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MAX_BYTES if most == resource.RLIM_INFINITY else min(MAX_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    os.nice(NICENESS)
+    verdicts.write(READY_LINE)
     verdicts.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # nobody reads it from here on
     for line in grammars:
         limit_s, lark = json.loads(line)
         began = time.process_time()

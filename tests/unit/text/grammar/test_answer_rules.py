@@ -270,12 +270,24 @@ EXPLODING = tuple(tool({"properties": {"explode": {"const": i}}}, strict=False, 
 
 def test_the_tools_of_a_request_share_a_budget(slow: _Slow) -> None:
     compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
-    assert compiler.compile(rules(tools=EXPLODING[:1])).fault == "", "they take any object"
+    assert compiler.compile(rules(tools=EXPLODING[:2])).fault == "", "they take any object"
     runs = slow.num_runs
     with pytest.raises(InvalidRequest, match="together") as caught:
         compiler.compile(rules(tools=EXPLODING))
     assert caught.value.param == "tools"
-    assert slow.num_runs == runs + 2, "the verdict of the first is kept, and the second more is the last"
+    assert slow.num_runs == runs + 3, "the verdicts of the first two are kept, and the third more had less time"
+
+
+def test_the_tool_behind_slow_ones_is_not_blamed(slow: _Slow) -> None:
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
+    strict = replace(EXPLODING[3], strict=True)
+    with pytest.raises(InvalidRequest, match="together"):
+        compiler.compile(rules(tools=(*EXPLODING[:2], strict)))
+
+
+def test_a_spent_budget_is_no_fault_if_nothing_was_asked(slow: _Slow) -> None:
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
+    assert compiler.compile(rules(AUTO, tools=EXPLODING)).fault == ""
 
 
 def test_nothing_is_tried_for_a_caller_who_has_left(slow: _Slow) -> None:

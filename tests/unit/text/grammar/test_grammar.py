@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +13,10 @@ from typing import Any
 import pytest
 
 from drivetrain.core.constraint import Constraint, ConstraintForm, Constraints, constraint
-from drivetrain.core.errors import EngineFailed, InvalidRequest, NotReady
+from drivetrain.core.errors import InvalidRequest, NotReady, Overloaded
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.grammar import compile as compiling
+from drivetrain.text.grammar import library
 from drivetrain.text.grammar import trial as trials
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.text.grammar.library import fault_of
@@ -185,7 +188,7 @@ def test_a_budget_for_several_trials() -> None:
     one, budget = Trial(), Budget()
     try:
         assert one.run('start: "a"', budget) == ""
-        assert 0 < budget.left_s <= trials.MAX_REQUEST_CPU_S
+        assert 0 < budget.left_s < trials.MAX_REQUEST_CPU_S
         budget.left_s = 0.2
         assert one.run(slow, budget) == TOO_LARGE
         assert budget.is_spent
@@ -214,12 +217,50 @@ def test_modules_of_the_working_directory_are_not_taken(tmp_path: Path, monkeypa
         one.close()
 
 
-def test_a_process_that_cannot_start_is_no_fault_of_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+@pytest.mark.parametrize("executable", ["/bin/false", "/nowhere/python"])
+def test_a_process_that_cannot_start_is_no_fault_of_the_grammar(
+    monkeypatch: pytest.MonkeyPatch, executable: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
     one = Trial()
-    with pytest.raises(EngineFailed, match="status 1"):
+    with pytest.raises(Overloaded, match="cannot be started"):
         one.run('start: "a"')
     assert one._process is None
+
+
+def test_what_else_prints_when_python_starts_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hello', flush=True)")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    one = Trial()
+    try:
+        assert one.run('start: "a"') == ""
+    finally:
+        one.close()
+
+
+def test_a_trial_that_gets_no_core_ends_by_the_clock(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Trial()
+    try:
+        one.start()
+        assert one._process is not None
+        one._process.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(trials, "MAX_S", 0.1)
+        assert one.run('start: "a"') == TOO_LARGE
+        monkeypatch.undo()
+        assert one.run('start: "a"') == ""
+    finally:
+        one.close()
+
+
+def test_a_system_that_allows_no_other_priority(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    library._low_priority.cache_clear()
+    monkeypatch.setattr(os, "setpriority", refuse)
+    assert compiler.compile(made("choice", ["where it may not"])).fault == ""
+    library._low_priority.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["\x7f", '"', "\\", "\n", "\x01", "é", "\U0001f600"])

@@ -202,8 +202,11 @@ def test_a_gguf_file_without_the_library(capsys: pytest.CaptureFixture[str], bar
     found = run_here(capsys, *by_transformers, "--json").json
     assert (found["format"], found["capabilities"], found["context_length"]) == ("gguf", None, None)
     assert found["family"] == "vicuna"
-    assert found["answer_form_why"] == "the file's own template, which comes first, could not be read"
-    assert "the file's own template, which comes first, could not be read" in found["family_why"]
+    unread = "the file's own template, which comes first, could not be read"
+    assert (found["answer_form_why"], found["tool_form_why"]) == (unread, unread)
+    named = run_here(capsys, *by_transformers, "--family", "chatml", "--json").json
+    assert named["tool_form_why"].startswith("the prompt form chatml cannot write tools")
+    assert unread in found["family_why"]
     assert found["missing"][0].endswith("pip install 'drivetrain[transformers]'")
     assert "not known before loading" in run_here(capsys, *by_transformers).out
     assert "holds no vocabulary" in run_here(capsys, "inspect", str(file)).err

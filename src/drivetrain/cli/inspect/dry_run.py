@@ -183,7 +183,7 @@ def _put_together(
     ready = choice.kind.installed
     prompt, why_not = _rendered(described, chosen, given)
     form = _form(described)
-    with_tools = form_with_tools(chosen.family, form)
+    with_tools = _form_with_tools(chosen, form, described, settings)
     return Inspection(
         model=model,
         name=name,
@@ -217,6 +217,11 @@ def _put_together(
 def _form(described: Description) -> FormChoice:
     form = form_of(described.tokenizer)
     return replace(form, why=UNREAD) if described.capabilities is None else form
+
+
+def _form_with_tools(chosen: FamilyChoice, own: FormChoice, described: Description, settings: Settings) -> FormChoice:
+    form = form_with_tools(chosen.family, own)
+    return replace(form, why=UNREAD) if described.capabilities is None and settings.family is None else form
 
 
 def _is_fallback(chosen: FamilyChoice, settings: Settings) -> bool:

@@ -22,9 +22,11 @@ MAX_LEAD = 4
 def prefix_of(request: GenerateRequest) -> tuple[int, ...]:
     """A checksum for each block of the prompt, over all up to its end. Equal ones mean equal beginnings, nearly always.
 
-    The salt goes first: what is cached under one salt serves no request with another.
+    The salt and the tools go into the first one. What is cached under one salt serves no request with another, and
+    tools fill many blocks that tell no two chats apart.
     """
-    sums, total = [], zlib.crc32((request.cache_salt or "").encode("utf-8", "surrogatepass"))
+    start = "\0".join((request.cache_salt or "", *_tools(request)))
+    sums, total = [], zlib.crc32(start.encode("utf-8", "surrogatepass"))
     for block in islice(_blocks(_text(request)), MAX_PREFIX_BLOCKS):
         total = zlib.crc32(block, total)
         sums.append(total)
@@ -45,10 +47,13 @@ def _text(request: GenerateRequest) -> str:
     return text[:wanted]
 
 
-def _pieces(request: GenerateRequest) -> Iterator[str]:
-    """Of a chat, in the order of most prompts: the tools stand first. What has no text of its own is left out."""
+def _tools(request: GenerateRequest) -> Iterator[str]:
     for tool in request.offered_tools:
         yield from (tool.name, tool.description, tool.parameters)
+
+
+def _pieces(request: GenerateRequest) -> Iterator[str]:
+    """Of a chat. What has no text of its own is left out."""
     for message in request.messages or ():
         yield from (message.role, message.text)
         for call in message.tool_calls:

@@ -22,7 +22,7 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "integer": lambda v: _TYPES["number"](v) and v % 1 == 0,
 }
 
-_HOLDS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
+_SIMPLE_KEYWORDS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "minimum": ("number", lambda v, least: v >= least),
     "maximum": ("number", lambda v, most: v <= most),
     "exclusiveMinimum": ("number", lambda v, bound: v > bound),
@@ -66,11 +66,11 @@ def _misfit(value: Any, schema: Any, root: Any, where: str, depth: int) -> str:
     if isinstance(schema, bool):
         return "" if schema else f"{where} must not be there"
     for name in schema:
-        wrong = _HOLDS_NOT.get(name)
+        wrong = _NESTED_KEYWORDS.get(name)
         if wrong is not None:
             fault = wrong(value, schema, root, where, depth + 1)
-        elif name in _HOLDS:
-            kind, holds = _HOLDS[name]
+        elif name in _SIMPLE_KEYWORDS:
+            kind, holds = _SIMPLE_KEYWORDS[name]
             fault = "" if not _TYPES[kind](value) or holds(value, schema[name]) else f"{where}: {name}"
         elif name in _DESCRIBE:
             fault = _unlike(value, schema, name, where)
@@ -128,7 +128,7 @@ def _ref(value: Any, schema: Any, root: Any, where: str, depth: int) -> str:
     return _misfit(value, target, root, where, depth)
 
 
-_HOLDS_NOT: Mapping[str, Callable[[Any, Any, Any, str, int], str]] = {
+_NESTED_KEYWORDS: Mapping[str, Callable[[Any, Any, Any, str, int], str]] = {
     "properties": _properties,
     "additionalProperties": _properties,
     "items": _items,

@@ -27,17 +27,19 @@ def test_a_salt_and_a_role_are_part_of_it() -> None:
     assert len(prefix(prompt_token_ids=list(range(1000)))) > 4
 
 
-def test_tools_stand_before_the_messages() -> None:
-    """Those that the model is told of: the same tools are a beginning that chats share."""
+def test_tools_are_part_of_it_but_take_no_blocks() -> None:
+    """Those that the model is told of. However many an agent has, its conversations are told apart."""
 
-    def tools(description: str) -> list[dict[str, object]]:
-        return [{"type": "function", "function": {"name": "f", "description": description}}]
+    def agent(said: str, about: str = LONG, **fields: object) -> tuple[int, ...]:
+        tools = [{"type": "function", "function": {"name": f"f{i}", "description": about}} for i in range(20)]
+        return prefix(messages=[{"role": "user", "content": said}], tools=tools, **fields)
 
-    chat = [{"role": "user", "content": LONG}]
-    one, other = prefix(messages=chat, tools=tools(LONG)), prefix(messages=chat, tools=tools("Other. " * 400))
+    one, other = agent(LONG), agent("A house divided against itself. " * 100)
+    assert len(one) == len(LONG) // BLOCK_CHARS
     assert not set(one) & set(other)
-    assert set(one) & set(prefix(messages=[{"role": "user", "content": "Hi. " * 400}], tools=tools(LONG)))
-    assert prefix(messages=chat, tools=tools(LONG), tool_choice="none") == prefix(messages=chat)
+    assert not set(one) & set(agent(LONG, about="Other. " * 400))
+    assert agent(LONG + "and so on" * 100)[: len(one)] == one
+    assert agent(LONG, tool_choice="none") == prefix(messages=[{"role": "user", "content": LONG}])
 
 
 def test_calls_are_part_of_a_message() -> None:

@@ -60,14 +60,14 @@ async def single(t: Trial) -> dict[str, Any]:
 def made_calls(choice: ParsedChoice, tools: list[dict[str, Any]], how: str = "answer") -> list[ParsedCall]:
     """Calls that were asked for, each of an offered tool and with arguments that fit its schema.
 
-    The last one may be cut off. Raises `NotRun` if that is the only one, and `Failed` if there is none.
+    The last one may be cut off. Raises `NotRun` if that leaves none, and `Failed` if there is only text.
     """
     calls, cut = choice.calls, choice.reason == "length"
-    if cut and len(calls) <= 1 and not choice.text:
-        raise NotRun("the call was not complete within max_tokens")
-    if not calls:
+    if not calls and (choice.text or not cut):
         raise Failed(f"tools are accepted, but no tool is called: tool_choice is ignored ({how})")
     whole = calls[:-1] if cut else calls
+    if not whole:
+        raise NotRun("the call was not complete within max_tokens")
     for call in whole:
         check_call(call, tools)
     return whole

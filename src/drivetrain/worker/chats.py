@@ -76,7 +76,7 @@ class Chats:
             return None
         if not (tools or self._form.reasons or not isinstance(self._form.form, str)):
             return None
-        form = self._form_for(request)
+        form = self._form_for(request, prompt)
         reading = AnswerReading(
             form=form,
             tools=tools,
@@ -89,13 +89,18 @@ class Chats:
             return None
         return reading
 
-    def _form_for(self, request: GenerateRequest) -> AnswerForm:
+    def _form_for(self, request: GenerateRequest, prompt: Prompt) -> AnswerForm:
         """What is enforced is read by the row of the table that it is written in, whatever template the model has."""
         if self._is_generic(request):
             return GENERIC
-        row = self._form.written
-        held = request.constraint is not None or request.max_reasoning_tokens is not None
-        return row if row is not None and (held or self._holds_calls(request, row)) else self._form.form
+        own, row = self._form.form, self._form.written
+        if row is None:
+            return own
+        held = request.constraint is not None or self._holds_calls(request, row)
+        if not held and request.max_reasoning_tokens is not None:
+            reading = AnswerReading(form=own, tokenizer=self._tokenizer, prefix=begun(own, prompt))
+            held = self._reasoning(reading) is not Reasoning.NONE
+        return row if held else own
 
     def _holds_calls(self, request: GenerateRequest, form: AnswerForm) -> bool:
         """Whether calls are enforced, in a form that can be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
@@ -15,6 +16,11 @@ from drivetrain.text.answers.search import Found
 from drivetrain.text.answers.source import Reading, Source, Write
 from drivetrain.text.answers.whole import WholeFields
 from drivetrain.text.answers.writers import CallWriter, Emit, TextWriter
+
+_OF_THE_CALL = re.compile(
+    r"""[^\n]*(?:\n\s*(?:["{}\[\],:0-9]|-(?=[0-9]|\Z)|(?:true|false|null)\b|(?:t|tru?|f|fa|fals?|n|nul?)\Z)[^\n]*)*"""
+)
+"""The rest of a line, and the lines behind it that look like JSON. The last one may end in the middle of a word."""
 
 
 class Executor:
@@ -107,7 +113,7 @@ class Executor:
         body.close(flaw, self._form.symbols.spell(self._source.recorded()))
 
     def _call(self, bound: BoundRegion, name: str, write_outside: Write, *, at_end: bool) -> Reading[None]:
-        """Of one that is malformed and never closed, the rest of its line belongs to it. What follows is content."""
+        """Behind one that is malformed and never closed, what is not `_OF_THE_CALL` is content."""
         flaw = (yield from self._inside(bound, name)) if bound.header else Flaw.MALFORMED
         if flaw is None:
             yield from self._source.accept(bound.closes, after_spaces=True)
@@ -119,8 +125,7 @@ class Executor:
         if found is not None and found.what is Mark.CLOSE:
             self._source.enter(found)
         elif self._calls.open and flaw is Flaw.MALFORMED:
-            _, line_end, rest = "".join(passed).partition("\n")
-            behind = line_end + rest
+            behind = _OF_THE_CALL.sub("", "".join(passed), count=1)
         elif found is None and not bound.header and at_end:
             flaw = Flaw.CUT_OFF
         raw = self._source.recorded().removesuffix(behind)

@@ -12,6 +12,7 @@ from drivetrain.text.answers.values import JSON, PYTHON, Dialect, ValueScanner
 from drivetrain.text.answers.writers import CallWriter
 
 _NAME = re.compile("[^\\s()\\[\\]{}<>,=\"'\ud800-\udfff]+")
+_KEYS = ('"name"', '"arguments"', '"parameters"', '"id"', '"type"')
 
 
 class CallReader:
@@ -35,8 +36,8 @@ class CallReader:
         char = yield from self._source.skip()
         if char != "[":
             flaw = yield from self._json_call(char)
-            while closes and flaw is None and (yield from self._source.accept("{", after_spaces=True)):
-                flaw = yield from self._members()
+            while closes and flaw is None and (yield from self._is_before_call()):
+                flaw = yield from self._json_call((yield from self._source.skip()))
             return flaw
         self._step()
         char = yield from self._source.skip()
@@ -53,6 +54,16 @@ class CallReader:
                 char = yield from self._source.skip()
         self._step()
         return None
+
+    def _is_before_call(self) -> Reading[bool]:
+        """Whether an object comes next that begins with a key of a call, as far as the answer goes. Nothing is read."""
+        mark = self._source.mark()
+        is_call = False
+        if (yield from self._source.accept("{", after_spaces=True)):
+            key = yield from self._source.accept(_KEYS, after_spaces=True)
+            is_call = key is not None or not (yield from self._source.skip())
+        self._source.go_back(mark)
+        return is_call
 
     def _json_call(self, char: str) -> Reading[Flaw | None]:
         if char != "{":

@@ -142,6 +142,18 @@ async def test_reasoning_that_the_prompt_has_closed() -> None:
     assert (called.message.reasoning, called.message.content) == (None, None)
 
 
+async def test_without_reasoning_to_limit_the_template_reads_its_own_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    mood = {"open": "<mood>", "close": "</mood>", "content": "text"}
+    fields = {**TEMPLATES["qwen3"]["fields"], "mood": mood}
+    monkeypatch.setitem(TEMPLATES, "moody", {**TEMPLATES["qwen3"], "fields": fields})
+    async with says("<mood>calm</mood>Hello", "moody", "hermes", "<think>\n\n</think>\n\n") as worker:
+        (free,) = (await worker.generate(**CHAT)).choices
+        (choice,) = (await worker.generate(**CHAT, max_reasoning_tokens=3)).choices
+    assert choice.message is not None
+    assert (choice.message.content, dict(choice.message.extra)) == ("Hello", {"mood": "calm"})
+    assert choice.message == free.message
+
+
 async def test_nothing_is_enforced_that_the_template_would_not_read() -> None:
     """This one has content between markers, which the row whose signs its chat template has does not know."""
     async with says("</think><response>\nHello\n</response>", "ernie", "hermes", "<think>") as worker:

@@ -241,6 +241,34 @@ def test_what_follows_a_malformed_call_is_content(form: str, text: str) -> None:
     assert (message.content or "").split("\n") in (["Before.", *then], ["Before.", "", *then])
 
 
+PRETTY = """{
+  "name": "f",
+  "arguments": {
+    "a": 01,
+    "b": 2,
+
+    "c": [
+      -1,
+      true,
+      "d"
+    ]
+  }
+}"""
+
+
+@pytest.mark.parametrize(("form", "marker"), [("hermes", "<tool_call>"), ("llama-json", "<|python_tag|>")])
+def test_a_malformed_call_on_several_lines_has_none_of_them_as_content(form: str, marker: str) -> None:
+    """Wherever the answer is cut off, too."""
+    for end in range(len(PRETTY) + 1):
+        assert read(marker + PRETTY[:end], form).content is None, PRETTY[:end]
+    message = read(f"{marker}{PRETTY}\n\n- Here is\n1 answer.", form)
+    (call,) = message.tool_calls
+    assert (call.name, call.flaw, call.raw) == ("f", Flaw.MALFORMED, marker + PRETTY)
+    assert message.content == "- Here is\n1 answer."
+    for then in ("nullable, so.", "Trust me."):
+        assert read(f"{marker}{PRETTY}\n{then}", form).content == then
+
+
 def test_what_follows_a_malformed_call_may_be_another_region() -> None:
     call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{x}"
     message = read(f"{call}<|channel|>analysis<|message|>Hm.<|end|><|channel|>final<|message|>Yes.", "harmony")
@@ -312,14 +340,28 @@ def test_other_ways_to_write_a_call(form: str, text: str, calls: Calls) -> None:
 
 
 def test_what_follows_a_call_before_its_end() -> None:
-    message = read(f"<tool_call>{F}{{x}}</tool_call>Hm", "hermes")
+    message = read(f'<tool_call>{F}{{"id": x}}</tool_call>Hm', "hermes")
     assert [(call.name, call.flaw, call.raw) for call in message.tool_calls] == [
         ("f", None, None),
-        ("", Flaw.MALFORMED, "{x}</tool_call>"),
+        ("", Flaw.MALFORMED, '{"id": x}</tool_call>'),
     ]
     assert message.content == "Hm"
     assert read(f"<tool_call>{F} so {G}", "hermes").content == f"so {G}"
     assert read(f"<|python_tag|>{F} {{x}}", "llama-json").content == "{x}"
+
+
+@pytest.mark.parametrize("rest", ['{"result": 1}\nrest', "{x}", "{}", '{ "names": []}'])
+def test_an_object_behind_a_call_that_begins_like_none_is_content(rest: str) -> None:
+    for pieces in ([f"<tool_call>{F}\n{rest}"], list(f"<tool_call>{F}\n{rest}")):
+        message = parse_answer(pieces, form="hermes")
+        assert (said(message), message.content) == ([("f", {})], rest)
+
+
+@pytest.mark.parametrize("cut", ["{", "{ ", '{"', '{\n "nam', '{"name"', '{"type": "fun'])
+def test_an_object_behind_a_call_that_is_cut_off_is_no_content(cut: str) -> None:
+    message = read(f"<tool_call>{F}\n{cut}", "hermes")
+    assert [(call.name, call.flaw) for call in message.tool_calls] == [("f", None), ("", Flaw.CUT_OFF)]
+    assert message.content is None
 
 
 def test_channels() -> None:

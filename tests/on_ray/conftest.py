@@ -13,24 +13,12 @@ with warnings.catch_warnings():  # Ray's own, at its import
     warnings.simplefilter("ignore")
     from ray import serve
 
+    from contract.rewriting import rewrite_asserts
     from drivetrain.scale.ray import cluster
     from on_ray.deployed import free_port
     from on_ray.ray_rig import RIGS, RayRig, RigWorker
 
-CASES = (
-    "constraints",
-    "endings",
-    "gauges",
-    "hard_cases",
-    "logprobs",
-    "reasoning",
-    "refusals",
-    "sampling",
-    "stops",
-    "streaming",
-    "tools",
-)
-pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES))
+rewrite_asserts(Path(__file__).parent)
 
 
 def pytest_configure(config: pytest.Config) -> None:

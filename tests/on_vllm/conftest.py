@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from contract.rewriting import rewrite_asserts
 from drivetrain.worker.worker import EngineWorker
 from on_vllm.vllm_rig import VllmRig
 
-CASES = (
-    "calls",
-    "constraints",
-    "endings",
-    "gauges",
-    "hard_cases",
-    "logprobs",
-    "reasoning",
-    "reasoning_parameters",
-    "refusals",
-    "sampling",
-    "spans",
-    "stops",
-    "streaming",
-    "tools",
-)
-pytest.register_assert_rewrite(*(f"contract.test_{name}" for name in CASES), "recorded_spans")
+rewrite_asserts(Path(__file__).parent)
+pytest.register_assert_rewrite("recorded_spans")
 
 
 def pytest_configure(config: pytest.Config) -> None:

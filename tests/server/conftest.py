@@ -9,7 +9,7 @@ import pytest
 
 from contract.native_rig import NativeRig
 from contract.rigs import NEED_WEIGHTS, FakeRig, LlamaCppRig, Rig, TransformersRig
-from server.serving import Served, serving
+from server.serving import Served, fake, serving
 
 ENGINES: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "fake": lambda checkpoint: FakeRig(),
@@ -38,6 +38,20 @@ def served(shared: Served) -> Iterator[Served]:
     """One server an engine for all tests; each leaves it as it found it."""
     yield shared
     shared.settle()
+
+
+@pytest.fixture(scope="module")
+def fake_server() -> Iterator[Served]:
+    with serving(fake()) as made:
+        yield made
+        made.settle()
+
+
+@pytest.fixture
+def unharmed(fake_server: Served) -> Iterator[Served]:
+    """A fake's server that still works after each test."""
+    yield fake_server
+    fake_server.works()
 
 
 def can(served: Served, *names: str) -> bool:

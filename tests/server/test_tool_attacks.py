@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,9 @@ CHAT = "/v1/chat/completions"
 TOKENS = 40
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
-    with serving(fake()) as made:
-        yield made
-        made.settle()
-
-
 @pytest.fixture
-def served(server: Served) -> Iterator[Served]:
-    yield server
-    server.works()
+def served(unharmed: Served) -> Served:
+    return unharmed
 
 
 def tool(name: Any = "f", **fields: Any) -> dict[str, Any]:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from drivetrain.core.results import DeviceMemory
+
+_log = logging.getLogger(__name__)
+
+MEMORY_AGE_S = 0.1
+"""How old figures may be: asking the system takes as long as ten tokens, and asking a GPU's driver longer."""
 
 
 def host_memory(pid: int | None = None, device: str = "cpu") -> DeviceMemory:
@@ -52,6 +60,28 @@ def settle_heap() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+class RecentMemory:
+    """The host's memory and that of an engine's devices, asked for again when the figures are `MEMORY_AGE_S` old."""
+
+    def __init__(self, devices: Callable[[], Sequence[DeviceMemory]]) -> None:
+        self._devices = devices
+        self._read: tuple[DeviceMemory, ...] = ()
+        self._read_at = -MEMORY_AGE_S
+
+    def now(self) -> tuple[DeviceMemory, ...]:
+        """A broken device cannot report its memory; that must not hide how a request ended."""
+        now = time.monotonic()
+        if now - self._read_at > MEMORY_AGE_S:
+            self._read_at = now
+            read: tuple[DeviceMemory, ...] = ()
+            try:
+                read = (host_memory(), *self._devices())
+            except Exception:  # noqa: BLE001 - any error of a library; it is logged, and the request ends normally
+                _log.exception("cannot read the device's memory")
+            self._read = read
+        return self._read
 
 
 class MemoryAverage:

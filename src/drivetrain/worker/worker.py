@@ -16,13 +16,13 @@ from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, Not
 from drivetrain.core.messages import Message
 from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import DeviceMemory, Embeddings, Metrics
+from drivetrain.core.results import Embeddings, Metrics
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.core.worker import EventSink
 from drivetrain.telemetry.genai import error_type
 from drivetrain.telemetry.ids import id_here, new_id
-from drivetrain.telemetry.memory import MemoryAverage, host_memory
+from drivetrain.telemetry.memory import MemoryAverage, RecentMemory
 from drivetrain.telemetry.tracing import GenAiTracer, end_span
 from drivetrain.worker import logbook
 from drivetrain.worker.admission import Admission
@@ -45,9 +45,6 @@ _log = logging.getLogger(__name__)
 WATCH_INTERVAL_S = 1.0
 ABORT_WAIT_S = 2.0
 """An aborted request is released after one more step; an engine that takes longer is closed anyway."""
-
-MEMORY_AGE_S = 0.1
-"""How old memory figures may be: asking the system takes as long as ten tokens, and asking a GPU's driver longer."""
 
 
 class EngineWorker(Face):
@@ -101,9 +98,8 @@ class EngineWorker(Face):
             end_running=self._end_running,
         )
         self._admission = self._supervisor.admission
-        self._memory = MemoryAverage()
-        self._memory_read: tuple[DeviceMemory, ...] = ()
-        self._memory_read_at = -MEMORY_AGE_S
+        self._memory = RecentMemory(lambda: self._engine.memory())
+        self._mean_memory = MemoryAverage()
 
     # Lifecycle
 
@@ -249,7 +245,7 @@ class EngineWorker(Face):
             mask_s=mask_s,
             upstreams=health.upstreams,
             lost=self._supervisor.lost,
-            memory=self._memory_now(),
+            memory=self._memory.now(),
         )
 
     def _kv_used(self) -> float:
@@ -365,23 +361,10 @@ class EngineWorker(Face):
         self.stats.count(run.times, run, error)
         if run.times.prepared is not None:
             self._supervisor.ended(error)
-        now = self._memory_now()
-        metrics = run.times.metrics(run.usage, now, self._memory.add(now))
+        now = self._memory.now()
+        metrics = run.times.metrics(run.usage, now, self._mean_memory.add(now))
         logbook.ended(run, error, metrics)
         return metrics
-
-    def _memory_now(self) -> tuple[DeviceMemory, ...]:
-        """A broken device cannot report its memory; that must not hide how the request ended."""
-        now = time.monotonic()
-        if now - self._memory_read_at > MEMORY_AGE_S:
-            self._memory_read_at = now
-            read: tuple[DeviceMemory, ...] = ()
-            try:
-                read = (host_memory(), *self._engine.memory())
-            except Exception:  # noqa: BLE001 - any error of a library; it is logged, and the request ends normally
-                _log.exception("cannot read the device's memory")
-            self._memory_read = read
-        return self._memory_read
 
     async def _watch(self) -> None:
         """Cancel requests whose readers stopped reading, so that no slow client holds a slot; check the engine."""

@@ -69,10 +69,6 @@ class CallReader:
         if char != "{":
             return Flaw.MALFORMED if char else Flaw.CUT_OFF
         self._step()
-        return (yield from self._members())
-
-    def _members(self) -> Reading[Flaw | None]:
-        """Behind the opening brace, up to the closing one."""
         call = _JsonCall(self._calls)
         char = yield from self._source.skip()
         while char != "}":

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import sys
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import cast
 
@@ -19,9 +14,6 @@ from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 
 MAX_FAULT_CHARS = 300
-
-NICENESS = 10
-"""Of compiling, where cores are short: if a step waits for one, all streams wait."""
 
 
 class Vocabulary:
@@ -43,7 +35,7 @@ class CompiledGrammar:
         self.text = text
         self.ends = vocabulary.ends
         self.vocab_size = vocabulary.inner.vocab_size
-        self._first = _low_priority().submit(LLMatcher, vocabulary.inner, followed or text, log_level=0).result()
+        self._first = LLMatcher(vocabulary.inner, followed or text, log_level=0)
 
     @property
     def fault(self) -> str:
@@ -121,23 +113,6 @@ def brief(error: str) -> str:
         return "it forces a text that never ends, or is too long"
     shown = _STATE.sub("", _SHOWN_SOURCE.sub("", _PLACE.sub("", error)))
     return " ".join(shown.split())[:MAX_FAULT_CHARS]
-
-
-@lru_cache(maxsize=1)
-def _low_priority() -> ThreadPoolExecutor:
-    """Only for what does not hold the interpreter, or all would wait for a thread that waits for a core."""
-
-    def be_nice() -> None:
-        if sys.platform == "linux":  # elsewhere the system knows no priority of a thread
-            thread = threading.get_native_id()
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
-
-    return ThreadPoolExecutor(1, thread_name_prefix="drivetrain-grammar-library", initializer=be_nice)
-
-
-if hasattr(os, "register_at_fork"):  # its thread is not in the child
-    os.register_at_fork(after_in_child=_low_priority.cache_clear)
 
 
 @lru_cache(maxsize=1)

@@ -152,12 +152,11 @@ def _start() -> subprocess.Popen[bytes]:
 
 def _try_all(grammars: IO[bytes], verdicts: IO[bytes]) -> None:
     """In the process: a verdict for each grammar, with the time it took, until there are no more."""
-    from drivetrain.text.grammar.library import NICENESS, fault_of
+    from drivetrain.text.grammar.library import fault_of
 
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = MAX_BYTES if most == resource.RLIM_INFINITY else min(MAX_BYTES, most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    os.nice(NICENESS)
     verdicts.write(READY_LINE)
     verdicts.flush()
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # nobody reads it from here on

@@ -16,7 +16,6 @@ from drivetrain.core.constraint import Constraint, ConstraintForm, Constraints, 
 from drivetrain.core.errors import InvalidRequest, NotReady, Overloaded
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.grammar import compile as compiling
-from drivetrain.text.grammar import library
 from drivetrain.text.grammar import trial as trials
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.text.grammar.library import fault_of
@@ -251,16 +250,6 @@ def test_a_trial_that_gets_no_core_ends_by_the_clock(trial: Trial, monkeypatch: 
         assert one.run('start: "a"') == ""
     finally:
         one.close()
-
-
-def test_a_system_that_allows_no_other_priority(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> None:
-        raise PermissionError
-
-    library._low_priority.cache_clear()
-    monkeypatch.setattr(os, "setpriority", refuse)
-    assert compiler.compile(made("choice", ["where it may not"])).fault == ""
-    library._low_priority.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["\x7f", '"', "\\", "\n", "\x01", "é", "\U0001f600"])

@@ -1,4 +1,4 @@
-"""The ids of one sequence, kept so that penalties and bans cost little per new id. No tensors here."""
+"""The ids of one sequence, kept so that bans cost little per new id. No tensors here."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ from collections.abc import Sequence
 
 
 class History:
-    """Reads the ids in order, once each. The first `num_given` of them were not sampled.
+    """Reads the ids in order, once each.
 
     No n-gram of `ngram_size` may come twice, and none of `prompt_ngram_size` from the prompt may come at all (0: off).
     """
 
-    def __init__(self, prompt: Sequence[int], *, num_given: int, ngram_size: int, prompt_ngram_size: int) -> None:
-        self.prompt_ids = tuple(dict.fromkeys(prompt))
-        self.counts: dict[int, int] = {}
-        """How often each id was sampled."""
+    def __init__(self, prompt: Sequence[int], *, ngram_size: int, prompt_ngram_size: int) -> None:
         self._ids: list[int] = []
-        self._num_given = num_given
-        self._distinct: dict[int, None] = {}
         self._size = ngram_size
         self._followers: dict[tuple[int, ...], dict[int, None]] = {}
         self._prompt_size = prompt_ngram_size
@@ -27,17 +22,13 @@ class History:
         """`ids` are all so far, including those already read."""
         for at in range(len(self._ids), len(ids)):
             self._ids.append(ids[at])
-            self._distinct[ids[at]] = None
-            if at >= self._num_given:
-                self.counts[ids[at]] = self.counts.get(ids[at], 0) + 1
             if self._size and at + 1 >= self._size:
                 gram = self._ids[at + 1 - self._size :]
                 self._followers.setdefault(tuple(gram[:-1]), {})[gram[-1]] = None
 
     @property
-    def distinct_ids(self) -> list[int]:
-        """Each id so far, once."""
-        return list(self._distinct)
+    def num_read(self) -> int:
+        return len(self._ids)
 
     def repeats(self) -> list[int]:
         """The ids that would complete an earlier n-gram."""

@@ -14,10 +14,11 @@ import torch
 from drivetrain.core.engine import IdLogprobs
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest
 from drivetrain.engines.sample.cutoffs import draw, draw_cut, is_cut
+from drivetrain.engines.sample.edits import Edits
 from drivetrain.engines.sample.masks import Masks
 from drivetrain.engines.sample.rng import unit
 from drivetrain.engines.sample.row import Row
-from drivetrain.engines.sample.shaping import Edits, Shape, shape_of
+from drivetrain.engines.sample.shaping import Shape, shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def sample(logits: Any, rows: Sequence[Row], masks: Masks | None = None) -> list
     `masks` are those of these rows, if they were begun earlier.
     """
     with torch.inference_mode():
-        logits = logits.float()
+        logits = logits.float().contiguous()
         if logits.device.type == "mps":  # it has no float64 to draw in
             logits = logits.cpu()
         return _sample(logits, rows, masks or Masks(rows))

@@ -1,19 +1,17 @@
 """Everything that changes logits before the temperature: biases, penalties and bans, for a whole batch.
 
-Each row with any of them has a `Shape`, which says in ids and numbers what to do at the next position. The
-edits of all rows are gathered into flat lists and done together, in the order of the library's own processors.
+Each row with any of them has a `Shape`, which says in ids and numbers what to do at the next position. No tensors
+here: the edits of all rows are done together (`edits.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, field
-from typing import Any
-
-import torch
 
 from drivetrain.core.constraint import Matcher
 from drivetrain.core.engine import EngineRequest
+from drivetrain.engines.sample.edits import Edits, Numbers
 from drivetrain.engines.sample.history import History
 from drivetrain.engines.sample.row import Row
 
@@ -21,6 +19,8 @@ BANS = (
     "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size",
 )  # fmt: skip
+
+BANNED = float("-inf")
 
 
 class Shape:
@@ -34,13 +34,22 @@ class Shape:
         self._num_given = len(row.ids) - row.num_sampled
         self._history = History(
             row.prompt_ids,
-            num_given=self._num_given,
             ngram_size=sampling.no_repeat_ngram_size,
             prompt_ngram_size=sampling.encoder_no_repeat_ngram_size,
         )
-        biases = {(i,): b for i, b in sampling.logit_bias.items()} | dict(sampling.sequence_bias)
-        self._bias = {ids[0]: bias for ids, bias in biases.items() if len(ids) == 1}
-        self._sequence_bias = [(ids, bias) for ids, bias in biases.items() if len(ids) > 1]
+        singles = {ids[0]: bias for ids, bias in sampling.sequence_bias if len(ids) == 1}
+        self._bias = Numbers({**sampling.logit_bias, **singles})
+        self._bias_behind = _behind(dict(sampling.sequence_bias).items())
+        banned = [*sampling.suppress_tokens, *(word[0] for word in sampling.bad_words_ids if len(word) == 1)]
+        self._bans = Numbers(dict.fromkeys(banned, BANNED))
+        self._bans_behind = _behind((word, BANNED) for word in sampling.bad_words_ids)
+        reward = 1 / sampling.encoder_repetition_penalty
+        self._prompt_penalty = Numbers(dict.fromkeys(row.prompt_ids, reward) if reward != 1.0 else {})
+        self._penalty = Numbers()
+        self._counts: dict[int, int] = {}
+        """How often each id was sampled."""
+        self._counted = Numbers()
+        """What is added for that."""
         self._stop_ids = sorted(request.stop_ids)
         self.matcher: Matcher | None = request.grammar.matcher() if request.grammar is not None else None
         self._matched = self._num_given
@@ -84,34 +93,56 @@ class Shape:
 
     def add_to(self, edits: Edits, row: int, ids: Ids[int]) -> None:
         """`ids` are all that the logits continue, as in `Row`."""
-        sampling, history = self._sampling, self._history
-        history.read(ids)
+        self._read(ids)
         sampled = len(ids) - self._num_given
-        edits.bias.add(row, self._bias.keys(), self._bias.values())
-        for sequence, bias in self._sequence_bias:
-            if history.ends_with(sequence[:-1]):
-                edits.bias.add(row, sequence[-1:], [bias])
-        if sampling.encoder_repetition_penalty != 1.0:
-            edits.prompt_penalty.add_one(row, history.prompt_ids, 1 / sampling.encoder_repetition_penalty)
-        if sampling.repetition_penalty != 1.0:
-            edits.penalty.add_one(row, history.distinct_ids, sampling.repetition_penalty)
-        if sampling.presence_penalty or sampling.frequency_penalty:
-            presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
-            counts = history.counts
-            edits.counts.add(row, counts.keys(), [-(frequency * count) - presence for count in counts.values()])
-        edits.bans.add_one(row, self._banned(sampled), 0.0)
-        if (decay := sampling.exponential_decay_length_penalty) is not None and sampled > decay[0]:
-            edits.decay.add_one(row, self._stop_ids, decay[1] ** (sampled - decay[0]) - 1)
+        edits.bias.add(row, self._bias, self._biased(ids[-1]))
+        edits.prompt_penalty.add(row, self._prompt_penalty)
+        edits.penalty.add(row, self._penalty)
+        edits.counts.add(row, self._counted)
+        edits.bans.add(row, self._bans, dict.fromkeys(self._banned(sampled, ids[-1]), BANNED))
+        decay = self._sampling.exponential_decay_length_penalty
+        if decay is not None and sampled > decay[0]:
+            factor = decay[1] ** (sampled - decay[0]) - 1
+            edits.decay.add(row, Numbers(), dict.fromkeys(self._stop_ids, factor))
 
-    def _banned(self, sampled: int) -> list[int]:
-        sampling = self._sampling
-        banned = [*self._history.repeats(), *sampling.suppress_tokens]
-        banned += [word[-1] for word in sampling.bad_words_ids if self._history.ends_with(word[:-1])]
+    def _read(self, ids: Ids[int]) -> None:
+        """Take what is new among `ids` into what is kept."""
+        sampling, read = self._sampling, self._history.num_read
+        self._history.read(ids)
+        if sampling.repetition_penalty != 1.0:
+            for token_id in ids[read:]:
+                self._penalty[token_id] = sampling.repetition_penalty
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            for token_id in ids[max(read, self._num_given) :]:
+                self._counts[token_id] = count = self._counts.get(token_id, 0) + 1
+                self._counted[token_id] = -(sampling.frequency_penalty * count) - sampling.presence_penalty
+
+    def _biased(self, last: int) -> dict[int, float]:
+        """The biases of this step that differ from those of every step."""
+        biased: dict[int, float] = {}
+        for word, bias in self._bias_behind.get(last, ()):
+            if self._history.ends_with(word[:-1]):
+                biased[word[-1]] = biased.get(word[-1], self._bias[word[-1]]) + bias
+        return biased
+
+    def _banned(self, sampled: int, last: int) -> list[int]:
+        """What is banned in this step and not in every step."""
+        banned = self._history.repeats()
+        banned += [word[-1] for word, _ in self._bans_behind.get(last, ()) if self._history.ends_with(word[:-1])]
         if sampled == 0:
-            banned += sampling.begin_suppress_tokens
+            banned += self._sampling.begin_suppress_tokens
         if sampled < self._min_tokens:
             banned += self._stop_ids
         return banned
+
+
+def _behind(words: Iterable[tuple[Ids[int], float]]) -> dict[int, list[tuple[Ids[int], float]]]:
+    """The words of several ids, by the one before the last: where that was not sampled, nothing is to be compared."""
+    found: dict[int, list[tuple[Ids[int], float]]] = {}
+    for word, number in words:
+        if len(word) > 1:
+            found.setdefault(word[-2], []).append((word, number))
+    return found
 
 
 def shape_of(row: Row) -> Shape:
@@ -120,65 +151,3 @@ def shape_of(row: Row) -> Shape:
         row.shape = Shape(row)
     shape: Shape = row.shape
     return shape
-
-
-@dataclass(slots=True)
-class Flat:
-    """One number for each of many places in a batch of logits."""
-
-    rows: list[int] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-
-    def add(self, row: int, ids: Any, values: Any) -> None:
-        before = len(self.ids)
-        self.ids += ids
-        self.values += values
-        self.rows += [row] * (len(self.ids) - before)
-
-    def add_one(self, row: int, ids: Ids[int], value: float) -> None:
-        self.add(row, ids, [value] * len(ids))
-
-
-@dataclass(slots=True)
-class Edits:
-    """All edits of one step, kind by kind, in the order in which they are done."""
-
-    bias: Flat = field(default_factory=Flat)
-    prompt_penalty: Flat = field(default_factory=Flat)
-    penalty: Flat = field(default_factory=Flat)
-    counts: Flat = field(default_factory=Flat)
-    bans: Flat = field(default_factory=Flat)
-    decay: Flat = field(default_factory=Flat)
-
-    def apply(self, logits: Any) -> None:
-        """Changes `logits`, `[rows, vocabulary]`, in place. Ids past the vocabulary are passed over."""
-        _each(self.bias, logits, torch.add)
-        _each(self.prompt_penalty, logits, _penalise)
-        _each(self.penalty, logits, _penalise)
-        _each(self.counts, logits, torch.add)
-        _each(self.bans, logits, lambda at, _: torch.full_like(at, float("-inf")))
-        _each(self.decay, logits, _favour)
-
-
-def _each(flat: Flat, logits: Any, change: Any) -> None:
-    if not flat.ids:
-        return
-    width = logits.shape[1]
-    if max(flat.ids) >= width:
-        kept = [i for i, token_id in enumerate(flat.ids) if token_id < width]
-        flat = Flat([flat.rows[i] for i in kept], [flat.ids[i] for i in kept], [flat.values[i] for i in kept])
-    device = logits.device
-    place = torch.tensor(flat.rows, device=device), torch.tensor(flat.ids, device=device)
-    if change is torch.add:  # one place may occur twice
-        logits.index_put_(place, torch.tensor(flat.values, dtype=logits.dtype, device=device), accumulate=True)
-    else:
-        logits[place] = change(logits[place], torch.tensor(flat.values, dtype=logits.dtype, device=device))
-
-
-def _penalise(logits: Any, penalty: Any) -> Any:
-    return torch.where(logits < 0, logits * penalty, logits / penalty)
-
-
-def _favour(logits: Any, factor: Any) -> Any:
-    return logits + torch.where(torch.isfinite(logits), logits.abs() * factor, 0.0)

@@ -87,7 +87,10 @@ class Edit:
             changed = self.change(flat.index_select(0, at), latest_values)
         if settled:
             places, settled_values = (torch.cat(parts) for parts in zip(*settled, strict=True))
-            flat.scatter_(0, places, self.change(flat.index_select(0, places), settled_values))
+            if self.change is torch.add:  # the same in half the time
+                flat.scatter_add_(0, places, settled_values)
+            else:
+                flat.scatter_(0, places, self.change(flat.index_select(0, places), settled_values))
         if ids:  # they may be settled too, with older numbers
             flat.scatter_(0, at, changed)
 

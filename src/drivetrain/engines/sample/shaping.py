@@ -39,10 +39,11 @@ class Shape:
         )
         singles = {ids[0]: bias for ids, bias in sampling.sequence_bias if len(ids) == 1}
         self._bias = Numbers({**sampling.logit_bias, **singles})
-        self._bias_behind = _behind(dict(sampling.sequence_bias).items())
+        self._sequence_bias = dict(sampling.sequence_bias)
+        self._biased_words = _by_the_id_before(self._sequence_bias)
         banned = [*sampling.suppress_tokens, *(word[0] for word in sampling.bad_words_ids if len(word) == 1)]
         self._bans = Numbers(dict.fromkeys(banned, BANNED))
-        self._bans_behind = _behind((word, BANNED) for word in sampling.bad_words_ids)
+        self._bad_words = _by_the_id_before(sampling.bad_words_ids)
         reward = 1 / sampling.encoder_repetition_penalty
         self._prompt_penalty = Numbers(dict.fromkeys(row.prompt_ids, reward) if reward != 1.0 else {})
         self._penalty = Numbers()
@@ -120,15 +121,15 @@ class Shape:
     def _biased(self, last: int) -> dict[int, float]:
         """The biases of this step that differ from those of every step."""
         biased: dict[int, float] = {}
-        for word, bias in self._bias_behind.get(last, ()):
+        for word in self._biased_words.get(last, ()):
             if self._history.ends_with(word[:-1]):
-                biased[word[-1]] = biased.get(word[-1], self._bias[word[-1]]) + bias
+                biased[word[-1]] = biased.get(word[-1], self._bias[word[-1]]) + self._sequence_bias[word]
         return biased
 
     def _banned(self, sampled: int, last: int) -> list[int]:
         """What is banned in this step and not in every step."""
         banned = self._history.repeats()
-        banned += [word[-1] for word, _ in self._bans_behind.get(last, ()) if self._history.ends_with(word[:-1])]
+        banned += [word[-1] for word in self._bad_words.get(last, ()) if self._history.ends_with(word[:-1])]
         if sampled == 0:
             banned += self._sampling.begin_suppress_tokens
         if sampled < self._min_tokens:
@@ -136,12 +137,12 @@ class Shape:
         return banned
 
 
-def _behind(words: Iterable[tuple[Ids[int], float]]) -> dict[int, list[tuple[Ids[int], float]]]:
-    """The words of several ids, by the one before the last: where that was not sampled, nothing is to be compared."""
-    found: dict[int, list[tuple[Ids[int], float]]] = {}
-    for word, number in words:
+def _by_the_id_before(words: Iterable[tuple[int, ...]]) -> dict[int, list[tuple[int, ...]]]:
+    """The words of several ids, by the one before the last: a step looks only at those that its newest id allows."""
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for word in words:
         if len(word) > 1:
-            found.setdefault(word[-2], []).append((word, number))
+            found.setdefault(word[-2], []).append(word)
     return found
 
 

@@ -1,7 +1,7 @@
 """Top-k, top-p and their kin for a whole batch, each row with its own values; and the draw.
 
-Only the `CANDIDATES` likeliest ids are sorted. A row whose cut-off may lie beyond them is computed again with all.
-The order of the cut-offs, and what each keeps, are those of the library's warpers.
+Only the `CANDIDATES` likeliest ids are sorted. A row whose cut-off may lie beyond them is to be drawn again, from all.
+Nothing here waits for the device. The order of the cut-offs, and what each keeps, are those of the library's warpers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from drivetrain.core.sampling import Sampling
+from drivetrain.engines.sample.send import send
 
 CANDIDATES = 1024
+TOO_FEW = -3
 BLOCK = 256
 """Ids that the draw sums at once."""
 
@@ -43,14 +45,13 @@ def draw(logits: Any, units: Any) -> Any:
     return _invert(torch.softmax(logits, dim=-1), units)
 
 
-def draw_cut(logits: Any, units: Any, samplings: Sequence[Sampling]) -> Any:
-    """One id per row, out of those that its cut-offs leave. `logits` are already divided by the temperature."""
-    ids, enough = _draw_among(logits, units, samplings, min(CANDIDATES, logits.shape[1]))
-    if not bool(enough.all()):
-        left = (~enough).nonzero()[:, 0]
-        some = [samplings[i] for i in left.tolist()]
-        ids[left] = _draw_among(logits[left], units[left], some, logits.shape[1])[0]
-    return ids
+def draw_cut(logits: Any, units: Any, samplings: Sequence[Sampling], count: int) -> Any:
+    """One id per row, out of those that its cut-offs leave. `logits` are already divided by the temperature.
+
+    `TOO_FEW` where the `count` likeliest ids were not enough to find its cut-offs: draw among all then.
+    """
+    ids, enough = _draw_among(logits, units, samplings, min(count, logits.shape[1]))
+    return ids.masked_fill_(~enough, TOO_FEW)
 
 
 def _draw_among(logits: Any, units: Any, samplings: Sequence[Sampling], count: int) -> tuple[Any, Any]:
@@ -163,8 +164,8 @@ class Cut:
         if all(value == neutral for value in values):
             return None, None
         device = self.values.device
-        on = torch.tensor([value != neutral for value in values], device=device)
-        return torch.tensor(values, dtype=self.values.dtype, device=device)[:, None], on
+        on = send(torch.tensor([value != neutral for value in values]), device)
+        return send(torch.tensor(values, dtype=self.values.dtype), device)[:, None], on
 
     def _keep(self, on: Any, kept: Any, found: Any | None = None) -> None:
         """Cut the rows that are `on`. `found`: those whose cut-off lies among the candidates (default: all)."""

@@ -13,6 +13,7 @@ import torch
 
 from drivetrain.core.constraint import Matcher
 from drivetrain.engines.sample.row import Row
+from drivetrain.engines.sample.send import send
 from drivetrain.engines.sample.shaping import shape_of
 
 _MOST_THREADS = 8
@@ -58,12 +59,12 @@ class Masks:
         for at, (_, row, (_, matcher, _)) in enumerate(held):
             if matcher.may_end:  # an answer ends only where its text is complete
                 allowed[at, [i for i in row.request.stop_ids if i < logits.shape[1]]] = True
-        forbidden = allowed.logical_not_().to(logits.device)
+        forbidden = send(allowed.logical_not_(), logits.device)
         if len(held) == len(rows):
             logits.masked_fill_(forbidden, float("-inf"))
         else:
-            at_rows = [i for i, _, _ in held]
-            logits[at_rows] = logits[at_rows].masked_fill_(forbidden, float("-inf"))
+            at = send(torch.tensor([i for i, _, _ in held]), logits.device)
+            logits.index_copy_(0, at, logits.index_select(0, at).masked_fill_(forbidden, float("-inf")))
         return {i: fault for i, _, (_, matcher, _) in held if (fault := matcher.fault)}
 
     def _unpacked(self, places: list[int], width: int) -> Any:

@@ -13,12 +13,16 @@ import torch
 
 from drivetrain.core.engine import IdLogprobs
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest
-from drivetrain.engines.sample.cutoffs import draw, draw_cut, is_cut
+from drivetrain.engines.sample.cutoffs import CANDIDATES, TOO_FEW, draw, draw_cut, is_cut
 from drivetrain.engines.sample.edits import Edits
 from drivetrain.engines.sample.masks import Masks
 from drivetrain.engines.sample.rng import unit
 from drivetrain.engines.sample.row import Row
+from drivetrain.engines.sample.send import send
 from drivetrain.engines.sample.shaping import Shape, shape_of
+
+_NO_NUMBERS, _NONE_LEFT = -1, -2
+"""In place of an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +56,44 @@ def sample(logits: Any, rows: Sequence[Row], masks: Masks | None = None) -> list
 
 def _sample(logits: Any, rows: Sequence[Row], masks: Masks) -> list[Outcome]:
     with_logprobs = [i for i, row in enumerate(rows) if row.request.logprobs is not None]
-    raw = torch.log_softmax(logits[with_logprobs], dim=-1) if with_logprobs else None
-    if edits := _edits(rows):
-        edits.apply(logits)
-    faults = masks.apply(logits, rows)
-    best, chosen = logits.max(dim=-1)  # the lowest of equals, as argmax has it
-    _draw(logits, rows, chosen)
+    raw = torch.log_softmax(_some(logits, with_logprobs), dim=-1) if with_logprobs else None
+    chosen, faults = _choose(logits, rows, masks)
+    ids = chosen.tolist()  # here the host waits for the device, and nowhere before
+    if again := [i for i, token_id in enumerate(ids) if token_id == TOO_FEW]:
+        _draw_cut(logits, rows, again, logits.shape[1], chosen)
+        ids = chosen.tolist()
     outcomes: list[Outcome] = []
-    for i, (row, top, token_id) in enumerate(zip(rows, best.tolist(), chosen.tolist(), strict=True)):
-        error = _unusable(row, top, faults.get(i, ""))
+    for i, (row, token_id) in enumerate(zip(rows, ids, strict=True)):
+        error = _unusable(row, token_id, faults.get(i, ""))
         outcomes.append(Sampled(token_id) if error is None else error)
     if raw is not None:
         counts = [rows[i].request.logprobs or 0 for i in with_logprobs]
-        for i, logprobs in zip(with_logprobs, describe(raw, chosen[with_logprobs], counts), strict=True):
+        usable = torch.tensor([max(ids[i], 0) for i in with_logprobs])
+        for i, logprobs in zip(with_logprobs, describe(raw, send(usable, raw.device), counts), strict=True):
             if isinstance(sampled := outcomes[i], Sampled):
                 outcomes[i] = Sampled(sampled.token_id, logprobs)
     return outcomes
 
 
+def _choose(logits: Any, rows: Sequence[Row], masks: Masks) -> tuple[Any, dict[int, str]]:
+    """An id for each row, or what became of it, on the device; and, by row, the faults of the grammars.
+
+    Changes `logits` to those that were drawn from.
+    """
+    if edits := _edits(rows):
+        edits.apply(logits)
+    faults = masks.apply(logits, rows)
+    best, chosen = logits.max(dim=-1)  # the lowest of equals, as argmax has it
+    _draw(logits, rows, chosen)
+    chosen.masked_fill_(best == -torch.inf, _NONE_LEFT)
+    chosen.masked_fill_(~(best < torch.inf), _NO_NUMBERS)
+    return chosen, faults
+
+
 def logprobs_of(logits: Any, ids: Sequence[int], count: int) -> list[IdLogprobs]:
     """The logprobs of `ids`, one per row of raw `logits`: for ids not sampled from them, such as a prompt's."""
     with torch.inference_mode():
-        wanted = torch.tensor(ids, device=logits.device)
+        wanted = send(torch.tensor(ids), logits.device)
         return describe(torch.log_softmax(logits.float(), dim=-1), wanted, [count] * len(ids))
 
 
@@ -100,40 +120,42 @@ def _edits(rows: Sequence[Row]) -> Edits | None:
 
 
 def _draw(logits: Any, rows: Sequence[Row], chosen: Any) -> None:
-    """Put the ids of the rows that are not greedy into `chosen`."""
-    plain: list[int] = []
-    cut: list[int] = []
-    for i, row in enumerate(rows):
-        sampling = row.request.sampling
-        if not sampling.greedy:
-            (cut if is_cut(sampling) else plain).append(i)
-    if plain:
-        chosen[plain] = draw(_tempered(logits, rows, plain), _units(rows, plain, logits.device))
-    if cut:
-        samplings = [rows[i].request.sampling for i in cut]
-        units = _units(rows, cut, logits.device)
-        chosen[cut] = draw_cut(_tempered(logits, rows, cut), units, samplings)
-
-
-def _tempered(logits: Any, rows: Sequence[Row], some: list[int]) -> Any:
-    """Some rows, divided by their temperatures; in place if these are all."""
-    temperatures = [rows[i].request.sampling.temperature for i in some]
-    scores = logits if len(some) == len(rows) else logits[some]
+    """Put the ids of the rows that are not greedy into `chosen`. Divides `logits` by the temperatures."""
+    temperatures = [1.0 if row.request.sampling.greedy else row.request.sampling.temperature for row in rows]
     if any(temperature != 1.0 for temperature in temperatures):
-        scores.div_(torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None])
-    return scores
+        logits.div_(send(torch.tensor(temperatures, dtype=logits.dtype), logits.device)[:, None])
+    drawn = [i for i, row in enumerate(rows) if not row.request.sampling.greedy]
+    if plain := [i for i in drawn if not is_cut(rows[i].request.sampling)]:
+        _put(chosen, plain, draw(_some(logits, plain), _units(rows, plain, logits.device)))
+    if cut := [i for i in drawn if is_cut(rows[i].request.sampling)]:
+        _draw_cut(logits, rows, cut, CANDIDATES, chosen)
+
+
+def _draw_cut(logits: Any, rows: Sequence[Row], some: list[int], count: int, chosen: Any) -> None:
+    samplings = [rows[i].request.sampling for i in some]
+    _put(chosen, some, draw_cut(_some(logits, some), _units(rows, some, logits.device), samplings, count))
+
+
+def _some(logits: Any, some: list[int]) -> Any:
+    if len(some) == logits.shape[0]:
+        return logits
+    return logits.index_select(0, send(torch.tensor(some), logits.device))
+
+
+def _put(chosen: Any, some: list[int], ids: Any) -> None:
+    chosen.index_copy_(0, send(torch.tensor(some), chosen.device), ids)
 
 
 def _units(rows: Sequence[Row], some: list[int], device: Any) -> Any:
     drawn = [unit(rows[i].seed, rows[i].num_sampled) for i in some]
-    return torch.tensor(drawn, dtype=torch.float64, device=device)
+    return send(torch.tensor(drawn, dtype=torch.float64), device)
 
 
-def _unusable(row: Row, top: float, fault: str) -> Unsampled | None:
+def _unusable(row: Row, token_id: int, fault: str) -> Unsampled | None:
     """`fault` is what became of its grammar."""
     if fault:
         return Unsampled(InvalidRequest(f"the constraint cannot be followed any further: {fault}", param="constraint"))
-    if top != top or top == float("inf"):
+    if token_id == _NO_NUMBERS:
         return Unsampled(
             EngineFailed(
                 "the model produced logits that are not numbers (NaN or infinite);"
@@ -141,7 +163,7 @@ def _unusable(row: Row, top: float, fault: str) -> Unsampled | None:
             ),
             poisoned=True,
         )
-    if top == float("-inf"):
+    if token_id == _NONE_LEFT:
         blame = row.shape.blame if row.shape is not None else None
         return Unsampled(InvalidRequest("the bans of this request leave no token to sample", param=blame))
     return None

@@ -51,7 +51,7 @@ check: $(STAMP) ## Format, lint, types, import rules, fast tests
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) $(JOBS) -m 'not slow and not soak'
 
-# For the native engine's `compile`; where there is none and none can be installed, its tests fail.
+# For the native engine's compiled steps; where there is none and none can be installed, its tests fail.
 compiler: ## A C++ compiler for the native engine's `compile` (Debian's, installed if there is none)
 	@command -v "$${CXX:-g++}" >/dev/null || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq g++; }

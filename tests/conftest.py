@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,11 @@ from hypothesis import settings
 
 settings.register_profile("drivetrain", deadline=None)  # a busy machine is no failure
 settings.load_profile("drivetrain")
+
+if importlib.util.find_spec("vllm") is None:  # which has an environment of its own, and needs the compiler
+    os.environ["CXX"] = "no-compiler-in-tests"
+    """`compile` is auto: with a compiler, each native engine of each test would start to compile behind it, and take
+    the cores from the others. Tests of `compile` unset it."""
 
 CACHE = Path(__file__).parent.parent / ".cache"
 

@@ -140,7 +140,7 @@ async def opened(
 ) -> AsyncIterator[EngineWorker]:
     async with NativeRig(folder, name).open(**settings) as worker:
         if budget is not None:
-            scheduler_of(worker)._budget = budget
+            scheduler_of(worker).budget = budget
         yield worker
 
 

@@ -6,7 +6,6 @@ import inspect
 
 import pytest
 import torch
-from torch._inductor import standalone_compile
 from torch._inductor.codecache import CppCodeCache
 from torch._subclasses import FakeTensor
 
@@ -35,10 +34,14 @@ def test_operations_that_take_what_they_took(name: str) -> None:
     assert schema == f"{room}::{operation}{SCHEMAS[name]}"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler loads old parts of torch
 def test_the_compiler_takes_what_it_took() -> None:
-    given = inspect.signature(standalone_compile).parameters
-    assert list(given)[:2] == ["gm", "example_inputs"]
-    assert given["dynamic_shapes"].default == "from_graph"
+    from torch._inductor.compile_fx import compile_fx_aot
+
+    given = inspect.signature(compile_fx_aot).parameters
+    assert list(given)[:2] == ["model_", "example_inputs_"]
+    assert "config_patches" in given
+    assert callable(torch._C._aoti.AOTIModelContainerRunnerCpu)
     assert "extra_flags" in inspect.signature(CppCodeCache.load_async).parameters
     assert issubclass(FakeTensor, torch.Tensor)
     assert torch._subclasses.FakeTensor is FakeTensor

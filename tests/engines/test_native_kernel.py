@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from drivetrain.engines.native.attention.batch import Chunk, PackedBatch  # noqa: E402
-from drivetrain.engines.native.attention.kernel import Kernel, can_attend  # noqa: E402
+from drivetrain.engines.native.attention.kernel import Kernel, build, can_attend  # noqa: E402
 from drivetrain.engines.native.attention.layers import AttentionSpec, AttentionStage  # noqa: E402
-from drivetrain.engines.native.kv.cache import LayerShape, RowSegment  # noqa: E402
-from drivetrain.engines.native.model import compiling  # noqa: E402 - it needs torch
+from drivetrain.engines.native.kv.cache import LayerShape, RowSegment  # noqa: E402 - it needs torch
 
 pytestmark = pytest.mark.slow
 
@@ -35,9 +33,11 @@ SHAPES = [
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(compiling.CACHE, str(tmp_path_factory.mktemp("compiled")))
-        return Kernel()
+    from torch._inductor import config
+
+    with pytest.MonkeyPatch.context() as patch, config.patch({"cpp.cxx": (None, "g++")}):  # it read CXX when imported
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        return Kernel(build())
 
 
 class Both:
@@ -135,14 +135,11 @@ def test_which_layers_it_can_do() -> None:
     assert not can_attend([LayerShape(4, 4, 64, 264)])
 
 
-def test_a_class_that_asks_for_more_stays_with_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compiling.CACHE, str(tmp_path / "compiled"))
+def test_a_class_that_asks_for_more_stays_with_torch() -> None:
     stage = AttentionStage()
     stage.shapes[0] = stage.shapes[1] = SHAPES[0]
     stage.specs[0] = AttentionSpec(scale=1.0, window=None, softcap=None, sinks=None)
     stage.specs[1] = AttentionSpec(scale=1.0, window=None, softcap=50.0, sinks=None)
-    stage.use_kernel()
-    assert stage.kernel is None
+    assert not stage.fits_kernel
     del stage.specs[1]
-    stage.use_kernel()
-    assert stage.kernel is not None
+    assert stage.fits_kernel

@@ -157,7 +157,7 @@ async def test_two_thousand_requests_leave_nothing(checkpoint: Callable[[str], P
             scheduler._headroom = 1
             # oneDNN keeps a kernel for each number of rows that it has met, and there is an end to them; but not within
             # these requests, unless steps are short.
-            scheduler._budget = TokenBudget(alone=48, beside=16)
+            scheduler.budget = TokenBudget(alone=48, beside=16)
 
             def look(module: Any, args: Any, kwargs: Any) -> None:
                 if BROKEN in kwargs["input_ids"][0].tolist():

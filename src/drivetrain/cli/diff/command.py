@@ -22,7 +22,7 @@ _RANGES = (("tokens", 1, 100_000), ("top", 2, 1000), ("tolerance", 0.0, 100.0))
 
 _EPILOG = """examples:
   drivetrain diff smollm2-135m --engines native,transformers,llamacpp
-  drivetrain diff ./my-model --engines native,native:quantize=int8,compile=true --prompts prompts.txt
+  drivetrain diff ./my-model --engines native,native:quantize=int8,compile=on --prompts prompts.txt
   drivetrain diff ./my-model --engines native,llamacpp --model-for llamacpp=my-model-f16.gguf --json diff.json
   drivetrain diff ./my-model --engines native,remote --model-for remote=http://127.0.0.1:8000/v1
 
@@ -44,7 +44,7 @@ def add(commands: options.Commands) -> None:
     options.add_model(parser)
     parser.add_argument(
         "--engines", type=options.comma_list, required=True, metavar="A,B",
-        help="two or more engines, with settings after a colon: native:quantize=int8,compile=true,llamacpp",
+        help="two or more engines, with settings after a colon: native:quantize=int8,compile=on,llamacpp",
     )  # fmt: skip
     parser.add_argument(
         "--model-for",

@@ -56,7 +56,7 @@ def read_sides(args: argparse.Namespace) -> list[PlannedEngine]:
 
 
 def _items(parts: Sequence[str]) -> list[_NamedEngine]:
-    """`native:quantize=int8,compile=true,llamacpp`: a part with an = is a setting of the engine before it."""
+    """`native:quantize=int8,compile=on,llamacpp`: a part with an = is a setting of the engine before it."""
     items: list[_NamedEngine] = []
     for part in parts:
         name, colon, rest = part.partition(":")

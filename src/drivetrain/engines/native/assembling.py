@@ -9,15 +9,14 @@ from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import stated_pooling
 from drivetrain.engines.native import describe
+from drivetrain.engines.native.compilation import Compilation, step_budget
 from drivetrain.engines.native.embedding import NativeEmbedder
 from drivetrain.engines.native.kv import memory
 from drivetrain.engines.native.kv.cache import KvCache
 from drivetrain.engines.native.kv.prefix import PrefixIndex
 from drivetrain.engines.native.kv.rows import KvRows, capacities
 from drivetrain.engines.native.model import loading, selftest
-from drivetrain.engines.native.model.compiling import compiled_pass
 from drivetrain.engines.native.model.runner import Runner, plain_pass
-from drivetrain.engines.native.schedule.budget import budget_for
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.settings import NativeSettings
 from drivetrain.engines.native.stepper import Stepper
@@ -29,6 +28,7 @@ class Assembled:
     stepper: Stepper
     embedder: NativeEmbedder
     device: Any
+    compilation: Compilation
 
 
 def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
@@ -36,9 +36,12 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     pooling = settings.pooling or stated_pooling(safetensors_made(spec) or spec.path)
     loaded = loading.load(spec, settings, progress)
     model = loaded.model
-    forward = compiled_pass(model, loaded.stage, progress) if settings.compile else plain_pass(model)
     progress("checking that a batch says what one text says", None)
-    selftest.check(loaded, forward)
+    compilation = Compilation(loaded, settings)
+    forward = compilation.found()
+    if forward is None:
+        forward = plain_pass(model)
+        selftest.check(loaded, forward)
     cache = KvCache(loaded.layers, dtype=model.dtype, device=model.device)
     budget = memory.kv_budget(settings.kv_cache_gb, model.device)
     context = memory.fitting_context(
@@ -51,18 +54,12 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
         budget_bytes=budget,
         evicted=prefixes.forget if prefixes is not None else lambda slot: None,
     )
-    step = budget_for(
-        on_cpu=model.device.type == "cpu",
-        weights=loaded.num_weights,
-        attended=sum(shape.attended for shape in loaded.layers.values()),
-        cached=sum(shape.cached for shape in loaded.layers.values()),
-        by_kernel=loaded.stage.kernel is not None,
-    )
-    scheduler = Scheduler(rows, prefixes, max_batch=settings.max_batch, budget=step)
+    scheduler = Scheduler(rows, prefixes, max_batch=settings.max_batch, budget=step_budget(loaded))
     progress("loaded", 1.0)
     return Assembled(
-        describe.of_loaded(loaded, context, settings.max_batch, pooling),
+        describe.of_loaded(loaded, context, settings.max_batch, pooling, compilation.note),
         Stepper(scheduler, Runner(model, loaded.stage, cache, forward)),
         NativeEmbedder(model, loaded.stage, loaded.layers, pooling),
         model.device,
+        compilation,
     )

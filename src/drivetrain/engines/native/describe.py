@@ -24,7 +24,7 @@ _NOT_DONE = (
 )
 
 
-def of_loaded(loaded: NativeModel, context_length: int, max_batch: int, pooling: str) -> EngineInfo:
+def of_loaded(loaded: NativeModel, context_length: int, max_batch: int, pooling: str, compiled: str) -> EngineInfo:
     import torch
     import transformers
 
@@ -37,6 +37,8 @@ def of_loaded(loaded: NativeModel, context_length: int, max_batch: int, pooling:
         )
     if loaded.num_quantized is not None:
         notes += (f"quantize int8: {loaded.num_quantized} linear layers have weights of 8 bits, all else is float32",)
+    if compiled:
+        notes += (compiled,)
     return EngineInfo(
         engine="native",
         capabilities=capabilities_of(context_length, max_batch),

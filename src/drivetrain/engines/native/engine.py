@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -19,10 +20,15 @@ from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.schedule.sequence import Job
 
 if TYPE_CHECKING:
+    from drivetrain.engines.native.assembling import Assembled
+    from drivetrain.engines.native.compilation import Compilation
     from drivetrain.engines.native.embedding import CallOver, EmbedCall, NativeEmbedder
     from drivetrain.engines.native.stepper import Output, Stepper
 
     Order = Callable[[Stepper], Sequence[Output | CallOver]]
+
+
+_log = logging.getLogger(__name__)
 
 
 class NativeEngine:
@@ -37,6 +43,7 @@ class NativeEngine:
         self._stepper: Stepper | None = None
         self._embedder: NativeEmbedder | None = None
         self._device: Any = None
+        self._compiling: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: deque[Order] = deque()
         self._lock = threading.Lock()
@@ -65,7 +72,7 @@ class NativeEngine:
         def report(what: str, share: float | None) -> None:
             post(loop, lambda: progress(what, share))
 
-        def load() -> EngineInfo:
+        def load() -> Assembled:
             try:
                 from drivetrain.engines.native.assembling import assemble
 
@@ -76,13 +83,49 @@ class NativeEngine:
                     errors.free_cached_memory()  # another engine may load the same model next
                 raise error from exc
             self._stepper, self._embedder, self._device = made.stepper, made.embedder, made.device
-            return made.info
+            return made
 
         try:
-            return await self._thread.call(load)
+            made = await self._thread.call(load)
+            if made.compilation.pending:
+                await self._compile(made.compilation, made.stepper, report)
+            return made.info
         except BaseException:
             await self.close()
             raise
+
+    async def _compile(self, compilation: Compilation, stepper: Stepper, progress: Progress) -> None:
+        """Now if the engine cannot be ready without it, else beside it."""
+        from drivetrain.engines.native.model.compiling import CannotCompile, refused
+
+        if not compilation.required:
+            self._compiling = asyncio.create_task(self._compile_beside(compilation))
+            return
+        progress("compiling the steps (once for a model and machine, some minutes)", None)
+        try:
+            await compilation.make()
+            await self._thread.call(lambda: compilation.adopt(stepper))
+        except CannotCompile as exc:
+            raise refused(str(exc)) from exc
+
+    async def _compile_beside(self, compilation: Compilation) -> None:
+        from drivetrain.engines.native.model.compiling import CannotCompile
+
+        def adopt(stepper: Stepper) -> list[Output | CallOver]:
+            try:
+                compilation.adopt(stepper)
+            except CannotCompile as exc:
+                _log.warning("the steps stay as they are: %s", exc)
+            else:
+                _log.info("the steps are compiled")
+            return []
+
+        try:
+            await compilation.make()
+        except (CannotCompile, OSError) as exc:
+            _log.warning("the steps stay as they are: %s", exc)
+        else:
+            self._order(adopt)
 
     def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
         self._requests += 1
@@ -149,6 +192,9 @@ class NativeEngine:
         for channel in list(self._running.values()):
             channel.abort()
         try:
+            if self._compiling is not None:
+                self._compiling.cancel()
+                await asyncio.wait([self._compiling])
             await self._thread.close()
         finally:  # even if the thread hangs and nobody waits for it any longer
             self._stepper = self._embedder = None

@@ -59,14 +59,16 @@ def can_attend(shapes: Iterable[LayerShape]) -> bool:
     return all(size <= LARGEST and size % MULTIPLE == 0 for size in sizes)
 
 
+def build() -> Path:
+    """The library, in the cache of torch's compiler. Raises what that raises."""
+    from torch._inductor.codecache import CppCodeCache
+
+    return Path(CppCodeCache.load(SOURCE.read_text("utf-8"), extra_flags=("-ffp-contract=fast",))._name)
+
+
 class Kernel:
-    """Built by torch's compiler, which caches it. Raises what the compiler raises."""
-
-    def __init__(self) -> None:
-        from torch._inductor.codecache import CppCodeCache
-
-        library = CppCodeCache.load(SOURCE.read_text("utf-8"), extra_flags=("-ffp-contract=fast",))
-        self._attend = library.drivetrain_attend
+    def __init__(self, library: Path) -> None:
+        self._attend = ctypes.CDLL(str(library)).drivetrain_attend
         self._attend.argtypes, self._attend.restype = [c_void_p], ctypes.c_int
 
     def attend(

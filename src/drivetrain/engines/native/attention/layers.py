@@ -57,16 +57,17 @@ class AttentionStage:
         self.shapes: dict[int, LayerShape] = {}
         self.specs: dict[int, AttentionSpec] = {}
         self.kernel: Kernel | None = None
-        self.handle = operators.handle(self)
+        self.model: Any = None
+        """What traces call the model; see `operators.py`."""
 
     def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
         """The attention of one layer over the whole batch, in a compiled pass."""
         return _over_batch(self, layer, query, key, value, self.specs[layer])
 
-    def use_kernel(self) -> None:
-        """Use our own library, if it can serve every layer. Batches then have only chunks."""
-        if can_attend(self.shapes.values()) and all(spec.plain for spec in self.specs.values()):
-            self.kernel = Kernel()
+    @property
+    def fits_kernel(self) -> bool:
+        """Whether our own library can serve every layer. With it, batches have only chunks."""
+        return can_attend(self.shapes.values()) and all(spec.plain for spec in self.specs.values())
 
 
 def register() -> None:
@@ -121,7 +122,7 @@ def attention(
     )
     layer: int = module.layer_idx
     if operators.traced(query):
-        return operators.attend(query, key, value, stage.handle, layer), None
+        return operators.attend(query, key, value, stage.model, layer), None
     if stage.batch is None:
         stage.shapes[layer] = LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3])
         stage.specs[layer] = spec

@@ -1,32 +1,44 @@
 """Our products and our attention as torch operators of a known shape, which a trace does not look into.
 
-A trace holds only tensors and numbers, so an operator names the object that does its work by a number.
+A trace holds only tensors and numbers. It names the model by a tensor that it takes as an input, and a product of the
+model by its number: so what is compiled in one process serves in another, and for several models at once.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
 _numbers = itertools.count()
-_known: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_known: WeakValueDictionary[int, Operands] = WeakValueDictionary()
 
 _library = torch.library.Library("drivetrain", "DEF")
-_library.define("linear(Tensor x, int handle, int out_features) -> Tensor")
-_library.define("attend(Tensor query, Tensor key, Tensor value, int handle, int layer) -> Tensor")
+_library.define("linear(Tensor x, Tensor model, int number, int out_features) -> Tensor")
+_library.define("attend(Tensor query, Tensor key, Tensor value, Tensor model, int layer) -> Tensor")
 
 
-def handle(of: Any) -> int:
-    """A number that stands for this object in traces, as long as it lives.
+class Operands:
+    """What the operators work with in one model. Traces name it by its `model`, as long as it lives."""
 
-    `linear` calls it with `x`, `attend` calls its `attend(layer, query, key, value)`.
-    """
-    number = next(_numbers)
-    _known[number] = of
-    return number
+    def __init__(self, products: Sequence[Callable[[Any], Any]], attention: Any) -> None:
+        number = next(_numbers)
+        self.model = torch.tensor(number)
+        self.products = products
+        self.attention = attention
+        self.failure: Exception | None = None
+        """What an operator raised: a compiled program tells no more than that one of them did."""
+        _known[number] = self
+
+    def kept(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except Exception as exc:
+            self.failure = exc
+            raise
 
 
 def traced(x: Any) -> bool:
@@ -34,27 +46,29 @@ def traced(x: Any) -> bool:
     return type(x) is not torch.Tensor and isinstance(x, torch._subclasses.FakeTensor)
 
 
-def linear(x: Any, handle: int, out_features: int) -> Any:
-    return torch.ops.drivetrain.linear(x, handle, out_features)
+def linear(x: Any, model: Any, number: int, out_features: int) -> Any:
+    return torch.ops.drivetrain.linear(x, model, number, out_features)
 
 
-def attend(query: Any, key: Any, value: Any, handle: int, layer: int) -> Any:
-    return torch.ops.drivetrain.attend(query, key, value, handle, layer)
+def attend(query: Any, key: Any, value: Any, model: Any, layer: int) -> Any:
+    return torch.ops.drivetrain.attend(query, key, value, model, layer)
 
 
-def _linear(x: Any, handle: int, out_features: int) -> Any:
-    return _known[handle](x)
+def _linear(x: Any, model: Any, number: int, out_features: int) -> Any:
+    operands = _known[model.item()]
+    return operands.kept(lambda: operands.products[number](x))
 
 
-def _attend(query: Any, key: Any, value: Any, handle: int, layer: int) -> Any:
-    return _known[handle].attend(layer, query, key, value)
+def _attend(query: Any, key: Any, value: Any, model: Any, layer: int) -> Any:
+    operands = _known[model.item()]
+    return operands.kept(lambda: operands.attention.attend(layer, query, key, value))
 
 
-def _linear_shape(x: Any, handle: int, out_features: int) -> Any:
+def _linear_shape(x: Any, model: Any, number: int, out_features: int) -> Any:
     return x.new_empty(*x.shape[:-1], out_features)
 
 
-def _attend_shape(query: Any, key: Any, value: Any, handle: int, layer: int) -> Any:
+def _attend_shape(query: Any, key: Any, value: Any, model: Any, layer: int) -> Any:
     return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,10 +58,7 @@ class Int8Product:
         self._out_features = len(weight)
         self._steps = input_steps()
         self._mixing = hadamard(min(BLOCK, weight.shape[1] & -weight.shape[1]))
-        mixed = _mixed(weight.detach(), self._mixing)
-        scales = (mixed.abs().amax(1) / WEIGHT_STEPS).clamp_(min=SMALLEST_NORM)
-        self._whole = WholeProduct(_pack((mixed / scales[:, None]).round_().to(torch.int8), scales), self._steps)
-        self._handle = operators.handle(self._whole)
+        self._whole = WholeProduct(None if weight.is_meta else self._packed(weight.detach()), self._steps)
 
     def __call__(self, x: Any) -> Any:
         rows = _mixed(x.reshape(-1, x.shape[-1]), self._mixing)
@@ -75,14 +73,23 @@ class Int8Product:
             out += self._bias
         return out.view(*x.shape[:-1], out.shape[-1])
 
-    def traced(self, x: Any) -> Any:
+    def _packed(self, weight: Any) -> Any:
+        mixed = _mixed(weight, self._mixing)
+        scales = (mixed.abs().amax(1) / WEIGHT_STEPS).clamp_(min=SMALLEST_NORM)
+        return _pack((mixed / scales[:, None]).round_().to(torch.int8), scales)
+
+    @property
+    def operand(self) -> Callable[[Any], Any]:
+        return self._whole
+
+    def traced(self, x: Any, model: Any, number: int) -> Any:
         """The same as one expression, which a compiler turns into two loops."""
         rows = _mixed(x.reshape(-1, x.shape[-1]), self._mixing)
         steps = rows.abs().amax(-1, keepdim=True).clamp(min=SMALLEST_NORM) / self._steps
         rows = rows / steps
         whole = rows.round()
         parts = torch.stack([whole, (rows - whole) * (2 * self._steps)])
-        coarse, fine = operators.linear(parts, self._handle, self._out_features).unbind()
+        coarse, fine = operators.linear(parts, model, number, self._out_features).unbind()
         out = (coarse + fine / (2 * self._steps)) * steps
         if self._bias is not None:
             out = out + self._bias

@@ -6,6 +6,7 @@ With few rows, as in decoding, they are two to three times as fast as plain ones
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -22,13 +23,21 @@ class Product(Protocol):
 
     def __call__(self, x: Any) -> Any: ...
 
-    def traced(self, x: Any) -> Any:
-        """The same in a trace, which holds tensors and operators only."""
+    @property
+    def operand(self) -> Callable[[Any], Any]:
+        """What the operator in a trace calls."""
+        ...
+
+    def traced(self, x: Any, model: Any, number: int) -> Any:
+        """The same in a trace, which holds tensors and operators only. `operators.py` says what names the operand."""
         ...
 
 
-def pack_linear_layers(model: Any, *, quantize: str = "none") -> int:
-    """Replace the linear layers in place and return their number. Weights shared with embeddings stay for those."""
+def pack_linear_layers(model: Any, *, quantize: str = "none", only_traced: bool = False) -> int:
+    """Replace the linear layers in place and return their number. Weights shared with embeddings stay for those.
+
+    With `only_traced`, nothing is laid out: the model can only be traced.
+    """
     if model.device.type != "cpu" or (quantize == "none" and not torch.backends.mkldnn.is_available()):
         return 0
     lay_out = Int8Product if quantize == "int8" else OneDnnProduct
@@ -36,15 +45,15 @@ def pack_linear_layers(model: Any, *, quantize: str = "none") -> int:
     num_packed = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            weight = _weight_of(child)
-            if weight is not None and _fits(weight):
-                product = lay_out(weight, child.bias)
+            weight = weight_of(child)
+            if weight is not None and fits(weight):
+                product = lay_out(weight.to("meta") if only_traced else weight, child.bias)
                 setattr(parent, name, PackedLinear(child, product, keep=id(child.weight) in shared))
                 num_packed += 1
     return num_packed
 
 
-def _weight_of(module: Any) -> Any:
+def weight_of(module: Any) -> Any:
     """As `[out, in]`; None if this is no linear layer."""
     from transformers.pytorch_utils import Conv1D
 
@@ -53,7 +62,7 @@ def _weight_of(module: Any) -> Any:
     return module.weight.T if type(module) is Conv1D else None
 
 
-def _fits(weight: Any) -> bool:
+def fits(weight: Any) -> bool:
     return weight.dtype is torch.float32 and weight.numel() >= SMALLEST
 
 
@@ -63,8 +72,7 @@ class OneDnnProduct:
     def __init__(self, weight: Any, bias: Any) -> None:
         self._bias = bias
         self._out_features = len(weight)
-        self._handle = operators.handle(self)
-        self._laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
+        self._laid_out = None if weight.is_meta else _laid_out(weight)
 
     def __call__(self, x: Any) -> Any:
         num_rows = x.numel() // x.shape[-1]
@@ -74,11 +82,19 @@ class OneDnnProduct:
         rows = torch.nn.functional.pad(x.reshape(num_rows, -1), (0, 0, 0, missing))
         return self._product(rows)[:num_rows].view(*x.shape[:-1], -1)
 
-    def traced(self, x: Any) -> Any:
-        return operators.linear(x, self._handle, self._out_features)
+    @property
+    def operand(self) -> Callable[[Any], Any]:
+        return self
+
+    def traced(self, x: Any, model: Any, number: int) -> Any:
+        return operators.linear(x, model, number, self._out_features)
 
     def _product(self, x: Any) -> Any:
         return torch.ops.mkldnn._linear_pointwise(x, self._laid_out, self._bias, "none", [], "")
+
+
+def _laid_out(weight: Any) -> Any:
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
 
 
 def rounded(num_rows: int) -> int:
@@ -92,10 +108,15 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
 
     def __init__(self, linear: Any, product: Product, *, keep: bool) -> None:
         super().__init__()
-        self.out_features, self.in_features = _weight_of(linear).shape
+        self.out_features, self.in_features = weight_of(linear).shape
         self.weight = linear.weight if keep else torch.nn.Parameter(linear.weight.to("meta"), requires_grad=False)
         self.bias = linear.bias
         self.product = product
+        self._named: tuple[Any, int] = (None, 0)
 
     def forward(self, x: Any) -> Any:
-        return self.product.traced(x) if operators.traced(x) else self.product(x)
+        return self.product.traced(x, *self._named) if operators.traced(x) else self.product(x)
+
+    def named(self, model: Any, number: int) -> None:
+        """What the operator in a trace is to call this one; see `operators.py`."""
+        self._named = (model, number)

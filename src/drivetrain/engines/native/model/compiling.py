@@ -1,67 +1,78 @@
 """`compile`: the forward pass as compiled programs, where the model's class would call some two thousand operations.
 
-The class is traced once for a single id and once for any number of them: what it does to its input becomes a flat
-list of operations, whatever Python it went through. torch's compiler joins those between the matrix products and the
-attention, which stay ours (`attention/operators.py`). It needs a C++ compiler and a CPU.
+There is one program for a single id and one for any number of them. A process of its own makes them (`compiler.py`) and
+keeps them in a folder; here they are found, checked and loaded, which takes no compiler and no time.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hashlib
+import json
 import os
+import platform
 import shutil
+import signal
 import sys
-import warnings
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from drivetrain.core.engine import Progress
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.engines.base.error_text import one_line
+from drivetrain.engines.base.error_text import clean
+from drivetrain.engines.native.attention.kernel import Kernel
 from drivetrain.engines.native.attention.layers import AttentionStage
-from drivetrain.engines.native.model.runner import Forward, plain_pass
+from drivetrain.engines.native.attention.operators import Operands
+from drivetrain.engines.native.model import compiler
+from drivetrain.engines.native.model.compiler import KERNEL, MADE
+from drivetrain.engines.native.model.recipe import Recipe
+from drivetrain.engines.native.model.tracing import name_operands, tensors_of
 
 FEWEST = 2
 """The fewest ids and logits in the program for any number: torch takes 0 and 1 for constants."""
 
-EXAMPLE = (24, 7)
-"""Ids and logits of the traced pass: two numbers that cannot be confused."""
-
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
+KEPT = 20
+"""Folders of programs that are kept. The one longest unused goes first."""
 
 
-def check_machine(device: Any) -> None:
-    """Raise `InvalidSetting` if nothing can be compiled here."""
+class CannotCompile(Exception):
+    """The message says why."""
+
+
+def obstacle(device: Any) -> str:
+    """Why nothing can be compiled here, and what helps. Empty if it can."""
     if device.type != "cpu":
-        raise _refused(f"compile is for CPUs so far, and the device is {device}", "leave compile out")
-    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(compiler) is None:
-        raise _refused(f"compile needs a C++ compiler, and there is no {compiler}", "install one, or leave compile out")
+        return f"compile is for CPUs so far, and the device is {device}"
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(name) is None:
+        return f"compile needs a C++ compiler, and there is no {name} (on Debian: apt-get install g++ python3-dev)"
+    return ""
 
 
-def compiled_pass(model: Any, stage: AttentionStage, progress: Progress) -> Forward:
-    """Takes half a minute for a small model, and two seconds if it was compiled here before."""
-    try:
-        _set_cache_folder()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # torch's compiler loads old parts of torch
-            progress("compiling the attention", None)
-            if model.dtype is torch.float32:
-                stage.use_kernel()
-            progress("compiling the step of one stream", None)
-            one = _compiled(model, 1, 1)
-            progress("compiling the step of several streams", None)
-            return Compiled(one, _compiled(model, *EXAMPLE))
-    except Exception as exc:
-        raise _refused(f"this model cannot be compiled ({one_line(exc)})", "leave compile out") from exc
+def refused(why: str) -> InvalidSetting:
+    return InvalidSetting(f"{why}; leave compile out", param="compile")
+
+
+class Program:
+    """One compiled pass, with the tensors of the model that it takes."""
+
+    def __init__(self, library: Path, tensors: list[Any]) -> None:
+        self._run = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1).run
+        self._tensors = tensors
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._run([*inputs, *self._tensors])[0]
 
 
 class Compiled:
     """A `Forward` of two programs for tensors of any length, so nothing is compiled later."""
 
-    def __init__(self, one: Callable[..., Any], several: Callable[..., Any]) -> None:
+    def __init__(self, operands: Operands, one: Callable[..., Any], several: Callable[..., Any]) -> None:
+        self._operands = operands
         self._one = one
         self._several = several
 
@@ -71,31 +82,140 @@ class Compiled:
         missing = (1 if alone else FEWEST) - wanted
         if missing > 0:
             keep = torch.cat([keep, keep.new_zeros(missing)])
-        logits = (self._one if alone else self._several)(input_ids, position_ids, keep)
+        logits = self._computed(self._one if alone else self._several, input_ids, position_ids, keep)
         return logits[:wanted] if missing > 0 else logits
 
-
-def _compiled(model: Any, num_ids: int, num_kept: int) -> Callable[..., Any]:
-    from torch._inductor import standalone_compile
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    example = torch.zeros(1, num_ids, dtype=torch.long), torch.arange(num_ids)[None], torch.arange(num_kept)
-    trace = make_fx(plain_pass(model), tracing_mode="symbolic", _allow_non_fake_inputs=True)
-    with torch.no_grad():
-        operations = trace(*example)
-        inputs = [node.meta["val"] for node in operations.graph.nodes if node.op == "placeholder"]
-        program: Callable[..., Any] = standalone_compile(operations, inputs, dynamic_shapes="from_graph")
-    return program
+    def _computed(self, program: Callable[..., Any], *inputs: Any) -> Any:
+        try:
+            return program(*inputs)
+        except RuntimeError:
+            failure, self._operands.failure = self._operands.failure, None
+            if failure is not None:
+                raise failure from None
+            raise
 
 
-def _set_cache_folder() -> None:
-    """In the user's own folder: the compiler's default is one that all users of the machine can write to."""
-    if not os.environ.get(CACHE):
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(home) / "drivetrain" / "compiled"
-        folder.mkdir(parents=True, exist_ok=True)
-        os.environ[CACHE] = str(folder)
+@dataclass(frozen=True, slots=True)
+class Programs:
+    forward: Compiled
+    kernel: Kernel | None
 
 
-def _refused(why: str, remedy: str) -> InvalidSetting:
-    return InvalidSetting(f"{why}; {remedy}", param="compile")
+class ProgramFolder:
+    """The programs of one model on this machine, whether they are there or not."""
+
+    def __init__(
+        self, model: Any, stage: AttentionStage, path: Path, quantize: str, *, trust_remote_code: bool
+    ) -> None:
+        self._model = model
+        self._operands = name_operands(model, stage)
+        self._recipe = Recipe(
+            path=str(path),
+            trust_remote_code=trust_remote_code,
+            dtype=str(model.dtype).removeprefix("torch."),
+            quantize=quantize,
+            num_threads=torch.get_num_threads(),
+            with_kernel=model.dtype is torch.float32 and stage.fits_kernel,
+        )
+        self._folder = _root() / _key(model, self._recipe)
+
+    def load(self) -> Programs | None:
+        """None if they were not made, or not for exactly this, or are damaged; what is there is then removed."""
+        try:
+            programs = self._loaded()
+        except Exception:  # noqa: BLE001 - whatever is wrong with them, they are made anew
+            self.remove()
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(self._folder)
+        return programs
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def make(self, *, beside: bool) -> None:
+        """Half a minute and more. Cancelling ends the process. `beside` leaves the cores to others that want them.
+
+        Raises `CannotCompile`.
+        """
+        _forget_oldest(self._folder.parent)
+        told = {"recipe": asdict(self._recipe), "folder": str(self._folder), "niceness": 19 if beside else 0}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            compiler.__name__,
+            json.dumps(told),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the worker alone; and what it starts ends with it
+        )
+        assert process.stderr is not None
+        try:
+            last_words = (await process.stderr.read()).decode("utf-8", "replace").strip()
+            status = await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process._transport.close()  # type: ignore[attr-defined]  # else its pipes wait for the collector
+        if status:
+            why = last_words.splitlines()[-1] if last_words else f"its process ended with status {status}"
+            raise CannotCompile(f"this model cannot be compiled ({clean(why)})")
+
+    def _loaded(self) -> Programs:
+        made = json.loads((self._folder / MADE).read_text("utf-8"))
+        for name, digest in made["files"].items():
+            if compiler.digest(self._folder / name) != digest:
+                raise CannotCompile(f"{name} is damaged")
+        tensors = tensors_of(self._model, self._operands)
+        programs = []
+        for name in compiler.SHAPES:
+            for one, form in made["inputs"][name]:
+                if compiler.form_of(tensors[one]) != form:
+                    raise CannotCompile(f"{one} is not {form}")
+            inputs = [tensors[one] for one, _ in made["inputs"][name]]
+            programs.append(Program(self._folder / f"{name}.so", inputs))
+        kernel = Kernel(self._folder / KERNEL) if self._recipe.with_kernel else None
+        return Programs(Compiled(self._operands, *programs), kernel)
+
+
+def _root() -> Path:
+    """In the user's own folder, which no other user of the machine can write to."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    root = Path(cache) / "drivetrain" / "compiled"
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return root
+
+
+def _forget_oldest(root: Path) -> None:
+    folders = sorted((made.parent for made in root.glob(f"*/{MADE}")), key=lambda folder: folder.stat().st_mtime)
+    for folder in folders[: -(KEPT - 1)]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _key(model: Any, recipe: Recipe) -> str:
+    """Of everything that the programs depend on, but for the weights, which are their inputs."""
+    import transformers
+
+    config = {name: value for name, value in model.config.to_dict().items() if name != "_name_or_path"}
+    about = asdict(recipe) | {
+        "path": "",
+        "config": config,
+        "class": type(model).__qualname__,
+        "versions": [torch.__version__, transformers.__version__, platform.python_version()],
+        "machine": [platform.machine(), platform.system(), _processor()],
+        "compiler": os.environ.get("CXX", ""),
+    }
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
+    ours = Path(__file__).parent.parent
+    for source in [sys.modules[type(model).__module__].__file__, *sorted(ours.rglob("*.py")), *ours.rglob("*.cpp")]:
+        digest.update(Path(str(source)).read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _processor() -> str:
+    """Its instructions: programs are for this processor."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text("utf-8").split("\n\n")[0].splitlines()
+        return "\n".join(line for line in lines if line.startswith(("flags", "Features", "model name")))
+    return platform.processor()

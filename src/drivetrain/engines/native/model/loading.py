@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress
@@ -18,7 +19,7 @@ from drivetrain.engines.native.cpu.weight_layout import pack_linear_layers
 from drivetrain.engines.native.kv.cache import LayerShape
 from drivetrain.engines.native.model import compiling, probe
 from drivetrain.engines.native.model.supported import check_config
-from drivetrain.engines.native.settings import NativeSettings, Quantize
+from drivetrain.engines.native.settings import Compile, NativeSettings, Quantize
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class NativeModel:
     model: Any
     tokenizer: Any
     stage: attention.AttentionStage
+    path: Path
     layers: dict[int, LayerShape]
     num_quantized: int | None
     """Linear layers with weights of 8 bits; None: that was not asked for."""
@@ -58,8 +60,8 @@ def _load(folder: CheckpointFolder, settings: NativeSettings, progress: Progress
     quantized = settings.quantize is not Quantize.NONE
     if quantized:
         check_machine(device, dtype)
-    if settings.compile:
-        compiling.check_machine(device)
+    if settings.compile is Compile.ON and (why := compiling.obstacle(device)):
+        raise compiling.refused(why)
     progress("loading the tokenizer", None)
     tokenizer = folder.tokenizer()
     progress("loading the weights", None)
@@ -82,6 +84,7 @@ def _load(folder: CheckpointFolder, settings: NativeSettings, progress: Progress
         model=model,
         tokenizer=tokenizer,
         stage=stage,
+        path=folder.path,
         layers=layers,
         num_quantized=num_packed if quantized else None,
         num_weights=num_weights,

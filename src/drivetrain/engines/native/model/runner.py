@@ -41,7 +41,7 @@ class Runner:
         self.model = model
         self.cache = cache
         self._stage = stage
-        self._forward = forward
+        self.compute = forward
 
     def forward(self, works: Sequence[Work]) -> tuple[list[Work], Any]:
         """The works in the order of the packed row, and the logits of the positions they keep: `[kept, vocabulary]`.
@@ -53,6 +53,6 @@ class Runner:
                 works, self.cache, self.model.device, only_chunks=self._stage.kernel is not None
             )
             try:
-                return batch.works, self._forward(batch.input_ids, batch.position_ids, batch.keep)
+                return batch.works, self.compute(batch.input_ids, batch.position_ids, batch.keep)
             finally:
                 self._stage.batch = None

@@ -39,7 +39,7 @@ class Scheduler:
         self.num_preemptions = 0
         self._prefixes = prefixes
         self._max_batch = max_batch
-        self._budget = budget or TokenBudget()
+        self.budget = budget or TokenBudget()
         self._headroom = headroom
         self._no_row: Sequence | None = None
         self._num_left_then = 0
@@ -56,7 +56,7 @@ class Scheduler:
     def schedule(self) -> list[Work]:
         """The next step's work, at least one piece unless `idle`. Takes and moves rows for it."""
         work = self._decodes()
-        room = Room(self._budget, [piece.start for piece in work], self._num_prompts())
+        room = Room(self.budget, [piece.start for piece in work], self._num_prompts())
         self._continue_prompts(work, room)
         self._admit_waiting(work, room)
         return work

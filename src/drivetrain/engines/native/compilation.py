@@ -1,0 +1,100 @@
+"""Compiled programs of a loaded model: found from an earlier start, or made beside the engine and taken up later."""
+
+from __future__ import annotations
+
+import logging
+
+from drivetrain.core.errors import DrivetrainError
+from drivetrain.engines.native.model import compiling, selftest
+from drivetrain.engines.native.model.compiling import CannotCompile, ProgramFolder, Programs
+from drivetrain.engines.native.model.loading import NativeModel
+from drivetrain.engines.native.model.runner import Forward
+from drivetrain.engines.native.schedule.budget import TokenBudget, budget_for
+from drivetrain.engines.native.settings import Compile, NativeSettings
+from drivetrain.engines.native.stepper import Stepper
+
+_log = logging.getLogger(__name__)
+
+
+class Compilation:
+    def __init__(self, loaded: NativeModel, settings: NativeSettings) -> None:
+        self._loaded = loaded
+        self.required = settings.compile is Compile.ON
+        """Whether the engine is ready only with it, and refused without."""
+        self.obstacle = "" if settings.compile is Compile.OFF else compiling.obstacle(loaded.model.device)
+        self._folder: ProgramFolder | None = None
+        self._found = False
+        if settings.compile is not Compile.OFF and not self.obstacle:
+            self._folder = ProgramFolder(
+                loaded.model,
+                loaded.stage,
+                loaded.path,
+                settings.quantize,
+                trust_remote_code=settings.trust_remote_code,
+            )
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to `make` and `adopt`."""
+        return self._folder is not None and not self._found
+
+    @property
+    def note(self) -> str:
+        """One line for who loads the model. Empty if there is nothing to say."""
+        if self._found:
+            return "the steps are compiled"
+        if self.pending:
+            return (
+                "the steps are being compiled, which takes some minutes of a core; the next start finds them compiled"
+            )
+        told = self.obstacle and self._loaded.model.device.type == "cpu"
+        return f"the steps are not compiled: {self.obstacle}" if told else ""
+
+    def found(self) -> Forward | None:
+        """The pass that was compiled at an earlier start, if it passes the self-test."""
+        if self._folder is None or (programs := self._folder.load()) is None:
+            return None
+        try:
+            forward = self._checked(programs)
+        except CannotCompile as exc:
+            _log.warning("%s; the model is compiled anew", exc)
+            self._folder.remove()
+            return None
+        self._found = True
+        return forward
+
+    async def make(self) -> None:
+        """Cancelling ends it. Raises `CannotCompile`."""
+        assert self._folder is not None
+        await self._folder.make(beside=not self.required)
+
+    def adopt(self, stepper: Stepper) -> None:
+        """Between two steps. Raises `CannotCompile` if what was made is not right; the plain pass then stays."""
+        assert self._folder is not None
+        programs = self._folder.load()
+        if programs is None:
+            raise CannotCompile("what was compiled cannot be loaded")
+        stepper.runner.compute = self._checked(programs)
+        stepper.scheduler.budget = step_budget(self._loaded)
+        self._found = True
+
+    def _checked(self, programs: Programs) -> Forward:
+        stage = self._loaded.stage
+        stage.kernel = programs.kernel
+        try:
+            selftest.check(self._loaded, programs.forward)
+        except Exception as exc:
+            stage.kernel = None
+            why = exc.message if isinstance(exc, DrivetrainError) else type(exc).__name__
+            raise CannotCompile(f"what was compiled does not pass the self-test ({why})") from exc
+        return programs.forward
+
+
+def step_budget(loaded: NativeModel) -> TokenBudget:
+    return budget_for(
+        on_cpu=loaded.model.device.type == "cpu",
+        weights=loaded.num_weights,
+        attended=sum(shape.attended for shape in loaded.layers.values()),
+        cached=sum(shape.cached for shape in loaded.layers.values()),
+        by_kernel=loaded.stage.kernel is not None,
+    )

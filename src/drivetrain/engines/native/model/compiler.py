@@ -1,0 +1,104 @@
+"""The process that compiles: it builds the model's class without weights, and writes its programs into a folder.
+
+A process of its own, because tracing is Python's work for seconds, which would hold up every step of a running engine.
+It ends when its input does, with all that it started, so that nothing is left behind a worker that is killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from drivetrain.engines.native.model.recipe import Recipe
+
+MADE = "made.json"
+"""Written last: the digest of each file, and the tensors that each program takes."""
+
+KERNEL = "attention.so"
+SHAPES = {"one": (1, 1), "several": (24, 7)}
+"""Ids and logits in the example of each program: torch takes 0 and 1 for constants, and confuses equal numbers."""
+
+
+def write_programs(recipe: Recipe, folder: Path) -> None:
+    """Fill an empty folder."""
+    import torch
+
+    from drivetrain.engines.native.attention import kernel
+    from drivetrain.engines.native.model import tracing
+    from drivetrain.engines.native.model.skeleton import skeleton
+
+    torch.set_num_threads(recipe.num_threads)
+    scratch = folder / "scratch"
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that outlive this one
+    if recipe.with_kernel:
+        shutil.copyfile(kernel.build(), folder / KERNEL)
+    model, operands = skeleton(recipe)
+    tensors = tracing.tensors_of(model, operands)
+    inputs = {}
+    for name, (num_ids, num_kept) in SHAPES.items():
+        made = scratch / name
+        made.mkdir(parents=True)
+        names = tracing.compile_to(made / "program.so", model, operands, num_ids, num_kept)
+        inputs[name] = [(one, form_of(tensors[one])) for one in names]
+        shutil.copyfile(made / "program.so", folder / f"{name}.so")
+        shutil.copyfile(next(made.glob("*.wrapper.json")), folder / f"{name}.json")  # which operators it calls
+    shutil.rmtree(scratch)
+    files = {file.name: digest(file) for file in sorted(folder.iterdir())}
+    (folder / MADE).write_text(json.dumps({"files": files, "inputs": inputs}), "utf-8")
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def form_of(tensor: Any) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Of several processes that want the same programs, one makes them and the others wait."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)  # not a file object, whose lock would be held at the end of the interpreter
+    os.killpg(0, signal.SIGKILL)
+
+
+def main(told: dict[str, Any]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    recipe, folder = Recipe(**told["recipe"]), Path(told["folder"])
+    os.nice(told["niceness"])
+    with _alone(folder):
+        if (folder / MADE).is_file():
+            return
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)  # of one that was killed
+        part.mkdir(mode=0o700)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            write_programs(recipe, part)
+        part.rename(folder)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

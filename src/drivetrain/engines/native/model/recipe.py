@@ -1,0 +1,15 @@
+"""What compiled programs are made of, as it crosses to the process that makes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    path: str
+    trust_remote_code: bool
+    dtype: str
+    quantize: str
+    num_threads: int
+    with_kernel: bool

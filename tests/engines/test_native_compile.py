@@ -9,8 +9,12 @@ import logging
 import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,8 @@ from drivetrain.core.errors import InvalidSetting  # noqa: E402
 from drivetrain.core.results import Choice  # noqa: E402
 from drivetrain.engines.native.compilation import Compilation  # noqa: E402
 from drivetrain.engines.native.engine import NativeEngine  # noqa: E402
-from drivetrain.engines.native.model import compiling  # noqa: E402
+from drivetrain.engines.native.model import compiler, compiling  # noqa: E402
+from drivetrain.engines.native.model.recipe import Recipe  # noqa: E402
 from drivetrain.worker.worker import EngineWorker  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -261,6 +266,44 @@ async def test_without_a_compiler_it_says_so(
     async with opened(checkpoint, compile_="auto") as worker:
         assert not is_compiled(worker)
         assert any("apt-get install g++" in note for note in worker.metadata.notes)
+
+
+async def test_without_a_place_to_keep_them_it_goes_on(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with caplog.at_level(logging.WARNING):
+        async with opened(checkpoint, compile_="auto") as worker:
+            compiling = engine_of(worker)._compiling
+            assert compiling is not None
+            await compiling
+            assert not is_compiled(worker)
+    assert [record.message for record in caplog.records if "no place to keep" in record.message]
+
+
+async def test_a_worker_that_is_killed_leaves_nothing_that_compiles(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Its input ends then."""
+    folder = tmp_path / "drivetrain" / "compiled" / "some"
+    folder.parent.mkdir(parents=True)
+    recipe = Recipe(
+        path=str(checkpoint("llama")),
+        trust_remote_code=False,
+        dtype="float32",
+        quantize="none",
+        num_threads=1,
+        with_kernel=False,
+    )
+    told = {"recipe": asdict(recipe), "folder": str(folder), "niceness": 0}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", compiler.__name__, json.dumps(told), stdin=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdin is not None
+    process.stdin.close()
+    assert await process.wait() == -signal.SIGKILL
+    assert not folder.exists()
 
 
 def test_only_a_cpu_is_compiled_for() -> None:

@@ -125,7 +125,8 @@ class NativeEngine:
         except (CannotCompile, OSError) as exc:
             _log.warning("the steps stay as they are: %s", exc)
         else:
-            self._order(adopt)
+            if not self._broken:
+                self._order(adopt)
 
     def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
         self._requests += 1

@@ -6,6 +6,7 @@ It ends when its input does, with all that it started, so that nothing is left b
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -88,6 +89,8 @@ def main(told: dict[str, Any]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     recipe, folder = Recipe(**told["recipe"]), Path(told["folder"])
     os.nice(told["niceness"])
+    with contextlib.suppress(OSError):  # Linux: where memory runs out, this process goes and not the engine
+        Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
     with _alone(folder):
         if (folder / MADE).is_file():
             return

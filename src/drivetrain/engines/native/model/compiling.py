@@ -15,6 +15,7 @@ import platform
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +39,9 @@ FEWEST = 2
 KEPT = 20
 """Folders of programs that are kept. The one longest unused goes first."""
 
+UNFINISHED_S = 24 * 3600
+"""After this, what was begun and not finished is nobody's work."""
+
 
 class CannotCompile(Exception):
     """The message says why."""
@@ -47,6 +51,8 @@ def obstacle(device: Any) -> str:
     """Why nothing can be compiled here, and what helps. Empty if it can."""
     if device.type != "cpu":
         return f"compile is for CPUs so far, and the device is {device}"
+    if sys.platform == "win32":
+        return "compile is for Linux and macOS"
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(name) is None:
         return f"compile needs a C++ compiler, and there is no {name} (on Debian: apt-get install g++ python3-dev)"
@@ -138,10 +144,15 @@ class ProgramFolder:
 
         Raises `CannotCompile`.
         """
-        _forget_oldest(self._folder.parent)
+        try:
+            self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _forget_oldest(self._folder.parent)
+        except OSError as exc:
+            raise CannotCompile(f"there is no place to keep what is compiled ({exc.strerror})") from exc
         told = {"recipe": asdict(self._recipe), "folder": str(self._folder), "niceness": 19 if beside else 0}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",
             "-m",
             compiler.__name__,
             json.dumps(told),
@@ -182,14 +193,13 @@ class ProgramFolder:
 def _root() -> Path:
     """In the user's own folder, which no other user of the machine can write to."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    root = Path(cache) / "drivetrain" / "compiled"
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return root
+    return Path(cache) / "drivetrain" / "compiled"
 
 
 def _forget_oldest(root: Path) -> None:
     folders = sorted((made.parent for made in root.glob(f"*/{MADE}")), key=lambda folder: folder.stat().st_mtime)
-    for folder in folders[: -(KEPT - 1)]:
+    begun = [part for part in root.glob("*.part") if part.stat().st_mtime < time.time() - UNFINISHED_S]
+    for folder in (*folders[: -(KEPT - 1)], *begun):
         shutil.rmtree(folder, ignore_errors=True)
 
 

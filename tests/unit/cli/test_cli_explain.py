@@ -117,6 +117,7 @@ def test_a_setting_written_as_an_argument_is_read_as_the_same_value() -> None:
     given = {
         "slots": 2, "temperature": 0.25, "trust_remote_code": True, "prefix_cache": False, "family": "chatml",
         "dtype": "float32", "device": "cuda:1", "media_hosts": ("a.example", "b.example:81"),
+        "compile": "on",
         "vllm_args": {"a": [1, None], "b c": "d=é"},
     }  # fmt: skip
     assert {type(SETTINGS.find(name).kind) for name in given} == {type(one.kind) for one in SETTINGS.all.values()}

@@ -31,7 +31,7 @@ from drivetrain.engines.native.model import compiler, compiling  # noqa: E402
 from drivetrain.engines.native.model.recipe import Recipe  # noqa: E402
 from drivetrain.worker.worker import EngineWorker  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # a compiler that shares its cores takes minutes
 
 KINDS = ("llama", "gemma2", "gemma3_text", "gpt_neox")
 """Plain; soft caps and windows; a window a layer; layers with a bias, norms of the other kind, two branches."""

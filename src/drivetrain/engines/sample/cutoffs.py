@@ -6,6 +6,7 @@ Nothing here waits for the device. The order of the cut-offs, and what each keep
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,16 @@ def is_cut(sampling: Sampling) -> bool:
         or sampling.epsilon_cutoff
         or sampling.eta_cutoff
     )
+
+
+@functools.cache
+def can_draw_on(device: Any) -> bool:
+    """Whether it has float64, which the sums of a draw need. Apple's GPUs do not: their logits come to the CPU."""
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (RuntimeError, TypeError):
+        return False
+    return True
 
 
 def draw(logits: Any, units: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 
 from drivetrain.core.engine import IdLogprobs
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest
-from drivetrain.engines.sample.cutoffs import CANDIDATES, TOO_FEW, draw, draw_cut, is_cut
+from drivetrain.engines.sample.cutoffs import CANDIDATES, TOO_FEW, can_draw_on, draw, draw_cut, is_cut
 from drivetrain.engines.sample.edits import Edits
 from drivetrain.engines.sample.masks import Masks
 from drivetrain.engines.sample.rng import unit
@@ -49,7 +49,7 @@ def sample(logits: Any, rows: Sequence[Row], masks: Masks | None = None) -> list
     """
     with torch.inference_mode():
         logits = logits.float().contiguous()
-        if logits.device.type == "mps":  # it has no float64 to draw in
+        if not can_draw_on(logits.device):
             logits = logits.cpu()
         return _sample(logits, rows, masks or Masks(rows))
 

@@ -44,7 +44,7 @@ class NativeRig:
             return False
         if engine._stepper is not None:
             engine._stepper.scheduler.check()
-            assert engine._stepper.scheduler.rows.num_hot == 0
+            assert engine._stepper.scheduler.pool.num_held == 0
         return True
 
     def steps(self, worker: EngineWorker) -> int:

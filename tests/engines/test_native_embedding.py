@@ -101,7 +101,7 @@ async def test_a_pooling_that_is_none_is_refused(rig: NativeRig) -> None:
 
 async def test_texts_share_passes_that_are_bounded(worker: EngineWorker, short_passes: None) -> None:
     lengths: list[int] = []
-    model = embedder_of(worker)._model
+    model = embedder_of(worker)._runner.model.base_model
     handle = model.register_forward_pre_hook(
         lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
@@ -115,7 +115,7 @@ async def test_texts_share_passes_that_are_bounded(worker: EngineWorker, short_p
 
 async def test_a_pass_beside_requests_takes_as_much_as_its_time_allows(worker: EngineWorker) -> None:
     embedder = embedder_of(worker)
-    embedder.add(EmbedCall([(5,) * 500] * 3))
+    embedder.add(EmbedCall([(5,) * 500] * 3, 1))
     done = [0]
 
     def num_tokens(limit_s: float) -> int:
@@ -232,7 +232,7 @@ async def test_a_fault_ends_the_calls_of_its_pass_and_no_stream(
 
     stream = asyncio.create_task(worker.generate(prompt="Hello", **STREAM))
     with monkeypatch.context() as patch:
-        patch.setattr(embedder, "_segment", fail)
+        patch.setattr(embedder._runner, "hidden_states", fail)
         found = await asyncio.gather(worker.embed(IDS), worker.embed(IDS), return_exceptions=True)
     assert [type(one) for one in found] == [wanted, wanted]
     assert found[0] is not found[1]
@@ -245,7 +245,7 @@ async def test_a_text_without_a_usable_vector_fails_alone(worker: EngineWorker) 
 
     embedder = embedder_of(worker)
     well = (await worker.embed([[8, 9]])).vectors
-    handle = embedder._model.get_input_embeddings().register_forward_hook(
+    handle = embedder._runner.model.get_input_embeddings().register_forward_hook(
         lambda module, inputs, output: output.masked_fill((inputs[0] == 77)[..., None], torch.nan)
     )
     try:

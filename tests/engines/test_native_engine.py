@@ -14,7 +14,7 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed, InvalidSetting, LoadFailed, OutOfMemory
 from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.kind import KIND
-from drivetrain.engines.native.kv.rows import Clear
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, Clear
 from drivetrain.engines.native.stepper import Stepper
 from drivetrain.worker.worker import EngineWorker
 
@@ -31,9 +31,7 @@ async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
     async with rig.open() as made:
         yield made
         assert rig.idle(made)
-        stepper = stepper_of(made)
-        stepper.runner.cache.apply(stepper.scheduler.rows.drain())
-        assert stepper.runner.cache.bytes_held == stepper.scheduler.rows.bytes_held
+        assert stepper_of(made).scheduler.pool.num_held == 0
 
 
 def stepper_of(worker: EngineWorker) -> Stepper:
@@ -109,14 +107,14 @@ async def test_a_request_that_makes_no_numbers_fails_alone_and_leaves_nothing(wo
 
     handle = target.register_forward_hook(poison)
     cleared: list[Clear] = []
-    drain = stepper.scheduler.rows.drain
+    drain = stepper.scheduler.pool.drain
 
     def watched() -> Any:
         operations = drain()
         cleared.extend(operation for operation in operations if isinstance(operation, Clear))
         return operations
 
-    stepper.scheduler.rows.drain = watched  # type: ignore[method-assign]  # to look at what it gives
+    stepper.scheduler.pool.drain = watched  # type: ignore[method-assign]  # to look at what it gives
     try:
         others = [asyncio.create_task(outcome(worker, prompt)) for prompt in PROMPTS]
         with pytest.raises(EngineFailed):
@@ -188,8 +186,9 @@ async def test_a_salt_keeps_beginnings_apart(worker: EngineWorker) -> None:
         assert first == (0, await worker.count_tokens(PROMPTS[0] * 5))
         for stranger in ("another", None):
             assert await ask(stranger) == first
+        shared = (first[1] - 1) // BLOCK_TOKENS * BLOCK_TOKENS
         for known in ("one", "another", None):
-            assert await ask(known) == (first[1] - 1, 1)
+            assert await ask(known) == (shared, first[1] - shared)
     finally:
         runner.forward = forward  # type: ignore[method-assign]
 
@@ -200,11 +199,12 @@ async def test_equal_prompts_at_once_are_computed_once(worker: EngineWorker) -> 
     salts = [None, None, None, "one", "one"]
     results = await asyncio.gather(*(worker.generate(prompt=prompt, **ASKED, cache_salt=salt) for salt in salts))
     length = results[0].usage.prompt_tokens
-    assert sorted(result.usage.cached_tokens for result in results) == [0, 0, *[length - 1] * 3]
+    shared = (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    assert sorted(result.usage.cached_tokens for result in results) == [0, 0, *[shared] * 3]
     assert len({result.choices[0].token_ids for result in results}) == 1
 
 
-async def test_more_choices_than_rows_still_end(rig: NativeRig) -> None:
+async def test_more_choices_than_run_at_once_still_end(rig: NativeRig) -> None:
     async with rig.open(options={"max_batch": 2}) as worker:
         result = await worker.generate(prompt=PROMPTS[0], **ASKED, n=5)
         assert result.usage.completion_tokens == 100

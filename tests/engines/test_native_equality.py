@@ -184,11 +184,11 @@ async def test_alone_and_in_a_batch_of_16(
 async def test_preempted_ones_say_the_same(
     name: str, folder: Callable[[str], Path], plain: Callable[[str], list[Plain]]
 ) -> None:
-    """The cache holds the largest row and hardly more, so requests lose their rows again and again."""
+    """The cache holds the largest request and hardly more, so requests lose their blocks again and again."""
     wanted = plain(name)
     async with opened(folder, name, options={"context_length": 256}) as worker:
         scheduler = scheduler_of(worker)
-        scheduler.rows._budget_bytes = scheduler.rows._classes[256].row_bytes * 2
+        scheduler.pool.num_blocks = 2 * scheduler.pool.blocks_for(256)
         scheduler._headroom = 1
         long = {"max_tokens": 150, "ignore_eos": True}
         alone = [await ask(worker, said, **long) for said in wanted[:6]]

@@ -16,6 +16,7 @@ from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
 from drivetrain.engines.native.engine import NativeEngine
+from drivetrain.engines.native.kv.blocks import Copy
 from drivetrain.engines.native.stepper import Stepper
 from drivetrain.engines.sample.shaping import Shape
 from drivetrain.worker.worker import EngineWorker
@@ -209,20 +210,21 @@ async def test_one_too_large_for_memory_ends_alone(worker: EngineWorker, well: l
     assert others == well
 
 
-async def test_a_cache_that_cannot_grow_ends_the_youngest(
+async def test_a_cache_that_cannot_follow_ends_the_youngest(
     worker: EngineWorker, well: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The long one asks for a class of rows that nobody had. The rest lose their rows and compute again."""
+    """The choices after the first one need a copy of a block each. The rest lose their blocks and compute again."""
     cache = stepper_of(worker).runner.cache
-    grow = type(cache)._grow
+    apply = cache.apply
 
-    def scarce(self: Any, capacity: int, rows: int) -> None:
-        if capacity > 200:
+    def scarce(self: Any, operations: Any) -> None:
+        if any(isinstance(operation, Copy) for operation in operations):
             raise RuntimeError(NO_MEMORY)
-        grow(self, capacity, rows)
+        apply(operations)
 
-    monkeypatch.setattr(type(cache), "_grow", scarce)
-    (found,), others = await beside(worker, {"prompt_token_ids": [9] * 300})
+    with monkeypatch.context() as patch:
+        patch.setattr(type(cache), "apply", scarce)
+        (found,), others = await beside(worker, {"prompt_token_ids": [9] * 300, "n": 2})
     assert isinstance(found, OutOfMemory)
     assert others == well
 
@@ -231,7 +233,7 @@ async def test_a_cache_that_cannot_grow_ends_the_youngest(
 
 
 async def test_a_request_larger_than_the_cache(rig: NativeRig) -> None:
-    """The context is what a row of the cache holds: more is refused, and so much is served beside others."""
+    """The context is what the cache holds: more is refused, and so much is served beside others."""
     async with rig.open(options={"kv_cache_gb": 1e-4}) as worker:
         context = worker.capabilities.context_length
         assert context < 512
@@ -264,16 +266,18 @@ def request_of(ids: tuple[int, ...], **fields: Any) -> EngineRequest:
     ],
 )
 async def test_what_the_worker_would_never_send(
-    worker: EngineWorker, well: list[tuple[int, ...]], request_: EngineRequest, error: type[DrivetrainError]
+    rig: NativeRig, well: list[tuple[int, ...]], request_: EngineRequest, error: type[DrivetrainError]
 ) -> None:
     """An engine that trusted it would fail in the making of a plan, and then everybody is in it."""
-    engine = worker._engine
-    assert isinstance(engine, NativeEngine)
-    others = [asyncio.create_task(outcome(worker, prompt)) for prompt in PROMPTS]
-    await asyncio.sleep(0.01)
-    with pytest.raises(error):
-        await all_of(StepReading(engine, request_))
-    assert await asyncio.gather(*others) == well
+    async with rig.open(options={"kv_cache_gb": 1e-4}) as worker:
+        engine = worker._engine
+        assert isinstance(engine, NativeEngine)
+        assert stepper_of(worker).scheduler.pool.num_tokens < 600
+        others = [asyncio.create_task(outcome(worker, prompt)) for prompt in PROMPTS]
+        await asyncio.sleep(0.01)
+        with pytest.raises(error):
+            await all_of(StepReading(engine, request_))
+        assert await asyncio.gather(*others) == well
 
 
 async def test_an_empty_prompt_beside_others(worker: EngineWorker, well: list[tuple[int, ...]]) -> None:
@@ -379,7 +383,7 @@ async def test_a_damaged_row_of_the_embedding_harms_who_says_it(
         assert on_the_way.partial.usage.completion_tokens == 1
         assert others == well
         again = await worker.generate(**sound, **ASKED)
-        assert again.usage.cached_tokens > 0  # what is kept beside a poisoned row is sound
+        assert again.usage.cached_tokens > 0  # what is kept beside poisoned blocks is sound
         assert again.choices[0].token_ids == clean.choices[0].token_ids
     assert [await outcome(worker, one) for one in PROMPTS] == well
 
@@ -390,12 +394,12 @@ async def test_a_damaged_row_of_the_embedding_harms_who_says_it(
 async def test_a_leak_is_seen_as_soon_as_nothing_runs(rig: NativeRig) -> None:
     async with rig.open() as worker:
         assert isinstance(await outcome(worker, PROMPTS[0]), tuple)
-        stepper_of(worker).scheduler.rows.take(10)  # a row that nobody gives back
+        assert stepper_of(worker).scheduler.pool.open(10) is not None  # blocks that nobody gives back
         found = await outcome(worker, PROMPTS[1])
         assert isinstance(found, EngineFailed)
         health = worker._engine.health()
         assert not health.alive
-        assert "a row in use is nobody's" in health.detail
+        assert "a table is nobody's" in health.detail
         assert not worker.status.engine_alive
         with pytest.raises(NotReady):
             await worker.generate(prompt="x", **ASKED)
@@ -405,7 +409,7 @@ async def test_the_check_at_rest_costs_little(worker: EngineWorker) -> None:
     for i in range(30):
         await worker.generate(prompt=f"{i} " + "begins as no other " * 5, **{**ASKED, "max_tokens": 2})
     stepper = stepper_of(worker)
-    assert stepper.scheduler.rows.num_cold >= 20
+    assert stepper.scheduler.pool.num_idle >= 20
     begun = time.process_time()
     for _ in range(100):
         stepper.check_at_rest()

@@ -1,128 +1,69 @@
 """Any life of the engine's loop, faults included: each request ends once, by its own fault or none, and says its own.
 
-As `tests/unit/native/test_machine.py`, one floor higher: the sampler is the real one, the model a rule on the ids.
+As `tests/unit/engines/native/test_machine.py`, one floor higher: sampler and cache are the real ones, and the model
+(`rule_model.py`) says whether what it reads through a table is what its own ids would have written.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+pytest.importorskip("torch")
+
+from rule_model import BAD, STOP, RuleModel, answer
 
 from drivetrain.core.engine import EngineRequest, PromptStep, TokenStep
 from drivetrain.core.errors import DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
-from drivetrain.engines.native.kv.prefix import PrefixIndex
-from drivetrain.engines.native.kv.rows import CacheRow, Clear, Copy, Grow, KvRows, Operation, Trim, capacities
+from drivetrain.engines.native.kv.blocks import BlockPool
+from drivetrain.engines.native.schedule import sequence as sequences
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
-from drivetrain.engines.native.schedule.sequence import Job, Work
+from drivetrain.engines.native.schedule.sequence import Job
 from drivetrain.engines.native.stepper import Ended, NewStep, Output, Stepper
 
 CONTEXT = 64
-VOCABULARY = 7
-STOP = 6
+BLOCK = 4  # so that a context is 16 blocks
 
 
-def following(ids: Sequence[int]) -> int:
-    """The model: what comes after these ids."""
-    return (sum(ids) + len(ids) // 3) % VOCABULARY
+class Watched(Scheduler):
+    """Adds to `careless` whoever is preempted."""
 
+    def __init__(self, pool: BlockPool, careless: set[Job], **more: Any) -> None:
+        super().__init__(pool, **more)
+        self._careless = careless
 
-def answer(prompt: Sequence[int], limit: int) -> list[int]:
-    ids = list(prompt)
-    while len(ids) - len(prompt) < limit and STOP not in ids[len(prompt) :]:
-        ids.append(following(ids))
-    return ids[len(prompt) :]
-
-
-@dataclass
-class Tensors:
-    """Lists in the place of the cache, and of the model. `fail_*` break the next call."""
-
-    token_rows: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    segments: dict[int, list[int]] = field(default_factory=dict)
-    cursed: set[Job] = field(default_factory=set)
-    nan: set[Job] = field(default_factory=set)
-    fail_apply: bool = False
-    fail_forward: bool = False
-
-    @property
-    def cache(self) -> Tensors:
-        return self
-
-    @property
-    def bytes_held(self) -> int:
-        return sum(capacity * sum(rows) for capacity, rows in self.segments.items())
-
-    def apply(self, operations: Sequence[Operation]) -> None:
-        if self.fail_apply:
-            self.fail_apply = False
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        for operation in operations:
-            match operation:
-                case Grow(capacity, rows):
-                    self.segments.setdefault(capacity, []).append(rows)
-                case Trim(capacity):
-                    self.segments[capacity].pop()
-                case Copy(source, target, length):
-                    held = self.token_rows.get((source.capacity, source.index), [])
-                    self.token_rows[target.capacity, target.index] = held[:length]
-                case Clear(place):
-                    self.token_rows[place.capacity, place.index] = []
-
-    def reset(self) -> None:
-        self.token_rows.clear()
-        self.segments.clear()
-
-    def forward(self, works: Sequence[Work]) -> tuple[list[Work], Any]:
-        import torch
-
-        if self.fail_forward:
-            self.fail_forward = False
-            raise RuntimeError("a wire came loose")
-        if any(work.sequence.job in self.cursed for work in works):
-            raise ValueError("not this one")
-        logits = torch.zeros(sum(work.keep for work in works), VOCABULARY)
-        at = 0
-        for work in works:
-            ids, end = work.sequence.ids, work.start + work.count
-            assert work.sequence.slot is not None
-            place = work.sequence.slot.place
-            held = self.token_rows.setdefault((place.capacity, place.index), [])
-            assert held[: work.start] == ids[: work.start]
-            held[work.start :] = ids[work.start : end]
-            for position in range(end - work.keep, end):
-                logits[at, following(ids[: position + 1])] = 5.0
-                if work.sequence.job in self.nan:
-                    logits[at] = torch.nan
-                at += 1
-        return list(works), logits
+    def preempt(self, sequence: sequences.Sequence) -> None:
+        self._careless.add(sequence.job)
+        super().preempt(sequence)
 
 
 class Loop(RuleBasedStateMachine):
     @initialize(
-        budget_rows=st.integers(1, 5), max_batch=st.integers(1, 6), prefixes=st.booleans(), alone=st.integers(4, 40)
+        num_blocks=st.sampled_from([16, 17, 20, 30, 60]),
+        max_batch=st.integers(1, 6),
+        shares=st.booleans(),
+        alone=st.integers(4, 40),
     )
-    def begin(self, budget_rows: int, max_batch: int, prefixes: bool, alone: int) -> None:
+    def begin(self, num_blocks: int, max_batch: int, shares: bool, alone: int) -> None:
         logging.getLogger("drivetrain.engines.native.stepper").disabled = True
-        index = PrefixIndex(block=4) if prefixes else None
-
-        def forget(slot: CacheRow) -> None:
-            if index is not None:
-                index.forget(slot)
-
-        rows = KvRows(capacities(CONTEXT, 8), token_bytes=1, budget_bytes=CONTEXT * budget_rows, evicted=forget)
-        scheduler = Scheduler(rows, index, max_batch=max_batch, budget=TokenBudget(alone=alone, beside=5), headroom=2)
-        self.tensors = Tensors()
-        self.stepper = Stepper(scheduler, self.tensors)  # type: ignore[arg-type]  # lists for tensors
+        pool = BlockPool(num_blocks, block_tokens=BLOCK, shares=shares)
+        budget = TokenBudget(alone=alone, beside=5)
+        self.careless: set[Job] = set()
+        self.scheduler = Watched(pool, self.careless, max_batch=max_batch, budget=budget, headroom=2)
+        self.model = RuleModel(pool, self.careless)
+        self.stepper = Stepper(self.scheduler, self.model)  # type: ignore[arg-type]  # a rule for a model
+        self.number = 0
         self.jobs: list[Job] = []
         self.wanted: dict[Job, list[int]] = {}
         self.said: dict[Job, list[list[int]]] = {}
@@ -138,27 +79,15 @@ class Loop(RuleBasedStateMachine):
         own=st.integers(0, 10),
         max_tokens=st.integers(0, 25),
         n=st.integers(1, 3),
-        prompt_logprobs=st.sampled_from([None, None, 0]),
-        fate=st.sampled_from(["well", "well", "well", "cursed", "nan"]),
+        prompt_logprobs=st.sampled_from([None, None, None, 0]),
+        salt=st.sampled_from([None, None, "a"]),
+        seeded=st.sampled_from([False, False, False, True]),
+        fate=st.sampled_from(["well", "well", "well", "well", "cursed", "bad"]),
+        times=st.integers(1, 3),
     )
-    def add(self, shared: int, own: int, max_tokens: int, n: int, prompt_logprobs: int | None, fate: str) -> None:
-        number = len(self.jobs)
-        request = EngineRequest(
-            request_id=str(number),
-            prompt_ids=(1,) * (shared + 1) + (2 + number % 4,) * own,
-            context_length=CONTEXT,
-            max_tokens=max_tokens,
-            stop_ids=frozenset({STOP}),
-            seeds=tuple(range(n)),
-            sampling=Sampling(temperature=0.0),
-            prompt_logprobs=prompt_logprobs,
-        )
-        job = Job.of(request, number)
-        self.jobs.append(job)
-        self.wanted[job] = answer(request.prompt_ids, job.limit)
-        self.said[job], self.reasons[job] = [[] for _ in range(n)], {}
-        {"cursed": self.tensors.cursed, "nan": self.tensors.nan, "well": set()}[fate].add(job)
-        self._hear(self.stepper.add(job))
+    def add(self, times: int, **drawn: Any) -> None:
+        for _ in range(times):
+            self._add(**drawn)
 
     @precondition(lambda self: not self.stepper.idle)
     @rule(count=st.integers(1, 10))
@@ -172,9 +101,9 @@ class Loop(RuleBasedStateMachine):
     def a_pass_breaks_once(self) -> None:
         """In company it is done again. Alone, it is its own fault."""
         ended = set(self.errors)
-        self.tensors.fail_forward = True
+        self.model.fail_forward = True
         self._hear(self.stepper.step())
-        self.tensors.fail_forward = False
+        self.model.fail_forward = False
         self.unlucky |= {job for job in set(self.errors) - ended if self.errors[job] is not None}
 
     @precondition(lambda self: not self.stepper.idle)
@@ -182,18 +111,38 @@ class Loop(RuleBasedStateMachine):
     def the_cache_breaks_once(self) -> None:
         """The youngest of the step ends; the others compute again."""
         ended = set(self.errors)
-        self.tensors.fail_apply = True
+        self.model.fail_apply = True
         self._hear(self.stepper.step())
         hit = set(self.errors) - ended
         assert len(hit) == 1
         assert all(isinstance(self.errors[job], OutOfMemory) for job in hit)
         self.unlucky |= hit
 
+    @precondition(lambda self: self.scheduler.running)
+    @rule(which=st.integers(0, 100))
+    def preempt(self, which: int) -> None:
+        self.scheduler.preempt(self.scheduler.running[which % len(self.scheduler.running)])
+
+    @rule(length=st.integers(1, CONTEXT), age=st.integers(0, 5), bad=st.booleans())
+    def a_text_is_embedded(self, length: int, age: int, bad: bool) -> None:
+        """It came before the last `age` requests, takes blocks of theirs if need be, and leaves nothing."""
+        pool, order = self.scheduler.pool, (max(self.number - age, 0), 0)
+        table = self.scheduler.open(order, length)
+        if table is None:
+            running, waiting = self.scheduler.running, self.scheduler.waiting
+            older = [sequence for sequence in running if sequence.order <= order]
+            assert (older and older == running) or (waiting and waiting[0].order < order)
+            return
+        self.model.apply(pool.drain())
+        self.model.pass_through(table, math.nan if bad else -1.0)
+        pool.release(table, poisoned=bad)
+
     @precondition(lambda self: self.jobs)
     @rule(which=st.integers(0, 100))
     def abort(self, which: int) -> None:
         job = self.jobs[which % len(self.jobs)]
         self.aborted.add(job)
+        self.careless.add(job)
         self._hear(self.stepper.abort(job))
         assert self.overs[job] == 1
 
@@ -202,15 +151,18 @@ class Loop(RuleBasedStateMachine):
     def finish(self, which: int, index: int) -> None:
         job = self.jobs[which % len(self.jobs)]
         self.finished.add((job, index % len(job.sequences)))
+        self.careless.add(job)
         self._hear(self.stepper.finish(job, index % len(job.sequences)))
 
     @invariant()
     def all_is_in_order(self) -> None:
-        self.stepper.scheduler.check()
+        assert not self.model.wrong
+        self.scheduler.check()
         for job in self.jobs:
             assert self.overs[job] == job.ended
         if self.stepper.idle:
             self.stepper.check_at_rest()
+            assert self.scheduler.pool.num_held == 0
             assert all(job.ended for job in self.jobs)
 
     def teardown(self) -> None:
@@ -225,14 +177,50 @@ class Loop(RuleBasedStateMachine):
         for job in self.jobs:
             self._judge(job)
 
+    def _add(
+        self,
+        shared: int,
+        own: int,
+        max_tokens: int,
+        n: int,
+        prompt_logprobs: int | None,
+        salt: str | None,
+        seeded: bool,
+        fate: str,
+    ) -> None:
+        self.number += 1
+        bad = (BAD,) if fate == "bad" else ()
+        request = EngineRequest(
+            request_id=str(self.number),
+            prompt_ids=(1,) * (shared + 1) + bad + (2 + self.number % 4,) * own,
+            context_length=CONTEXT,
+            max_tokens=max_tokens,
+            stop_ids=frozenset({STOP}),
+            seeds=tuple(range(n)),
+            seeded=seeded,
+            sampling=Sampling(temperature=0.0),
+            prompt_logprobs=prompt_logprobs,
+            cache_salt=salt,
+        )
+        job = Job.of(request, self.number)
+        self.jobs.append(job)
+        self.wanted[job] = answer(request.prompt_ids, job.limit)
+        self.said[job], self.reasons[job] = [[] for _ in range(n)], {}
+        if fate == "cursed":
+            self.model.cursed.add(job)
+        if job.limit == 0:
+            self.careless.add(job)
+        self._hear(self.stepper.add(job))
+
     def _judge(self, job: Job) -> None:
         error = self.errors[job]
         if job in self.aborted or job in self.unlucky:
             return
         if error is not None:
             assert isinstance(error, EngineFailed)
-            assert job in self.tensors.cursed | self.tensors.nan
+            assert job in self.model.cursed or BAD in job.request.prompt_ids
             return
+        assert BAD not in job.request.prompt_ids or job.limit == 0 or any(one is job for one, _ in self.finished)
         wanted = self.wanted[job]
         for index, ids in enumerate(self.said[job]):
             if (job, index) in self.finished:
@@ -265,4 +253,4 @@ class Loop(RuleBasedStateMachine):
 
 
 TestLoop = Loop.TestCase
-TestLoop.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestLoop.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from contract.native_rig import one_thread  # noqa: E402 - it needs torch
 from drivetrain.core.engine import ModelSpec, WeightsFormat  # noqa: E402 - as above
 from drivetrain.core.errors import LoadFailed, UnfitEngine  # noqa: E402 - as above
 from drivetrain.engines.native.attention import batch, layers  # noqa: E402 - as above
+from drivetrain.engines.native.attention.reference import ReferenceAttention  # noqa: E402 - as above
 from drivetrain.engines.native.model import loading, runner, selftest  # noqa: E402 - as above
 from drivetrain.engines.native.model.widening import in_float32  # noqa: E402 - as above
 from drivetrain.engines.native.settings import NativeSettings  # noqa: E402 - as above
@@ -38,7 +40,7 @@ def load(checkpoint: Callable[[str], Path]) -> Iterator[Callable[[str, str], Any
 
 
 def check(loaded: loading.NativeModel) -> None:
-    selftest.check(loaded, runner.plain_pass(loaded.model))
+    selftest.check(loaded, runner.Pass(runner.plain_pass(loaded.model), ReferenceAttention))
 
 
 @contextmanager
@@ -46,7 +48,7 @@ def attending(change: Callable[..., Any]) -> Iterator[None]:
     """Our attention, with `change` in between: it gets the attention and all that the model's class hands it."""
 
     def changed(module: Any, *given: Any, **named: Any) -> Any:
-        if getattr(module, layers._STAGE).batch is None:
+        if getattr(module, layers._STAGE)._backend is None:
             return layers.attention(module, *given, **named)
         return change(layers.attention, module, *given, **named)
 
@@ -64,10 +66,6 @@ def scaled(attend: Any, module: Any, query: Any, *rest: Any, **named: Any) -> An
 def mask_off_by_one(attend: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, **named: Any) -> Any:
     """Each id sees the next one."""
     return attend(module, query, key.roll(-1, 2), value.roll(-1, 2), mask, **named)
-
-
-def window_off_by_one(attend: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, **named: Any) -> Any:
-    return attend(module, query, key, value, layers.LayerMask(mask.window + 1), **named)
 
 
 def cache_shifted(attend: Any, module: Any, query: Any, key: Any, value: Any, mask: Any, **named: Any) -> Any:
@@ -94,7 +92,6 @@ FAULTS = [
     ("llama", mask_off_by_one),
     ("llama", cache_shifted),
     ("llama", heads_swapped),
-    ("mistral", window_off_by_one),
     ("mixtral", scaled),
 ]
 
@@ -113,8 +110,23 @@ def test_a_fault_is_found(name: str, fault: Any, dtype: str, load: Any) -> None:
         check(loaded)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("fault", [mask_off_by_one, cache_shifted, heads_swapped, coarse])
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+def test_a_window_that_is_off_by_one_is_found(dtype: str, load: Any) -> None:
+    loaded = load("mistral", dtype)
+    for number, layer in loaded.layers.items():
+        spec = dataclasses.replace(layer.spec, window=layer.spec.window + 1)
+        loaded.layers[number] = dataclasses.replace(layer, spec=spec)
+    with pytest.raises(UnfitEngine, match="off by"):
+        check(loaded)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fault"),
+    [
+        *((dtype, fault) for dtype in HALVES for fault in (mask_off_by_one, cache_shifted, heads_swapped)),
+        ("float16", coarse),  # bfloat16 itself is nearly as coarse
+    ],
+)
 def test_a_fault_that_only_half_precision_has_is_found(fault: Any, dtype: str, load: Any) -> None:
     def in_half(attend: Any, module: Any, query: Any, *rest: Any, **named: Any) -> Any:
         if query.dtype is torch.float32:
@@ -131,7 +143,7 @@ def test_a_wrong_position_of_one_row_is_found(load: Any, monkeypatch: pytest.Mon
 
     def packed(*given: Any, **named: Any) -> Any:
         made = pack(*given, **named)
-        if made.works[-1].count == 1:
+        if made.pieces[-1].count == 1:
             made.position_ids[:, -1] += 1
         return made
 

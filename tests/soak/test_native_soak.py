@@ -123,12 +123,11 @@ def engine_of(worker: EngineWorker) -> NativeEngine:
 def check_nothing_held(worker: EngineWorker) -> None:
     engine = engine_of(worker)
     assert engine._stepper is not None
-    scheduler, cache = engine._stepper.scheduler, engine._stepper.runner.cache
+    scheduler = engine._stepper.scheduler
     assert scheduler.idle
     scheduler.check()
-    assert scheduler.rows.num_hot == 0
-    cache.apply(scheduler.rows.drain())
-    assert cache.bytes_held == scheduler.rows.bytes_held <= scheduler.rows.budget_bytes
+    assert scheduler.pool.num_held == 0
+    assert scheduler.pool.num_idle <= scheduler.pool.num_blocks
     assert not engine._running
     assert not engine._inbox
     assert engine.health().alive
@@ -141,7 +140,7 @@ def endings_of(worker: EngineWorker) -> Counter[str]:
 
 @pytest.mark.timeout(600)
 async def test_two_thousand_requests_leave_nothing(checkpoint: Callable[[str], Path], record_property: Any) -> None:
-    """The cache holds three long rows, so requests are preempted and kept beginnings give way all the time."""
+    """The cache holds three long requests, so requests are preempted and kept beginnings give way all the time."""
     with one_thread():
         async with drivetrain.Worker.open(
             checkpoint("llama"),

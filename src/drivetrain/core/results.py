@@ -75,6 +75,20 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class KvBlocks:
+    """The blocks of a KV cache: held by requests, of these by several, kept for later prompts, and in all."""
+
+    held: int
+    shared: int
+    kept: int
+    total: int
+
+    @property
+    def free(self) -> int:
+        return self.total - self.held - self.kept
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """The times of one request in seconds, and the worker's memory at its end.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from drivetrain.core.results import DeviceMemory
+from drivetrain.core.results import DeviceMemory, KvBlocks
 
 
 class State(StrEnum):
@@ -65,6 +65,8 @@ class Status:
     last_progress_s: float
     kv_used: float = 0.0
     """The share of the KV cache that requests hold, from 0 to 1."""
+    kv_blocks: KvBlocks | None = None
+    """As in `Health`."""
     preemptions: int = 0
     mask_s: float | None = None
     """As in `Health`, over all engines that the worker has had."""

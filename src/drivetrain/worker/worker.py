@@ -241,6 +241,7 @@ class EngineWorker(Face):
             engine_alive=health.alive,
             last_progress_s=max(0.0, time.monotonic() - health.last_progress),
             kv_used=self._kv_used() if health.kv_used is None else health.kv_used,
+            kv_blocks=health.kv_blocks,
             preemptions=preemptions,
             mask_s=mask_s,
             upstreams=health.upstreams,

@@ -9,14 +9,14 @@ from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import stated_pooling
 from drivetrain.engines.native import describe
+from drivetrain.engines.native.attention.reference import ReferenceAttention
 from drivetrain.engines.native.compilation import Compilation, step_budget
 from drivetrain.engines.native.embedding import NativeEmbedder
 from drivetrain.engines.native.kv import memory
-from drivetrain.engines.native.kv.cache import KvCache
-from drivetrain.engines.native.kv.prefix import PrefixIndex
-from drivetrain.engines.native.kv.rows import KvRows, capacities
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool
+from drivetrain.engines.native.kv.cache import KvCache, token_bytes
 from drivetrain.engines.native.model import loading, selftest
-from drivetrain.engines.native.model.runner import Runner, plain_pass
+from drivetrain.engines.native.model.runner import Pass, Runner, plain_pass
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.settings import NativeSettings
 from drivetrain.engines.native.stepper import Stepper
@@ -38,28 +38,22 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     model = loaded.model
     progress("checking that a batch says what one text says", None)
     compilation = Compilation(loaded, settings)
-    forward = compilation.found()
-    if forward is None:
-        forward = plain_pass(model)
-        selftest.check(loaded, forward)
-    cache = KvCache(loaded.layers, dtype=model.dtype, device=model.device)
+    computing = compilation.found()
+    if computing is None:
+        computing = Pass(plain_pass(model), ReferenceAttention)
+        selftest.check(loaded, computing)
     budget = memory.kv_budget(settings.kv_cache_gb, model.device)
-    context = memory.fitting_context(
-        loaded.context_length, cache.token_bytes, budget, stated=settings.context_length is not None
-    )
-    prefixes = PrefixIndex() if settings.prefix_cache else None
-    rows = KvRows(
-        capacities(context),
-        token_bytes=cache.token_bytes,
-        budget_bytes=budget,
-        evicted=prefixes.forget if prefixes is not None else lambda slot: None,
-    )
-    scheduler = Scheduler(rows, prefixes, max_batch=settings.max_batch, budget=step_budget(loaded))
+    size = token_bytes(loaded.shapes, model.dtype)
+    context = memory.fitting_context(loaded.context_length, size, budget, stated=settings.context_length is not None)
+    pool = BlockPool(budget // (size * BLOCK_TOKENS), shares=settings.prefix_cache)
+    cache = KvCache(loaded.shapes, pool.num_blocks, dtype=model.dtype, device=model.device)
+    runner = Runner(model, loaded.stage, cache, computing.attention(loaded.layers, cache), computing.forward)
+    scheduler = Scheduler(pool, max_batch=settings.max_batch, budget=step_budget(loaded, runner.attention))
     progress("loaded", 1.0)
     return Assembled(
         describe.of_loaded(loaded, context, settings.max_batch, pooling, compilation.note),
-        Stepper(scheduler, Runner(model, loaded.stage, cache, forward)),
-        NativeEmbedder(model, loaded.stage, loaded.layers, pooling),
+        Stepper(scheduler, runner),
+        NativeEmbedder(runner, scheduler, pooling),
         model.device,
         compilation,
     )

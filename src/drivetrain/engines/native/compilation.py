@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 
 from drivetrain.core.errors import DrivetrainError
+from drivetrain.engines.native.attention.backend import AttentionBackend
 from drivetrain.engines.native.model import compiling, selftest
-from drivetrain.engines.native.model.compiling import CannotCompile, ProgramFolder, Programs
+from drivetrain.engines.native.model.compiling import CannotCompile, ProgramFolder
 from drivetrain.engines.native.model.loading import NativeModel
-from drivetrain.engines.native.model.runner import Forward
+from drivetrain.engines.native.model.runner import Pass
 from drivetrain.engines.native.schedule.budget import TokenBudget, budget_for
 from drivetrain.engines.native.settings import Compile, NativeSettings
 from drivetrain.engines.native.stepper import Stepper
@@ -50,18 +51,18 @@ class Compilation:
         told = self.obstacle and self._loaded.model.device.type == "cpu"
         return f"the steps are not compiled: {self.obstacle}" if told else ""
 
-    def found(self) -> Forward | None:
+    def found(self) -> Pass | None:
         """The pass that was compiled at an earlier start, if it passes the self-test."""
         if self._folder is None or (programs := self._folder.load()) is None:
             return None
         try:
-            forward = self._checked(programs)
+            self._check(programs)
         except CannotCompile as exc:
             _log.warning("%s; the model is compiled anew", exc)
             self._folder.remove()
             return None
         self._found = True
-        return forward
+        return programs
 
     async def make(self) -> None:
         """Cancelling ends it. Raises `CannotCompile`."""
@@ -74,27 +75,26 @@ class Compilation:
         programs = self._folder.load()
         if programs is None:
             raise CannotCompile("what was compiled cannot be loaded")
-        stepper.runner.compute = self._checked(programs)
-        stepper.scheduler.budget = step_budget(self._loaded)
+        self._check(programs)
+        runner = stepper.runner
+        runner.compute = programs.forward
+        runner.attention = programs.attention(self._loaded.layers, runner.cache)
+        stepper.scheduler.budget = step_budget(self._loaded, runner.attention)
         self._found = True
 
-    def _checked(self, programs: Programs) -> Forward:
-        stage = self._loaded.stage
-        stage.kernel = programs.kernel
+    def _check(self, programs: Pass) -> None:
         try:
-            selftest.check(self._loaded, programs.forward)
+            selftest.check(self._loaded, programs)
         except Exception as exc:
-            stage.kernel = None
             why = exc.message if isinstance(exc, DrivetrainError) else type(exc).__name__
             raise CannotCompile(f"what was compiled does not pass the self-test ({why})") from exc
-        return programs.forward
 
 
-def step_budget(loaded: NativeModel) -> TokenBudget:
+def step_budget(loaded: NativeModel, attention: AttentionBackend) -> TokenBudget:
     return budget_for(
         on_cpu=loaded.model.device.type == "cpu",
         weights=loaded.num_weights,
-        attended=sum(shape.attended for shape in loaded.layers.values()),
-        cached=sum(shape.cached for shape in loaded.layers.values()),
-        by_kernel=loaded.stage.kernel is not None,
+        attended=sum(shape.attended for shape in loaded.shapes.values()),
+        cached=sum(shape.cached for shape in loaded.shapes.values()),
+        by_kernel=attention.reads_in_place,
     )

@@ -1,7 +1,7 @@
 """Embeddings beside the decode loop: some tokens of some texts per pass, packed into one row without padding.
 
-A text's keys and values are in tensors of its own until it is done: it takes no row of the KV cache from a request, and
-cannot affect an answer. Everything runs on the engine's thread, between two steps.
+A text has its place among the requests: its blocks of the KV cache come from younger ones if need be, and it waits for
+older ones. Everything runs on the engine's thread, between two steps.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,10 @@ from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, Ou
 from drivetrain.engines.base.settings import Pooling
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.pooling import Pooled
-from drivetrain.engines.native.attention.batch import Chunk, PackedBatch
-from drivetrain.engines.native.attention.layers import AttentionStage
-from drivetrain.engines.native.kv.cache import LayerShape, RowSegment
+from drivetrain.engines.native.attention.backend import Piece
+from drivetrain.engines.native.kv.blocks import BlockTable
+from drivetrain.engines.native.model.runner import Runner
+from drivetrain.engines.native.schedule.scheduler import Scheduler
 
 ALONE = 256
 """Tokens of a pass while nothing is generated."""
@@ -34,9 +35,13 @@ LEAST = 8
 
 @dataclass(slots=True, eq=False)
 class EmbedCall:
-    """One call of `embed`: the ids of its texts, and their vectors as they come, in the same order."""
+    """One call of `embed`: the ids of its texts, and their vectors as they come, in the same order.
+
+    `number` is its place among all requests.
+    """
 
     texts: Sequence[tuple[int, ...]]
+    number: int
     num_begun: int = 0
     vectors: list[tuple[float, ...]] = field(default_factory=list)
 
@@ -51,13 +56,13 @@ class CallOver:
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A text that was begun. The keys and values of its first `num_done` ids are in `segment`."""
+    """A text that was begun. The keys and values of its first `num_done` ids are in the blocks of `table`."""
 
     call: EmbedCall
     ids: tuple[int, ...]
     pooled: Pooled
+    table: BlockTable
     num_done: int = 0
-    segment: RowSegment | None = None
 
     @property
     def left(self) -> int:
@@ -65,7 +70,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Part:
     """What one pass does of a text: `count` ids from `text.num_done` on."""
 
     text: Text
@@ -79,12 +84,10 @@ class Piece:
 class NativeEmbedder:
     """`add` and `drop` calls between passes; `step` while not `idle`. Calls take turns, text by text."""
 
-    def __init__(self, model: Any, stage: AttentionStage, layers: Mapping[int, LayerShape], pooling: Pooling) -> None:
+    def __init__(self, runner: Runner, scheduler: Scheduler, pooling: Pooling) -> None:
         self.passes_run = 0
-        self._model = getattr(model, "base_model", model)
-        self._device, self._dtype = model.device, model.dtype
-        self._stage = stage
-        self._layers = layers
+        self._runner = runner
+        self._scheduler = scheduler
         self._pooling = pooling
         self._calls: deque[EmbedCall] = deque()
         self._num_beside = BESIDE
@@ -110,17 +113,20 @@ class NativeEmbedder:
 
         Raises `DeviceLost` only: any other failure ends the calls that were in the pass.
         """
+        parts = self._plan(ALONE if limit_s is None else min(self._num_beside, ALONE))
+        if not parts:
+            return []  # older requests hold the memory
         self.passes_run += 1
-        pieces = self._plan(ALONE if limit_s is None else min(self._num_beside, ALONE))
         began = time.perf_counter()
         try:
+            self._runner.cache.apply(self._scheduler.pool.drain())
             with torch.inference_mode():
-                made = self._vectors(pieces, self._hidden(pieces))
+                made = self._vectors(parts, self._hidden(parts))
         except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
-            return self._failed(pieces, exc)
+            return self._failed(parts, exc)
         if limit_s is not None:
             self._adapt(time.perf_counter() - began, limit_s)
-        return self._advance(pieces, made)
+        return self._advance(parts, made)
 
     def _adapt(self, took_s: float, limit_s: float) -> None:
         """How much fits into a given time depends on model and device, so it is learnt."""
@@ -129,82 +135,66 @@ class NativeEmbedder:
         elif took_s < limit_s / 2:
             self._num_beside = min(ALONE, self._num_beside * 2)
 
-    def _plan(self, room: int) -> list[Piece]:
+    def _plan(self, room: int) -> list[Part]:
         """Go on with what is open, then with the next text of each call in turn."""
-        pieces: list[Piece] = []
-        while room and (text := self._open or self._begin()) is not None:
-            piece = Piece(text, min(room, text.left))
-            pieces.append(piece)
-            room -= piece.count
-            self._open = None if piece.is_last else text
-        return pieces
+        parts: list[Part] = []
+        if self._open is not None and not self._open.table.alive:  # the cache has lost it
+            again = self._begin(self._open.call, self._open.ids)
+            if again is None:
+                return []
+            self._open = again
+        while room and (text := self._open or self._next()) is not None:
+            part = Part(text, min(room, text.left))
+            parts.append(part)
+            room -= part.count
+            self._open = None if part.is_last else text
+        return parts
 
-    def _begin(self) -> Text | None:
+    def _next(self) -> Text | None:
         for call in list(self._calls):
             self._calls.rotate(-1)
             if call.num_begun < len(call.texts):
-                call.num_begun += 1
-                return Text(call, call.texts[call.num_begun - 1], Pooled(self._pooling))
+                text = self._begin(call, call.texts[call.num_begun])
+                call.num_begun += text is not None
+                return text
         return None
 
-    def _hidden(self, pieces: list[Piece]) -> Any:
+    def _begin(self, call: EmbedCall, ids: tuple[int, ...]) -> Text | None:
+        """None: there is no room in the cache yet."""
+        table = self._scheduler.open((call.number, 0), len(ids))
+        return None if table is None else Text(call, ids, Pooled(self._pooling), table)
+
+    def _hidden(self, parts: list[Part]) -> Any:
         """The hidden states of all ids of the pass, `[ids, size]`."""
         ids: list[int] = []
         positions: list[int] = []
-        chunks: list[Chunk] = []
-        for piece in pieces:
-            text, first = piece.text, piece.text.num_done
-            if text.segment is None:
-                text.segment = self._segment(len(text.ids))
-            chunks.append(Chunk(text.segment, 0, len(ids), len(ids) + piece.count, first))
-            ids += text.ids[first : first + piece.count]
-            positions += range(first, first + piece.count)
-        self._stage.batch = PackedBatch(
-            works=[],
-            input_ids=torch.tensor([ids], device=self._device),
-            position_ids=torch.tensor([positions], device=self._device),
-            keep=None,
-            decodes=[],
-            chunks=chunks,
-        )
-        try:
-            out = self._model(
-                input_ids=self._stage.batch.input_ids,
-                position_ids=self._stage.batch.position_ids,
-                attention_mask=torch.ones(1, len(ids), dtype=torch.bool, device=self._device),
-                use_cache=False,
-            )
-        finally:
-            self._stage.batch = None
-        return out.last_hidden_state[0]
+        pieces: list[Piece] = []
+        for part in parts:
+            text, first = part.text, part.text.num_done
+            pieces.append(Piece(len(ids), part.count, first, text.table))
+            ids += text.ids[first : first + part.count]
+            positions += range(first, first + part.count)
+        return self._runner.hidden_states(pieces, ids, positions)
 
-    def _segment(self, length: int) -> RowSegment:
-        """One row of its own. Nothing of it is read before it is written."""
-
-        def block(heads: int, size: int) -> Any:
-            return torch.empty(1, heads, length, size, dtype=self._dtype, device=self._device)
-
-        keys = {layer: block(shape.kv_heads, shape.key_size) for layer, shape in self._layers.items()}
-        values = {layer: block(shape.kv_heads, shape.value_size) for layer, shape in self._layers.items()}
-        return RowSegment(length, 0, 1, keys, values)
-
-    def _vectors(self, pieces: list[Piece], hidden: Any) -> list[tuple[float, ...] | EngineFailed | None]:
-        """For each piece that ends its text: the vector, or why there is none."""
+    def _vectors(self, parts: list[Part], hidden: Any) -> list[tuple[float, ...] | EngineFailed | None]:
+        """For each part that ends its text: the vector, or why there is none."""
         made: list[tuple[float, ...] | EngineFailed | None] = []
-        for piece, states in zip(pieces, hidden.split([piece.count for piece in pieces]), strict=True):
-            piece.text.pooled.add(states)
+        for part, states in zip(parts, hidden.split([part.count for part in parts]), strict=True):
+            part.text.pooled.add(states)
             try:
-                made.append(piece.text.pooled.vector() if piece.is_last else None)
+                made.append(part.text.pooled.vector() if part.is_last else None)
             except EngineFailed as exc:
                 made.append(exc)
         hidden[-1, -1].item()  # wait for the device, so that the pass is timed whole
         return made
 
-    def _advance(self, pieces: list[Piece], made: list[tuple[float, ...] | EngineFailed | None]) -> list[CallOver]:
+    def _advance(self, parts: list[Part], made: list[tuple[float, ...] | EngineFailed | None]) -> list[CallOver]:
         over: list[CallOver] = []
-        for piece, vector in zip(pieces, made, strict=True):
-            call = piece.text.call
-            piece.text.num_done += piece.count
+        for part, vector in zip(parts, made, strict=True):
+            call = part.text.call
+            part.text.num_done += part.count
+            if not part.text.left:
+                self._release(part.text, poisoned=isinstance(vector, EngineFailed))
             if vector is None or call not in self._calls:
                 continue
             if isinstance(vector, EngineFailed):
@@ -215,13 +205,15 @@ class NativeEmbedder:
                 over.append(self._end(call))
         return over
 
-    def _failed(self, pieces: list[Piece], exc: BaseException) -> list[CallOver]:
+    def _failed(self, parts: list[Part], exc: BaseException) -> list[CallOver]:
         error = errors.while_running(exc)
         if isinstance(error, DeviceLost):
             raise error  # which ends every request, not these calls alone
-        calls = dict.fromkeys(piece.text.call for piece in pieces)
+        calls = dict.fromkeys(part.text.call for part in parts)
+        for part in parts:
+            self._release(part.text, poisoned=True)
         over = [self._end(call, errors.again(error)) for call in calls]
-        pieces.clear()
+        parts.clear()
         if isinstance(error, OutOfMemory):
             with contextlib.suppress(Exception):  # a broken device says so to the next request as well
                 errors.free_cached_memory()
@@ -230,5 +222,10 @@ class NativeEmbedder:
     def _end(self, call: EmbedCall, error: DrivetrainError | None = None) -> CallOver:
         self._calls.remove(call)
         if self._open is not None and self._open.call is call:
+            self._release(self._open)
             self._open = None
         return CallOver(call, error)
+
+    def _release(self, text: Text, *, poisoned: bool = False) -> None:
+        if text.table.alive:
+            self._scheduler.pool.release(text.table, poisoned=poisoned)

@@ -150,7 +150,8 @@ class NativeEngine:
         embedder = self._embedder
         if self._closed or embedder is None or self._broken:
             raise EngineFailed(self._broken or "the engine is closed")
-        call = EmbedCall([item.token_ids for item in items])
+        self._requests += 1
+        call = EmbedCall([item.token_ids for item in items], self._requests)
         ending = Ending()
         channel = StepChannel(
             ending, on_abort=lambda: self._order(lambda stepper: embedder.drop(call)), on_finish=lambda index: None
@@ -178,12 +179,14 @@ class NativeEngine:
     def health(self) -> Health:
         alive = not self._closed and not self._broken and self._thread.alive
         stepper = self._stepper
+        blocks = stepper.kv_blocks if stepper is not None else None
         return Health(
             alive,
             len(self._running),
             self._last_progress,
             self._broken,
-            kv_used=stepper.kv_used if stepper is not None else None,
+            kv_used=blocks.held / blocks.total if blocks is not None else None,
+            kv_blocks=blocks,
             preemptions=stepper.preemptions if stepper is not None else 0,
             mask_s=stepper.mask_s if stepper is not None else None,
         )
@@ -227,15 +230,15 @@ class NativeEngine:
                 post(self._loop, lambda: self._break(error))
 
     def _step_until_idle(self, stepper: Stepper, embedder: NativeEmbedder) -> None:
-        step_s = 0.0
+        step_s: float | None = 0.0
         while True:
             outputs = self._carry_out_orders(stepper)
             if not embedder.idle:
                 outputs += embedder.step(step_s if not stepper.idle else None)
             if not stepper.idle:
-                began = time.perf_counter()
+                began, steps_run = time.perf_counter(), stepper.steps_run
                 outputs += stepper.step()
-                step_s = time.perf_counter() - began
+                step_s = time.perf_counter() - began if stepper.steps_run > steps_run else None
             if stepper.idle and embedder.idle:
                 stepper.check_at_rest()
             self._last_progress = time.monotonic()

@@ -17,9 +17,9 @@ from drivetrain.core.errors import (
     InvalidRequest,
     OutOfMemory,
 )
-from drivetrain.core.results import FinishReason
+from drivetrain.core.results import FinishReason, KvBlocks
 from drivetrain.engines.checkpoint import errors
-from drivetrain.engines.native.kv.rows import BooksDisagree, must
+from drivetrain.engines.native.kv.blocks import BooksDisagree
 from drivetrain.engines.native.model.runner import Runner
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import MOST_FORCED, Job, Sequence, Work
@@ -51,7 +51,7 @@ Output = NewStep | Ended
 
 @dataclass(slots=True)
 class StepResult:
-    """What came of a step: its works in the order of the packed row, the ids, and the jobs that failed."""
+    """What came of a step: its works, the ids, and the jobs that failed."""
 
     works: list[Work] = field(default_factory=list)
     outcomes: list[tuple[Sequence, Outcome | None]] = field(default_factory=list)
@@ -73,17 +73,17 @@ class Stepper:
         return self.scheduler.idle
 
     @property
-    def kv_used(self) -> float:
+    def kv_blocks(self) -> KvBlocks:
         """Read from other threads, like the next one."""
-        rows = self.scheduler.rows
-        return rows.bytes_hot / rows.budget_bytes
+        pool = self.scheduler.pool
+        return KvBlocks(pool.num_held, pool.num_shared, pool.num_idle, pool.num_blocks)
 
     @property
     def preemptions(self) -> int:
         return self.scheduler.num_preemptions
 
     def add(self, job: Job) -> list[Output]:
-        """A request that no row could ever hold ends here: in a plan it would make everybody fail."""
+        """A request that the cache could never hold ends here: in a plan it would make everybody fail."""
         if (error := self._refusal(job)) is not None:
             return self.abort(job, error)
         if job.limit == 0 and job.request.prompt_logprobs is None:
@@ -107,56 +107,55 @@ class Stepper:
     def step(self) -> list[Output]:
         """One step. Raises `DeviceLost` only: any other failure ends the requests at fault, and no others."""
         works: list[Work] = []
-        self.steps_run += 1
         try:
             works = self.scheduler.schedule()
             self._prepare()
         except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
             return self._not_begun(works, exc)
+        if not works:
+            return []  # texts to embed hold the blocks that the oldest one needs
+        self.steps_run += 1
         done = self._compute(works)
         self.scheduler.computed(done.works)
         failed = [output for job, error in done.failed for output in self.abort(job, error, poisoned=True)]
         return [*failed, *self._outputs(done.outcomes)]
 
     def _refusal(self, job: Job) -> DrivetrainError | None:
-        prompt, largest = len(job.request.prompt_ids), self.scheduler.rows.largest
+        prompt, largest = len(job.request.prompt_ids), self.scheduler.pool.num_tokens
         if not prompt:
             return InvalidRequest("the prompt is empty", param="prompt")
         if prompt + job.limit > largest:
             return ContextOverflow(
-                f"prompt and answer are up to {prompt + job.limit:,} tokens; a row of the KV cache holds {largest:,}",
+                f"prompt and answer are up to {prompt + job.limit:,} tokens; the KV cache holds {largest:,}",
                 prompt_tokens=prompt,
                 limit=largest,
             )
         return None
 
     def check_at_rest(self) -> None:
-        """While `idle`: nothing is held, and accounting and tensors agree. Else `EngineFailed`: our own defect."""
-        rows, cache = self.scheduler.rows, self.runner.cache
+        """While `idle`: nothing is held. Else `EngineFailed`: our own defect."""
         try:
             self.scheduler.check()
-            must(rows.has_operations or cache.bytes_held == rows.bytes_held, "the cache is not as large as its books")
         except BooksDisagree as exc:
             raise EngineFailed(f"the native engine's books of the KV cache do not agree: {exc}") from exc
 
     def _prepare(self) -> None:
         """Bring the tensors up to the accounting. If that fails, neither can be trusted."""
         try:
-            self.runner.cache.apply(self.scheduler.rows.drain())
+            self.runner.cache.apply(self.scheduler.pool.drain())
         except BaseException:
             self.reset()
             raise
 
     def reset(self) -> None:
-        """Drop all rows; what still runs computes again."""
-        self.scheduler.lose_all_rows()
-        self.runner.cache.reset()
+        """Drop all blocks; what still runs computes again."""
+        self.scheduler.lose_all_blocks()
 
     def _compute(self, works: list[Work]) -> StepResult:
         """The forward pass and the choice of ids. If that fails, each request is tried alone: one may be at fault."""
         try:
             with Masks(work.sequence for work in works if work.samples) as masks:  # computed beside the pass
-                works, logits = self.runner.forward(works)
+                logits = self.runner.forward(works)
                 outcomes = self._choose(works, logits, masks)
             self.mask_s += masks.spent_s
             return StepResult(works, outcomes)
@@ -260,7 +259,7 @@ class Stepper:
             yield NewStep(job, TokenStep(sequence.index, (), None, FinishReason.LENGTH))
 
     def _not_begun(self, works: list[Work], exc: BaseException) -> list[Output]:
-        """The cache could not grow: the youngest request of the plan ends, the others compute again.
+        """The cache could not be prepared: the youngest request of the plan ends, the others compute again.
 
         If there was not even a plan, all requests end.
         """

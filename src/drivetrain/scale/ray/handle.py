@@ -187,6 +187,7 @@ class HandleWorker(Face):
             engine_alive=self._state in {State.READY, State.DRAINING} and self._reports.engine_alive,
             last_progress_s=max(0.0, time.monotonic() - self._last_progress_at),
             kv_used=latest.kv_used if latest is not None else 0.0,
+            kv_blocks=latest.kv_blocks if latest is not None else None,
             preemptions=self.stats.preemptions,
             mask_s=self.stats.mask_s,
             upstreams=latest.upstreams if latest is not None else (),

@@ -94,6 +94,18 @@ def _gauges(statuses: Mapping[str, Status]) -> Iterator[Metric]:
         lambda s: s.state is State.READY and s.engine_alive,
     )
     yield each("kv_cache_used_ratio", "share of the memory for keys and values that requests hold", lambda s: s.kv_used)
+    yield family(
+        GaugeMetricFamily,
+        "drivetrain_kv_cache_blocks",
+        "blocks of the memory for keys and values, where the engine has them; shared ones are held by several requests",
+        ("model", "state"),
+        (
+            ((model, state), getattr(blocks, state))
+            for model, status in statuses.items()
+            if (blocks := status.kv_blocks) is not None
+            for state in ("held", "shared", "kept", "free")
+        ),
+    )
     yield each("last_progress_seconds", "time since the engine last made progress", lambda s: s.last_progress_s)
     yield family(
         GaugeMetricFamily,

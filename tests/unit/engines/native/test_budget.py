@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.core.engine import EngineRequest
-from drivetrain.engines.native.kv.rows import KvRows, capacities
+from drivetrain.engines.native.kv.blocks import BlockPool
 from drivetrain.engines.native.schedule.budget import Room, TokenBudget, budget_for
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job
@@ -76,8 +76,7 @@ def test_cheaper_attention_takes_more_late_in_a_prompt_and_the_same_at_its_start
 
 
 def test_chunks_shrink_along_a_long_prompt_beside_decodes_and_it_arrives() -> None:
-    rows = KvRows(capacities(8192), token_bytes=1, budget_bytes=4 * 8192)
-    made = Scheduler(rows, None, max_batch=4, budget=SMOLLM2)
+    made = Scheduler(BlockPool(2048, shares=False), max_batch=4, budget=SMOLLM2)
     decoding, long = job(0, 4, 8000), job(1, 8000, 1)
     made.add(decoding)
     step(made)
@@ -92,7 +91,7 @@ def test_chunks_shrink_along_a_long_prompt_beside_decodes_and_it_arrives() -> No
     assert min(counts[:-1]) >= SMOLLM2.least
 
 
-def test_where_a_chunk_is_too_dear_the_next_prompt_waits_with_its_row() -> None:
+def test_where_a_chunk_is_too_dear_the_next_prompt_waits_with_its_blocks() -> None:
     """Its beginning came from the cache, so that it stands too far on for what is left of the step."""
     budget = TokenBudget(alone=20, beside=20, attention=0.5)
     room = Room(budget, [1])
@@ -111,7 +110,7 @@ def job(number: int, prompt: int, max_tokens: int) -> Job:
 def step(made: Scheduler) -> list[int]:
     """One step as the engine does it. How many tokens of each sequence went in, in order of arrival."""
     work = made.schedule()
-    made.rows.drain()
+    made.pool.drain()
     made.computed(work)
     for piece in work:
         if piece.samples:
@@ -119,12 +118,11 @@ def step(made: Scheduler) -> list[int]:
     return [piece.count for piece in sorted(work, key=lambda piece: piece.sequence.order)]
 
 
-def test_who_can_have_no_row_makes_no_room_for_others() -> None:
+def test_who_finds_no_room_makes_no_room_for_others() -> None:
     """Decodes pay for the prompts that are computed, not for those that wait for memory."""
 
     def chunks(waiting: int) -> int:
-        rows = KvRows(capacities(8192), token_bytes=1, budget_bytes=2 * 8192 + 1024)
-        made = Scheduler(rows, None, max_batch=64, budget=SMOLLM2)
+        made = Scheduler(BlockPool(1024, shares=False), max_batch=64, budget=SMOLLM2)
         made.add(job(0, 4, 8000))
         step(made)
         made.add(job(1, 6000, 1))
@@ -138,7 +136,7 @@ def test_who_can_have_no_row_makes_no_room_for_others() -> None:
 
 
 def test_a_burst_beside_a_decode_is_taken_at_once_and_a_long_prompt_leaves_half() -> None:
-    made = Scheduler(KvRows(capacities(8192), token_bytes=1, budget_bytes=2**20), None, max_batch=64, budget=SMOLLM2)
+    made = Scheduler(BlockPool(2**16, shares=False), max_batch=64, budget=SMOLLM2)
     made.add(job(0, 4, 8000))
     step(made)
     for number in range(6):

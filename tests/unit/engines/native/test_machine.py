@@ -1,21 +1,20 @@
-"""Any sequence of arrivals, steps, endings, preemptions and faults: no row leaks, nobody starves, each ends once.
+"""Any sequence of arrivals, steps, endings, preemptions and faults: no block leaks, nobody starves, each ends once.
 
-The rows are real lists here, and each token in them carries the salt it was computed under, so a row that was copied
-too far, too early or across tenants is seen at the next step that reads it.
+The blocks are a real list here, and each token in it carries the salt it was computed under, so a block that was shared
+too far, too early or across tenants, or freed while it was held, is seen at the next step that reads it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
+from block_memory import BlockMemory
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from row_memory import RowMemory
 
 from drivetrain.core.engine import EngineRequest
-from drivetrain.engines.native.kv.prefix import PrefixIndex
-from drivetrain.engines.native.kv.rows import CacheRow, KvRows, capacities
+from drivetrain.engines.native.kv.blocks import BlockPool, BlockTable
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
@@ -31,7 +30,7 @@ class Life(RuleBasedStateMachine):
     """The scheduler as the engine drives it, with lists for tensors and a counter for a model."""
 
     @initialize(
-        budget_rows=st.integers(1, 6),
+        contexts=st.integers(1, 6),
         max_batch=st.integers(1, 6),
         prefixes=st.booleans(),
         alone=st.integers(1, 24),
@@ -40,15 +39,13 @@ class Life(RuleBasedStateMachine):
         headroom=st.integers(0, 8),
     )
     def begin(
-        self, budget_rows: int, max_batch: int, prefixes: bool, alone: int, beside: int, attention: float, headroom: int
+        self, contexts: int, max_batch: int, prefixes: bool, alone: int, beside: int, attention: float, headroom: int
     ) -> None:
-        index = PrefixIndex(block=4) if prefixes else None
-        forget = index.forget if index is not None else lambda slot: None
-        rows = KvRows(capacities(CONTEXT, 8), token_bytes=1, budget_bytes=CONTEXT * budget_rows, evicted=forget)
+        pool = BlockPool(CONTEXT * contexts // 4, block_tokens=4, shares=prefixes)
         budget = TokenBudget(alone=alone, beside=beside, attention=attention)
-        self.made = Scheduler(rows, index, max_batch=max_batch, budget=budget, headroom=headroom)
+        self.made = Scheduler(pool, max_batch=max_batch, budget=budget, headroom=headroom)
         self.max_batch = max_batch
-        self.memory = RowMemory()
+        self.memory = BlockMemory(pool)
         self.jobs: list[Job] = []
         self.endings: Counter[Sequence] = Counter()
         self.without_work: Counter[Sequence] = Counter()
@@ -109,21 +106,30 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: not self.made.idle)
     @rule()
     def a_step_fails(self) -> None:
-        """All that were in it end, and their rows are not to be trusted."""
+        """All that were in it end, and their blocks are not to be trusted."""
         works = self.made.schedule()
-        self.memory.apply(self.made.rows.drain())
+        self.memory.catch_up()
         for job in dict.fromkeys(work.sequence.job for work in works):
             self._end_job(job, poisoned=True)
 
     @precondition(lambda self: not self.made.idle)
     @rule()
     def the_tensors_fail(self) -> None:
-        """Between a plan and its step: every row is lost, and whoever was in the plan ends."""
+        """Between a plan and its step: every block is lost, and whoever was in the plan ends."""
         works = self.made.schedule()
-        self.made.lose_all_rows()
-        self.memory = RowMemory()
+        self.made.lose_all_blocks()
         for job in dict.fromkeys(work.sequence.job for work in works):
             self._end_job(job, poisoned=True)
+
+    @rule(length=st.integers(1, CONTEXT), age=pick)
+    def a_text_comes(self, length: int, age: int) -> None:
+        """To embed: the younger ones give way to it."""
+        order = (age % (len(self.jobs) + 1), 0)
+        older = [sequence for sequence in self.made.running if sequence.order <= order]
+        table = self.made.open(order, length)
+        assert all(sequence in self.made.running for sequence in older)
+        if table is not None:
+            self.made.pool.release(table)
 
     @invariant()
     def the_books_agree(self) -> None:
@@ -139,7 +145,7 @@ class Life(RuleBasedStateMachine):
                 if sequence in live:
                     assert not sequence.ended
         if self.made.idle:
-            assert self.made.rows.num_hot == 0
+            assert self.made.pool.num_held == 0
             assert all(job.ended for job in self.jobs)
 
     def teardown(self) -> None:
@@ -158,16 +164,12 @@ class Life(RuleBasedStateMachine):
         for job in self.jobs:
             for sequence in job.sequences:
                 assert sequence in cut or sequence.num_sampled == job.limit
-        self.memory.apply(self.made.rows.drain())
-        assert self.made.rows.bytes_held == sum(
-            capacity * sum(segments) for capacity, segments in self.memory.segments.items()
-        )
 
     def _advance(self) -> None:
-        decoding = {sequence: sequence.slot for sequence in self.made.running if sequence.pending == 1}
+        decoding = {sequence: sequence.table for sequence in self.made.running if sequence.pending == 1}
         works = self.made.schedule()
         self._check_plan(works, decoding)
-        self.memory.apply(self.made.rows.drain())
+        self.memory.catch_up()
         for work in works:
             self._compute(work)
         self.made.computed(works)
@@ -178,26 +180,25 @@ class Life(RuleBasedStateMachine):
                 if sequence.num_sampled >= sequence.job.limit:
                     self._end(sequence)
 
-    def _check_plan(self, works: list[Work], decoding: dict[Sequence, CacheRow | None]) -> None:
+    def _check_plan(self, works: list[Work], decoding: dict[Sequence, BlockTable | None]) -> None:
         assert works
         mine = {work.sequence for work in works}
         assert len(mine) == len(works)
         assert mine <= set(self.made.running)
-        for sequence, slot in decoding.items():
-            assert sequence in mine or sequence.slot is not slot, "who decodes goes on, or is preempted"
+        for sequence, table in decoding.items():
+            assert sequence in mine or sequence.table is not table, "who decodes goes on, or is preempted"
         oldest = min((*self.made.running, *self.made.waiting), key=lambda sequence: sequence.order)
         self.without_work[oldest] = 0 if oldest in mine else self.without_work[oldest] + 1
         assert self.without_work[oldest] <= PATIENCE
 
     def _compute(self, work: Work) -> None:
         sequence = work.sequence
-        assert sequence.slot is not None
+        assert sequence.table is not None
         assert work.start == sequence.computed
-        assert work.start + work.count <= min(len(sequence.ids), sequence.slot.capacity)
+        assert work.start + work.count <= len(sequence.ids)
         told = [(i, sequence.job.salt) for i in sequence.ids[: work.start + work.count]]
-        place = sequence.slot.place
-        assert self.memory.rows.get(place, [])[: work.start] == told[: work.start]
-        self.memory.write(place, work.start, told[work.start :])
+        assert self.memory.read(sequence.table, work.start) == told[: work.start]
+        self.memory.write(sequence.table, work.start, told[work.start :])
         if sequence.cached:
             assert sequence.job.may_use_cache
             assert sequence.cached < sequence.prompt_length

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from block_memory import BlockMemory
 from hypothesis import given
 from hypothesis import strategies as st
-from row_memory import RowMemory
 
 from drivetrain.core.engine import EngineRequest
-from drivetrain.engines.native.kv.prefix import PrefixIndex
-from drivetrain.engines.native.kv.rows import KvRows, capacities
+from drivetrain.engines.native.kv.blocks import BlockPool
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
@@ -42,28 +41,24 @@ def job(
     return Job.of(request, number)
 
 
-def scheduler(budget_rows: int = 4, max_batch: int = 4, *, prefixes: bool = True) -> Scheduler:
-    index = PrefixIndex(block=4) if prefixes else None
-    forget = index.forget if index is not None else lambda slot: None
-    rows = KvRows(capacities(CONTEXT, 8), token_bytes=1, budget_bytes=CONTEXT * budget_rows, evicted=forget)
-    return Scheduler(rows, index, max_batch=max_batch, budget=BUDGET, headroom=4)
+def scheduler(contexts: int = 4, max_batch: int = 4, *, prefixes: bool = True) -> Scheduler:
+    pool = BlockPool(CONTEXT * contexts // 4, block_tokens=4, shares=prefixes)
+    return Scheduler(pool, max_batch=max_batch, budget=BUDGET, headroom=4)
 
 
-def do(made: Scheduler, work: list[Work], memory: RowMemory | None = None) -> list[Sequence]:
+def do(made: Scheduler, work: list[Work], memory: BlockMemory | None = None) -> list[Sequence]:
     """What the engine does with a plan. Returns the sequences that ended.
 
-    With a `memory`, every row must hold what its sequence believes is there.
+    With a `memory`, every table must hold what its sequence believes is there.
     """
     ended = []
-    operations = made.rows.drain()
-    for piece in work if memory is not None else ():
-        assert memory is not None
-        memory.apply(operations)
-        operations = []
-        place = piece.sequence.slot.place if piece.sequence.slot is not None else None
-        assert place is not None
-        assert memory.rows.get(place, [])[: piece.start] == piece.sequence.ids[: piece.start]
-        memory.write(place, piece.start, piece.sequence.ids[piece.start : piece.start + piece.count])
+    if memory is not None:
+        memory.catch_up()
+        for piece in work:
+            table, ids = piece.sequence.table, piece.sequence.ids
+            assert table is not None
+            assert memory.read(table, piece.start) == ids[: piece.start]
+            memory.write(table, piece.start, ids[piece.start : piece.start + piece.count])
     made.computed(work)
     for piece in work:
         sequence = piece.sequence
@@ -102,10 +97,10 @@ arrivals = st.lists(
 
 
 @given(arrivals, st.integers(1, 6), st.integers(1, 5), st.booleans())
-def test_every_life_ends(requests: list[Arrival], budget_rows: int, max_batch: int, prefixes: bool) -> None:
-    made = scheduler(budget_rows, max_batch, prefixes=prefixes)
+def test_every_life_ends(requests: list[Arrival], contexts: int, max_batch: int, prefixes: bool) -> None:
+    made = scheduler(contexts, max_batch, prefixes=prefixes)
     jobs: list[tuple[Arrival, Job]] = []
-    memory = RowMemory()
+    memory = BlockMemory(made.pool)
     waiting = sorted(enumerate(requests), key=lambda pair: pair[1].step)
     for step in range(2000):
         while waiting and waiting[0][1].step <= step:
@@ -134,8 +129,7 @@ def test_every_life_ends(requests: list[Arrival], budget_rows: int, max_batch: i
         if arrival.ends_at is None:
             wanted = min(arrival.max_tokens, CONTEXT - arrival.prompt)
             assert [s.num_sampled for s in ended.sequences] == [wanted] * arrival.n
-    assert made.rows.num_hot == 0
-    assert made.rows.bytes_held <= made.rows.budget_bytes
+    assert made.pool.num_held == 0
 
 
 def _is_fair(made: Scheduler, work: list[Work], max_batch: int) -> None:
@@ -143,9 +137,9 @@ def _is_fair(made: Scheduler, work: list[Work], max_batch: int) -> None:
     assert len({id(piece.sequence) for piece in work}) == len(work)
     for piece in work:
         sequence = piece.sequence
-        assert sequence.slot is not None
+        assert sequence.table is not None
         assert piece.start == sequence.computed
-        assert piece.start + piece.count <= min(len(sequence.ids), sequence.slot.capacity)
+        assert piece.start + piece.count <= min(len(sequence.ids), len(sequence.table.blocks) * 4)
     ready = [s for s in made.running if s.pending == 1]
     assert {id(s) for s in ready} <= {id(piece.sequence) for piece in work}  # decoding never stops
     prompts = sum(piece.count for piece in work if piece.sequence.pending > 1)
@@ -157,7 +151,7 @@ def _is_fair(made: Scheduler, work: list[Work], max_batch: int) -> None:
 
 
 def test_first_come_first_served() -> None:
-    made = scheduler(budget_rows=20, max_batch=2)
+    made = scheduler(contexts=20, max_batch=2)
     for number in range(4):
         made.add(job(number, 4, 3))
     ended: list[int] = []
@@ -167,7 +161,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_a_long_prompt_does_not_stop_those_that_decode() -> None:
-    made = scheduler(budget_rows=20)
+    made = scheduler(contexts=20)
     made.add(job(0, 4, 30))
     do(made, made.schedule())
     made.add(job(1, 40, 2))
@@ -180,7 +174,7 @@ def test_a_long_prompt_does_not_stop_those_that_decode() -> None:
 
 
 def test_the_youngest_gives_way_and_comes_back() -> None:
-    made = scheduler(budget_rows=1, prefixes=False)
+    made = scheduler(contexts=1, prefixes=False)
     first, second = job(0, 20, 20), job(1, 20, 20)
     made.add(first)
     made.add(second)
@@ -192,9 +186,9 @@ def test_the_youngest_gives_way_and_comes_back() -> None:
     assert first.sequences[0].num_sampled == second.sequences[0].num_sampled == 20
 
 
-def test_who_has_no_row_is_not_tried_again_until_one_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_no_room_is_not_tried_again_until_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its beginning would be looked up in each step, which takes all streams the longer, the longer the prompt is."""
-    made = scheduler(budget_rows=1)
+    made = scheduler(contexts=1)
     running, waiting = job(1, 30, 20), job(2, 30, 2)
     made.add(running)
     do(made, made.schedule())
@@ -216,7 +210,7 @@ def test_who_has_no_row_is_not_tried_again_until_one_is_left(monkeypatch: pytest
 
 
 def test_choices_share_the_prompt() -> None:
-    made = scheduler(budget_rows=20)
+    made = scheduler(contexts=20)
     asked = job(0, 20, 4, n=3, seeded=True)
     made.add(asked)
     computed = 0
@@ -228,7 +222,7 @@ def test_choices_share_the_prompt() -> None:
 
 
 def test_a_known_beginning_is_not_computed_again() -> None:
-    made = scheduler(budget_rows=20)
+    made = scheduler(contexts=20)
     made.add(job(0, 20, 4, same=True))
     while not made.idle:
         do(made, made.schedule())
@@ -243,13 +237,13 @@ def test_a_known_beginning_is_not_computed_again() -> None:
 
 
 def test_after_a_fault_in_the_tensors_the_others_compute_again() -> None:
-    made = scheduler(budget_rows=20)
+    made = scheduler(contexts=20)
     broken, well = job(0, 4, 5), job(1, 4, 5)
     made.add(broken)
     made.add(well)
     do(made, made.schedule())
     made.end_job(broken)
-    made.lose_all_rows()
+    made.lose_all_blocks()
     made.check()
     while not made.idle:
         do(made, made.schedule())
@@ -268,24 +262,24 @@ def to_the_end(made: Scheduler) -> int:
 
 
 def test_equal_prompts_at_once_are_computed_once() -> None:
-    made = scheduler(budget_rows=20)
+    made = scheduler(contexts=20)
     equal = [job(number, 30, 4, same=True) for number in range(3)]
     for one in equal:
         made.add(one)
-    assert to_the_end(made) == 30 + 3 + 2 * (1 + 3)
-    assert [one.sequences[0].cached for one in equal] == [0, 29, 29]
+    assert to_the_end(made) == 30 + 3 + 2 * (2 + 3)
+    assert [one.sequences[0].cached for one in equal] == [0, 28, 28]
 
 
 def test_only_an_equal_salt_shares_a_beginning() -> None:
     """At once or one after another; none is a tenant like any other."""
-    made = scheduler(budget_rows=20)
+    made = scheduler(contexts=20)
     salts = [None, "a", "b", "a", None]
     at_once = [job(number, 30, 2, same=True, salt=salt) for number, salt in enumerate(salts)]
     for one in at_once:
         made.add(one)
     to_the_end(made)
-    assert [one.sequences[0].cached for one in at_once] == [0, 0, 0, 29, 29]
-    for number, (salt, cached) in enumerate((("c", 0), ("b", 29), (None, 29))):
+    assert [one.sequences[0].cached for one in at_once] == [0, 0, 0, 28, 28]
+    for number, (salt, cached) in enumerate((("c", 0), ("b", 28), (None, 28))):
         later = job(10 + number, 30, 2, same=True, salt=salt)
         made.add(later)
         to_the_end(made)
@@ -293,14 +287,14 @@ def test_only_an_equal_salt_shares_a_beginning() -> None:
 
 
 def test_a_named_seed_waits_for_no_beginning() -> None:
-    made = scheduler(budget_rows=20)
+    made = scheduler(contexts=20)
     for number in range(2):
         made.add(job(number, 30, 4, same=True, seeded=True))
     assert to_the_end(made) == 2 * (30 + 3)
 
 
 def test_who_awaits_a_beginning_goes_on_alone_when_it_is_lost() -> None:
-    made = scheduler(budget_rows=20)
+    made = scheduler(contexts=20)
     first, second = job(0, 12, 4, same=True), job(1, 12, 4, same=True)
     made.add(first)
     made.add(second)
@@ -313,12 +307,12 @@ def test_who_awaits_a_beginning_goes_on_alone_when_it_is_lost() -> None:
     assert second.sequences[0].cached == 0
 
 
-def test_who_awaits_a_beginning_takes_it_from_the_row_that_is_kept() -> None:
-    made = scheduler(budget_rows=20)
+def test_who_awaits_a_beginning_takes_it_from_the_blocks_that_are_kept() -> None:
+    made = scheduler(contexts=20)
     first, second = job(0, 12, 4, same=True), job(1, 12, 4, same=True)
     made.add(first)
     made.add(second)
     do(made, made.schedule())
     made.end_job(first)
-    assert to_the_end(made) == 1 + 3
-    assert second.sequences[0].cached == 11
+    assert to_the_end(made) == 4 + 3
+    assert second.sequences[0].cached == 8

@@ -1,4 +1,4 @@
-// Attention of the new ids of a step over the rows of the KV cache, in float32. Built and called by `kernel.py`.
+// Attention of the new ids of a step over the blocks of the KV cache, in float32. Built and called by `cpu.py`.
 //
 // The queries that share a kv head, of all its query heads and of neighbouring ids, lie side by side in the lanes of
 // the vectors. So keys and values are read as they lie in the cache, nothing is summed across lanes, and a mask is a
@@ -22,19 +22,16 @@ constexpr int TILE = 4;
 
 constexpr int WIDTH = sizeof(Lanes) / sizeof(float);
 constexpr int MOST = 3;      // vectors of queries: with TILE keys or values as many sums as there are registers
-constexpr int BLOCK = 64;    // keys whose scores are held at once
+constexpr int TURN = 64;     // keys whose scores are held at once
+constexpr int BLOCK = 16;    // of them, those that lie side by side: the block of the cache
 constexpr int SPAN = 1024;   // keys of one task
 constexpr int LARGEST = 256; // numbers in a key or a value
 constexpr float NEVER = -1e30f;
 constexpr size_t MOST_KEPT = 16 << 20; // numbers of scratch memory kept after a step
 
 struct Piece { // `count` ids of the packed row from `start` on, at positions from `first` on in their sequence
-    int64_t start, count, first, segment, row;
-};
-
-struct Segment { // of one layer: `[rows, kv_heads, capacity, size]`
-    float *keys, *values;
-    int64_t capacity;
+    int64_t start, count, first;
+    const int64_t *blocks; // of the sequence
 };
 
 struct Tensor { // of the new ids: `[heads, ids, size]`
@@ -42,23 +39,21 @@ struct Tensor { // of the new ids: `[heads, ids, size]`
     int64_t by_head, by_id;
 };
 
+struct Task;
+
 struct Step {
     int64_t num_pieces, heads, kv_heads, key_size, value_size, window; // window 0: none
-    int64_t num_threads;
+    int64_t num_threads, places;
     double scale;
+    float *keys, *values; // of one layer: `[kv_heads, places, size]`
     Tensor query, key, value;
     float *out; // `[ids, heads, value_size]`
     const Piece *pieces;
-    const Segment *segments;
 
-    float *keys(const Piece &piece, int64_t head) const {
-        const Segment &in = segments[piece.segment];
-        return in.keys + (piece.row * kv_heads + head) * in.capacity * key_size;
+    int64_t place(const Piece &piece, int64_t head, int64_t position) const {
+        return head * places + piece.blocks[position / BLOCK] * BLOCK + position % BLOCK;
     }
-    float *values(const Piece &piece, int64_t head) const {
-        const Segment &in = segments[piece.segment];
-        return in.values + (piece.row * kv_heads + head) * in.capacity * value_size;
-    }
+    void find(const Task &task, int64_t at, const float *in, int64_t size, const float **out) const;
 };
 
 struct Task {
@@ -67,6 +62,14 @@ struct Task {
     int64_t begin, end; // keys
     float *found; // `[2 + value_size, rows rounded up]`: largest score, sum of weights, weighted sum of values
 };
+
+// The blocks of a turn, which begins at a whole one; for those past the end of the task, any.
+inline void Step::find(const Task &task, int64_t at, const float *in, int64_t size, const float **out) const {
+    for (int64_t b = 0; b < TURN / BLOCK; b++) {
+        const int64_t position = at + b * BLOCK < task.end ? at + b * BLOCK : task.begin;
+        out[b] = in + place(*task.piece, task.head, position) * size;
+    }
+}
 
 static inline int64_t vectors_for(int64_t rows) { return (rows + WIDTH - 1) / WIDTH; }
 
@@ -95,14 +98,17 @@ static inline void score(const float *keys, int64_t size, const Lanes (*query)[V
 }
 
 template <int V>
-static inline void add_values(const float *values, int64_t size, int64_t count, const Lanes (*weight)[V],
-                              const Lanes *fade, Lanes (*out)[V]) {
+static inline void add_values(const float *const *values, int64_t at, int64_t size, int64_t count,
+                              const Lanes (*weight)[V], const Lanes *fade, Lanes (*out)[V]) {
     Lanes sum[TILE][V];
     for (int n = 0; n < TILE; n++)
         for (int v = 0; v < V; v++) sum[n][v] = out[n][v] * fade[v];
-    for (int64_t k = 0; k < count; k++)
-        for (int n = 0; n < TILE; n++)
-            for (int v = 0; v < V; v++) sum[n][v] += values[k * size + n] * weight[k][v];
+    for (int64_t first = 0; first < count; first += BLOCK) {
+        const float *from = values[first / BLOCK] + at;
+        for (int64_t k = first; k < std::min(count, first + BLOCK); k++, from += size)
+            for (int n = 0; n < TILE; n++)
+                for (int v = 0; v < V; v++) sum[n][v] += from[n] * weight[k][v];
+    }
     for (int n = 0; n < TILE; n++)
         for (int v = 0; v < V; v++) out[n][v] = sum[n][v];
 }
@@ -113,9 +119,9 @@ static inline void fetch(const float *from, int64_t count) { // the processor's 
 
 template <int V> static void attend(const Step &step, const Task &task) {
     const int64_t groups = step.heads / step.kv_heads, key_size = step.key_size, value_size = step.value_size;
-    const float *keys = step.keys(*task.piece, task.head), *values = step.values(*task.piece, task.head);
+    const float *keys[TURN / BLOCK], *values[TURN / BLOCK], *next[TURN / BLOCK];
     Lanes query[LARGEST][V];
-    Lanes weight[BLOCK][V];
+    Lanes weight[TURN][V];
     Lanes largest[V], sum[V], fade[V];
     Whole position[V] = {};
     const float scale = step.scale * 1.4426950408889634; // exp(x) is 2 to the power of x times this
@@ -132,16 +138,20 @@ template <int V> static void attend(const Step &step, const Task &task) {
     for (int v = 0; v < V; v++) largest[v] += NEVER;
     for (int64_t i = 0; i < 2 + value_size; i++)
         for (int v = 0; v < V; v++) found[i][v] = Lanes{};
-    const int64_t share = BLOCK * key_size / (value_size / TILE); // of the next keys, to fetch with a tile of values
+    const int64_t share = TURN * key_size / (value_size / TILE); // of the next keys, to fetch with a tile of values
     const int64_t lowest = position[0][0], highest = task.piece->first + (task.row + task.rows - 1) / groups;
-    for (int64_t at = task.begin; at < task.end; at += BLOCK) {
-        const int count = std::min<int64_t>(BLOCK, task.end - at);
+    step.find(task, task.begin, step.keys, key_size, next);
+    for (int64_t at = task.begin; at < task.end; at += TURN) {
+        const int count = std::min<int64_t>(TURN, task.end - at);
+        std::copy(next, next + TURN / BLOCK, keys);
+        step.find(task, at, step.values, value_size, values);
+        step.find(task, at + TURN, step.keys, key_size, next);
         int k = 0;
         for (; k + TILE <= count; k += TILE) {
-            fetch(values + (at + k) * value_size, TILE * value_size);
-            score<V, TILE>(keys + (at + k) * key_size, key_size, query, weight + k);
+            fetch(values[k / BLOCK] + k % BLOCK * value_size, TILE * value_size);
+            score<V, TILE>(keys[k / BLOCK] + k % BLOCK * key_size, key_size, query, weight + k);
         }
-        for (; k < count; k++) score<V, 1>(keys + (at + k) * key_size, key_size, query, weight + k);
+        for (; k < count; k++) score<V, 1>(keys[k / BLOCK] + k % BLOCK * key_size, key_size, query, weight + k);
         if (at + count - 1 > lowest || (step.window && at + step.window <= highest))
             for (k = 0; k < count; k++)
                 for (int v = 0; v < V; v++) {
@@ -157,9 +167,11 @@ template <int V> static void attend(const Step &step, const Task &task) {
             sum[v] *= fade[v];
             for (k = 0; k < count; k++) sum[v] += weight[k][v] = exp2_of(weight[k][v] - most);
         }
-        for (int64_t i = 0; i < value_size; i += TILE) {
-            fetch(keys + (at + BLOCK) * key_size + i / TILE * share, share);
-            add_values<V>(values + at * value_size + i, value_size, count, weight, fade, found + 2 + i);
+        int64_t block = 0, fetched = 0; // of the next keys
+        for (int64_t i = 0; i < value_size; i += TILE, fetched += share) {
+            if (fetched >= BLOCK * key_size) block++, fetched -= BLOCK * key_size;
+            fetch(next[block] + fetched, share);
+            add_values<V>(values, i, value_size, count, weight, fade, found + 2 + i);
         }
     }
     for (int v = 0; v < V; v++) found[0][v] = largest[v], found[1][v] = sum[v];
@@ -198,13 +210,12 @@ template <int V> static void join(const Step &step, const Task *task, int64_t nu
 }
 
 static void keep(const Step &step, const Piece &piece, int64_t head) { // the keys and values of the new ids
-    float *keys = step.keys(piece, head) + piece.first * step.key_size;
-    float *values = step.values(piece, head) + piece.first * step.value_size;
     for (int64_t i = 0; i < piece.count; i++) {
+        const int64_t place = step.place(piece, head, piece.first + i);
         const float *key = step.key.data + head * step.key.by_head + (piece.start + i) * step.key.by_id;
         const float *value = step.value.data + head * step.value.by_head + (piece.start + i) * step.value.by_id;
-        std::copy(key, key + step.key_size, keys + i * step.key_size);
-        std::copy(value, value + step.value_size, values + i * step.value_size);
+        std::copy(key, key + step.key_size, step.keys + place * step.key_size);
+        std::copy(value, value + step.value_size, step.values + place * step.value_size);
     }
 }
 
@@ -224,7 +235,7 @@ static void attend_all(const Step &step) {
         for (int64_t head = 0; head < step.kv_heads; head++)
             for (int64_t row = 0; row < rows; row += height) {
                 const int64_t mine = std::min(height, rows - row), after = piece.first + row / groups + 1;
-                const int64_t begin = step.window ? std::max<int64_t>(0, after - step.window) : 0;
+                const int64_t begin = step.window ? std::max<int64_t>(0, after - step.window) / BLOCK * BLOCK : 0;
                 const int64_t end = piece.first + (row + mine - 1) / groups + 1;
                 blocks.push_back(tasks.size());
                 for (int64_t at = begin; at < end; at += SPAN) {

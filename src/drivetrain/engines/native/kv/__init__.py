@@ -1,1 +1,1 @@
-"""The cache of keys and values: who owns which rows, and the tensors behind them."""
+"""The cache of keys and values: who holds which blocks, and the tensors behind them."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from drivetrain.core.errors import InvalidSetting, LoadFailed
 from drivetrain.engines.checkpoint.devices import device_memory
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS
 from drivetrain.telemetry.memory import host_memory
 
 HOST_SHARE = 0.25
@@ -29,8 +30,8 @@ def kv_budget(setting_gb: float | None, device: Any) -> int:
 
 
 def fitting_context(wanted: int, token_bytes: int, budget_bytes: int, *, stated: bool) -> int:
-    """The longest context of which one row fits in the budget. One that was `stated` is not made shorter."""
-    fits = budget_bytes // token_bytes
+    """The longest context of which the budget holds one. One that was `stated` is not made shorter."""
+    fits = budget_bytes // (token_bytes * BLOCK_TOKENS) * BLOCK_TOKENS
     if fits >= wanted:
         return wanted
     needed = wanted * token_bytes / 2**30
@@ -41,5 +42,5 @@ def fitting_context(wanted: int, token_bytes: int, budget_bytes: int, *, stated:
             param="context_length",
         )
     if fits < 1:
-        raise LoadFailed("there is no memory for even one token of KV cache; raise kv_cache_gb")
+        raise LoadFailed("there is no memory for even one block of KV cache; raise kv_cache_gb")
     return fits

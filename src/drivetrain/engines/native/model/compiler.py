@@ -34,7 +34,7 @@ def write_programs(recipe: Recipe, folder: Path) -> None:
     """Fill an empty folder."""
     import torch
 
-    from drivetrain.engines.native.attention import kernel
+    from drivetrain.engines.native.attention import cpu
     from drivetrain.engines.native.model import tracing
     from drivetrain.engines.native.model.skeleton import skeleton
 
@@ -43,7 +43,7 @@ def write_programs(recipe: Recipe, folder: Path) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that outlive this one
     if recipe.with_kernel:
-        shutil.copyfile(kernel.build(), folder / KERNEL)
+        shutil.copyfile(cpu.build(), folder / KERNEL)
     model, operands = skeleton(recipe)
     tensors = tracing.tensors_of(model, operands)
     inputs = {}

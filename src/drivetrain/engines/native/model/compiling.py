@@ -17,7 +17,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ import torch
 
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.engines.base.error_text import clean
-from drivetrain.engines.native.attention.kernel import Kernel
+from drivetrain.engines.native.attention import cpu
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.attention.operators import Operands
+from drivetrain.engines.native.attention.reference import ReferenceAttention
 from drivetrain.engines.native.model import compiler
 from drivetrain.engines.native.model.compiler import KERNEL, MADE
 from drivetrain.engines.native.model.recipe import Recipe
+from drivetrain.engines.native.model.runner import Pass
 from drivetrain.engines.native.model.tracing import name_operands, tensors_of
 
 FEWEST = 2
@@ -101,12 +104,6 @@ class Compiled:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class Programs:
-    forward: Compiled
-    kernel: Kernel | None
-
-
 class ProgramFolder:
     """The programs of one model on this machine, whether they are there or not."""
 
@@ -121,11 +118,11 @@ class ProgramFolder:
             dtype=str(model.dtype).removeprefix("torch."),
             quantize=quantize,
             num_threads=torch.get_num_threads(),
-            with_kernel=model.dtype is torch.float32 and stage.fits_kernel,
+            with_kernel=not cpu.unfit(stage.layers, model.device, model.dtype),
         )
         self._folder = _root() / _key(model, self._recipe)
 
-    def load(self) -> Programs | None:
+    def load(self) -> Pass | None:
         """None if they were not made, or not for exactly this, or are damaged; what is there is then removed."""
         try:
             programs = self._loaded()
@@ -173,7 +170,7 @@ class ProgramFolder:
             why = last_words.splitlines()[-1] if last_words else f"its process ended with status {status}"
             raise CannotCompile(f"this model cannot be compiled ({clean(why)})")
 
-    def _loaded(self) -> Programs:
+    def _loaded(self) -> Pass:
         made = json.loads((self._folder / MADE).read_text("utf-8"))
         for name, digest in made["files"].items():
             if compiler.digest(self._folder / name) != digest:
@@ -186,8 +183,8 @@ class ProgramFolder:
                     raise CannotCompile(f"{one} is not {form}")
             inputs = [tensors[one] for one, _ in made["inputs"][name]]
             programs.append(Program(self._folder / f"{name}.so", inputs))
-        kernel = Kernel(self._folder / KERNEL) if self._recipe.with_kernel else None
-        return Programs(Compiled(self._operands, *programs), kernel)
+        attention = partial(cpu.CpuAttention, self._folder / KERNEL) if self._recipe.with_kernel else ReferenceAttention
+        return Pass(Compiled(self._operands, *programs), attention)
 
 
 def _root() -> Path:

@@ -13,6 +13,7 @@ from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.attention import layers as attention
+from drivetrain.engines.native.attention.backend import Layer
 from drivetrain.engines.native.cpu.fusing import fuse_projections
 from drivetrain.engines.native.cpu.quantizing import check_machine
 from drivetrain.engines.native.cpu.weight_layout import pack_linear_layers
@@ -30,7 +31,7 @@ class NativeModel:
     tokenizer: Any
     stage: attention.AttentionStage
     path: Path
-    layers: dict[int, LayerShape]
+    layers: dict[int, Layer]
     num_quantized: int | None
     """Linear layers with weights of 8 bits; None: that was not asked for."""
     num_weights: int
@@ -39,6 +40,10 @@ class NativeModel:
     context_length: int
     """Of the model, or what the setting says; memory may allow less."""
     eos_ids: frozenset[int]
+
+    @property
+    def shapes(self) -> dict[int, LayerShape]:
+        return {number: layer.shape for number, layer in self.layers.items()}
 
 
 def load(spec: ModelSpec, settings: NativeSettings, progress: Progress) -> NativeModel:

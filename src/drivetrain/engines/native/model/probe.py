@@ -9,8 +9,8 @@ from typing import Any
 
 from drivetrain.engines.base.error_text import one_line
 from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.native.attention.backend import Layer
 from drivetrain.engines.native.attention.layers import NAME, AttentionStage, UnfitModel
-from drivetrain.engines.native.kv.cache import LayerShape
 from drivetrain.engines.native.model.supported import unfit
 
 
@@ -34,12 +34,12 @@ def check_class(cls: Any) -> None:
             raise unfit(f"the class {name} takes no {needed}")
 
 
-def probe(model: Any, stage: AttentionStage) -> dict[int, LayerShape]:
-    """The shape of each layer's keys and values, seen in one pass over two ids."""
+def probe(model: Any, stage: AttentionStage) -> dict[int, Layer]:
+    """What each layer keeps and how it attends, seen in one pass over two ids."""
     import torch
 
     ids = torch.zeros(1, 2, dtype=torch.long, device=model.device)
-    stage.shapes.clear()
+    stage.layers.clear()
     with translated():
         model.set_attn_implementation(NAME)
         model(
@@ -49,9 +49,9 @@ def probe(model: Any, stage: AttentionStage) -> dict[int, LayerShape]:
             use_cache=False,
         )
     layers = int(model.config.get_text_config().num_hidden_layers)
-    if len(stage.shapes) != layers:
-        raise unfit(f"only {len(stage.shapes)} of its {layers} layers attend as we know it")
-    return dict(stage.shapes)
+    if len(stage.layers) != layers:
+        raise unfit(f"only {len(stage.layers)} of its {layers} layers attend as we know it")
+    return dict(stage.layers)
 
 
 @contextmanager

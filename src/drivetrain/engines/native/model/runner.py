@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from drivetrain.engines.native.attention.backend import AttentionBackend, Layer, Piece
 from drivetrain.engines.native.attention.batch import pack
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.kv.cache import KvCache
@@ -14,6 +16,16 @@ from drivetrain.engines.native.schedule.sequence import Work
 
 Forward = Callable[[Any, Any, Any], Any]
 """From ids and positions, `[1, T]`, and the indices whose logits are wanted, `[kept]`, to `[kept, vocabulary]`."""
+
+MakeAttention = Callable[[Mapping[int, Layer], KvCache], AttentionBackend]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What computes: the class by itself, or programs that were compiled of it, and what attends in it."""
+
+    forward: Forward
+    attention: MakeAttention
 
 
 def plain_pass(model: Any) -> Forward:
@@ -35,24 +47,35 @@ def plain_pass(model: Any) -> Forward:
 
 
 class Runner:
-    """Owns the model, its stage and its cache. Runs under inference mode; one pass at a time."""
+    """Owns the model, its cache and what attends over it. Runs under inference mode; one pass at a time."""
 
-    def __init__(self, model: Any, stage: AttentionStage, cache: KvCache, forward: Forward) -> None:
+    def __init__(
+        self, model: Any, stage: AttentionStage, cache: KvCache, attention: AttentionBackend, forward: Forward
+    ) -> None:
         self.model = model
         self.cache = cache
         self._stage = stage
+        self.attention = attention
         self.compute = forward
 
-    def forward(self, works: Sequence[Work]) -> tuple[list[Work], Any]:
-        """The works in the order of the packed row, and the logits of the positions they keep: `[kept, vocabulary]`.
+    def forward(self, works: Sequence[Work]) -> Any:
+        """The logits of the positions that the works keep, `[kept, vocabulary]`.
 
         Keys and values of the new ids are in the cache afterwards.
         """
         with torch.inference_mode():
-            batch = self._stage.batch = pack(
-                works, self.cache, self.model.device, only_chunks=self._stage.kernel is not None
+            batch = pack(works, self.model.device)
+            with self._stage.over(self.attention, batch.pieces):
+                return self.compute(batch.input_ids, batch.position_ids, batch.keep)
+
+    def hidden_states(self, pieces: Sequence[Piece], ids: Sequence[int], positions: Sequence[int]) -> Any:
+        """Of all ids of the pieces, `[ids, size]`. To be called under inference mode."""
+        model, device = getattr(self.model, "base_model", self.model), self.model.device
+        with self._stage.over(self.attention, pieces):
+            out = model(
+                input_ids=torch.tensor([ids], device=device),
+                position_ids=torch.tensor([positions], device=device),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.bool, device=device),
+                use_cache=False,
             )
-            try:
-                return batch.works, self.compute(batch.input_ids, batch.position_ids, batch.keep)
-            finally:
-                self._stage.batch = None
+        return out.last_hidden_state[0]

@@ -7,18 +7,29 @@ from typing import Any
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs
 from drivetrain.engines.base.room import room
-from drivetrain.engines.native.kv.prefix import Hit
-from drivetrain.engines.native.kv.rows import CacheRow
+from drivetrain.engines.native.kv.blocks import BlockTable
 
 MOST_FORCED = 16
 """Ids that a grammar leaves no choice about and that one step computes at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """The beginning of a prompt that somebody else computes: the first `length` tokens of this table."""
+
+    table: BlockTable
+    length: int
+
+    @property
+    def is_there(self) -> bool:
+        return self.table.alive and self.table.filled >= self.length
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice. `ids` are the prompt and what was sampled; `computed` of them are in the row `slot`.
+    """One choice. `ids` are the prompt and what was sampled; `computed` of them are in the blocks of `table`.
 
-    A sequence without a slot waits. `order` is its place among all: older ones go first and are never preempted for
+    A sequence without a table waits. `order` is its place among all: older ones go first and are never preempted for
     younger ones. To the sampler it is a `Row` (`engines/sample/row.py`).
     """
 
@@ -28,10 +39,9 @@ class Sequence:
     ids: list[int]
     computed: int = 0
     cached: int = 0
-    """How many of the prompt's tokens were in the cache when it first got a row."""
-    slot: CacheRow | None = None
-    awaits: Hit | None = None
-    """A row in which its beginning is being computed, to be copied from there."""
+    """How many of the prompt's tokens were in the cache when it first got blocks."""
+    table: BlockTable | None = None
+    awaits: Awaited | None = None
     forced: int = 0
     """How many of the ids, the last ones, a grammar forced behind the newest sampled one."""
     ended: bool = False
@@ -70,7 +80,7 @@ class Sequence:
 
     @property
     def leads(self) -> bool:
-        """The first choice computes the prompt; the others begin with a copy of its row."""
+        """The first choice computes the prompt; the others begin with its blocks."""
         return self.index == 0
 
     @property

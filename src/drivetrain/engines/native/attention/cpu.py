@@ -1,21 +1,20 @@
 """The attention of a step in one call per layer, by our own small C++ library (`attention.cpp`).
 
-Built where steps are compiled, since there is a compiler then. It does what `layers.py` does with torch's operations,
-in float32 on a CPU, for layers without soft cap or sinks.
+Built by the process that compiles the steps, since there is a compiler then.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_double, c_int64, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from drivetrain.engines.native.attention.batch import Chunk, PackedBatch
-from drivetrain.engines.native.kv.cache import LayerShape, RowSegment
+from drivetrain.engines.native.attention.backend import Layer, Piece
+from drivetrain.engines.native.kv.cache import KvCache
 
 SOURCE = Path(__file__).with_name("attention.cpp")
 LARGEST = 256
@@ -24,11 +23,7 @@ MULTIPLE = 8
 
 
 class _Piece(ctypes.Structure):
-    _fields_ = [(name, c_int64) for name in ("start", "count", "first", "segment", "row")]
-
-
-class _Segment(ctypes.Structure):
-    _fields_ = [("keys", c_void_p), ("values", c_void_p), ("capacity", c_int64)]
+    _fields_ = [("start", c_int64), ("count", c_int64), ("first", c_int64), ("blocks", c_void_p)]
 
 
 class _Tensor(ctypes.Structure):
@@ -44,19 +39,16 @@ class _Step(ctypes.Structure):
         ("value_size", c_int64),
         ("window", c_int64),
         ("num_threads", c_int64),
+        ("places", c_int64),
         ("scale", c_double),
+        ("keys", c_void_p),
+        ("values", c_void_p),
         ("query", _Tensor),
         ("key", _Tensor),
         ("value", _Tensor),
         ("out", c_void_p),
         ("pieces", c_void_p),
-        ("segments", c_void_p),
     ]
-
-
-def can_attend(shapes: Iterable[LayerShape]) -> bool:
-    sizes = [size for shape in shapes for size in (shape.key_size, shape.value_size)]
-    return all(size <= LARGEST and size % MULTIPLE == 0 for size in sizes)
 
 
 def build() -> Path:
@@ -66,52 +58,62 @@ def build() -> Path:
     return Path(CppCodeCache.load(SOURCE.read_text("utf-8"), extra_flags=("-ffp-contract=fast",))._name)
 
 
-class Kernel:
-    def __init__(self, library: Path) -> None:
+def unfit(layers: Mapping[int, Layer], device: Any, dtype: Any) -> str:
+    """Why it cannot serve these layers; empty if it can."""
+    if device.type != "cpu" or dtype is not torch.float32:
+        return "it is for float32 on a CPU"
+    sizes = [size for layer in layers.values() for size in (layer.shape.key_size, layer.shape.value_size)]
+    if any(size > LARGEST or size % MULTIPLE for size in sizes):
+        return f"it is for heads of multiples of {MULTIPLE} up to {LARGEST}"
+    plain = all(layer.spec.plain for layer in layers.values())
+    return "" if plain else "it does no soft cap and no sinks"
+
+
+class CpuAttention:
+    """As in `backend.py`."""
+
+    reads_in_place: ClassVar[bool] = True
+
+    def __init__(self, library: Path, layers: Mapping[int, Layer], cache: KvCache) -> None:
+        self._layers = layers
+        self._cache = cache
         self._attend = ctypes.CDLL(str(library)).drivetrain_attend
         self._attend.argtypes, self._attend.restype = [c_void_p], ctypes.c_int
+        self._pieces: Any = None
 
-    def attend(
-        self, batch: PackedBatch, layer: int, query: Any, key: Any, value: Any, *, scale: float, window: int | None
-    ) -> Any:
-        """As `layers.attention`, over a batch of chunks only; keys and values are in the cache afterwards."""
+    def prepare(self, pieces: Sequence[Piece]) -> None:
+        """The tables are read where they are, so they must stay as they are until the step is done."""
+        self._pieces = (_Piece * len(pieces))(
+            *[_Piece(p.start, p.count, p.first, p.table.numbers.buffer_info()[0]) for p in pieces]
+        )
+
+    def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
         if {query.dtype, key.dtype, value.dtype} != {torch.float32}:
             raise TypeError("this attention is for float32 only")
-        if batch.kernel_pieces is None:
-            batch.kernel_pieces = _pieces(batch.chunks)
-        pieces, held = batch.kernel_pieces
-        segments = (_Segment * len(held))(
-            *[_Segment(s.keys[layer].data_ptr(), s.values[layer].data_ptr(), s.capacity) for s in held]
-        )
+        spec = self._layers[layer].spec
         out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
         query, key, value = (_dense(x[0]) for x in (query, key, value))
         step = _Step(
-            num_pieces=len(pieces),
+            num_pieces=len(self._pieces),
             heads=query.shape[0],
             kv_heads=key.shape[0],
             key_size=key.shape[2],
             value_size=value.shape[2],
-            window=window or 0,
+            window=spec.window or 0,
             num_threads=torch.get_num_threads(),
-            scale=scale,
+            places=self._cache.num_places,
+            scale=spec.scale,
+            keys=self._cache.keys[layer].data_ptr(),
+            values=self._cache.values[layer].data_ptr(),
             query=_tensor(query),
             key=_tensor(key),
             value=_tensor(value),
             out=out.data_ptr(),
-            pieces=ctypes.addressof(pieces),
-            segments=ctypes.addressof(segments),
+            pieces=ctypes.addressof(self._pieces),
         )
         if self._attend(ctypes.byref(step)):
             raise MemoryError("there is no memory for the attention of a step")
         return out
-
-
-def _pieces(chunks: Sequence[Chunk]) -> tuple[Any, list[RowSegment]]:
-    """The pieces of a batch, the same for all layers, and the segments that they refer to by number."""
-    segments = list(dict.fromkeys(chunk.segment for chunk in chunks))
-    number = {segment: n for n, segment in enumerate(segments)}
-    pieces = [_Piece(c.start, c.count, c.first, number[c.segment], c.row) for c in chunks]
-    return (_Piece * len(pieces))(*pieces), segments
 
 
 def _dense(x: Any) -> Any:

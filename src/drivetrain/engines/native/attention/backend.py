@@ -1,0 +1,69 @@
+"""What attends: one of `reference.py` (any device) and `cpu.py` (our kernel). Nobody else asks which one it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from drivetrain.engines.native.kv.blocks import BlockTable
+from drivetrain.engines.native.kv.cache import LayerShape
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """How one layer attends."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+    sinks: Any
+
+    @property
+    def plain(self) -> bool:
+        """Whether scores go through a softmax and nothing else."""
+        return self.softcap is None and self.sinks is None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    shape: LayerShape
+    spec: AttentionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`count` ids of the packed row from `start` on. They stand at `first` and after in the sequence of this table."""
+
+    start: int
+    count: int
+    first: int
+    table: BlockTable
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+    @property
+    def length(self) -> int:
+        """Of the sequence, these ids included."""
+        return self.first + self.count
+
+
+class AttentionBackend(Protocol):
+    """`prepare` once a step, then `attend` for each layer. The pieces follow one another and are the packed row.
+
+    It reads only places that its pieces cover: in others, a sequence that nobody has judged yet may have left NaN.
+    """
+
+    reads_in_place: ClassVar[bool]
+    """Whether it computes while it reads the cache, in place of taking out what it needs."""
+
+    def prepare(self, pieces: Sequence[Piece]) -> None: ...
+
+    def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
+        """`query` is `[1, heads, T, size]`, `key` and `value` `[1, kv_heads, T, size]`; returns `[1, T, heads, size]`.
+
+        Keys and values are in the cache afterwards.
+        """
+        ...

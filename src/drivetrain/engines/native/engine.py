@@ -109,12 +109,10 @@ class NativeEngine:
             raise refused(str(exc)) from exc
 
     async def _compile_beside(self, compilation: Compilation) -> None:
-        from drivetrain.engines.native.model.compiling import CannotCompile
-
         def adopt(stepper: Stepper) -> list[Output | CallOver]:
             try:
                 compilation.adopt(stepper)
-            except CannotCompile as exc:
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the engine goes on as it was
                 _log.warning("the steps stay as they are: %s", exc)
             else:
                 _log.info("the steps are compiled")
@@ -122,7 +120,7 @@ class NativeEngine:
 
         try:
             await compilation.make()
-        except (CannotCompile, OSError) as exc:
+        except Exception as exc:  # noqa: BLE001 - as above
             _log.warning("the steps stay as they are: %s", exc)
         else:
             if not self._broken:

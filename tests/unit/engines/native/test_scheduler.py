@@ -316,3 +316,39 @@ def test_who_awaits_a_beginning_takes_it_from_the_blocks_that_are_kept() -> None
     made.end_job(first)
     assert to_the_end(made) == 4 + 3
     assert second.sequences[0].cached == 8
+
+
+def test_who_gave_way_for_a_beginning_that_was_lost_has_no_work() -> None:
+    """A prompt needs more blocks than it kept free; by then, decodes are planned."""
+    made = Scheduler(BlockPool(16, block_tokens=4), max_batch=16, budget=TokenBudget(alone=4, beside=2), headroom=1)
+    first, second = job(0, 28, 8, same=True), job(1, 28, 8, same=True)
+    decoding = [job(2, 2, 20), job(3, 2, 20)]
+    for one in (first, second, *decoding):
+        made.add(one)
+    for _ in range(9):
+        do(made, made.schedule())
+    assert second.sequences[0].awaits is not None
+    made.end_job(first, poisoned=True)
+    text = made.open((0, 1), 28)
+    assert text is not None
+    works = made.schedule()
+    assert made.num_preemptions == 2
+    assert [work.sequence for work in works] == [second.sequences[0]]
+    made.pool.release(text)
+    do(made, works)
+    to_the_end(made)
+    assert [one.sequences[0].num_sampled for one in (second, *decoding)] == [8, 20, 20]
+
+
+def test_a_text_gets_the_blocks_that_only_younger_ones_share() -> None:
+    made = scheduler(contexts=1)
+    made.add(job(1, 40, 8, n=2))
+    for _ in range(4):
+        do(made, made.schedule())
+    assert len(made.running) == 2
+    assert made.open((2, 0), 60) is None
+    table = made.open((0, 0), 60)
+    assert table is not None
+    assert not made.running
+    made.pool.release(table)
+    made.check()

@@ -155,7 +155,8 @@ template <int V> static void attend(const Step &step, const Task &task) {
         if (at + count - 1 > lowest || (step.window && at + step.window <= highest))
             for (k = 0; k < count; k++)
                 for (int v = 0; v < V; v++) {
-                    const int32_t key = at + k, out_of_sight = step.window ? key + step.window : INT32_MAX;
+                    const int64_t behind = step.window ? at + k + step.window : INT32_MAX;
+                    const int32_t key = at + k, out_of_sight = std::min<int64_t>(behind, INT32_MAX);
                     weight[k][v] = position[v] < key ? Lanes{} + NEVER : weight[k][v];
                     weight[k][v] = position[v] >= out_of_sight ? Lanes{} + NEVER : weight[k][v];
                 }

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from drivetrain.engines.native.attention.backend import Layer, Piece
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS
 from drivetrain.engines.native.kv.cache import KvCache
 
 SOURCE = Path(__file__).with_name("attention.cpp")
@@ -75,6 +76,8 @@ class CpuAttention:
     reads_in_place: ClassVar[bool] = True
 
     def __init__(self, library: Path, layers: Mapping[int, Layer], cache: KvCache) -> None:
+        if cache.block_tokens != BLOCK_TOKENS:
+            raise ValueError(f"this attention is for blocks of {BLOCK_TOKENS} tokens")
         self._layers = layers
         self._cache = cache
         self._attend = ctypes.CDLL(str(library)).drivetrain_attend

@@ -71,7 +71,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """The block held NaN: write zeros."""
+    """The block held NaN: write zeros, for backends that read whole blocks."""
 
     block: int
 

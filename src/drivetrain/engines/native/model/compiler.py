@@ -97,10 +97,13 @@ def main(told: dict[str, Any]) -> None:
         part = folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)  # of one that was killed
         part.mkdir(mode=0o700)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            write_programs(recipe, part)
-        part.rename(folder)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                write_programs(recipe, part)
+            part.rename(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)  # what failed would only fill the disk
 
 
 if __name__ == "__main__":

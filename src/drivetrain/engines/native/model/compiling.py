@@ -14,6 +14,7 @@ import os
 import platform
 import shutil
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -59,7 +60,23 @@ def obstacle(device: Any) -> str:
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(name) is None:
         return f"compile needs a C++ compiler, and there is no {name} (on Debian: apt-get install g++ python3-dev)"
+    try:
+        folder = root()
+        found = folder.lstat()
+    except FileNotFoundError:
+        return ""
+    except (OSError, RuntimeError) as exc:
+        return f"there is no place to keep what is compiled ({exc}); set XDG_CACHE_HOME"
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        return f"{folder} is not a folder of this user that nobody else can write to, and libraries are loaded from it"
     return ""
+
+
+def root() -> Path:
+    """In the user's own folder. Raises `RuntimeError` if there is none."""
+    stated = os.environ.get("XDG_CACHE_HOME", "")
+    cache = Path(stated) if Path(stated).is_absolute() else Path.home() / ".cache"
+    return cache / "drivetrain" / "compiled"
 
 
 def refused(why: str) -> InvalidSetting:
@@ -120,12 +137,14 @@ class ProgramFolder:
             num_threads=torch.get_num_threads(),
             with_kernel=not cpu.unfit(stage.layers, model.device, model.dtype),
         )
-        self._folder = _root() / _key(model, self._recipe)
+        self._folder = root() / _key(model, self._recipe)
 
     def load(self) -> Pass | None:
-        """None if they were not made, or not for exactly this, or are damaged; what is there is then removed."""
+        """None if they were not made, or not for exactly this, or are damaged; then they are removed."""
         try:
             programs = self._loaded()
+        except FileNotFoundError:
+            return None  # perhaps another process is about to put them there
         except Exception:  # noqa: BLE001 - whatever is wrong with them, they are made anew
             self.remove()
             return None
@@ -167,7 +186,8 @@ class ProgramFolder:
                 os.killpg(process.pid, signal.SIGKILL)
             process._transport.close()  # type: ignore[attr-defined]  # else its pipes wait for the collector
         if status:
-            why = last_words.splitlines()[-1] if last_words else f"its process ended with status {status}"
+            lines = last_words.splitlines() or [f"its process ended with status {status}"]
+            why = next((line for line in lines if " error: " in line), lines[-1])
             raise CannotCompile(f"this model cannot be compiled ({clean(why)})")
 
     def _loaded(self) -> Pass:
@@ -187,17 +207,19 @@ class ProgramFolder:
         return Pass(Compiled(self._operands, *programs), attention)
 
 
-def _root() -> Path:
-    """In the user's own folder, which no other user of the machine can write to."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "drivetrain" / "compiled"
-
-
 def _forget_oldest(root: Path) -> None:
-    folders = sorted((made.parent for made in root.glob(f"*/{MADE}")), key=lambda folder: folder.stat().st_mtime)
-    begun = [part for part in root.glob("*.part") if part.stat().st_mtime < time.time() - UNFINISHED_S]
+    folders = sorted((made.parent for made in root.glob(f"*/{MADE}")), key=_last_used)
+    begun = [part for part in root.glob("*.part") if _last_used(part) < time.time() - UNFINISHED_S]
     for folder in (*folders[: -(KEPT - 1)], *begun):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_used(folder: Path) -> float:
+    """Now, if another process has just moved or removed it."""
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
 
 
 def _key(model: Any, recipe: Recipe) -> str:

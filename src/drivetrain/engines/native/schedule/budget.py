@@ -104,7 +104,7 @@ ALONE_ON_ACCELERATOR = 2048.0
 
 
 def budget_for(*, on_cpu: bool, weights: int, attended: int, cached: int, by_kernel: bool = False) -> TokenBudget:
-    """By a model's shapes, with weights and rows of one dtype.
+    """By a model's shapes, with weights and cache of one dtype.
 
     A token is multiplied with `weights` numbers, and with `attended` more for each position before it; the cache holds
     `cached` numbers per position.

@@ -8,6 +8,7 @@ computes what is no longer in the cache.
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable
 
 from drivetrain.engines.native.kv.blocks import Block, BlockPool, BlockTable, common, must
@@ -56,6 +57,7 @@ class Scheduler:
         work = self._decodes()
         room = Room(self.budget, [piece.start for piece in work], self._num_prompts())
         self._continue_prompts(work, room)
+        work = [piece for piece in work if piece.sequence.table is not None]  # others may have given way by then
         self._admit_waiting(work, room)
         return work
 
@@ -104,7 +106,8 @@ class Scheduler:
         if self.waiting and self.waiting[0] is self._no_room and self.waiting[0].order < order:
             return None
         younger = [sequence.table for sequence in self.running if sequence.order > order and sequence.table is not None]
-        theirs = sum(block.num_holders == 1 for table in younger for block in table.blocks)
+        held = Counter(block for table in younger for block in table.blocks)
+        theirs = sum(block.num_holders == number for block, number in held.items())
         if self.pool.blocks_for(length) > self.pool.num_available + theirs:
             return None  # nobody gives way for nothing
         while (table := self.pool.open(length)) is None:

@@ -19,7 +19,6 @@ from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, Ou
 from drivetrain.engines.base.settings import Pooling
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.pooling import Pooled
-from drivetrain.engines.native.attention.backend import Piece
 from drivetrain.engines.native.kv.blocks import BlockTable
 from drivetrain.engines.native.model.runner import Runner
 from drivetrain.engines.native.schedule.scheduler import Scheduler
@@ -71,10 +70,23 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one pass does of a text: `count` ids from `text.num_done` on."""
+    """What one pass does of a text: `count` of its ids, from the first that is not done. A `Span` without logits."""
 
     text: Text
     count: int
+    keep: int = 0
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.text.ids
+
+    @property
+    def start(self) -> int:
+        return self.text.num_done
+
+    @property
+    def table(self) -> BlockTable:
+        return self.text.table
 
     @property
     def is_last(self) -> bool:
@@ -121,7 +133,7 @@ class NativeEmbedder:
         try:
             self._runner.cache.apply(self._scheduler.pool.drain())
             with torch.inference_mode():
-                made = self._vectors(parts, self._hidden(parts))
+                made = self._vectors(parts, self._runner.hidden_states(parts))
         except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
             return self._failed(parts, exc)
         if limit_s is not None:
@@ -163,18 +175,6 @@ class NativeEmbedder:
         """None: there is no room in the cache yet."""
         table = self._scheduler.open((call.number, 0), len(ids))
         return None if table is None else Text(call, ids, Pooled(self._pooling), table)
-
-    def _hidden(self, parts: list[Part]) -> Any:
-        """The hidden states of all ids of the pass, `[ids, size]`."""
-        ids: list[int] = []
-        positions: list[int] = []
-        pieces: list[Piece] = []
-        for part in parts:
-            text, first = part.text, part.text.num_done
-            pieces.append(Piece(len(ids), part.count, first, text.table))
-            ids += text.ids[first : first + part.count]
-            positions += range(first, first + part.count)
-        return self._runner.hidden_states(pieces, ids, positions)
 
     def _vectors(self, parts: list[Part], hidden: Any) -> list[tuple[float, ...] | EngineFailed | None]:
         """For each part that ends its text: the vector, or why there is none."""

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from drivetrain.engines.native.attention.backend import Piece
-from drivetrain.engines.native.schedule.sequence import Work
+from drivetrain.engines.native.kv.blocks import BlockTable
+
+
+class Span(Protocol):
+    """A piece of a sequence or of a text: `count` of its ids from `start` on. The last `keep` of them need logits."""
+
+    @property
+    def ids(self) -> Sequence[int]: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def keep(self) -> int: ...
+    @property
+    def table(self) -> BlockTable: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +37,16 @@ class PackedBatch:
     pieces: list[Piece]
 
 
-def pack(works: Sequence[Work], device: Any) -> PackedBatch:
+def pack(spans: Sequence[Span], device: Any) -> PackedBatch:
     ids: list[int] = []
     positions: list[int] = []
     keep: list[int] = []
     pieces: list[Piece] = []
-    for work in works:
-        table = work.sequence.table
-        assert table is not None
-        pieces.append(Piece(len(ids), work.count, work.start, table))
-        ids += work.sequence.ids[work.start : work.start + work.count]
-        positions += range(work.start, work.start + work.count)
-        keep += range(len(ids) - work.keep, len(ids))
+    for span in spans:
+        pieces.append(Piece(len(ids), span.count, span.start, span.table))
+        ids += span.ids[span.start : span.start + span.count]
+        positions += range(span.start, span.start + span.count)
+        keep += range(len(ids) - span.keep, len(ids))
     return PackedBatch(
         input_ids=torch.tensor([ids], device=device),
         position_ids=torch.tensor([positions], device=device),

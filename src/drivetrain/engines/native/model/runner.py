@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from drivetrain.engines.native.attention.backend import AttentionBackend, Layer, Piece
-from drivetrain.engines.native.attention.batch import pack
+from drivetrain.engines.native.attention.backend import AttentionBackend, Layer
+from drivetrain.engines.native.attention.batch import Span, pack
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.kv.cache import KvCache
-from drivetrain.engines.native.schedule.sequence import Work
 
 Forward = Callable[[Any, Any, Any], Any]
 """From ids and positions, `[1, T]`, and the indices whose logits are wanted, `[kept]`, to `[kept, vocabulary]`."""
@@ -58,7 +57,7 @@ class Runner:
         self.attention = attention
         self.compute = forward
 
-    def forward(self, works: Sequence[Work]) -> Any:
+    def forward(self, works: Sequence[Span]) -> Any:
         """The logits of the positions that the works keep, `[kept, vocabulary]`.
 
         Keys and values of the new ids are in the cache afterwards.
@@ -68,14 +67,14 @@ class Runner:
             with self._stage.over(self.attention, batch.pieces):
                 return self.compute(batch.input_ids, batch.position_ids, batch.keep)
 
-    def hidden_states(self, pieces: Sequence[Piece], ids: Sequence[int], positions: Sequence[int]) -> Any:
-        """Of all ids of the pieces, `[ids, size]`. To be called under inference mode."""
-        model, device = getattr(self.model, "base_model", self.model), self.model.device
-        with self._stage.over(self.attention, pieces):
+    def hidden_states(self, spans: Sequence[Span]) -> Any:
+        """Of all ids of the spans, `[ids, size]`. To be called under inference mode."""
+        model, batch = getattr(self.model, "base_model", self.model), pack(spans, self.model.device)
+        with self._stage.over(self.attention, batch.pieces):
             out = model(
-                input_ids=torch.tensor([ids], device=device),
-                position_ids=torch.tensor([positions], device=device),
-                attention_mask=torch.ones(1, len(ids), dtype=torch.bool, device=device),
+                input_ids=batch.input_ids,
+                position_ids=batch.position_ids,
+                attention_mask=torch.ones_like(batch.input_ids, dtype=torch.bool),
                 use_cache=False,
             )
         return out.last_hidden_state[0]

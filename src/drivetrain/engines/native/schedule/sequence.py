@@ -144,6 +144,16 @@ class Work:
     keep: int
 
     @property
+    def ids(self) -> list[int]:
+        return self.sequence.ids
+
+    @property
+    def table(self) -> BlockTable:
+        """Only a sequence that has one has work."""
+        assert self.sequence.table is not None
+        return self.sequence.table
+
+    @property
     def samples(self) -> bool:
         """Whether an id is sampled after it: the positions reach the end of the known ids."""
         return self.start + self.count == len(self.sequence.ids)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drivetrain.core.errors import LoadFailed
+from drivetrain.core.user_cache import user_cache
 from drivetrain.store.display import size as size_text
 from drivetrain.store.locks import locked_if_free
 
@@ -36,10 +37,7 @@ def default_root(environ: Mapping[str, str] | None = None) -> Path:
     try:
         if home := env.get("DRIVETRAIN_HOME"):
             return Path(home).expanduser().absolute()
-        cache = env.get("XDG_CACHE_HOME", "")
-        if os.path.isabs(cache):  # the XDG specification says to ignore a relative one
-            return Path(cache) / "drivetrain"
-        return Path.home() / ".cache" / "drivetrain"
+        return user_cache(env)
     except RuntimeError as exc:
         raise LoadFailed("there is no home folder to keep models in; set DRIVETRAIN_HOME to a folder") from exc
 

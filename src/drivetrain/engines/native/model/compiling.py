@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.user_cache import user_cache
 from drivetrain.engines.base.error_text import clean
 from drivetrain.engines.native.attention import cpu
 from drivetrain.engines.native.attention.layers import AttentionStage
@@ -74,9 +75,7 @@ def obstacle(device: Any) -> str:
 
 def root() -> Path:
     """In the user's own folder. Raises `RuntimeError` if there is none."""
-    stated = os.environ.get("XDG_CACHE_HOME", "")
-    cache = Path(stated) if Path(stated).is_absolute() else Path.home() / ".cache"
-    return cache / "drivetrain" / "compiled"
+    return user_cache(os.environ) / "compiled"
 
 
 def refused(why: str) -> InvalidSetting:

@@ -6,12 +6,15 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from contract.rigs import narrowed, started
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.worker.worker import EngineWorker
+
+if TYPE_CHECKING:
+    from drivetrain.engines.native.stepper import Stepper
 
 
 class NativeRig:
@@ -39,7 +42,7 @@ class NativeRig:
         assert not engine._thread.alive
 
     def idle(self, worker: EngineWorker) -> bool:
-        engine = self._engine(worker)
+        engine = engine_of(worker)
         if engine.busy:
             return False
         if engine._stepper is not None:
@@ -48,12 +51,11 @@ class NativeRig:
         return True
 
     def steps(self, worker: EngineWorker) -> int:
-        return self._engine(worker).steps_run
+        return engine_of(worker).steps_run
 
     @contextlib.contextmanager
     def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
-        stepper = self._engine(worker)._stepper
-        assert stepper is not None
+        stepper = stepper_of(worker)
         step = 0
 
         def fail(*_: Any, **__: Any) -> None:
@@ -69,10 +71,17 @@ class NativeRig:
         finally:
             handle.remove()
 
-    def _engine(self, worker: EngineWorker) -> NativeEngine:
-        engine = worker._engine
-        assert isinstance(engine, NativeEngine)
-        return engine
+
+def engine_of(worker: EngineWorker) -> NativeEngine:
+    engine = worker._engine
+    assert isinstance(engine, NativeEngine)
+    return engine
+
+
+def stepper_of(worker: EngineWorker) -> Stepper:
+    stepper = engine_of(worker)._stepper
+    assert stepper is not None
+    return stepper
 
 
 @contextlib.contextmanager

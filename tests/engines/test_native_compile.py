@@ -22,11 +22,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from contract.native_rig import NativeRig  # noqa: E402 - it needs torch
+from contract.native_rig import NativeRig, engine_of  # noqa: E402 - it needs torch
 from drivetrain.core.errors import InvalidSetting  # noqa: E402
 from drivetrain.core.results import Choice  # noqa: E402
 from drivetrain.engines.native.compilation import Compilation  # noqa: E402
-from drivetrain.engines.native.engine import NativeEngine  # noqa: E402
 from drivetrain.engines.native.model import compiler, compiling  # noqa: E402
 from drivetrain.engines.native.model.recipe import Recipe  # noqa: E402
 from drivetrain.worker.worker import EngineWorker  # noqa: E402
@@ -64,12 +63,6 @@ async def opened(
     given = {"device": "cpu", "prefix_cache": False, "compile": compile_, **options}
     async with NativeRig(checkpoint, model).open(options=given) as worker:
         yield worker
-
-
-def engine_of(worker: EngineWorker) -> NativeEngine:
-    engine = worker._engine
-    assert isinstance(engine, NativeEngine)
-    return engine
 
 
 def is_compiled(worker: EngineWorker) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract.native_rig import NativeRig
+from contract.native_rig import NativeRig, stepper_of
 from drivetrain.core.engine import EngineRequest, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.sampling import Sampling
@@ -48,13 +48,6 @@ def embedder(worker: EngineWorker) -> NativeEmbedder:
     assert isinstance(engine, NativeEngine)
     assert engine._embedder is not None
     return engine._embedder
-
-
-def stepper_of(worker: EngineWorker) -> Stepper:
-    engine = worker._engine
-    assert isinstance(engine, NativeEngine)
-    assert engine._stepper is not None
-    return engine._stepper
 
 
 def pool_of(worker: EngineWorker) -> BlockPool:

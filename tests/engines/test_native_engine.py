@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from contract.native_rig import NativeRig
+from contract.native_rig import NativeRig, stepper_of
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed, InvalidSetting, LoadFailed, OutOfMemory
 from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.kind import KIND
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, Clear
-from drivetrain.engines.native.stepper import Stepper
 from drivetrain.worker.worker import EngineWorker
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 20}
@@ -32,13 +31,6 @@ async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
         yield made
         assert rig.idle(made)
         assert stepper_of(made).scheduler.pool.num_held == 0
-
-
-def stepper_of(worker: EngineWorker) -> Stepper:
-    engine = worker._engine
-    assert isinstance(engine, NativeEngine)
-    assert engine._stepper is not None
-    return engine._stepper
 
 
 async def outcome(worker: EngineWorker, prompt: str, **more: Any) -> Any:

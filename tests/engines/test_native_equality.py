@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tiny
-from contract.native_rig import NativeRig
+from contract.native_rig import NativeRig, stepper_of
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice
@@ -145,8 +145,7 @@ async def opened(
 
 
 def scheduler_of(worker: EngineWorker) -> Scheduler:
-    scheduler: Scheduler = worker._engine._stepper.scheduler  # type: ignore[attr-defined]  # the native engine
-    return scheduler
+    return stepper_of(worker).scheduler
 
 
 @pytest.mark.parametrize("name", RUNS)

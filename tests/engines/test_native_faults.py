@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from contract.native_rig import NativeRig
+from contract.native_rig import NativeRig, stepper_of
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
 from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.kv.blocks import Copy
-from drivetrain.engines.native.stepper import Stepper
 from drivetrain.engines.sample.shaping import Shape
 from drivetrain.worker.worker import EngineWorker
 from reading import StepReading, all_of
@@ -44,11 +43,6 @@ async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
 async def well(worker: EngineWorker) -> list[tuple[int, ...]]:
     """What each prompt says where nothing breaks."""
     return [await outcome(worker, prompt) for prompt in PROMPTS]
-
-
-def stepper_of(worker: EngineWorker) -> Stepper:
-    stepper: Stepper = worker._engine._stepper  # type: ignore[attr-defined]  # the native engine
-    return stepper
 
 
 async def outcome(worker: EngineWorker, prompt: str, **more: Any) -> Any:

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 import drivetrain
-from contract.native_rig import one_thread
+from contract.native_rig import one_thread, stepper_of
 from drivetrain import Delta
 from drivetrain.core.errors import ContextOverflow
 from drivetrain.core.events import ChoiceFinished, Event
 from drivetrain.core.results import FinishReason
-from drivetrain.engines.native.stepper import Stepper
 from drivetrain.text.hf_tokenizer import HfTokenizer
 from drivetrain.worker.worker import EngineWorker
 
@@ -31,11 +30,6 @@ async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[EngineWorke
     with one_thread():
         async with drivetrain.Worker.open(checkpoint("llama"), engine="native", family="gorilla") as made:
             yield made
-
-
-def stepper_of(worker: EngineWorker) -> Stepper:
-    stepper: Stepper = worker._engine._stepper  # type: ignore[attr-defined]  # the native engine
-    return stepper
 
 
 @dataclass

@@ -15,9 +15,8 @@ import pytest
 from test_mixed_endings import num_threads
 
 import drivetrain
-from contract.native_rig import one_thread
+from contract.native_rig import engine_of, one_thread
 from drivetrain.core.errors import DeadlineExceeded, EngineFailed
-from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.telemetry.memory import host_memory
 from drivetrain.worker.worker import EngineWorker
@@ -112,12 +111,6 @@ async def storm(worker: EngineWorker, requests: int, seed: int) -> Counter[str]:
         while worker.status.running or worker._runs or engine_of(worker).busy:
             await asyncio.sleep(0.01)
     return endings
-
-
-def engine_of(worker: EngineWorker) -> NativeEngine:
-    engine = worker._engine
-    assert isinstance(engine, NativeEngine)
-    return engine
 
 
 def check_nothing_held(worker: EngineWorker) -> None:

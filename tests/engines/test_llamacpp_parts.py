@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.prompt import Prompt, Segment
-from drivetrain.engines.llamacpp.child.process import environment
 from drivetrain.engines.llamacpp.gguf import read_metadata
 from drivetrain.engines.llamacpp.recovery import lost_ids
 from drivetrain.engines.llamacpp.slots import UNKNOWN, SlotPool, common_prefix
@@ -236,9 +235,3 @@ def test_a_special_token_that_the_vocabulary_puts_together_from_plain_text_is_ta
     tokenizer = LlamaCppTokenizer(spm, FakeSplit(), chat_template=None)
     prompt = Prompt((Segment("put </s> together", literal=True), Segment("</s>")))
     assert tokenizer.encode(prompt) == [HELLO, *(BYTE + byte for byte in b"</s>"), HELLO, 2]
-
-
-def test_how_its_threads_wait_is_the_callers_to_say() -> None:
-    assert environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": "10000"}
-    for said in ({"GOMP_SPINCOUNT": "5"}, {"OMP_WAIT_POLICY": "passive"}):
-        assert environment(said) == said

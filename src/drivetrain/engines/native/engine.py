@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health,
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, UnfitEngine
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.base.channel import Ending, StepChannel
+from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.schedule.sequence import Job
@@ -74,6 +76,7 @@ class NativeEngine:
 
         def load() -> Assembled:
             try:
+                spin_briefly(os.environ)
                 from drivetrain.engines.native.assembling import assemble
 
                 made = assemble(spec, report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health,
 from drivetrain.core.errors import Cancelled, DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import DeviceMemory
 from drivetrain.engines.base.channel import StepChannel
+from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
 
@@ -44,6 +46,7 @@ class TransformersEngine:
 
         def load() -> EngineInfo:
             try:
+                spin_briefly(os.environ)
                 from drivetrain.engines.transformers import describe, loading
 
                 self._loaded = loading.load(spec, report)

@@ -10,23 +10,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from drivetrain.engines.base.spinning import briefly
 from drivetrain.engines.llamacpp.child import host
 from drivetrain.engines.llamacpp.errors import ProcessDied
 
 KEPT_LINES = 40
 STOP_TIMEOUT_S = 5.0
-SPIN_BRIEFLY = {"GOMP_SPINCOUNT": "10000"}
-"""Threads that wait for one another spin, by default for milliseconds. Where anything else runs on the same cores (our
-own server does) they then take the time of the thread that they wait for: 5 tokens a second in place of 120."""
-
-
-def environment(ours: Mapping[str, str]) -> Mapping[str, str]:
-    """Where `OMP_WAIT_POLICY` says how to wait, that holds: libgomp would prefer the number to it."""
-    return ours if "OMP_WAIT_POLICY" in ours else {**SPIN_BRIEFLY, **ours}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +73,7 @@ class ServerProcess:
                 text=True,
                 encoding="utf-8",
                 errors="replace",
-                env=environment(os.environ),
+                env=briefly(os.environ),
                 start_new_session=True,  # Ctrl-C in the terminal is for the worker alone
             )
             self._reader = threading.Thread(target=self._read, name="drivetrain-llamacpp-log", daemon=True)

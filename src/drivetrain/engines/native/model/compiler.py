@@ -85,10 +85,22 @@ def _end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def _stand_back() -> None:
+    """Take only what is left of the cores.
+
+    Niceness is not enough on Linux: the threads of a step meet a thousand times, and each time one of them would wait
+    for a nice process to have used its slice. With an idle one they do not wait.
+    """
+    os.nice(19)
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def main(told: dict[str, Any]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     recipe, folder = Recipe(**told["recipe"]), Path(told["folder"])
-    os.nice(told["niceness"])
+    if told["beside"]:
+        _stand_back()
     with contextlib.suppress(OSError):  # Linux: where memory runs out, this process goes and not the engine
         Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
     with _alone(folder):

@@ -164,7 +164,7 @@ class ProgramFolder:
             _forget_oldest(self._folder.parent)
         except OSError as exc:
             raise CannotCompile(f"there is no place to keep what is compiled ({exc.strerror})") from exc
-        told = {"recipe": asdict(self._recipe), "folder": str(self._folder), "niceness": 19 if beside else 0}
+        told = {"recipe": asdict(self._recipe), "folder": str(self._folder), "beside": beside}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",

@@ -82,14 +82,14 @@ async def test_a_format_that_not_every_llguidance_knows(worker: EngineWorker, co
 
 async def test_the_time_of_masks_is_told_or_absent(worker: EngineWorker, constrained: bool) -> None:
     """Behind a handle it comes with the next report."""
-    before = worker.status.mask_s
+    before = worker.status.counts.mask_s
     if not constrained:
         return
     await worker.generate(**PLAIN, constraint=FORMS["regex"][0])
     assert (before is not None) == (worker.metadata.engine in MASKS_HERE)
     if before is not None:
         async with asyncio.timeout(30):
-            while (worker.status.mask_s or 0.0) <= before:
+            while (worker.status.counts.mask_s or 0.0) <= before:
                 await asyncio.sleep(0.05)
 
 

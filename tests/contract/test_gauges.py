@@ -73,7 +73,7 @@ async def test_the_status_tells_what_the_engine_tells(worker: EngineWorker) -> N
     status = worker.status
     assert status.memory
     assert all(memory.total_bytes >= 0 for memory in status.memory)
-    assert status.preemptions >= 0
+    assert status.counts.preemptions >= 0
     assert worker.stats.restarts == 0
 
 

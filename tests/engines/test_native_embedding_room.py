@@ -106,7 +106,7 @@ async def test_texts_and_requests_in_a_cache_too_small_for_both(worker: EngineWo
         tasks.append(asyncio.create_task(ids(prompts[round_ % 6]) if round_ % 2 else vectors()))
         await asyncio.sleep(0.005)
     found = await asyncio.gather(*tasks)
-    assert stepper.preemptions > 0
+    assert stepper.counts.preemptions > 0
     for round_, one in enumerate(found):
         if round_ % 2:
             assert one == answers[round_ % 6]
@@ -129,7 +129,7 @@ async def test_younger_requests_give_way_to_a_text_and_older_ones_do_not(
     passes = embedder.passes_run
     embedder.add(call := EmbedCall([text()], 4))
     assert embedder.step() == []
-    assert (embedder.passes_run, stepper.preemptions) == (passes, 0)
+    assert (embedder.passes_run, stepper.counts.preemptions) == (passes, 0)
     assert len(answer(stepper)) == 19  # the first one came before the text
     assert vectors_of(embedder, call) == wanted
 
@@ -137,7 +137,7 @@ async def test_younger_requests_give_way_to_a_text_and_older_ones_do_not(
     stepper.step()
     embedder.add(call := EmbedCall([text()], 5))
     embedder.step()
-    assert stepper.preemptions == 1
+    assert stepper.counts.preemptions == 1
     assert pool.num_held == pool.blocks_for(LENGTH)
     assert vectors_of(embedder, call) == wanted
     assert answer(stepper) == alone[1:]

@@ -25,7 +25,7 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.parameters import PARAMETERS, build_request
-from drivetrain.core.results import DeviceMemory, FinishReason, KvBlocks, Metrics, Usage
+from drivetrain.core.results import DeviceMemory, EngineCounts, FinishReason, KvBlocks, Metrics, Usage
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.ray import handle, handle_run, protocol, reports
@@ -346,12 +346,11 @@ async def test_counts_are_those_of_all_replicas_that_there_were(monkeypatch: pyt
     scripted = Scripted()
     async with worker_over(scripted) as worker:
         for replica, number, total in (("a", 5, 5), ("b", 2, 7), ("a", 6, 8)):
-            scripted._describe = report(replica, restarts=number, preemptions=number, mask_s=number / 4)
+            scripted._describe = report(replica, restarts=number, counts=EngineCounts(number, number / 4))
             await until(lambda total=total: worker.stats.restarts == total)  # type: ignore[misc] # of this turn
-            assert worker.status.preemptions == worker.stats.preemptions == total
-            assert worker.status.mask_s == worker.stats.mask_s == total / 4
+            assert worker.status.counts == worker.stats.engine == EngineCounts(total, total / 4)
         await until(lambda: len(worker._reports._recent) == 1)
-        assert worker.stats.restarts == worker.stats.preemptions == 8
+        assert worker.stats.restarts == worker.stats.engine.preemptions == 8
 
 
 async def test_where_all_restart_none_is_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from drivetrain.core.constraint import GRAMMAR_KINDS
+from drivetrain.core.results import EngineCounts
 from drivetrain.core.stats import ENDINGS
 from drivetrain.engines.fake import FakeEngine
 from server.fleet_serving import fake_offer, serving_fleet
@@ -262,11 +263,14 @@ def test_an_answer_with_calls_ended_by_itself_in_the_names_of_vllm() -> None:
 
 
 def test_what_a_running_engine_has_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    health = FakeEngine.health
-    monkeypatch.setattr(FakeEngine, "health", lambda engine: replace(health(engine), preemptions=3))
+    health, counts = FakeEngine.health, EngineCounts(3, 0.5, drafted_tokens=7, accepted_tokens=5)
+    monkeypatch.setattr(FakeEngine, "health", lambda engine: replace(health(engine), counts=counts))
     with serving(fake(), metrics_compat="vllm") as served:
         samples = read(served)
     assert value(samples, "drivetrain_preemptions_total") == value(samples, "vllm:num_preemptions_total") == 3
+    assert value(samples, "drivetrain_grammar_mask_seconds_total") == 0.5
+    assert value(samples, "drivetrain_draft_tokens_total", outcome="accepted") == 5
+    assert value(samples, "drivetrain_draft_tokens_total", outcome="refused") == 2
 
 
 def test_one_line_an_ending_without_a_word_of_the_prompt(caplog: pytest.LogCaptureFixture) -> None:

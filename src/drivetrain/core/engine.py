@@ -12,7 +12,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.constraint import Grammar
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.prompt import Prompt
-from drivetrain.core.results import DeviceMemory, FinishReason, KvBlocks
+from drivetrain.core.results import NOTHING_COUNTED, DeviceMemory, EngineCounts, FinishReason, KvBlocks
 from drivetrain.core.sampling import Sampling
 from drivetrain.core.tokenizer import Tokenizer
 
@@ -227,10 +227,7 @@ class Health:
     """The share of the KV cache that requests hold; None: the engine does not know."""
     kv_blocks: KvBlocks | None = None
     """None: the engine has none, or does not know."""
-    preemptions: int = 0
-    """How often a running request gave up its memory and was recomputed."""
-    mask_s: float | None = None
-    """The processor's time to compute what grammars allow next; None: the engine does not know, or computes none."""
+    counts: EngineCounts = NOTHING_COUNTED
     mends_itself: bool = False
     """Whether an engine that is not alive recovers by itself."""
     upstreams: tuple[bool, ...] = ()

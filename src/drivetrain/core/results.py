@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Any
 
 from drivetrain.core.answer import AnswerMessage
 
@@ -72,6 +74,36 @@ class DeviceMemory:
     cached_bytes: int
     total_bytes: int
     available_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCounts:
+    """What an engine counts by itself, from its start on. None: it does not know, or does nothing of the kind."""
+
+    preemptions: int = 0
+    """How often a running request gave up its memory and was recomputed."""
+    mask_s: float | None = None
+    """The processor's time to compute what grammars allow next."""
+    drafted_tokens: int | None = None
+    """Proposed by the engine to itself, so that several are computed at once."""
+    accepted_tokens: int | None = None
+    """Those of them that were right."""
+
+    def plus(self, other: EngineCounts) -> EngineCounts:
+        return self._with(other, lambda a, b: b if a is None else a if b is None else a + b)
+
+    def since(self, earlier: EngineCounts) -> EngineCounts:
+        return self._with(earlier, lambda a, b: a if a is None or b is None else max(0, a - b))
+
+    def or_more(self, other: EngineCounts) -> EngineCounts:
+        return self._with(other, lambda a, b: b if a is None else a if b is None else max(a, b))
+
+    def _with(self, other: EngineCounts, joined: Callable[[Any, Any], Any]) -> EngineCounts:
+        names = [one.name for one in fields(self)]
+        return EngineCounts(**{name: joined(getattr(self, name), getattr(other, name)) for name in names})
+
+
+NOTHING_COUNTED = EngineCounts()
 
 
 @dataclass(frozen=True, slots=True)

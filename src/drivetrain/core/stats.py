@@ -27,7 +27,7 @@ from drivetrain.core.errors import (
     Unsupported,
 )
 from drivetrain.core.events import Started
-from drivetrain.core.results import DeviceMemory, FinishReason, Metrics, Usage
+from drivetrain.core.results import NOTHING_COUNTED, DeviceMemory, EngineCounts, FinishReason, Metrics, Usage
 
 RECENT = 50
 
@@ -139,10 +139,8 @@ class Stats:
     completion_tokens: int = 0
     restarts: int = 0
     """How often the engine failed and was reloaded."""
-    preemptions: int = 0
+    engine: EngineCounts = NOTHING_COUNTED
     """Over all engines so far, as of the last request's end, or of the last look at the engine."""
-    mask_s: float | None = None
-    """As in `Health`, over all engines so far, as of the same moment."""
     load_wait_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))
     """How long requests waited for their model to load, if it did. Not part of the other times."""
     queue_s: Histogram = field(default_factory=lambda: Histogram(WAIT_S))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from drivetrain.core.results import DeviceMemory, KvBlocks
+from drivetrain.core.results import NOTHING_COUNTED, DeviceMemory, EngineCounts, KvBlocks
 
 
 class State(StrEnum):
@@ -67,9 +67,8 @@ class Status:
     """The share of the KV cache that requests hold, from 0 to 1."""
     kv_blocks: KvBlocks | None = None
     """As in `Health`."""
-    preemptions: int = 0
-    mask_s: float | None = None
-    """As in `Health`, over all engines that the worker has had."""
+    counts: EngineCounts = NOTHING_COUNTED
+    """Over all engines that the worker has had."""
     upstreams: tuple[bool, ...] = ()
     lost: bool = False
     """Whether the device is unusable from this process, so that only a new one helps."""

@@ -30,7 +30,7 @@ from drivetrain.core.engine import (
 )
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, LoadFailed
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
-from drivetrain.core.results import DeviceMemory, FinishReason
+from drivetrain.core.results import DeviceMemory, EngineCounts, FinishReason
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.base.channel import StepChannel
 from drivetrain.text.byte_tokenizer import ByteTokenizer
@@ -160,7 +160,8 @@ class FakeEngine:
 
     def health(self) -> Health:
         alive = not self._closed and not self._dead
-        return Health(alive, len(self._running), self._last_progress, self._dead, mask_s=self._mask_s)
+        counts = EngineCounts(mask_s=self._mask_s)
+        return Health(alive, len(self._running), self._last_progress, self._dead, counts=counts)
 
     def die(self, why: str = "the fake died") -> None:
         """Like an engine whose process was killed: all requests end, and no new one starts."""

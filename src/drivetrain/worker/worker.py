@@ -229,7 +229,6 @@ class EngineWorker(Face):
     def status(self) -> Status:
         """The current state. May be read from any thread, also while requests come and go."""
         health = self._engine.health()
-        preemptions, mask_s = self._supervisor.counted_by(health)
         return Status(
             state=self.state,
             running=self._admission.running,
@@ -242,8 +241,7 @@ class EngineWorker(Face):
             last_progress_s=max(0.0, time.monotonic() - health.last_progress),
             kv_used=self._kv_used() if health.kv_used is None else health.kv_used,
             kv_blocks=health.kv_blocks,
-            preemptions=preemptions,
-            mask_s=mask_s,
+            counts=self._supervisor.counted_by(health),
             upstreams=health.upstreams,
             lost=self._supervisor.lost,
             memory=self._memory.now(),

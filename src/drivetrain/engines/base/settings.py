@@ -50,7 +50,7 @@ DEVICE = Setting(
 DTYPE = Setting(OneOf(Dtype), "number format of the weights", default=Dtype.AUTO)
 TRUST_REMOTE_CODE = Setting(Boolean(), "run code that comes with the model (dangerous)", default=False)
 POOLING = Setting(OneOf(Pooling), "pooling for embeddings", otherwise="what the model states, else mean")
-MAX_BATCH = Setting(Integer(1, 4096), "requests computed together", default=64)
+MAX_BATCH = Setting(Integer(1, 4096), "requests computed together", default=256)
 KV_CACHE_GB = Setting(
     Number(0, 1e9, above=True), "GB of memory for keys and values", otherwise="a share of what is free"
 )

@@ -18,7 +18,7 @@ from drivetrain.engines.native.kv.cache import KvCache, token_bytes
 from drivetrain.engines.native.model import loading, selftest
 from drivetrain.engines.native.model.runner import Pass, Runner, plain_pass
 from drivetrain.engines.native.schedule.scheduler import Scheduler
-from drivetrain.engines.native.settings import NativeSettings
+from drivetrain.engines.native.settings import NativeSettings, Speculative
 from drivetrain.engines.native.stepper import Stepper
 
 
@@ -52,7 +52,7 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     progress("loaded", 1.0)
     return Assembled(
         describe.of_loaded(loaded, context, settings.max_batch, pooling, compilation.note),
-        Stepper(scheduler, runner),
+        Stepper(scheduler, runner, speculates=settings.speculative is Speculative.NGRAM),
         NativeEmbedder(runner, scheduler, pooling),
         model.device,
         compilation,

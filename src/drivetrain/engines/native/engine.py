@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, StepSink
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, UnfitEngine
-from drivetrain.core.results import DeviceMemory
+from drivetrain.core.results import DeviceMemory, EngineCounts
 from drivetrain.engines.base.channel import Ending, StepChannel
 from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
@@ -188,8 +188,7 @@ class NativeEngine:
             self._broken,
             kv_used=blocks.held / blocks.total if blocks is not None else None,
             kv_blocks=blocks,
-            preemptions=stepper.preemptions if stepper is not None else 0,
-            mask_s=stepper.mask_s if stepper is not None else None,
+            counts=stepper.counts if stepper is not None else EngineCounts(),
         )
 
     async def close(self) -> None:

@@ -23,6 +23,11 @@ class Compile(StrEnum):
     OFF = "off"
 
 
+class Speculative(StrEnum):
+    NONE = "none"
+    NGRAM = "ngram"
+
+
 @dataclass(frozen=True, slots=True)
 class _Switch(OneOf):
     """True and false, as they were once written, mean on and off."""
@@ -42,3 +47,6 @@ class NativeSettings(CheckpointSettings):
     max_batch: int = setting(MAX_BATCH)
     kv_cache_gb: float | None = setting(KV_CACHE_GB)
     prefix_cache: bool = setting(PREFIX_CACHE)
+    speculative: Speculative = setting(
+        Setting(OneOf(Speculative), "ngram for answers that repeat what was said", default=Speculative.NONE)
+    )

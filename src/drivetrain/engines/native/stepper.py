@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice, zip_longest
 from typing import Any
 
 from drivetrain.core.engine import IdLogprobs, PromptStep, Step, TokenStep
@@ -17,15 +18,17 @@ from drivetrain.core.errors import (
     InvalidRequest,
     OutOfMemory,
 )
-from drivetrain.core.results import FinishReason, KvBlocks
+from drivetrain.core.results import EngineCounts, FinishReason, KvBlocks
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.kv.blocks import BooksDisagree
 from drivetrain.engines.native.model.runner import Runner
+from drivetrain.engines.native.schedule.lookup import Lookup
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import MOST_FORCED, Job, Sequence, Work
 from drivetrain.engines.sample.masks import Masks
+from drivetrain.engines.sample.row import Row
 from drivetrain.engines.sample.sampler import Outcome, Sampled, Unsampled, logprobs_of, sample
-from drivetrain.engines.sample.shaping import shape_of
+from drivetrain.engines.sample.shaping import Shape, shape_of
 
 _log = logging.getLogger(__name__)
 
@@ -49,24 +52,31 @@ class Ended:
 Output = NewStep | Ended
 
 
+Taken = list[Sampled] | Unsampled | None
+"""What a work gives its sequence: ids, more than one if a draft was right; an error; None if only the prompt was to be
+scored."""
+
+
 @dataclass(slots=True)
 class StepResult:
     """What came of a step: its works, the ids, and the jobs that failed."""
 
     works: list[Work] = field(default_factory=list)
-    outcomes: list[tuple[Sequence, Outcome | None]] = field(default_factory=list)
+    outcomes: list[tuple[Work, Taken]] = field(default_factory=list)
     failed: list[tuple[Job, DrivetrainError]] = field(default_factory=list)
 
 
 class Stepper:
     """`add`, `finish` and `abort` between steps; `step` while not `idle`."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Runner, *, speculates: bool = False) -> None:
+        """`speculates`: whether sequences look up what may come next."""
         self.scheduler = scheduler
         self.runner = runner
         self.steps_run = 0
-        self.mask_s = 0.0
-        """The processor's time to compute masks."""
+        self._mask_s = 0.0
+        self._speculates = speculates
+        self._drafted = self._accepted = 0
 
     @property
     def idle(self) -> bool:
@@ -79,8 +89,9 @@ class Stepper:
         return KvBlocks(pool.num_held, pool.num_shared, pool.num_idle, pool.num_blocks)
 
     @property
-    def preemptions(self) -> int:
-        return self.scheduler.num_preemptions
+    def counts(self) -> EngineCounts:
+        drafts = (self._drafted, self._accepted) if self._speculates else (None, None)
+        return EngineCounts(self.scheduler.num_preemptions, self._mask_s, *drafts)
 
     def add(self, job: Job) -> list[Output]:
         """A request that the cache could never hold ends here: in a plan it would make everybody fail."""
@@ -89,6 +100,9 @@ class Stepper:
         if job.limit == 0 and job.request.prompt_logprobs is None:
             job.prompt_sent = True
             return [*self._all_end(job), Ended(job)]
+        if self._speculates and not Shape.wanted(job.request):  # a shape cannot take back what it has read
+            for sequence in job.sequences:
+                sequence.lookup = Lookup()
         self.scheduler.add(job)
         return []
 
@@ -116,6 +130,8 @@ class Stepper:
             return []  # texts to embed hold the blocks that the oldest one needs
         self.steps_run += 1
         done = self._compute(works)
+        for work, taken in done.outcomes:
+            self._take_draft(work, taken)
         self.scheduler.computed(done.works)
         failed = [output for job, error in done.failed for output in self.abort(job, error, poisoned=True)]
         return [*failed, *self._outputs(done.outcomes)]
@@ -157,7 +173,7 @@ class Stepper:
             with Masks(work.sequence for work in works if work.samples) as masks:  # computed beside the pass
                 logits = self.runner.forward(works)
                 outcomes = self._choose(works, logits, masks)
-            self.mask_s += masks.spent_s
+            self._mask_s += masks.spent_s
             return StepResult(works, outcomes)
         except BaseException as exc:  # noqa: BLE001 - the boundary, as above
             error = _typed(exc)
@@ -175,28 +191,37 @@ class Stepper:
             all_done.failed += alone.failed
         return all_done
 
-    def _choose(self, works: list[Work], logits: Any, masks: Masks) -> list[tuple[Sequence, Outcome | None]]:
-        """For each work that reaches the end: its outcome, None if only the prompt was to be scored."""
-        rows: list[int] = []
-        sampled: list[Sequence] = []
-        only_scored: list[Sequence] = []
+    def _choose(self, works: list[Work], logits: Any, masks: Masks) -> list[tuple[Work, Taken]]:
+        """For each work that reaches the end."""
+        places: list[int] = []
+        rows: list[Row] = []
         at = 0
         for work in works:
-            if work.keep > 1 or (work.keep and not work.samples):
+            if work.keep > 1 + len(work.draft) or (work.keep and not work.samples):
                 self._prompt_logprobs(work, logits[at : at + work.keep])
             at += work.keep
-            if not work.samples:
-                continue
-            if work.sequence.job.limit == 0:
-                only_scored.append(work.sequence)
-            else:
-                rows.append(at - 1)
-                sampled.append(work.sequence)
-        outcomes: list[tuple[Sequence, Outcome | None]] = [(sequence, None) for sequence in only_scored]
-        if sampled:
-            last = logits if len(rows) == logits.shape[0] else logits[rows]
-            outcomes += zip(sampled, sample(last, sampled, masks), strict=True)
-        return outcomes
+            if work.samples and work.sequence.job.limit:
+                rows += work.rows
+                places += range(at - len(work.draft) - 1, at)
+        outcomes: Iterator[Outcome] = iter(())
+        if rows:
+            last = logits if len(places) == logits.shape[0] else logits[places]
+            outcomes = iter(sample(last, rows, masks))
+        return [
+            (work, _taken(work, list(islice(outcomes, len(work.draft) + 1))) if work.sequence.job.limit else None)
+            for work in works
+            if work.samples
+        ]
+
+    def _take_draft(self, work: Work, taken: Taken) -> None:
+        """The ids of a draft that were right are there already; the last id that was sampled is new."""
+        sequence = work.sequence
+        if isinstance(taken, list) and work.draft:
+            sequence.ids += work.draft[: len(taken) - 1]
+            assert sequence.lookup is not None
+            sequence.lookup.judge(len(taken) - 1)
+            self._drafted += len(work.draft)
+            self._accepted += len(taken) - 1
 
     def _prompt_logprobs(self, work: Work, logits: Any) -> None:
         """The logprobs of the prompt's ids that follow the positions of this piece."""
@@ -207,30 +232,31 @@ class Stepper:
         del job.prompt_logprobs[work.start :]  # a preempted one comes here twice
         job.prompt_logprobs += logprobs_of(logits[: len(following)], following, job.request.prompt_logprobs)
 
-    def _outputs(self, outcomes: list[tuple[Sequence, Outcome | None]]) -> Iterator[Output]:
-        for sequence, outcome in outcomes:
-            job = sequence.job
+    def _outputs(self, outcomes: list[tuple[Work, Taken]]) -> Iterator[Output]:
+        for work, taken in outcomes:
+            sequence, job = work.sequence, work.sequence.job
             if sequence.ended:
                 continue
             if not job.prompt_sent:
                 job.prompt_sent = True
                 yield NewStep(job, _prompt_step(job))
-            if outcome is None:
+            if taken is None:
                 yield from self._all_end(job)
-            elif isinstance(outcome, Unsampled):
-                yield from self.abort(job, outcome.error, poisoned=outcome.poisoned)
+            elif isinstance(taken, Unsampled):
+                yield from self.abort(job, taken.error, poisoned=taken.poisoned)
                 continue
             else:
-                yield NewStep(job, self._advance(sequence, outcome))
+                yield NewStep(job, self._advance(sequence, taken))
             if job.ended:
                 yield Ended(job)
 
-    def _advance(self, sequence: Sequence, sampled: Sampled) -> TokenStep:
-        """One more id for this sequence, perhaps its last, and those that a grammar forces behind it."""
-        sequence.ids.append(sampled.token_id)
+    def _advance(self, sequence: Sequence, sampled: list[Sampled]) -> TokenStep:
+        """One more id for this sequence, perhaps its last, behind those of a draft and before those of a grammar."""
+        newest = sampled[-1].token_id
+        sequence.ids.append(newest)
         sequence.forced = 0
-        ids, reason = [sampled.token_id], None
-        if sampled.token_id in sequence.request.stop_ids:
+        ids, reason = [one.token_id for one in sampled], None
+        if newest in sequence.request.stop_ids:
             reason = FinishReason.STOP
         else:
             ids += self._force(sequence)
@@ -238,8 +264,8 @@ class Stepper:
             reason = FinishReason.LENGTH
         if reason is not None:
             self.scheduler.end(sequence)
-        logprobs = None if sampled.logprobs is None else (sampled.logprobs,)
-        return TokenStep(sequence.index, tuple(ids), logprobs, reason)
+        logprobs = tuple(one.logprobs for one in sampled if one.logprobs is not None)
+        return TokenStep(sequence.index, tuple(ids), logprobs or None, reason)
 
     def _force(self, sequence: Sequence) -> list[int]:
         """Ids about which the grammar leaves no choice need no step each, unless their logprobs are wanted."""
@@ -282,6 +308,21 @@ def _typed(exc: BaseException) -> DrivetrainError:
         with contextlib.suppress(Exception):  # a broken device says so to the next request as well
             errors.free_cached_memory()
     return error
+
+
+def _taken(work: Work, outcomes: list[Outcome]) -> Taken:
+    """A sampled id that is the draft's next one makes the outcome behind it count as well.
+
+    So the ids are those of one step each: the draw of a position depends on the seed and the ids before it alone.
+    """
+    taken: list[Sampled] = []
+    for outcome, drafted in zip_longest(outcomes, work.draft):
+        if isinstance(outcome, Unsampled):
+            return taken or outcome  # the next step finds it again
+        taken.append(outcome)
+        if outcome.token_id != drafted or drafted in work.sequence.request.stop_ids:
+            break
+    return taken
 
 
 def _prompt_step(job: Job) -> PromptStep:

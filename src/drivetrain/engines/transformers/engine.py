@@ -12,7 +12,7 @@ from typing import Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step, StepSink
 from drivetrain.core.errors import Cancelled, DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
-from drivetrain.core.results import DeviceMemory
+from drivetrain.core.results import DeviceMemory, EngineCounts
 from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
@@ -119,7 +119,7 @@ class TransformersEngine:
         active = len(self._running) + self._embedding
         alive = not self._closed and self._lost is None and self._thread.alive
         detail = self._lost.message if self._lost is not None else ""
-        return Health(alive, active, self._last_progress, detail, mask_s=self._mask_s)
+        return Health(alive, active, self._last_progress, detail, counts=EngineCounts(mask_s=self._mask_s))
 
     async def close(self) -> None:
         self._closed = True

@@ -10,7 +10,7 @@ from typing import Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step, StepSink
 from drivetrain.core.errors import DeviceLost, EngineFailed
-from drivetrain.core.results import DeviceMemory
+from drivetrain.core.results import DeviceMemory, EngineCounts
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.base.generation import Emit
@@ -124,7 +124,7 @@ class VllmEngine:
             self._last_progress,
             "" if alive or self._closed else self._lost or errors.DEAD,
             kv_used=seen.kv_used if self._running else 0.0,  # an abort is followed by no step that would tell
-            preemptions=seen.preemptions,
+            counts=EngineCounts(preemptions=seen.preemptions),
         )
 
     async def close(self) -> None:

@@ -129,8 +129,7 @@ class HandleWorker(Face):
             return
         self._latest, self._last_sign_at = report, time.monotonic()
         self._reports.add(report, self._last_sign_at)
-        self.stats.restarts, self.stats.preemptions = self._reports.restarts, self._reports.preemptions
-        self.stats.mask_s = self._reports.mask_s
+        self.stats.restarts, self.stats.engine = self._reports.restarts, self._reports.counts
         self._found.set()
         if self._state is State.LOADING:
             self._state = State.READY
@@ -188,8 +187,7 @@ class HandleWorker(Face):
             last_progress_s=max(0.0, time.monotonic() - self._last_progress_at),
             kv_used=latest.kv_used if latest is not None else 0.0,
             kv_blocks=latest.kv_blocks if latest is not None else None,
-            preemptions=self.stats.preemptions,
-            mask_s=self.stats.mask_s,
+            counts=self.stats.engine,
             upstreams=latest.upstreams if latest is not None else (),
             memory=latest.memory if latest is not None else (),
         )

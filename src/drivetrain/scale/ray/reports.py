@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TypedDict
 
 from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.results import NOTHING_COUNTED, EngineCounts
 from drivetrain.core.status import Metadata, State, Status
 
 RECENT_S = 15.0
@@ -55,17 +57,14 @@ class ReplicaReports:
     def __init__(self) -> None:
         self._recent: dict[str, TimedReport] = {}
         self._restarts: dict[str, int] = {}
-        self._preemptions: dict[str, int] = {}
-        self._mask_s: dict[str, float] = {}
+        self._counts: dict[str, EngineCounts] = {}
 
     def add(self, report: ReplicaReport, now: float) -> None:
         name = report.replica
         self._recent[name] = TimedReport(report, now)
         self._recent = {other: timed for other, timed in self._recent.items() if now - timed.at <= RECENT_S}
         self._restarts[name] = max(report.restarts, self._restarts.get(name, 0))
-        self._preemptions[name] = max(report.status.preemptions, self._preemptions.get(name, 0))
-        if report.status.mask_s is not None:
-            self._mask_s[name] = max(report.status.mask_s, self._mask_s.get(name, 0.0))
+        self._counts[name] = report.status.counts.or_more(self._counts.get(name, NOTHING_COUNTED))
 
     @property
     def _statuses(self) -> list[Status]:
@@ -89,14 +88,9 @@ class ReplicaReports:
 
     @property
     def restarts(self) -> int:
-        """Of all replicas that there have been, like the next two: none falls when a replica goes."""
+        """Of all replicas that there have been, like the next ones: none falls when a replica goes."""
         return sum(self._restarts.values())
 
     @property
-    def preemptions(self) -> int:
-        return sum(self._preemptions.values())
-
-    @property
-    def mask_s(self) -> float | None:
-        """None: none of them knows."""
-        return sum(self._mask_s.values()) if self._mask_s else None
+    def counts(self) -> EngineCounts:
+        return reduce(EngineCounts.plus, self._counts.values(), NOTHING_COUNTED)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from drivetrain import __version__
 from drivetrain.core.constraint import GRAMMAR_KINDS
-from drivetrain.core.results import FinishReason
+from drivetrain.core.results import EngineCounts, FinishReason
 from drivetrain.core.stats import ENDINGS, Histogram, Stats
 from drivetrain.core.status import State, Status
 from drivetrain.server.context import Context
@@ -164,13 +164,25 @@ def _counters(stats: Mapping[str, Stats]) -> Iterator[Metric]:
         "drivetrain_grammar_mask_seconds",
         "processor time spent on computing what grammars allow next, where the engine tells",
         ("model",),
-        (((model,), counted.mask_s) for model, counted in stats.items() if counted.mask_s is not None),
+        (((model,), spent) for model, counted in stats.items() if (spent := counted.engine.mask_s) is not None),
+    )
+    yield family(
+        CounterMetricFamily,
+        "drivetrain_draft_tokens",
+        "tokens that the engine proposed to itself, by what became of them, where it does so",
+        ("model", "outcome"),
+        (((model, outcome), number) for model, counted in stats.items() for outcome, number in _drafts(counted.engine)),
     )
     yield each("prompt_tokens", "prompt tokens, counted when a request ends", lambda s: s.prompt_tokens)
     yield each("cached_prompt_tokens", "prompt tokens found in the engine's prefix cache", lambda s: s.cached_tokens)
     yield each("completion_tokens", "generated tokens, counted as they come", lambda s: s.completion_tokens)
-    yield each("preemptions", "running requests that had to give up their memory", lambda s: s.preemptions)
+    yield each("preemptions", "running requests that had to give up their memory", lambda s: s.engine.preemptions)
     yield each("engine_restarts", "times the engine was restarted", lambda s: s.restarts)
+
+
+def _drafts(counts: EngineCounts) -> list[tuple[str, int]]:
+    drafted, accepted = counts.drafted_tokens, counts.accepted_tokens
+    return [] if drafted is None or accepted is None else [("accepted", accepted), ("refused", drafted - accepted)]
 
 
 def _histograms(stats: Mapping[str, Stats]) -> Iterator[Metric]:

@@ -50,7 +50,7 @@ def series(statuses: Mapping[str, Status], stats: Mapping[str, Stats]) -> Iterat
     yield counter("generation_tokens", lambda s: s.completion_tokens)
     yield counter("prefix_cache_queries", lambda s: s.prompt_tokens)
     yield counter("prefix_cache_hits", lambda s: s.cached_tokens)
-    yield counter("num_preemptions", lambda s: s.preemptions)
+    yield counter("num_preemptions", lambda s: s.engine.preemptions)
     yield family(
         CounterMetricFamily,
         "vllm:request_success",

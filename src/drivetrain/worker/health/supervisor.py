@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from drivetrain.core.engine import Engine, EngineInfo, Health
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed
+from drivetrain.core.results import NOTHING_COUNTED, EngineCounts
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import State
 from drivetrain.worker.admission import Admission
@@ -19,9 +19,6 @@ from drivetrain.worker.health.watchdog import Watchdog, answers
 
 LOOK_SOON_S = 0.05
 """From a request's failure to the check of the engine; others that failed at the same time are counted by then."""
-
-NOTHING_COUNTED = Health(False, 0, 0.0)
-"""What the stats have of a new engine. Only preemptions and masks count here."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +62,7 @@ class Supervisor:
         self._info: EngineInfo | None = None
         self._stats = stats
         self._counted = NOTHING_COUNTED
+        """What the stats have of this engine."""
         self._serve = serve
         self._end_running = end_running
 
@@ -187,15 +185,9 @@ class Supervisor:
 
     def _count(self, health: Health) -> None:
         """Also before the engine is closed: after that, its own counts are gone."""
-        self._stats.preemptions, self._stats.mask_s = self.counted_by(health)
-        counted = self._counted
-        mask_s = max((s for s in (counted.mask_s, health.mask_s) if s is not None), default=None)
-        self._counted = replace(counted, preemptions=max(counted.preemptions, health.preemptions), mask_s=mask_s)
+        self._stats.engine = self.counted_by(health)
+        self._counted = self._counted.or_more(health.counts)
 
-    def counted_by(self, health: Health) -> tuple[int, float | None]:
-        """Preemptions, and seconds of masks, of this engine and of those before it."""
-        stats, counted = self._stats, self._counted
-        preemptions = stats.preemptions + max(0, health.preemptions - counted.preemptions)
-        if health.mask_s is None:
-            return preemptions, stats.mask_s
-        return preemptions, (stats.mask_s or 0.0) + max(0.0, health.mask_s - (counted.mask_s or 0.0))
+    def counted_by(self, health: Health) -> EngineCounts:
+        """By this engine and by those before it."""
+        return self._stats.engine.plus(health.counts.since(self._counted))

@@ -59,9 +59,14 @@ def test_without_prices_a_budget_is_a_number_of_tokens() -> None:
 
 
 def test_a_step_that_takes_longer_anyhow_leaves_more_room() -> None:
-    one, eight, late = ([100], [100] * 8, [1000] * 8)
-    counts = [Room(SMOLLM2, decoded).take(0, 1000) for decoded in (one, eight, late)]
+    counts = [Room(SMOLLM2, decoded).take(0, 1000) for decoded in ([100] * 12, [1000] * 12, [1000] * 24)]
     assert counts == sorted(set(counts))
+
+
+def test_the_fewer_a_step_holds_up_the_longer_it_may_take() -> None:
+    counts = [Room(SMOLLM2, [100] * decodes).take(0, 1000) for decodes in (0, 1, 2, 4, 8)]
+    assert counts == sorted(set(counts), reverse=True)
+    assert counts[1] > counts[0] / 3
 
 
 def test_an_accelerator_takes_more_beside_decodes() -> None:

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from drivetrain.core.engine import EngineRequest
 from drivetrain.engines.native.kv.blocks import BlockPool, BlockTable
 from drivetrain.engines.native.schedule.budget import TokenBudget
+from drivetrain.engines.native.schedule.lookup import Lookup
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
 
@@ -37,12 +38,21 @@ class Life(RuleBasedStateMachine):
         beside=st.integers(1, 6),
         attention=st.sampled_from([0.0, 0.0, 0.05, 1.0]),
         headroom=st.integers(0, 8),
+        riding=st.sampled_from([0, 3, 20]),
     )
     def begin(
-        self, contexts: int, max_batch: int, prefixes: bool, alone: int, beside: int, attention: float, headroom: int
+        self,
+        contexts: int,
+        max_batch: int,
+        prefixes: bool,
+        alone: int,
+        beside: int,
+        attention: float,
+        headroom: int,
+        riding: int,
     ) -> None:
         pool = BlockPool(CONTEXT * contexts // 4, block_tokens=4, shares=prefixes)
-        budget = TokenBudget(alone=alone, beside=beside, attention=attention)
+        budget = TokenBudget(alone=alone, beside=beside, attention=attention, riding=riding)
         self.made = Scheduler(pool, max_batch=max_batch, budget=budget, headroom=headroom)
         self.max_batch = max_batch
         self.memory = BlockMemory(pool)
@@ -58,8 +68,11 @@ class Life(RuleBasedStateMachine):
         n=st.integers(1, 3),
         seeded=st.booleans(),
         salt=st.sampled_from([None, None, "a", "b"]),
+        looks_up=st.booleans(),
     )
-    def add(self, shared: int, own: int, kind: int, max_tokens: int, n: int, seeded: bool, salt: str | None) -> None:
+    def add(
+        self, shared: int, own: int, kind: int, max_tokens: int, n: int, seeded: bool, salt: str | None, looks_up: bool
+    ) -> None:
         """Prompts have a common beginning and an end of their own (or none: then they are equal)."""
         number = len(self.jobs)
         request = EngineRequest(
@@ -72,6 +85,8 @@ class Life(RuleBasedStateMachine):
             cache_salt=salt,
         )
         self.jobs.append(Job.of(request, number))
+        for sequence in self.jobs[-1].sequences:
+            sequence.lookup = Lookup() if looks_up else None
         self.made.add(self.jobs[-1])
 
     @precondition(lambda self: not self.made.idle)
@@ -172,13 +187,26 @@ class Life(RuleBasedStateMachine):
         self.memory.catch_up()
         for work in works:
             self._compute(work)
-        self.made.computed(works)
+        sampling = [work.sequence for work in works if work.samples]
         for work in works:
-            sequence = work.sequence
-            if work.samples and not sequence.ended:
-                sequence.ids.append(sum(sequence.ids) % 3)  # so choices of one prompt, and equal prompts, go together
+            self._take_draft(work)
+        self.made.computed(works)
+        for sequence in sampling:
+            if not sequence.ended:
+                sequence.ids.append(_next(sequence.ids))
                 if sequence.num_sampled >= sequence.job.limit:
                     self._end(sequence)
+
+    def _take_draft(self, work: Work) -> None:
+        """What is right of it."""
+        ids, before = work.sequence.ids, len(work.sequence.ids)
+        for drafted in work.draft:
+            if drafted != _next(ids):
+                break
+            ids.append(drafted)
+        if work.draft:
+            assert work.sequence.lookup is not None
+            work.sequence.lookup.judge(len(ids) - before)
 
     def _check_plan(self, works: list[Work], decoding: dict[Sequence, BlockTable | None]) -> None:
         assert works
@@ -195,8 +223,9 @@ class Life(RuleBasedStateMachine):
         sequence = work.sequence
         assert sequence.table is not None
         assert work.start == sequence.computed
-        assert work.start + work.count <= len(sequence.ids)
-        told = [(i, sequence.job.salt) for i in sequence.ids[: work.start + work.count]]
+        assert work.start + work.count <= len(work.ids)
+        assert sequence.num_sampled + len(work.draft) < sequence.job.limit or not work.draft
+        told = [(i, sequence.job.salt) for i in work.ids[: work.start + work.count]]
         assert self.memory.read(sequence.table, work.start) == told[: work.start]
         self.memory.write(sequence.table, work.start, told[work.start :])
         if sequence.cached:
@@ -213,6 +242,11 @@ class Life(RuleBasedStateMachine):
         self.made.end_job(job, poisoned=poisoned)
         for sequence, was in zip(job.sequences, before, strict=True):
             self.endings[sequence] += sequence.ended and not was
+
+
+def _next(ids: list[int]) -> int:
+    """Of a model for which choices of one prompt, and equal prompts, go together."""
+    return sum(ids) % 3
 
 
 TestLife = Life.TestCase

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.results import EngineCounts
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.scale.ray.reports import RECENT_S, ReplicaReport, ReplicaReports, Terms
 
@@ -28,7 +29,7 @@ def report(
         terms=Terms(timeout_s=5, drain_s=1, reader_timeout_s=5, max_unread=100),
         status=Status(
             state=state, running=0, waiting=0, endings={}, prompt_tokens=0, completion_tokens=0, engine_alive=alive,
-            last_progress_s=progress_s, preemptions=2, mask_s=mask_s,
+            last_progress_s=progress_s, counts=EngineCounts(2, mask_s),
         ),
         restarts=1,
         replica=replica,
@@ -82,19 +83,19 @@ def test_one_that_is_not_heard_beside_others_counts_no_more_but_its_counts_do() 
         reports.add(report("other", State.RESTARTING), now)
         together.append(reports.state)
     assert together == [State.READY, State.RESTARTING]
-    assert (reports.restarts, reports.preemptions) == (2, 4)
+    assert (reports.restarts, reports.counts.preemptions) == (2, 4)
     reports.add(report("lost"), 1000.0)
-    assert (reports.restarts, reports.preemptions) == (2, 4)
+    assert (reports.restarts, reports.counts.preemptions) == (2, 4)
 
 
 def test_the_time_of_masks_is_the_sum_over_those_that_tell() -> None:
     reports = ReplicaReports()
     reports.add(report("a"), 0.0)
-    assert reports.mask_s is None
+    assert reports.counts.mask_s is None
     for mask_s in (0.5, 0.25):  # one that comes late
         reports.add(report("b", mask_s=mask_s), 0.0)
     reports.add(report("c", mask_s=1.0), 0.0)
-    assert reports.mask_s == 1.5
+    assert reports.counts.mask_s == 1.5
 
 
 def test_a_long_silence_makes_nobody_worse() -> None:

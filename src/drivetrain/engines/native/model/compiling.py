@@ -44,6 +44,9 @@ FEWEST = 2
 KEPT = 20
 """Folders of programs that are kept. The one longest unused goes first."""
 
+_ROOMS = ("attention", "cpu", "kv", "model")
+"""Whose code is in the programs."""
+
 UNFINISHED_S = 24 * 3600
 """After this, what was begun and not finished is nobody's work."""
 
@@ -235,8 +238,8 @@ def _key(model: Any, recipe: Recipe) -> str:
         "compiler": os.environ.get("CXX", ""),
     }
     digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
-    ours = Path(__file__).parent.parent
-    for source in [sys.modules[type(model).__module__].__file__, *sorted(ours.rglob("*.py")), *ours.rglob("*.cpp")]:
+    ours = [source for room in _ROOMS for source in (Path(__file__).parents[1] / room).glob("*.*")]
+    for source in [sys.modules[type(model).__module__].__file__, *sorted(ours)]:
         digest.update(Path(str(source)).read_bytes())
     return digest.hexdigest()[:32]
 

@@ -15,7 +15,8 @@ from math import sqrt
 @dataclass(frozen=True, slots=True)
 class TokenBudget:
     """What the prompts of a step may cost: `alone` where nothing decodes; else `beside`, and on top of it `share` times
-    what the decodes cost.
+    what the decodes cost, or, if that is more, `held_up` divided by their number: the fewer they are, the longer a step
+    may hold them up.
 
     A chunk of n tokens that ends at position p costs `n + p * (n * attention + reading)`: its way through the layers,
     each token's attention to what came before, and the keys and values that are read once for all of them.
@@ -28,6 +29,9 @@ class TokenBudget:
     attention: float = 0.0
     reading: float = 0.0
     least: int = 1
+    held_up: float = 0.0
+    riding: float = 0.0
+    """The tokens of a step that take no longer than to read the weights."""
 
     def cost(self, start: int, count: int) -> float:
         return count + (start + count) * (count * self.attention + self.reading)
@@ -53,6 +57,7 @@ class Room:
         self._left = budget.alone
         if decoded:
             beside = budget.beside + budget.share * sum(budget.cost(position, 1) for position in decoded)
+            beside = max(beside, budget.held_up / len(decoded))
             self._left = max(beside, min(beside * prompts, budget.alone))
         self._prompts = prompts
         self._taken = False
@@ -102,6 +107,9 @@ WEIGHTS_ON_ACCELERATOR = 256.0
 ALONE_ON_CPU = 512.0
 ALONE_ON_ACCELERATOR = 2048.0
 
+HELD_UP = 0.5
+"""Of what a step costs alone, for the one decode beside it."""
+
 
 def budget_for(*, on_cpu: bool, weights: int, attended: int, cached: int, by_kernel: bool = False) -> TokenBudget:
     """By a model's shapes, with weights and cache of one dtype.
@@ -110,11 +118,14 @@ def budget_for(*, on_cpu: bool, weights: int, attended: int, cached: int, by_ker
     `cached` numbers per position.
     """
     reading = WEIGHTS_ON_CPU if on_cpu else WEIGHTS_ON_ACCELERATOR
+    alone = ALONE_ON_CPU if on_cpu else ALONE_ON_ACCELERATOR
     return TokenBudget(
-        alone=ALONE_ON_CPU if on_cpu else ALONE_ON_ACCELERATOR,
+        alone=alone,
         beside=SHARE * reading,
         share=SHARE,
         attention=(ATTENTION_BY_KERNEL if by_kernel else ATTENTION) * attended / weights,
         reading=(READING_BY_KERNEL if by_kernel else 1) * reading * cached / weights,
         least=LEAST,
+        held_up=HELD_UP * alone,
+        riding=reading,
     )

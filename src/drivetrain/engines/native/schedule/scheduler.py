@@ -59,14 +59,15 @@ class Scheduler:
         self._continue_prompts(work, room)
         work = [piece for piece in work if piece.sequence.table is not None]  # others may have given way by then
         self._admit_waiting(work, room)
-        return work
+        return self._with_drafts(work)
 
     def computed(self, works: list[Work]) -> None:
-        """The step was done. Call this before adding sampled ids or ending a sequence."""
+        """The step was done. Call this before ending a sequence or adding ids to it, but for those of a draft that were
+        right: keys and values of the others do not count."""
         for work in works:
             sequence = work.sequence
             assert sequence.table is not None
-            sequence.computed = work.start + work.count
+            sequence.computed = min(work.start + work.count, len(sequence.ids))
             self.pool.fill(sequence.table, sequence.ids, sequence.computed)
             if work.start < sequence.prompt_length <= sequence.computed and sequence.leads:
                 self._spawn(sequence.job)
@@ -137,6 +138,27 @@ class Scheduler:
             for sequence in ready  # oldest first, so that a preempted one has no work yet
             if sequence.table is not None and self._fit(sequence)
         ]
+
+    def _with_drafts(self, works: list[Work]) -> list[Work]:
+        """With ids behind those of who looks them up, as many as the step computes while it reads the weights."""
+        left = int(self.budget.riding) - sum(work.count for work in works)
+        made = []
+        for index, work in enumerate(works):
+            drafted = self._with_draft(work, max(left // (len(works) - index), 1)) if left > 0 else work
+            left -= len(drafted.draft)
+            made.append(drafted)
+        return made
+
+    def _with_draft(self, work: Work, most: int) -> Work:
+        """Nobody gives way for a draft."""
+        sequence = work.sequence
+        if sequence.lookup is None or sequence.table is None or work.keep != 1:
+            return work
+        known = len(sequence.ids)
+        draft = sequence.lookup.draft(sequence.ids, min(most, sequence.job.limit - sequence.num_sampled - 1))
+        if not draft or not self.pool.enlarge(sequence.table, known + len(draft)):
+            return work
+        return Work(sequence, work.start, work.count + len(draft), 1 + len(draft), draft)
 
     def _num_prompts(self) -> int:
         """How many have a part of their prompt to compute now, or might begin with it."""

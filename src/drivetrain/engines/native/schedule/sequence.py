@@ -8,6 +8,8 @@ from typing import Any
 from drivetrain.core.engine import EngineRequest, IdLogprobs
 from drivetrain.engines.base.room import room
 from drivetrain.engines.native.kv.blocks import BlockTable
+from drivetrain.engines.native.schedule.lookup import Lookup
+from drivetrain.engines.sample.row import Row
 
 MOST_FORCED = 16
 """Ids that a grammar leaves no choice about and that one step computes at once."""
@@ -44,6 +46,8 @@ class Sequence:
     awaits: Awaited | None = None
     forced: int = 0
     """How many of the ids, the last ones, a grammar forced behind the newest sampled one."""
+    lookup: Lookup | None = None
+    """Where its drafts come from. None: it gets none."""
     ended: bool = False
     shape: Any = None
     """The sampler's own notes."""
@@ -135,17 +139,19 @@ class Job:
 class Work:
     """What one sequence does in one step: `count` ids from `start` on go through the model.
 
-    The last `keep` of these positions need logits.
+    The last `keep` of these positions need logits. `draft` are ids behind the known ones that may turn out to be right;
+    they are among the `count`.
     """
 
     sequence: Sequence
     start: int
     count: int
     keep: int
+    draft: tuple[int, ...] = ()
 
     @property
     def ids(self) -> list[int]:
-        return self.sequence.ids
+        return [*self.sequence.ids, *self.draft] if self.draft else self.sequence.ids
 
     @property
     def table(self) -> BlockTable:
@@ -156,4 +162,40 @@ class Work:
     @property
     def samples(self) -> bool:
         """Whether an id is sampled after it: the positions reach the end of the known ids."""
-        return self.start + self.count == len(self.sequence.ids)
+        return self.start + self.count == len(self.sequence.ids) + len(self.draft)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Of the positions that are sampled after it: the sequence itself, or what it will be if the draft is right."""
+        if not self.draft:
+            return [self.sequence]
+        return [Supposed(self.sequence, self.draft[:size]) for size in range(len(self.draft) + 1)]
+
+
+@dataclass(slots=True)
+class Supposed:
+    """The sequence with some ids of a draft behind it. A `Row` of the sampler's, which keeps no notes on it."""
+
+    sequence: Sequence
+    draft: tuple[int, ...]
+    shape: Any = None
+
+    @property
+    def request(self) -> EngineRequest:
+        return self.sequence.request
+
+    @property
+    def seed(self) -> int:
+        return self.sequence.seed
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return self.sequence.prompt_ids
+
+    @property
+    def ids(self) -> list[int]:
+        return [*self.sequence.ids, *self.draft]
+
+    @property
+    def num_sampled(self) -> int:
+        return self.sequence.num_sampled + len(self.draft)

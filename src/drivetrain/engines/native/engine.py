@@ -180,14 +180,13 @@ class NativeEngine:
     def health(self) -> Health:
         alive = not self._closed and not self._broken and self._thread.alive
         stepper = self._stepper
-        blocks = stepper.kv_blocks if stepper is not None else None
         return Health(
             alive,
             len(self._running),
             self._last_progress,
             self._broken,
-            kv_used=blocks.held / blocks.total if blocks is not None else None,
-            kv_blocks=blocks,
+            kv_used=stepper.kv_used if stepper is not None else None,
+            kv_blocks=stepper.kv_blocks if stepper is not None else None,
             preemptions=stepper.preemptions if stepper is not None else 0,
             mask_s=stepper.mask_s if stepper is not None else None,
         )

@@ -103,6 +103,11 @@ ALONE_ON_CPU = 512.0
 ALONE_ON_ACCELERATOR = 2048.0
 
 
+def largest_chunk(*, on_cpu: bool) -> int:
+    """Tokens of one sequence in one step; a token costs one unit at least."""
+    return int(ALONE_ON_CPU if on_cpu else ALONE_ON_ACCELERATOR)
+
+
 def budget_for(*, on_cpu: bool, weights: int, attended: int, cached: int, by_kernel: bool = False) -> TokenBudget:
     """By a model's shapes, with weights and cache of one dtype.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from drivetrain.engines.native.attention.backend import AttentionSpec, Layer, Piece  # noqa: E402
-from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockTable  # noqa: E402 - these need torch
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS  # noqa: E402 - these need torch
 from drivetrain.engines.native.kv.cache import KvCache, LayerShape  # noqa: E402
+from drivetrain.engines.native.kv.groups import Window  # noqa: E402
+from drivetrain.engines.native.kv.tables import BlockRow, BlockTable  # noqa: E402
 from drivetrain.engines.native.model.runner import MakeAttention  # noqa: E402
 
 Backend = MakeAttention
@@ -91,22 +94,27 @@ class Step:
         start = sum(part.count for part in self.parts[:index])
         return slice(start, start + self.parts[index].count)
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self, windows: Sequence[Window]) -> list[Piece]:
+        """Each with a row for each of these groups; it has given back what is behind the window."""
         made = []
         for index, part in enumerate(self.parts):
-            table = BlockTable()
-            table.numbers.extend(self.tables[index])
-            made.append(Piece(self.ids(index).start, part.count, part.first, table))
+            rows = []
+            for window in windows:
+                gone = 0 if window is None else max(0, part.first + 1 - window) // BLOCK_TOKENS
+                rows.append(BlockRow(numbers=array("q", [-1] * gone + self.tables[index][gone:]), num_gone=gone))
+            made.append(Piece(self.ids(index).start, part.count, part.first, BlockTable(rows, [])))
         return made
 
-    def attend(self, backend: Backend) -> dict[int, tuple[Any, Any, Any]]:
-        """For each layer: what is found, and its keys and values afterwards."""
+    def attend(self, backend: Backend, *, grouped: bool = False) -> dict[int, tuple[Any, Any, Any]]:
+        """For each layer: what is found, and its keys and values afterwards. `grouped`: layers by their windows."""
         shapes = {number: layer.shape for number, layer in self.layers.items()}
-        cache = KvCache(shapes, self.num_blocks, dtype=self.dtype, device=CPU)
+        windows = {number: layer.spec.window if grouped else None for number, layer in self.layers.items()}
+        sizes = dict.fromkeys(windows.values(), self.num_blocks)
+        cache = KvCache(shapes, sizes, windows=windows, dtype=self.dtype, device=CPU)
         for number in self.layers:
             cache.keys[number].copy_(self.keys[number])
             cache.values[number].copy_(self.values[number])
-        made, pieces = backend(self.layers, cache), self.pieces()
+        made, pieces = backend(self.layers, cache), self.pieces(list(sizes))
         made.prepare(pieces)
         found = {number: made.attend(number, *self.new[number]) for number in self.layers}
         return {number: (found[number], cache.keys[number], cache.values[number]) for number in self.layers}

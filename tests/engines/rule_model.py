@@ -13,8 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drivetrain.engines.native.kv.blocks import BlockPool, BlockTable, Copy, Operation  # noqa: E402
+from drivetrain.engines.native.kv.blocks import BlockPool  # noqa: E402
 from drivetrain.engines.native.kv.cache import KvCache, LayerShape  # noqa: E402 - it needs torch
+from drivetrain.engines.native.kv.tables import BlockTable, Copy, Operation  # noqa: E402
 from drivetrain.engines.native.schedule.sequence import Job, Work  # noqa: E402
 
 STOP = 6
@@ -44,11 +45,20 @@ class RuleModel:
     def __init__(self, pool: BlockPool, careless: Collection[Job] = ()) -> None:
         """`careless` ended or gave way before it was known what they made: it may be no numbers, and still there."""
         shape = LayerShape(heads=1, kv_heads=1, key_size=1, value_size=1)
+        windows = {group.index: group.window for group in pool.groups}  # of a layer each
         self._tensors = KvCache(
-            {0: shape}, pool.num_blocks, dtype=torch.float64, device=torch.device("cpu"), block_tokens=pool.block_tokens
+            dict.fromkeys(windows, shape),
+            pool.sizes,
+            windows=windows,
+            dtype=torch.float64,
+            device=torch.device("cpu"),
+            block_tokens=pool.block_tokens,
         )
         self._size = pool.block_tokens
-        self._keys, self._values = self._tensors.keys[0][0, :, 0], self._tensors.values[0][0, :, 0]
+        self._windows = windows
+        self._slides = any(windows.values())
+        self._keys = {group: keys[0, :, 0] for group, keys in self._tensors.keys.items()}
+        self._values = {group: values[0, :, 0] for group, values in self._tensors.values.items()}
         self._codes: dict[tuple[float, Any], float] = {}
         self.num_computed = 0
         self.copies: list[Copy] = []
@@ -93,25 +103,32 @@ class RuleModel:
 
     def pass_through(self, table: BlockTable, value: float) -> None:
         """Something that is no request fills these blocks."""
-        self._keys[self._places(table)] = value
-        self._values[self._places(table)] = 0
+        for group, row in enumerate(table.rows):
+            places = self._places(table, group)[row.num_gone * self._size :]
+            self._keys[group][places] = value
+            self._values[group][places] = 0
 
     def _attend(self, work: Work) -> None:
-        sequence, end, size = work.sequence, work.start + work.count, self._size
         self.num_computed += work.count
-        table = sequence.table
-        assert table is not None
-        assert table.alive
-        assert len(table.blocks) * size >= end
-        own, places = self._content(sequence.job, sequence.ids[:end]), self._places(table)
-        held = self._keys[places]
-        assert torch.equal(held[: work.start].nan_to_num(-1), own[: work.start].nan_to_num(-1)), "it reads others' ids"
-        dirty = places[work.start :][held[work.start :].isnan()]
-        assert {int(number) for number in self._values[dirty]} <= {job.number + 1 for job in self._careless}
-        for block in table.blocks[work.start // size : -(-end // size)]:
+        assert work.table.alive
+        own = self._content(work.sequence.job, work.ids[: work.start + work.count])
+        for group, window in self._windows.items():
+            self._attend_in(group, 0 if window is None else max(0, work.start + 1 - window), work, own)
+
+    def _attend_in(self, group: int, lowest: int, work: Work, own: Any) -> None:
+        start, end, size, row = work.start, work.start + work.count, self._size, work.table.rows[group]
+        assert len(row.blocks) * size >= end
+        assert lowest >= row.num_gone * size, "it reads what it gave back"
+        places, keys, values = self._places(work.table, group), self._keys[group], self._values[group]
+        held = keys[places]
+        assert torch.equal(held[lowest:start].nan_to_num(-1), own[lowest:start].nan_to_num(-1)), "it reads others' ids"
+        if not self._slides:  # what was given back is in use before anybody has judged it
+            dirty = places[start:][held[start:].isnan()]
+            assert {int(number) for number in values[dirty]} <= {job.number + 1 for job in self._careless}
+        for block in row.blocks[start // size : -(-end // size)]:
             assert block.num_holders == 1, "it writes what others hold"
-        self._keys[places[work.start : end]] = own[work.start :]
-        self._values[places[work.start : end]] = sequence.job.number + 1
+        keys[places[start:end]] = own[start:]
+        values[places[start:end]] = work.sequence.job.number + 1
 
     def _content(self, job: Job, ids: Sequence[int]) -> Any:
         code, content = self._code(0.0, job.salt), []
@@ -123,5 +140,7 @@ class RuleModel:
     def _code(self, before: float, what: Any) -> float:
         return self._codes.setdefault((before, what), float(len(self._codes) + 1))
 
-    def _places(self, table: BlockTable) -> Any:
-        return (torch.tensor(table.numbers)[:, None] * self._size + torch.arange(self._size)).flatten()
+    def _places(self, table: BlockTable, group: int) -> Any:
+        """What was given back is the last place: nobody looks there."""
+        numbers = torch.tensor(table.rows[group].numbers)[:, None]
+        return (numbers * self._size + torch.arange(self._size)).clamp(min=-1).flatten()

@@ -84,6 +84,14 @@ def test_each_layer_has_its_own_shape_and_window(backend: Backend) -> None:
     same(Step(layers), backend)
 
 
+def test_what_is_behind_a_window_is_not_looked_for(backend: Backend) -> None:
+    layers = {3: layer_of(SHAPES[0]), 4: layer_of(SHAPES[1], window=20), 5: layer_of(SHAPES[0], window=300)}
+    step = Step(layers)
+    found, wanted = step.attend(backend, grouped=True), step.attend(backend)
+    for number in layers:
+        assert torch.equal(found[number][0], wanted[number][0])
+
+
 @st.composite
 def layers_drawn(draw: st.DrawFn) -> dict[int, Layer]:
     kv_heads, groups = draw(st.integers(1, 5)), draw(st.integers(1, 9))

@@ -56,9 +56,10 @@ def test_the_reference_does_what_is_written(
     weights = torch.linspace(-1, 3, shape.heads) if sinks else None
     layer = layer_of(shape, window=window, softcap=softcap, sinks=weights, scale=0.7)
     step = Step({0: layer}, PARTS, dtype=dtype)
-    found, *cached = step.attend(ReferenceAttention)[0]
     wanted, *to_be_cached = by_definition(step, 0)
-    assert found.dtype is dtype
-    torch.testing.assert_close(found[0].double(), wanted, atol=tolerance, rtol=tolerance)
-    for one, other in zip(cached, to_be_cached, strict=True):
-        torch.testing.assert_close(one, other, atol=0, rtol=0, equal_nan=True)
+    for grouped in (False, True):
+        found, *cached = step.attend(ReferenceAttention, grouped=grouped)[0]
+        assert found.dtype is dtype
+        torch.testing.assert_close(found[0].double(), wanted, atol=tolerance, rtol=tolerance)
+        for one, other in zip(cached, to_be_cached, strict=True):
+            torch.testing.assert_close(one, other, atol=0, rtol=0, equal_nan=True)

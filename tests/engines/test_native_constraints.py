@@ -96,7 +96,7 @@ async def test_a_cache_that_is_too_small_for_all_of_them(rig: NativeRig) -> None
         assert isinstance(engine, NativeEngine)
         assert engine._stepper is not None
         scheduler = engine._stepper.scheduler
-        scheduler.pool.num_blocks = scheduler.pool.blocks_for(256)
+        scheduler.pool.groups[0].num_blocks = scheduler.pool.blocks_for(256)
         scheduler._headroom = 1
         asked = {**ASKED, "max_tokens": 250, "constraint": {"regex": "([a-z]{40}-----){8}"}}
         alone = [await worker.generate(**{**asked, "seed": seed}) for seed in range(4)]

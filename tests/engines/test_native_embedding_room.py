@@ -16,7 +16,8 @@ from drivetrain.core.sampling import Sampling
 from drivetrain.engines.native import embedding
 from drivetrain.engines.native.embedding import CallOver, EmbedCall, NativeEmbedder
 from drivetrain.engines.native.engine import NativeEngine
-from drivetrain.engines.native.kv.blocks import BlockPool, Clear
+from drivetrain.engines.native.kv.blocks import BlockPool
+from drivetrain.engines.native.kv.tables import Clear
 from drivetrain.engines.native.schedule.sequence import Job
 from drivetrain.engines.native.stepper import Ended, NewStep, Stepper
 from drivetrain.worker.worker import EngineWorker
@@ -37,7 +38,7 @@ async def worker(rig: NativeRig, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """Its cache holds one text and a little more."""
     monkeypatch.setattr(embedding, "ALONE", PASS)
     async with rig.open(options={"context_length": 256}) as made:
-        pool_of(made).num_blocks = pool_of(made).blocks_for(256)
+        pool_of(made).groups[0].num_blocks = pool_of(made).blocks_for(256)
         yield made
         assert rig.idle(made)
 

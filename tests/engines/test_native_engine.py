@@ -14,7 +14,8 @@ from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed, InvalidSetting, LoadFailed, OutOfMemory
 from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.kind import KIND
-from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, Clear
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS
+from drivetrain.engines.native.kv.tables import Clear
 from drivetrain.worker.worker import EngineWorker
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 20}

@@ -18,6 +18,7 @@ from drivetrain.core.errors import LoadFailed
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice
 from drivetrain.engines.checkpoint.quiet import quiet_library
+from drivetrain.engines.native.kv.blocks import most_blocks
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.worker.worker import EngineWorker
@@ -187,7 +188,9 @@ async def test_preempted_ones_say_the_same(
     wanted = plain(name)
     async with opened(folder, name, options={"context_length": 256}) as worker:
         scheduler = scheduler_of(worker)
-        scheduler.pool.num_blocks = 2 * scheduler.pool.blocks_for(256)
+        scheduler.pool.chunk = 16
+        for group in scheduler.pool.groups:
+            group.num_blocks = 2 * most_blocks(256, group.window, scheduler.pool.chunk)
         scheduler._headroom = 1
         long = {"max_tokens": 150, "ignore_eos": True}
         alone = [await ask(worker, said, **long) for said in wanted[:6]]

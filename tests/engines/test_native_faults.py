@@ -16,7 +16,7 @@ from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
 from drivetrain.engines.native.engine import NativeEngine
-from drivetrain.engines.native.kv.blocks import Copy
+from drivetrain.engines.native.kv.tables import Copy
 from drivetrain.engines.sample.shaping import Shape
 from drivetrain.worker.worker import EngineWorker
 from reading import StepReading, all_of
@@ -266,7 +266,7 @@ async def test_what_the_worker_would_never_send(
     async with rig.open(options={"kv_cache_gb": 1e-4}) as worker:
         engine = worker._engine
         assert isinstance(engine, NativeEngine)
-        assert stepper_of(worker).scheduler.pool.num_tokens < 600
+        assert stepper_of(worker).scheduler.pool.longest < 600
         others = [asyncio.create_task(outcome(worker, prompt)) for prompt in PROMPTS]
         await asyncio.sleep(0.01)
         with pytest.raises(error):

@@ -25,7 +25,8 @@ from drivetrain.core.engine import EngineRequest, PromptStep, TokenStep
 from drivetrain.core.errors import DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
-from drivetrain.engines.native.kv.blocks import BlockPool
+from drivetrain.engines.native.kv.blocks import BlockPool, most_blocks
+from drivetrain.engines.native.kv.groups import Window
 from drivetrain.engines.native.schedule import sequence as sequences
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
@@ -34,6 +35,8 @@ from drivetrain.engines.native.stepper import Ended, NewStep, Output, Stepper
 
 CONTEXT = 64
 BLOCK = 4  # so that a context is 16 blocks
+WINDOWS: list[tuple[Window, ...]] = [(None,), (None,), (None, 6), (9,), (None, 5, 17)]
+"""Of the groups of layers."""
 
 
 class Watched(Scheduler):
@@ -54,10 +57,12 @@ class Loop(RuleBasedStateMachine):
         max_batch=st.integers(1, 6),
         shares=st.booleans(),
         alone=st.integers(4, 40),
+        windows=st.sampled_from(WINDOWS),
     )
-    def begin(self, num_blocks: int, max_batch: int, shares: bool, alone: int) -> None:
+    def begin(self, num_blocks: int, max_batch: int, shares: bool, alone: int, windows: tuple[Window, ...]) -> None:
         logging.getLogger("drivetrain.engines.native.stepper").disabled = True
-        pool = BlockPool(num_blocks, block_tokens=BLOCK, shares=shares)
+        sizes = {window: num_blocks * most_blocks(CONTEXT, window, alone, BLOCK) // 16 for window in windows}
+        pool = BlockPool(sizes, block_tokens=BLOCK, shares=shares, chunk=alone)
         budget = TokenBudget(alone=alone, beside=5)
         self.careless: set[Job] = set()
         self.scheduler = Watched(pool, self.careless, max_batch=max_batch, budget=budget, headroom=2)

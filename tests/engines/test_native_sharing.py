@@ -10,64 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rule_model import RuleModel, answer
+from rule_loop import LIMIT, Loop
 
 from contract.native_rig import NativeRig
-from drivetrain.core.engine import EngineRequest, TokenStep
-from drivetrain.core.sampling import Sampling
 from drivetrain.engines.native.engine import NativeEngine
-from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool, Copy, Operation
-from drivetrain.engines.native.schedule.budget import TokenBudget
-from drivetrain.engines.native.schedule.scheduler import HEADROOM, Scheduler
-from drivetrain.engines.native.schedule.sequence import Job
-from drivetrain.engines.native.stepper import NewStep, Stepper
-
-LIMIT = 12
-
-
-class Loop:
-    """The scheduler, the pool and the cache of the engine, with a rule for a model."""
-
-    def __init__(self, num_blocks: int, *, max_batch: int = 200) -> None:
-        self.pool = BlockPool(num_blocks)
-        self.model = RuleModel(self.pool)
-        self.scheduler = Scheduler(self.pool, max_batch=max_batch, budget=TokenBudget(alone=512, beside=512))
-        self.stepper = Stepper(self.scheduler, self.model)  # type: ignore[arg-type]  # a rule for a model
-        self.said: dict[tuple[Job, int], list[int]] = {}
-        self.jobs: list[Job] = []
-
-    def add(self, ids: Sequence[int], *, n: int = 1, salt: str | None = None) -> Job:
-        request = EngineRequest(
-            request_id=str(len(self.jobs)),
-            prompt_ids=tuple(ids),
-            context_length=10_000,
-            max_tokens=LIMIT,
-            seeds=tuple(range(n)),
-            sampling=Sampling(temperature=0.0),
-            cache_salt=salt,
-        )
-        self.jobs.append(Job.of(request, len(self.jobs)))
-        self.stepper.add(self.jobs[-1])
-        return self.jobs[-1]
-
-    def step(self) -> None:
-        for output in self.stepper.step():
-            if isinstance(output, NewStep) and isinstance(step := output.step, TokenStep):
-                self.said.setdefault((output.job, step.index), []).extend(step.token_ids)
-        assert not self.model.wrong
-        self.scheduler.check()
-
-    def until_all_decode(self) -> None:
-        while self.scheduler.waiting or not all(sequence.decodes for sequence in self.scheduler.running):
-            self.step()
-
-    def to_the_end(self) -> None:
-        while not self.stepper.idle:
-            self.step()
-        assert self.pool.num_held == 0
-        for job in self.jobs:
-            for index in range(len(job.sequences)):
-                assert self.said[job, index] == answer(job.request.prompt_ids, LIMIT, stop=None)
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool
+from drivetrain.engines.native.kv.tables import Copy, Operation
+from drivetrain.engines.native.schedule.scheduler import HEADROOM
 
 
 def own_blocks(pool: BlockPool, length: int, shared: int) -> int:
@@ -109,7 +58,7 @@ def test_choices_share_the_full_blocks_of_the_prompt_and_copy_one_at_most(length
     targets = [copy.target for copy in loop.model.copies]
     assert len(targets) == len(set(targets)) == (15 if rest else 0)
     tables = [sequence.table for sequence in job.sequences]
-    assert {table.blocks[full].number for table in tables[1:] if table is not None} >= set(targets)
+    assert {table.rows[0].numbers[full] for table in tables[1:] if table is not None} >= set(targets)
     assert loop.model.num_computed <= length + 16 * LIMIT
     loop.to_the_end()
 
@@ -120,7 +69,7 @@ def test_salts_never_share() -> None:
         jobs = [loop.add(prompt, salt=salt) for salt in salts]
         loop.until_all_decode()
         tables = [sequence.table for job in jobs for sequence in job.sequences]
-        held = [block for table in tables if table is not None for block in table.blocks]
+        held = [block for table in tables if table is not None for block in table.rows[0].blocks]
         assert len(held) == len(set(held)) == 3 * loop.pool.blocks_for(100 + LIMIT)
         assert loop.pool.num_shared == 0
         assert [job.sequences[0].cached for job in jobs] == [96 if again else 0] * 3
@@ -137,7 +86,7 @@ async def test_an_evicted_beginning_is_computed_again(checkpoint: Callable[[str]
         assert isinstance(engine, NativeEngine)
         assert engine._stepper is not None
         pool, cache = engine._stepper.scheduler.pool, engine._stepper.runner.cache
-        pool.num_blocks = pool.blocks_for(256)
+        pool.groups[0].num_blocks = pool.blocks_for(256)
         apply, copies = cache.apply, 0
 
         def counted(operations: Sequence[Operation]) -> None:
@@ -165,21 +114,25 @@ async def test_an_evicted_beginning_is_computed_again(checkpoint: Callable[[str]
         assert copies == 2
 
 
-def test_a_beginning_that_outlives_another_one_of_the_same_ids_gets_its_name() -> None:
-    """Its later blocks were found behind that one, so far."""
-    pool, ids = BlockPool(4, block_tokens=4), list(range(12))
+def test_a_beginning_outlives_the_blocks_of_who_computed_it_first() -> None:
+    """The later blocks of another one are found behind its own."""
+    pool, ids = BlockPool(5, block_tokens=4), list(range(12))
     first = pool.open(4)
     assert first is not None
     pool.fill(first, ids, 4)
     pool.release(first)
-    second = pool.open(8)  # without a look into the cache, as with a seed
+    second = pool.open(12)  # without a look into the cache, as with a seed
     assert second is not None
     pool.fill(second, ids, 8)
-    third = pool.open(12, second.blocks)
-    assert third is not None
-    other = pool.open(4)
+    other = pool.open(8)
     assert other is not None
     assert not pool.num_idle, "the first one's block is gone"
-    pool.fill(third, ids, 12)
-    pool.check([second, third, other])
-    assert pool.find(ids, 12) == third.blocks
+    pool.fill(second, ids, 12)
+    pool.check([second, other])
+    assert pool.find(ids, 12) == []
+    pool.release(other)
+    third = pool.open(4)
+    assert third is not None
+    pool.fill(third, ids, 4)
+    assert [one.blocks[0] for one in pool.find(ids, 12)] == [third.rows[0].blocks[0], *second.rows[0].blocks[1:]]
+    pool.check([second, third])

@@ -94,7 +94,7 @@ async def test_with_little_memory(rig: NativeRig, plain: EngineWorker) -> None:
     ]
     async with rig.open(options={"speculative": "ngram", "context_length": 256}) as tight:
         scheduler = stepper_of(tight).scheduler
-        scheduler.pool.num_blocks, scheduler._headroom = 2 * scheduler.pool.blocks_for(256), 1
+        scheduler.pool.groups[0].num_blocks, scheduler._headroom = 2 * scheduler.pool.blocks_for(256), 1
         answers = [await asyncio.gather(*(worker.generate(**one) for one in asked)) for worker in (plain, tight)]
         assert tight.status.counts.preemptions > 0
     assert [said(result) for result in answers[1]] == [said(result) for result in answers[0]]

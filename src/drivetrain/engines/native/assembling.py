@@ -13,10 +13,11 @@ from drivetrain.engines.native.attention.reference import ReferenceAttention
 from drivetrain.engines.native.compilation import Compilation, step_budget
 from drivetrain.engines.native.embedding import NativeEmbedder
 from drivetrain.engines.native.kv import memory
-from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool
-from drivetrain.engines.native.kv.cache import KvCache, token_bytes
+from drivetrain.engines.native.kv.blocks import BlockPool
+from drivetrain.engines.native.kv.cache import KvCache, block_bytes
 from drivetrain.engines.native.model import loading, selftest
 from drivetrain.engines.native.model.runner import Pass, Runner, plain_pass
+from drivetrain.engines.native.schedule.budget import largest_chunk
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.settings import NativeSettings, Speculative
 from drivetrain.engines.native.stepper import Stepper
@@ -43,10 +44,14 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
         computing = Pass(plain_pass(model), ReferenceAttention)
         selftest.check(loaded, computing)
     budget = memory.kv_budget(settings.kv_cache_gb, model.device)
-    size = token_bytes(loaded.shapes, model.dtype)
-    context = memory.fitting_context(loaded.context_length, size, budget, stated=settings.context_length is not None)
-    pool = BlockPool(budget // (size * BLOCK_TOKENS), shares=settings.prefix_cache)
-    cache = KvCache(loaded.shapes, pool.num_blocks, dtype=model.dtype, device=model.device)
+    sizes = block_bytes(loaded.shapes, loaded.windows, model.dtype)
+    chunk = largest_chunk(on_cpu=model.device.type == "cpu")
+    context = memory.fitting_context(
+        loaded.context_length, sizes, chunk, budget, stated=settings.context_length is not None
+    )
+    num_blocks = memory.num_blocks(sizes, context, chunk, settings.max_batch, budget)
+    pool = BlockPool(num_blocks, shares=settings.prefix_cache, chunk=chunk)
+    cache = KvCache(loaded.shapes, pool.sizes, windows=loaded.windows, dtype=model.dtype, device=model.device)
     runner = Runner(model, loaded.stage, cache, computing.attention(loaded.layers, cache), computing.forward)
     scheduler = Scheduler(pool, max_batch=settings.max_batch, budget=step_budget(loaded, runner.attention))
     progress("loaded", 1.0)

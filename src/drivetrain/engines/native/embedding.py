@@ -19,7 +19,7 @@ from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, Ou
 from drivetrain.engines.base.settings import Pooling
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.pooling import Pooled
-from drivetrain.engines.native.kv.blocks import BlockTable
+from drivetrain.engines.native.kv.tables import BlockTable
 from drivetrain.engines.native.model.runner import Runner
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 
@@ -55,13 +55,16 @@ class CallOver:
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """A text that was begun. The keys and values of its first `num_done` ids are in the blocks of `table`."""
+    """A text that was begun."""
 
     call: EmbedCall
     ids: tuple[int, ...]
     pooled: Pooled
     table: BlockTable
-    num_done: int = 0
+
+    @property
+    def num_done(self) -> int:
+        return self.table.filled
 
     @property
     def left(self) -> int:
@@ -156,10 +159,14 @@ class NativeEmbedder:
                 return []
             self._open = again
         while room and (text := self._open or self._next()) is not None:
+            self._open = text
+            if not self._scheduler.enlarge((text.call.number, 0), text.table, len(text.ids)):
+                break  # older requests hold what it needs next
             part = Part(text, min(room, text.left))
             parts.append(part)
             room -= part.count
-            self._open = None if part.is_last else text
+            if part.is_last:
+                self._open = None
         return parts
 
     def _next(self) -> Text | None:
@@ -192,8 +199,9 @@ class NativeEmbedder:
         over: list[CallOver] = []
         for part, vector in zip(parts, made, strict=True):
             call = part.text.call
-            part.text.num_done += part.count
-            if not part.text.left:
+            is_last = part.is_last
+            part.text.table.filled += part.count
+            if is_last:
                 self._release(part.text, poisoned=isinstance(vector, EngineFailed))
             if vector is None or call not in self._calls:
                 continue

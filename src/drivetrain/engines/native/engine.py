@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, StepSink
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, UnfitEngine
-from drivetrain.core.results import DeviceMemory, EngineCounts
+from drivetrain.core.results import NOTHING_COUNTED, DeviceMemory
 from drivetrain.engines.base.channel import Ending, StepChannel
 from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
@@ -180,15 +180,14 @@ class NativeEngine:
     def health(self) -> Health:
         alive = not self._closed and not self._broken and self._thread.alive
         stepper = self._stepper
-        blocks = stepper.kv_blocks if stepper is not None else None
         return Health(
             alive,
             len(self._running),
             self._last_progress,
             self._broken,
-            kv_used=blocks.held / blocks.total if blocks is not None else None,
-            kv_blocks=blocks,
-            counts=stepper.counts if stepper is not None else EngineCounts(),
+            kv_used=stepper.kv_used if stepper is not None else None,
+            kv_blocks=stepper.kv_blocks if stepper is not None else None,
+            counts=stepper.counts if stepper is not None else NOTHING_COUNTED,
         )
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.results import EngineCounts, FinishReason, KvBlocks
 from drivetrain.engines.checkpoint import errors
-from drivetrain.engines.native.kv.blocks import BooksDisagree
+from drivetrain.engines.native.kv.books import BooksDisagree
 from drivetrain.engines.native.model.runner import Runner
 from drivetrain.engines.native.schedule.lookup import Lookup
 from drivetrain.engines.native.schedule.scheduler import Scheduler
@@ -84,9 +84,13 @@ class Stepper:
 
     @property
     def kv_blocks(self) -> KvBlocks:
-        """Read from other threads, like the next one."""
+        """Read from other threads, like the next two."""
         pool = self.scheduler.pool
         return KvBlocks(pool.num_held, pool.num_shared, pool.num_idle, pool.num_blocks)
+
+    @property
+    def kv_used(self) -> float:
+        return self.scheduler.pool.share_held
 
     @property
     def counts(self) -> EngineCounts:
@@ -137,7 +141,7 @@ class Stepper:
         return [*failed, *self._outputs(done.outcomes)]
 
     def _refusal(self, job: Job) -> DrivetrainError | None:
-        prompt, largest = len(job.request.prompt_ids), self.scheduler.pool.num_tokens
+        prompt, largest = len(job.request.prompt_ids), self.scheduler.pool.longest
         if not prompt:
             return InvalidRequest("the prompt is empty", param="prompt")
         if prompt + job.limit > largest:

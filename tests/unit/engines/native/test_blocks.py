@@ -10,7 +10,11 @@ from block_memory import BlockMemory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.engines.native.kv.blocks import BlockPool, BlockTable, Clear, Copy, common
+from drivetrain.engines.native.kv.blocks import BlockPool
+from drivetrain.engines.native.kv.groups import Window, common
+from drivetrain.engines.native.kv.tables import BlockTable, Clear, Copy
+
+WINDOWS: list[tuple[Window, ...]] = [(None,), (None, 6), (9,), (1,), (None, 5, 17)]
 
 commands = st.lists(
     st.tuples(
@@ -22,16 +26,18 @@ commands = st.lists(
 )
 
 
-@given(commands, st.integers(1, 12), st.booleans())
-def test_contents_follow_their_tables(script: list[tuple[str, int, int]], num_blocks: int, shares: bool) -> None:
+@given(commands, st.integers(1, 12), st.booleans(), st.sampled_from(WINDOWS))
+def test_contents_follow_their_tables(
+    script: list[tuple[str, int, int]], num_blocks: int, shares: bool, windows: tuple[Window, ...]
+) -> None:
     """What a table says of a beginning is what was computed for just these ids and this salt."""
-    pool = BlockPool(num_blocks, block_tokens=4, shares=shares)
+    pool = BlockPool(dict.fromkeys(windows, num_blocks), block_tokens=4, shares=shares, chunk=12)
     memory = BlockMemory(pool)
     held: dict[BlockTable, tuple[list[int], str]] = {}
 
     def compute(table: BlockTable, ids: list[int], salt: str) -> None:
         memory.catch_up()
-        assert memory.read(table, table.filled) == [(i, salt) for i in ids[: table.filled]]
+        memory.hold(table, [(i, salt) for i in ids[: table.filled]])
         memory.write(table, table.filled, [(i, salt) for i in ids[table.filled :]])
         pool.fill(table, ids, len(ids))
         held[table] = ids, salt
@@ -44,30 +50,29 @@ def test_contents_follow_their_tables(script: list[tuple[str, int, int]], num_bl
             assert len(found) * 4 < length
             assert shares or not found
             table = pool.open(length, found, salt)
-            if table is None:
-                assert pool.blocks_for(length) - len(found) > pool.num_available - sum(not b.num_holders for b in found)
-            else:
+            if table is not None:
                 assert table.filled == len(found) * 4
                 compute(table, ids, salt)
+            else:
+                assert not all(group.num_available >= pool.blocks_for(length) for group in pool.groups)
         elif picked is None:
             continue
         elif verb == "append":
             ids, salt = held[picked]
             more = [*ids, *[which % 2] * length]
-            missing = pool.blocks_for(len(more)) - len(picked.blocks)
-            room = missing <= pool.num_available
-            assert pool.enlarge(picked, len(more)) == room
-            if room:
+            if pool.enlarge(picked, len(more)):
                 compute(picked, more, salt)
+            else:
+                assert not all(group.num_available >= pool.blocks_for(length) for group in pool.groups)
         elif verb == "fork":
             ids, salt = held[picked]
-            full = len(ids) // 4
-            table = pool.open(len(ids) + length, picked.blocks[:full], salt)
-            if table is not None:
-                if len(ids) % 4:
-                    pool.copy(picked.blocks[full], table.blocks[full])
-                    table.filled = len(ids)
-                compute(table, [*ids, *[2] * length], salt)
+            start = len(ids) - which % 2
+            if pool.can_fork(picked, start):
+                table = pool.fork(picked, start, start + length)
+                if table is not None:
+                    compute(table, [*ids[:start], *[2] * length], salt)
+            else:
+                assert any(group.window is not None for group in pool.groups)
         elif verb == "reset":
             pool.reset()
             held.clear()
@@ -75,14 +80,15 @@ def test_contents_follow_their_tables(script: list[tuple[str, int, int]], num_bl
             del held[picked]
             pool.release(picked, poisoned=verb == "poison")
         pool.check(held)
-        assert pool.num_held <= num_blocks
     memory.catch_up()
     for table, (ids, salt) in held.items():
-        assert memory.read(table, len(ids)) == [(i, salt) for i in ids]
+        memory.hold(table, [(i, salt) for i in ids])
         pool.release(table)
     pool.check([])
-    assert (pool.num_held, pool.num_available) == (0, num_blocks)
-    assert pool.open(num_blocks * 4) is not None  # all of it is to be had once nobody runs
+    assert pool.num_held == 0
+    table = pool.open(min(num_blocks, 3) * 4)  # all of it is to be had once nobody runs
+    assert table is not None
+    assert all(len(row.blocks) == min(num_blocks, 3) for row in table.rows)
 
 
 ids_of = st.lists(st.integers(0, 2), max_size=30)
@@ -138,7 +144,7 @@ def test_what_was_used_again_stays() -> None:
     pool = BlockPool(4, block_tokens=4)
     computed(pool, [1] * 8)
     computed(pool, [2] * 8)
-    assert len(computed(pool, [1] * 9, keep=True).blocks) == 3
+    assert len(computed(pool, [1] * 9, keep=True).rows[0].blocks) == 3
     assert pool.find([2] * 8, 8) == pool.find([2] * 8, 4) != []
 
 
@@ -148,7 +154,7 @@ def test_the_poison_of_one_is_in_nobody_elses_way() -> None:
     computed(pool, [1] * 8)
     bad = computed(pool, [*[1] * 8, *[2] * 5], keep=True)
     beside = computed(pool, [*[1] * 8, *[2] * 4, 3], keep=True)
-    poisoned = [block.number for block in bad.blocks[2:]]
+    poisoned = [block.number for block in bad.rows[0].blocks[2:]]
     pool.release(bad, poisoned=True)
     assert pool.drain() == [Clear(poisoned[1])]
     assert len(pool.find([*[1] * 8, *[2] * 4], 12)) == 2
@@ -161,9 +167,7 @@ def test_the_poison_of_one_is_in_nobody_elses_way() -> None:
 def test_a_copy_is_of_one_block() -> None:
     pool = BlockPool(4, block_tokens=4)
     first = computed(pool, [1] * 6, keep=True)
-    second = pool.open(9, first.blocks[:1])
-    assert second is not None
-    pool.copy(first.blocks[1], second.blocks[1])
+    assert pool.fork(first, 6, 9) is not None
     assert pool.drain() == [Copy(1, 2)]
     assert pool.num_shared == 1
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from drivetrain.core.engine import EngineRequest
-from drivetrain.engines.native.kv.blocks import BlockPool, BlockTable, BooksDisagree
+from drivetrain.engines.native.kv.blocks import BlockPool
+from drivetrain.engines.native.kv.books import BooksDisagree
+from drivetrain.engines.native.kv.tables import BlockRow, BlockTable
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job
@@ -40,7 +42,7 @@ def _table_without_owner(made: Scheduler) -> None:
 
 
 def _table_in_waiting(made: Scheduler) -> None:
-    made.waiting[0].table = BlockTable()
+    made.waiting[0].table = BlockTable([], [])
 
 
 def _ended_runs(made: Scheduler) -> None:
@@ -57,8 +59,12 @@ def table_of(made: Scheduler) -> BlockTable:
     return table
 
 
+def row_of(made: Scheduler) -> BlockRow:
+    return table_of(made).rows[0]
+
+
 def _wrong_number(made: Scheduler) -> None:
-    table_of(made).numbers[0] = 9
+    row_of(made).numbers[0] = 9
 
 
 def _dead_table(made: Scheduler) -> None:
@@ -66,8 +72,8 @@ def _dead_table(made: Scheduler) -> None:
 
 
 def _twice(made: Scheduler) -> None:
-    table = table_of(made)
-    table.blocks[1] = table.blocks[0]
+    row = row_of(made)
+    row.blocks[1], row.numbers[1] = row.blocks[0], row.numbers[0]
 
 
 def _too_full(made: Scheduler) -> None:
@@ -75,34 +81,34 @@ def _too_full(made: Scheduler) -> None:
 
 
 def _too_many_holders(made: Scheduler) -> None:
-    table_of(made).blocks[0].num_holders = 2
+    row_of(made).blocks[0].num_holders = 2
 
 
 def _lost(made: Scheduler) -> None:
-    made.pool._free.clear()
+    made.pool.groups[0].free.clear()
 
 
 def _free_in_use(made: Scheduler) -> None:
-    made.pool._free.append(table_of(made).blocks[0])
+    made.pool.groups[0].free.append(row_of(made).blocks[0])
 
 
 def _free_twice(made: Scheduler) -> None:
-    made.pool._free.append(made.pool._free[0])
+    made.pool.groups[0].free.append(made.pool.groups[0].free[0])
 
 
 def _too_many(made: Scheduler) -> None:
-    made.pool.num_blocks = 2
+    made.pool.groups[0].num_blocks = 2
 
 
 def _kept_but_unknown(made: Scheduler) -> None:
     for sequence in (*made.running, *made.waiting):
         made.end_job(sequence.job)
     assert made.pool.num_idle
-    next(iter(made.pool._idle)).name = None
+    next(iter(made.pool.groups[0].idle)).beginning = None
 
 
 def _known_but_lost(made: Scheduler) -> None:
-    made.pool._named.clear()
+    made.pool._nothing.after.clear()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,8 @@ def test_disorder_is_found(disorder: Callable[[Scheduler], None], words: str) ->
 
 def test_it_is_found_without_asserts_too() -> None:
     text = """
-from drivetrain.engines.native.kv.blocks import BlockPool, BooksDisagree
+from drivetrain.engines.native.kv.blocks import BlockPool
+from drivetrain.engines.native.kv.books import BooksDisagree
 pool = BlockPool(4)
 table = pool.open(5)
 table.filled = 100

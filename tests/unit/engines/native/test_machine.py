@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from drivetrain.core.engine import EngineRequest
-from drivetrain.engines.native.kv.blocks import BlockPool, BlockTable
+from drivetrain.engines.native.kv.blocks import BlockPool, most_blocks
+from drivetrain.engines.native.kv.groups import Window
+from drivetrain.engines.native.kv.tables import BlockTable
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.lookup import Lookup
 from drivetrain.engines.native.schedule.scheduler import Scheduler
@@ -23,6 +25,9 @@ from drivetrain.engines.native.schedule.sequence import Job, Sequence, Work
 CONTEXT = 64
 PATIENCE = 4 * CONTEXT
 """Steps that the oldest sequence may stay without work: others may be computing its beginning, a few ids at a time."""
+
+WINDOWS: list[tuple[Window, ...]] = [(None,), (None, 6), (9,), (1,), (None, 5, 17), (4, 16)]
+"""Of the groups of layers."""
 
 pick = st.integers(0, 1000)
 
@@ -38,6 +43,8 @@ class Life(RuleBasedStateMachine):
         beside=st.integers(1, 6),
         attention=st.sampled_from([0.0, 0.0, 0.05, 1.0]),
         headroom=st.integers(0, 8),
+        windows=st.sampled_from(WINDOWS),
+        chunk=st.sampled_from([3, 8, 100]),
         riding=st.sampled_from([0, 3, 20]),
     )
     def begin(
@@ -49,9 +56,12 @@ class Life(RuleBasedStateMachine):
         beside: int,
         attention: float,
         headroom: int,
+        windows: tuple[Window, ...],
+        chunk: int,
         riding: int,
     ) -> None:
-        pool = BlockPool(CONTEXT * contexts // 4, block_tokens=4, shares=prefixes)
+        sizes = {window: contexts * most_blocks(CONTEXT, window, chunk, 4) for window in windows}
+        pool = BlockPool(sizes, block_tokens=4, shares=prefixes, chunk=chunk)
         budget = TokenBudget(alone=alone, beside=beside, attention=attention, riding=riding)
         self.made = Scheduler(pool, max_batch=max_batch, budget=budget, headroom=headroom)
         self.max_batch = max_batch
@@ -226,7 +236,10 @@ class Life(RuleBasedStateMachine):
         assert work.start + work.count <= len(work.ids)
         assert sequence.num_sampled + len(work.draft) < sequence.job.limit or not work.draft
         told = [(i, sequence.job.salt) for i in work.ids[: work.start + work.count]]
-        assert self.memory.read(sequence.table, work.start) == told[: work.start]
+        self.memory.hold(sequence.table, told[: work.start])
+        for group, row in zip(self.made.pool.groups, sequence.table.rows, strict=True):
+            held = len(row.blocks) - row.num_gone
+            assert held <= most_blocks(len(row.blocks) * 4, group.window, self.made.pool.chunk, 4)
         self.memory.write(sequence.table, work.start, told[work.start :])
         if sequence.cached:
             assert sequence.job.may_use_cache

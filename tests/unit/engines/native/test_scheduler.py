@@ -57,7 +57,7 @@ def do(made: Scheduler, work: list[Work], memory: BlockMemory | None = None) -> 
         for piece in work:
             table, ids = piece.sequence.table, piece.sequence.ids
             assert table is not None
-            assert memory.read(table, piece.start) == ids[: piece.start]
+            memory.hold(table, ids[: piece.start])
             memory.write(table, piece.start, ids[piece.start : piece.start + piece.count])
     made.computed(work)
     for piece in work:
@@ -139,7 +139,7 @@ def _is_fair(made: Scheduler, work: list[Work], max_batch: int) -> None:
         sequence = piece.sequence
         assert sequence.table is not None
         assert piece.start == sequence.computed
-        assert piece.start + piece.count <= min(len(sequence.ids), len(sequence.table.blocks) * 4)
+        assert piece.start + piece.count <= min(len(sequence.ids), len(sequence.table.rows[0].blocks) * 4)
     ready = [s for s in made.running if s.pending == 1]
     assert {id(s) for s in ready} <= {id(piece.sequence) for piece in work}  # decoding never stops
     prompts = sum(piece.count for piece in work if piece.sequence.pending > 1)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from drivetrain.engines.native.kv.blocks import BlockTable
 from drivetrain.engines.native.kv.cache import LayerShape
+from drivetrain.engines.native.kv.tables import BlockTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ class Piece:
 class AttentionBackend(Protocol):
     """`prepare` once a step, then `attend` for each layer. The pieces follow one another and are the packed row.
 
-    It reads only places that its pieces cover: in others, a sequence that nobody has judged yet may have left NaN.
+    The cache says of which group a layer is, and so which row of a table has its blocks. A backend reads only places
+    that its pieces cover, and of those only what the group's window lets them see: in others, a sequence that nobody
+    has judged yet may have left NaN, and the blocks behind a window are others'.
     """
 
     reads_in_place: ClassVar[bool]

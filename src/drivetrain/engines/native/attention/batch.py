@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from drivetrain.engines.native.attention.backend import Piece
-from drivetrain.engines.native.kv.blocks import BlockTable
+from drivetrain.engines.native.kv.tables import BlockTable
 
 
 class Span(Protocol):

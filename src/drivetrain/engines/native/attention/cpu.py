@@ -82,29 +82,33 @@ class CpuAttention:
         self._cache = cache
         self._attend = ctypes.CDLL(str(library)).drivetrain_attend
         self._attend.argtypes, self._attend.restype = [c_void_p], ctypes.c_int
-        self._pieces: Any = None
+        self._pieces: list[Any] = []
+        """For each group of layers."""
 
     def prepare(self, pieces: Sequence[Piece]) -> None:
         """The tables are read where they are, so they must stay as they are until the step is done."""
-        self._pieces = (_Piece * len(pieces))(
-            *[_Piece(p.start, p.count, p.first, p.table.numbers.buffer_info()[0]) for p in pieces]
-        )
+        self._pieces = [
+            (_Piece * len(pieces))(
+                *[_Piece(p.start, p.count, p.first, p.table.rows[group].numbers.buffer_info()[0]) for p in pieces]
+            )
+            for group in range(len(self._cache.windows))
+        ]
 
     def attend(self, layer: int, query: Any, key: Any, value: Any) -> Any:
         if {query.dtype, key.dtype, value.dtype} != {torch.float32}:
             raise TypeError("this attention is for float32 only")
-        spec = self._layers[layer].spec
+        spec, pieces = self._layers[layer].spec, self._pieces[self._cache.group_of[layer]]
         out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
         query, key, value = (_dense(x[0]) for x in (query, key, value))
         step = _Step(
-            num_pieces=len(self._pieces),
+            num_pieces=len(pieces),
             heads=query.shape[0],
             kv_heads=key.shape[0],
             key_size=key.shape[2],
             value_size=value.shape[2],
             window=spec.window or 0,
             num_threads=torch.get_num_threads(),
-            places=self._cache.num_places,
+            places=self._cache.keys[layer].shape[1],
             scale=spec.scale,
             keys=self._cache.keys[layer].data_ptr(),
             values=self._cache.values[layer].data_ptr(),
@@ -112,7 +116,7 @@ class CpuAttention:
             key=_tensor(key),
             value=_tensor(value),
             out=out.data_ptr(),
-            pieces=ctypes.addressof(self._pieces),
+            pieces=ctypes.addressof(pieces),
         )
         if self._attend(ctypes.byref(step)):
             raise MemoryError("there is no memory for the attention of a step")

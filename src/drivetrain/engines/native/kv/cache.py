@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, Clear, Copy, Operation
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS
+from drivetrain.engines.native.kv.groups import Window
+from drivetrain.engines.native.kv.tables import Clear, Copy, Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,12 @@ class LayerShape:
         return int(self.cached * dtype.itemsize)
 
 
-def token_bytes(layers: Mapping[int, LayerShape], dtype: Any) -> int:
-    """Of one token in all layers."""
-    return sum(shape.token_bytes(dtype) for shape in layers.values())
+def block_bytes(layers: Mapping[int, LayerShape], windows: Mapping[int, Window], dtype: Any) -> dict[Window, int]:
+    """For each group of layers, full attention first: what a block takes in all of them."""
+    sizes: dict[Window, int] = {None: 0} if None in windows.values() else {}
+    for layer, shape in layers.items():
+        sizes[windows[layer]] = sizes.get(windows[layer], 0) + shape.token_bytes(dtype) * BLOCK_TOKENS
+    return sizes
 
 
 class KvCache:
@@ -50,36 +55,43 @@ class KvCache:
     def __init__(
         self,
         layers: Mapping[int, LayerShape],
-        num_blocks: int,
+        sizes: int | Mapping[Window, int],
         *,
+        windows: Mapping[int, Window] | None = None,
         dtype: Any,
         device: Any,
         block_tokens: int = BLOCK_TOKENS,
     ) -> None:
+        """`sizes`: as for the pool. `windows`: of each layer; None: all layers are one group with full attention."""
         self.block_tokens = block_tokens
-        self.num_places = num_blocks * block_tokens
+        self.windows: list[Window] = [None] if isinstance(sizes, int) else list(sizes)
+        """Of each group, in the order of a table's rows."""
+        self.group_of = {layer: self.windows.index(windows[layer] if windows else None) for layer in layers}
         self._dtype = dtype
         self._device = device
-        self.keys = {layer: self._zeros(s.kv_heads, self.num_places, s.key_size) for layer, s in layers.items()}
-        self.values = {layer: self._zeros(s.kv_heads, self.num_places, s.value_size) for layer, s in layers.items()}
+        num_blocks = [sizes] if isinstance(sizes, int) else list(sizes.values())
+        num_places = {layer: num_blocks[group] * block_tokens for layer, group in self.group_of.items()}
+        self.keys = {layer: self._zeros(s.kv_heads, num_places[layer], s.key_size) for layer, s in layers.items()}
+        self.values = {layer: self._zeros(s.kv_heads, num_places[layer], s.value_size) for layer, s in layers.items()}
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """In order."""
         for operation in operations:
-            match operation:
-                case Copy(source, target):
-                    for tensor in self._tensors():
+            for tensor in self._tensors(operation.group):
+                match operation:
+                    case Copy(source, target):
                         tensor[:, self._places(target)] = tensor[:, self._places(source)]
-                case Clear(block):
-                    for tensor in self._tensors():
+                    case Clear(block):
                         tensor[:, self._places(block)] = 0
 
     def _places(self, block: int) -> slice:
         return slice(block * self.block_tokens, (block + 1) * self.block_tokens)
 
-    def _tensors(self) -> Iterator[Any]:
-        yield from self.keys.values()
-        yield from self.values.values()
+    def _tensors(self, group: int) -> Iterator[Any]:
+        for layer, its_group in self.group_of.items():
+            if its_group == group:
+                yield self.keys[layer]
+                yield self.values[layer]
 
     def _zeros(self, *shape: int) -> Any:
         """On a CPU, pages that the system provides as they are written: the budget is no memory in use."""

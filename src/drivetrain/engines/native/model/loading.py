@@ -18,6 +18,7 @@ from drivetrain.engines.native.cpu.fusing import fuse_projections
 from drivetrain.engines.native.cpu.quantizing import check_machine
 from drivetrain.engines.native.cpu.weight_layout import pack_linear_layers
 from drivetrain.engines.native.kv.cache import LayerShape
+from drivetrain.engines.native.kv.groups import Window
 from drivetrain.engines.native.model import compiling, probe
 from drivetrain.engines.native.model.supported import check_config
 from drivetrain.engines.native.settings import Compile, NativeSettings, Quantize
@@ -44,6 +45,12 @@ class NativeModel:
     @property
     def shapes(self) -> dict[int, LayerShape]:
         return {number: layer.shape for number, layer in self.layers.items()}
+
+    @property
+    def windows(self) -> dict[int, Window]:
+        """One that no text is longer than is none."""
+        found = {number: layer.spec.window for number, layer in self.layers.items()}
+        return {number: size if size and size < self.context_length else None for number, size in found.items()}
 
 
 def load(spec: ModelSpec, settings: NativeSettings, progress: Progress) -> NativeModel:

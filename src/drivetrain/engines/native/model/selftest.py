@@ -151,8 +151,9 @@ def _packed(loaded: NativeModel, texts: list[Text], computing: Pass) -> Logits:
     model = loaded.model
     sequences = [_sequence(loaded, text[:-DECODED], number) for number, text in enumerate(texts)]
     longest = max(len(sequence.ids) for sequence in sequences) + DECODED
-    pool = BlockPool(len(sequences) * (longest // BLOCK_TOKENS + 1), shares=False)
-    cache = KvCache(loaded.shapes, pool.num_blocks, dtype=model.dtype, device=model.device)
+    num_blocks = len(sequences) * (longest // BLOCK_TOKENS + 1)
+    pool = BlockPool(dict.fromkeys(loaded.windows.values(), num_blocks), shares=False)
+    cache = KvCache(loaded.shapes, pool.sizes, windows=loaded.windows, dtype=model.dtype, device=model.device)
     scheduler = Scheduler(pool, max_batch=len(sequences), budget=TokenBudget(alone=40, beside=7), headroom=1)
     runner = Runner(model, loaded.stage, cache, computing.attention(loaded.layers, cache), computing.forward)
     computed_logits: dict[Sequence, list[Any]] = {sequence: [] for sequence in sequences}

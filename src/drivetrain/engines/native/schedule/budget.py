@@ -111,6 +111,11 @@ HELD_UP = 0.5
 """Of what a step costs alone, for the one decode beside it."""
 
 
+def largest_chunk(*, on_cpu: bool) -> int:
+    """Tokens of one sequence in one step; a token costs one unit at least."""
+    return int(ALONE_ON_CPU if on_cpu else ALONE_ON_ACCELERATOR)
+
+
 def budget_for(*, on_cpu: bool, weights: int, attended: int, cached: int, by_kernel: bool = False) -> TokenBudget:
     """By a model's shapes, with weights and cache of one dtype.
 

@@ -8,10 +8,12 @@ computes what is no longer in the cache.
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
 from collections.abc import Callable
 
-from drivetrain.engines.native.kv.blocks import Block, BlockPool, BlockTable, common, must
+from drivetrain.engines.native.kv.blocks import BlockPool
+from drivetrain.engines.native.kv.books import must
+from drivetrain.engines.native.kv.groups import Beginning, common
+from drivetrain.engines.native.kv.tables import BlockTable
 from drivetrain.engines.native.schedule.budget import Room, TokenBudget
 from drivetrain.engines.native.schedule.sequence import Awaited, Job, Sequence, Work
 
@@ -107,13 +109,18 @@ class Scheduler:
         if self.waiting and self.waiting[0] is self._no_room and self.waiting[0].order < order:
             return None
         younger = [sequence.table for sequence in self.running if sequence.order > order and sequence.table is not None]
-        held = Counter(block for table in younger for block in table.blocks)
-        theirs = sum(block.num_holders == number for block, number in held.items())
-        if self.pool.blocks_for(length) > self.pool.num_available + theirs:
+        if not self.pool.fits(length, younger):
             return None  # nobody gives way for nothing
         while (table := self.pool.open(length)) is None:
             self.preempt(self.running[-1])
         return table
+
+    def enlarge(self, order: tuple[int, int], table: BlockTable, length: int) -> bool:
+        """The same for the next step of it; False if it must wait for older ones."""
+        while not self.pool.enlarge(table, length):
+            if not self._make_way(order):
+                return False
+        return True
 
     def lose_all_blocks(self) -> None:
         """After a fault in the tensors: what still runs waits again."""
@@ -155,7 +162,8 @@ class Scheduler:
         if sequence.lookup is None or sequence.table is None or work.keep != 1:
             return work
         known = len(sequence.ids)
-        draft = sequence.lookup.draft(sequence.ids, min(most, sequence.job.limit - sequence.num_sampled - 1))
+        most = min(most, self.pool.chunk - work.count, sequence.job.limit - sequence.num_sampled - 1)
+        draft = sequence.lookup.draft(sequence.ids, most)
         if not draft or not self.pool.enlarge(sequence.table, known + len(draft)):
             return work
         return Work(sequence, work.start, work.count + len(draft), 1 + len(draft), draft)
@@ -175,9 +183,14 @@ class Scheduler:
         return stuck and self._num_released_then == self.pool.num_released
 
     def _continue_prompts(self, work: list[Work], room: Room) -> None:
-        """Chunks for sequences that run already, oldest first. Their tables have room for the whole prompt."""
+        """Chunks for sequences that run already, oldest first.
+
+        Their tables have room for the whole prompt, but for what comes later in a window.
+        """
         for sequence in list(self.running):
-            if room and sequence.table is not None and not sequence.decodes and self._may_go_on(sequence):
+            if not room or sequence.table is None or sequence.decodes:
+                continue
+            if self._may_go_on(sequence) and self._fit(sequence):
                 self._add_chunk(work, sequence, room)
 
     def _admit_waiting(self, work: list[Work], room: Room) -> None:
@@ -192,42 +205,41 @@ class Scheduler:
                 self._add_chunk(work, sequence, room)
 
     def _add_chunk(self, work: list[Work], sequence: Sequence, room: Room) -> None:
-        if count := room.take(sequence.computed, sequence.pending):
+        if count := room.take(sequence.computed, min(sequence.pending, self.pool.chunk)):
             work.append(_work(sequence, count))
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give it blocks for its ids and some more, or, if it waits for its beginning, for what comes behind that."""
-        leader = sequence.job.sequences[0]
-        if not sequence.leads and leader.table is not None and leader.computed >= sequence.prompt_length > 1:
-            return self._begin(sequence, leader.table.blocks, sequence.prompt_length - 1)
+        table, start = sequence.job.sequences[0].table, sequence.prompt_length - 1
+        if not sequence.leads and table is not None and table.filled > start > 0 and self.pool.can_fork(table, start):
+            return self._begin(sequence, self.pool.fork(table, start, self._wanted(sequence)))
         found = self._find(sequence)
         awaited = self._being_computed(sequence, len(found) * self.pool.block_tokens)
         if awaited is None:
-            return self._begin(sequence, found, len(found) * self.pool.block_tokens)
+            return self._begin(sequence, self._opened(sequence, found))
         behind = self._wanted(sequence) - awaited.length
         sequence.table = self.pool.open(len(found) * self.pool.block_tokens + behind, found, sequence.job.salt)
         sequence.awaits = awaited if sequence.table is not None else None
         return sequence.table is not None
 
-    def _begin(self, sequence: Sequence, blocks: list[Block], length: int) -> bool:
-        """With the first `length` tokens of these blocks. False: there is no room."""
-        full, rest = divmod(length, self.pool.block_tokens)
-        table = self.pool.open(self._wanted(sequence), blocks[:full], sequence.job.salt)
+    def _opened(self, sequence: Sequence, found: list[Beginning]) -> BlockTable | None:
+        return self.pool.open(self._wanted(sequence), found, sequence.job.salt)
+
+    def _begin(self, sequence: Sequence, table: BlockTable | None) -> bool:
+        """Where this table is filled up to. False: there is none, for want of room."""
         if table is None:
             return False
-        if rest:
-            self.pool.copy(blocks[full], table.blocks[full])
-        sequence.table, sequence.computed, table.filled = table, length, length
+        sequence.table, sequence.computed = table, table.filled
         if not sequence.num_sampled and sequence.leads:
-            sequence.cached = length
+            sequence.cached = table.filled
         return True
 
     def _wanted(self, sequence: Sequence) -> int:
         limit = sequence.prompt_length + sequence.job.limit
         return max(min(len(sequence.ids) + self._headroom, limit), len(sequence.ids))
 
-    def _find(self, sequence: Sequence) -> list[Block]:
-        """The blocks of its beginning that are in the cache: always of less than all its ids."""
+    def _find(self, sequence: Sequence) -> list[Beginning]:
+        """What is in the cache of its beginning: always less than all its ids."""
         if not sequence.job.may_use_cache:
             return []
         return self.pool.find(sequence.ids, len(sequence.ids) - 1, sequence.job.salt)
@@ -255,12 +267,11 @@ class Scheduler:
             return True
         if awaited.table.alive and not awaited.is_there:
             return False
-        blocks = awaited.table.blocks if awaited.table.alive else self._find(sequence)
-        shared = blocks[: awaited.length // self.pool.block_tokens]
         assert sequence.table is not None
         self.pool.release(sequence.table)
         sequence.awaits = None
-        return self._insist(sequence, lambda: self._begin(sequence, shared, len(shared) * self.pool.block_tokens))
+        found = self._find(sequence)
+        return self._insist(sequence, lambda: self._begin(sequence, self._opened(sequence, found)))
 
     def _fit(self, sequence: Sequence) -> bool:
         """See that its table holds its ids."""

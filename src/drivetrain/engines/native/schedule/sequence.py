@@ -7,7 +7,7 @@ from typing import Any
 
 from drivetrain.core.engine import EngineRequest, IdLogprobs
 from drivetrain.engines.base.room import room
-from drivetrain.engines.native.kv.blocks import BlockTable
+from drivetrain.engines.native.kv.tables import BlockTable
 from drivetrain.engines.native.schedule.lookup import Lookup
 from drivetrain.engines.sample.row import Row
 

@@ -1,0 +1,142 @@
+"""Layers with a window keep what they see and no more, and everything that is said stays the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from rule_loop import Loop
+from test_native_equality import opened, plainly, scheduler_of
+
+import tiny
+from drivetrain.core.results import Choice
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, most_blocks
+from drivetrain.engines.native.kv.groups import Window
+from drivetrain.engines.native.schedule.budget import TokenBudget
+from drivetrain.engines.native.schedule.sequence import Sequence
+
+WINDOW = 40
+CHUNK = 32
+
+
+def held_by(sequence: Sequence) -> list[int]:
+    """Blocks, by group."""
+    assert sequence.table is not None
+    return [len(row.blocks) - row.num_gone for row in sequence.table.rows]
+
+
+def loop_of(*windows: Window, num_blocks: int = 400) -> Loop:
+    return Loop(dict.fromkeys(windows, num_blocks), chunk=CHUNK)
+
+
+def test_a_long_text_holds_a_window_however_long_it_gets() -> None:
+    loop = loop_of(WINDOW, num_blocks=8)
+    job = loop.add([i % 5 for i in range(1000)], limit=1000)
+    while not loop.stepper.idle:
+        loop.step()
+        if job.sequences[0].table is not None:
+            (held,) = held_by(job.sequences[0])
+            ahead = CHUNK if job.sequences[0].num_sampled < 2 else 0
+            assert held <= -(-(WINDOW + ahead) // BLOCK_TOKENS) + 1
+    assert loop.scheduler.num_preemptions == 0
+    loop.to_the_end()
+
+
+def test_of_two_groups_only_the_one_with_a_window_gives_back() -> None:
+    loop = loop_of(None, WINDOW)
+    job = loop.add([i % 5 for i in range(500)])
+    loop.until_all_decode()
+    loop.step()
+    full, window = held_by(job.sequences[0])
+    assert full >= 500 // BLOCK_TOKENS
+    assert window <= WINDOW // BLOCK_TOKENS + 2
+    assert loop.pool.num_idle > 500 // BLOCK_TOKENS - 5, "what went back can still be found"
+    loop.to_the_end()
+
+
+@pytest.mark.parametrize("windows", [(WINDOW,), (None, WINDOW), (None, 7, WINDOW)])
+def test_a_beginning_is_shared_as_long_as_every_group_has_what_it_needs(windows: tuple[Window, ...]) -> None:
+    loop, beginning = loop_of(*windows), [i % 5 for i in range(320)]
+    loop.add([*beginning, 1, 2])
+    loop.to_the_end()
+    again = loop.add([*beginning, 3])
+    loop.to_the_end()
+    assert again.sequences[0].cached == 320
+    shorter = loop.add([*beginning[:200], 4, 4])
+    loop.to_the_end()
+    assert shorter.sequences[0].cached == 192
+    for group in loop.pool.groups:
+        if group.window is not None:
+            lost = group.idle.popitem(last=False)[0]  # what went back first, which nobody needs behind the others
+            group.forget(lost)
+            group.free.append(lost)
+    third = loop.add([*beginning, 5])
+    loop.to_the_end()
+    assert third.sequences[0].cached == 320
+
+
+@pytest.mark.parametrize("windows", [(WINDOW,), (None, WINDOW)])
+def test_a_beginning_whose_window_is_lost_is_computed_again(windows: tuple[Window, ...]) -> None:
+    loop, beginning = loop_of(*windows), [i % 5 for i in range(320)]
+    loop.add([*beginning, 1, 2])
+    loop.to_the_end()
+    (window,) = (group for group in loop.pool.groups if group.window is not None)
+    while window.idle:
+        lost = window.idle.popitem()[0]
+        window.forget(lost)
+        window.free.append(lost)
+    again = loop.add([*beginning, 3])
+    loop.to_the_end()
+    assert again.sequences[0].cached == 0
+    third = loop.add([*beginning, 4])
+    loop.to_the_end()
+    assert third.sequences[0].cached == 320
+
+
+@pytest.mark.parametrize("length", [1, 2, 16, 17, 39, 40, 41, 48, 56, 57, 112, 113])
+def test_choices_share_what_is_in_the_window(length: int) -> None:
+    loop = loop_of(None, WINDOW)
+    loop.add([i % 5 for i in range(length)], n=4)
+    loop.until_all_decode()
+    assert len(loop.scheduler.running) == 4
+    assert loop.model.num_computed <= length + 4 * 12, "the prompt is computed once"
+    assert len(loop.model.copies) == (6 if (length - 1) % BLOCK_TOKENS else 0)
+    loop.to_the_end()
+
+
+def test_a_choice_that_comes_too_late_for_the_window_computes_the_prompt_itself() -> None:
+    loop = Loop({None: 400, WINDOW: 400}, max_batch=1, chunk=CHUNK)
+    loop.pool.shares = False
+    loop.add([i % 5 for i in range(100)], n=2, limit=50)
+    loop.to_the_end()
+    assert loop.model.num_computed == 2 * (100 + 49)
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3_text"])
+async def test_long_texts_are_what_the_library_says(name: str, checkpoint: Callable[[str], Path]) -> None:
+    """Prompts far longer than the window, in chunks and beside others, that begin alike; in little memory."""
+    prompts = tuple(tiny.TEXT[0] * 16 + text for text in tiny.TEXT[:5])
+    wanted = plainly(checkpoint(name), prompts, 60)
+    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 60}
+    async with opened(checkpoint, name, budget=TokenBudget(alone=24, beside=7)) as worker:
+        scheduler = scheduler_of(worker)
+        scheduler.pool.chunk = 24
+        scheduler._headroom = 1
+        for group in scheduler.pool.groups:
+            group.num_blocks = most_blocks(320, group.window, 24) + 1
+
+        async def one(prompt: tuple[int, ...]) -> Choice:
+            return (await worker.generate(prompt_token_ids=list(prompt), **asked)).choices[0]
+
+        for said in wanted:
+            assert len(said.prompt) > 100
+            assert (await one(said.prompt)).token_ids == said.ids
+        together = await asyncio.gather(*(one(said.prompt) for said in wanted))
+        assert [choice.token_ids for choice in together] == [said.ids for said in wanted]
+        assert scheduler.num_preemptions > 0

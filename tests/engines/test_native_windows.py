@@ -16,7 +16,8 @@ from test_native_equality import opened, plainly, scheduler_of
 
 import tiny
 from drivetrain.core.results import Choice
-from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, most_blocks
+from drivetrain.engines.native import embedding
+from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool, most_blocks
 from drivetrain.engines.native.kv.groups import Window
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.sequence import Sequence
@@ -99,6 +100,29 @@ def test_a_beginning_whose_window_is_lost_is_computed_again(windows: tuple[Windo
     assert third.sequences[0].cached == 320
 
 
+@pytest.mark.parametrize("windows", [(9,), (None, 9)])
+def test_what_a_poisoned_one_gave_back_is_not_found_and_is_cleared(windows: tuple[Window, ...]) -> None:
+    pool = BlockPool(dict.fromkeys(windows, 20), block_tokens=4, chunk=8)
+    shared, bad = [1] * 16, [*[1] * 16, *[2] * 40]
+    first = pool.open(16)
+    assert first is not None
+    pool.fill(first, shared, 8)
+    assert pool.enlarge(first, 16)
+    pool.fill(first, shared, 16)
+    pool.release(first)
+    table = pool.open(16 + 8, pool.find(bad, 16))
+    assert table is not None
+    for filled in range(24, 57, 8):
+        pool.fill(table, bad, filled)
+        assert pool.enlarge(table, min(filled + 8, 56))
+    assert len(pool.find(bad, 56)) == 14
+    pool.release(table, poisoned=True)
+    pool.check([])
+    assert len(pool.find(bad, 56)) == 4, "what others have computed is sound"
+    cleared = pool.drain()
+    assert len(cleared) == len(set(cleared)) == 10 * len(windows)
+
+
 @pytest.mark.parametrize("length", [1, 2, 16, 17, 39, 40, 41, 48, 56, 57, 112, 113])
 def test_choices_share_what_is_in_the_window(length: int) -> None:
     loop = loop_of(None, WINDOW)
@@ -116,6 +140,31 @@ def test_a_choice_that_comes_too_late_for_the_window_computes_the_prompt_itself(
     loop.add([i % 5 for i in range(100)], n=2, limit=50)
     loop.to_the_end()
     assert loop.model.num_computed == 2 * (100 + 49)
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
+async def test_texts_to_embed_give_back_too(
+    name: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In many passes, beside requests that hold what they need next; the cache holds one of them."""
+    monkeypatch.setattr(embedding, "ALONE", 16)
+    texts = [[9 + i % 50] * 3 + [20 + (i + j) % 60 for j in range(250)] for i in range(4)]
+    async with opened(checkpoint, name) as worker:
+        wanted = (await worker.embed(texts)).vectors
+        scheduler = scheduler_of(worker)
+        scheduler.pool.chunk = 32
+        for group in scheduler.pool.groups:
+            group.num_blocks = most_blocks(320, group.window, 32)
+            group.reset()
+            del group.made[group.num_blocks :], group.free[: -group.num_blocks]
+        others = [
+            asyncio.create_task(worker.generate(prompt_token_ids=texts[i][:200], max_tokens=40)) for i in range(3)
+        ]
+        found = await worker.embed(texts)
+        await asyncio.gather(*others)
+        assert [list(vector) for vector in found.vectors] == [pytest.approx(vector, abs=1e-5) for vector in wanted]
+        assert scheduler.pool.num_held == 0
+        scheduler.check()
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3_text"])

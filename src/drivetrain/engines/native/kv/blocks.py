@@ -94,10 +94,7 @@ class BlockPool:
         return operations
 
     def find(self, ids: Sequence[int], limit: int, salt: Hashable = None) -> list[Beginning]:
-        """The longest known beginning of at most `limit` ids that one can go on from, and all that stand before it.
-
-        Nobody holds their blocks for that.
-        """
+        """The longest known beginning of at most `limit` ids that one can go on from, last. Nobody holds it."""
         found: list[Beginning] = []
         num_usable = 0
         missing: dict[int, int] = {}  # by group: how many blocks there are up to the last one that is lost
@@ -109,7 +106,9 @@ class BlockPool:
             found.append(last)
             if None in last.blocks:
                 missing.update((index, len(found)) for index, block in enumerate(last.blocks) if block is None)
-            if all(number <= self._num_behind(self.groups[index], end) for index, number in missing.items()):
+            if not missing or all(
+                number <= self._num_behind(self.groups[index], end) for index, number in missing.items()
+            ):
                 num_usable = len(found)
         return found[:num_usable]
 
@@ -142,14 +141,14 @@ class BlockPool:
         for group in self._sliding:
             self._give_back(group, table)
         missing = [
-            self._num_needed(group, table.filled, length) - len(row.blocks)
+            (group, row, number)
             for group, row in zip(self.groups, table.rows, strict=True)
+            if (number := self._num_needed(group, table.filled, length) - len(row.blocks)) > 0
         ]
-        if any(number > group.num_available for group, number in zip(self.groups, missing, strict=True)):
+        if any(number > group.num_available for group, _, number in missing):
             return False
-        for group, row, number in zip(self.groups, table.rows, missing, strict=True):
-            if number > 0:
-                self._add(group, row, [group.take() for _ in range(number)])
+        for group, row, number in missing:
+            self._add(group, row, [group.take() for _ in range(number)])
         return True
 
     def fits(self, length: int, released: Sequence[BlockTable]) -> bool:
@@ -240,7 +239,8 @@ class BlockPool:
 
     def _num_needed(self, group: BlockGroup, start: int, length: int) -> int:
         """For a step from `start` on, those that are gone included."""
-        return self.blocks_for(length if group.window is None else min(length, start + self.chunk))
+        end = length if group.window is None else min(length, start + self.chunk)
+        return -(-end // self.block_tokens)
 
     def _opened(
         self, length: int, start: int, rows: Sequence[Sequence[Block | None]], beginnings: list[Beginning]

@@ -16,9 +16,10 @@ from contract.native_rig import NativeRig
 from drivetrain.core.engine import EmbedItem
 from drivetrain.core.errors import EngineFailed, InvalidSetting, OutOfMemory
 from drivetrain.engines.checkpoint.quiet import quiet_library
-from drivetrain.engines.native import embedding
 from drivetrain.engines.native.embedding import CallOver, EmbedCall, NativeEmbedder
 from drivetrain.engines.native.engine import NativeEngine
+from drivetrain.engines.native.schedule.budget import Room, TokenBudget
+from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.worker.worker import EngineWorker
 
 RUNS = [name for name in tiny.CAUSAL if name not in {"falcon", "bloom"}]
@@ -26,12 +27,13 @@ IDS = [[5 + (7 * i + j * j) % 60 for j in range(length)] for i, length in enumer
 """Texts as ids: some shorter than a pass of `PASS` tokens, some longer, and longer than any sliding window."""
 
 PASS = 16
+SHORT = TokenBudget(alone=PASS, beside=PASS)
 STREAM: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 40}
 
 
 @pytest.fixture
 def short_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "ALONE", PASS)
+    monkeypatch.setattr(Scheduler, "budget", property(lambda _: SHORT, lambda *_: None), raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -113,21 +115,27 @@ async def test_texts_share_passes_that_are_bounded(worker: EngineWorker, short_p
         handle.remove()
 
 
-async def test_a_pass_beside_requests_takes_as_much_as_its_time_allows(worker: EngineWorker) -> None:
-    embedder = embedder_of(worker)
+async def test_a_pass_takes_what_prompts_would_and_leaves_them_half(worker: EngineWorker) -> None:
+    embedder, budget = embedder_of(worker), TokenBudget(alone=64, beside=8)
     embedder.add(EmbedCall([(5,) * 500] * 3, 1))
     done = [0]
 
-    def num_tokens(limit_s: float) -> int:
-        embedder.step(limit_s)
+    def num_tokens(room: Room) -> int:
+        embedder.step(room)
         assert embedder._open is not None
         done.append(embedder._open.num_done)
         return done[-1] - done[-2]
 
-    assert [num_tokens(0.0) for _ in range(4)] == [32, 16, 8, 8]
-    assert [num_tokens(1e9) for _ in range(5)] == [8, 16, 32, 64, 128]
+    for room, texts, prompts in (
+        (Room(budget, [], prompts=0), 64, 0),
+        (Room(budget, [9], prompts=0), 8, 0),
+        (Room(budget, [], prompts=1), 32, 32),
+        (Room(budget, [9], prompts=1), 4, 4),
+    ):
+        assert num_tokens(room.shared()) == texts
+        assert not prompts or room.take(0, 100) == prompts
     while not embedder.idle:
-        embedder.step()
+        embedder.step(Room(budget, []))
 
 
 async def test_streams_and_texts_do_not_touch_each_other(worker: EngineWorker, short_passes: None) -> None:
@@ -154,9 +162,9 @@ class PassLog:
         """After how many passes a call was over."""
         step, add = embedder.step, embedder.add
 
-        def logged_step(limit_s: float | None = None) -> list[CallOver]:
-            self.num_beside += limit_s is not None
-            over = step(limit_s)
+        def logged_step(room: Room) -> list[CallOver]:
+            self.num_beside += not embedder._scheduler.idle
+            over = step(room)
             self.over.update({one.job: embedder.passes_run for one in over})
             return over
 

@@ -13,11 +13,12 @@ from contract.native_rig import NativeRig, stepper_of
 from drivetrain.core.engine import EngineRequest, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.sampling import Sampling
-from drivetrain.engines.native import embedding
 from drivetrain.engines.native.embedding import CallOver, EmbedCall, NativeEmbedder
 from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.kv.blocks import BlockPool
 from drivetrain.engines.native.kv.tables import Clear
+from drivetrain.engines.native.schedule.budget import Room, TokenBudget
+from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job
 from drivetrain.engines.native.stepper import Ended, NewStep, Stepper
 from drivetrain.worker.worker import EngineWorker
@@ -26,6 +27,7 @@ LENGTH = 200
 """Ids of a text: many passes of `PASS`."""
 
 PASS = 16
+SHORT = TokenBudget(alone=PASS, beside=PASS)
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +36,17 @@ def rig(checkpoint: Callable[[str], Path]) -> NativeRig:
 
 
 @pytest.fixture
-async def worker(rig: NativeRig, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EngineWorker]:
+async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
     """Its cache holds one text and a little more."""
-    monkeypatch.setattr(embedding, "ALONE", PASS)
     async with rig.open(options={"context_length": 256}) as made:
         pool_of(made).groups[0].num_blocks = pool_of(made).blocks_for(256)
         yield made
         assert rig.idle(made)
+
+
+@pytest.fixture
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scheduler, "budget", property(lambda _: SHORT, lambda *_: None), raising=False)
 
 
 @pytest.fixture
@@ -75,7 +81,7 @@ def vectors_of(embedder: NativeEmbedder, call: EmbedCall) -> list[tuple[float, .
     """To its end."""
     over: list[CallOver] = []
     while not over:
-        over = embedder.step()
+        over = embedder.step(Room(SHORT, []))
     assert over == [CallOver(call)]
     return call.vectors
 
@@ -83,14 +89,14 @@ def vectors_of(embedder: NativeEmbedder, call: EmbedCall) -> list[tuple[float, .
 def answer(stepper: Stepper) -> list[int]:
     """The ids that the only request still gets."""
     outputs = []
-    while not stepper.idle:
-        outputs += stepper.step()
+    while not stepper.scheduler.idle:
+        outputs += stepper._step(stepper.scheduler.room())
     assert [output.error for output in outputs if isinstance(output, Ended)] == [None]
     steps = [output.step for output in outputs if isinstance(output, NewStep)]
     return [token_id for step in steps if isinstance(step, TokenStep) for token_id in step.token_ids]
 
 
-async def test_texts_and_requests_in_a_cache_too_small_for_both(worker: EngineWorker) -> None:
+async def test_texts_and_requests_in_a_cache_too_small_for_both(worker: EngineWorker, short_steps: None) -> None:
     stepper, asked = stepper_of(worker), {"temperature": 0, "ignore_eos": True, "max_tokens": 60}
     prompts = [[9 + i] * (20 + 15 * i) for i in range(6)]
     texts = [text(5 + i)[: 40 * (i + 1)] for i in range(5)]
@@ -129,7 +135,7 @@ async def test_younger_requests_give_way_to_a_text_and_older_ones_do_not(
     stepper.step()
     passes = embedder.passes_run
     embedder.add(call := EmbedCall([text()], 4))
-    assert embedder.step() == []
+    assert embedder.step(Room(SHORT, [])) == []
     assert (embedder.passes_run, stepper.counts.preemptions) == (passes, 0)
     assert len(answer(stepper)) == 19  # the first one came before the text
     assert vectors_of(embedder, call) == wanted
@@ -137,7 +143,7 @@ async def test_younger_requests_give_way_to_a_text_and_older_ones_do_not(
     stepper.add(job_of(6, 100, 20))
     stepper.step()
     embedder.add(call := EmbedCall([text()], 5))
-    embedder.step()
+    embedder.step(Room(SHORT, []))
     assert stepper.counts.preemptions == 1
     assert pool.num_held == pool.blocks_for(LENGTH)
     assert vectors_of(embedder, call) == wanted
@@ -151,12 +157,12 @@ async def test_a_request_waits_for_the_blocks_of_a_text(
     """There is nothing to compute for it until then, which is no fault."""
     stepper, pool = stepper_of(worker), pool_of(worker)
     embedder.add(call := EmbedCall([text()], 1))
-    embedder.step()
+    embedder.step(Room(SHORT, []))
     stepper.add(job_of(2, 100, 20))
     passes: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(stepper.runner, "forward", passes.append)
-        assert stepper.step() == []
+        assert stepper._step(stepper.scheduler.room()) == []
     assert not passes
     assert pool.num_held == pool.blocks_for(LENGTH)
     assert len(vectors_of(embedder, call)) == 1
@@ -164,20 +170,18 @@ async def test_a_request_waits_for_the_blocks_of_a_text(
 
 
 async def test_a_request_that_waits_for_room_comes_before_younger_texts(
-    worker: EngineWorker, embedder: NativeEmbedder
+    worker: EngineWorker, embedder: NativeEmbedder, short_steps: None
 ) -> None:
     """Two texts fit, and each begins in the pass that ends another one: there would never be room for the request."""
     stepper, job, short = stepper_of(worker), job_of(2, 150, 20), text()[:101]
     older, younger = EmbedCall([short], 1), EmbedCall([short] * 10, 3)
     embedder.add(older)
-    embedder.step()
+    embedder.step(Room(SHORT, []))
     stepper.add(job)
     embedder.add(younger)
     over: list[CallOver] = []
     while not job.ended:
-        over += embedder.step()
-        if not stepper.idle:
-            stepper.step()
+        over += [one for one in stepper.step() if isinstance(one, CallOver)]
         assert CallOver(younger) not in over, "it starves"
     assert over == [CallOver(older)]
     assert vectors_of(embedder, younger) == [pytest.approx(older.vectors[0], abs=1e-5)] * 10
@@ -188,7 +192,7 @@ async def test_a_call_that_is_dropped_in_the_middle_of_a_text_holds_nothing(
 ) -> None:
     pool = pool_of(worker)
     embedder.add(call := EmbedCall([text(), text(6)], 1))
-    assert embedder.step() == []
+    assert embedder.step(Room(SHORT, [])) == []
     assert pool.num_held == pool.blocks_for(LENGTH)
     assert embedder.drop(call) == [CallOver(call)]
     assert pool.num_held == 0
@@ -203,7 +207,7 @@ async def test_the_blocks_of_a_text_that_fails_are_released_and_cleared(
     embedder.add(first := EmbedCall([text()], 1))
     wanted = vectors_of(embedder, first)
     embedder.add(call := EmbedCall([text()], 2))
-    embedder.step()
+    embedder.step(Room(SHORT, []))
     held = pool.num_held
 
     def fail(*_: Any) -> Any:
@@ -211,7 +215,7 @@ async def test_the_blocks_of_a_text_that_fails_are_released_and_cleared(
 
     with monkeypatch.context() as patch:
         patch.setattr(embedder._runner, "hidden_states", fail)
-        (over,) = embedder.step()
+        (over,) = embedder.step(Room(SHORT, []))
     assert over.job is call
     assert isinstance(over.error, EngineFailed)
     assert pool.num_held == 0
@@ -227,7 +231,7 @@ async def test_a_text_whose_blocks_are_lost_begins_again(worker: EngineWorker, e
     embedder.add(call := EmbedCall([text()], 1))
     wanted = list(vectors_of(embedder, call))
     embedder.add(again := EmbedCall([text()], 2))
-    embedder.step()
+    embedder.step(Room(SHORT, []))
     stepper_of(worker).reset()
     assert pool_of(worker).num_held == 0
     assert vectors_of(embedder, again) == wanted

@@ -25,6 +25,7 @@ from drivetrain.core.engine import EngineRequest, PromptStep, TokenStep
 from drivetrain.core.errors import DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import FinishReason
 from drivetrain.core.sampling import Sampling
+from drivetrain.engines.native.embedding import CallOver
 from drivetrain.engines.native.kv.blocks import BlockPool, most_blocks
 from drivetrain.engines.native.kv.groups import Window
 from drivetrain.engines.native.schedule import sequence as sequences
@@ -236,6 +237,7 @@ class Loop(RuleBasedStateMachine):
 
     def _hear(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
+            assert not isinstance(output, CallOver)
             job = output.job
             assert not self.overs[job], "something was said after the end"
             match output:

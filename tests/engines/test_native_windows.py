@@ -16,7 +16,6 @@ from test_native_equality import opened, plainly, scheduler_of
 
 import tiny
 from drivetrain.core.results import Choice
-from drivetrain.engines.native import embedding
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool, most_blocks
 from drivetrain.engines.native.kv.groups import Window
 from drivetrain.engines.native.schedule.budget import TokenBudget
@@ -143,16 +142,13 @@ def test_a_choice_that_comes_too_late_for_the_window_computes_the_prompt_itself(
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
-async def test_texts_to_embed_give_back_too(
-    name: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_texts_to_embed_give_back_too(name: str, checkpoint: Callable[[str], Path]) -> None:
     """In many passes, beside requests that hold what they need next; the cache holds one of them."""
-    monkeypatch.setattr(embedding, "ALONE", 16)
     texts = [[9 + i % 50] * 3 + [20 + (i + j) % 60 for j in range(250)] for i in range(4)]
     async with opened(checkpoint, name) as worker:
         wanted = (await worker.embed(texts)).vectors
         scheduler = scheduler_of(worker)
-        scheduler.pool.chunk = 32
+        scheduler.pool.chunk, scheduler.budget = 32, TokenBudget(alone=16, beside=16)
         for group in scheduler.pool.groups:
             group.num_blocks = most_blocks(320, group.window, 32)
             group.reset()

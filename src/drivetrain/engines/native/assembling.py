@@ -54,11 +54,12 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     cache = KvCache(loaded.shapes, pool.sizes, windows=loaded.windows, dtype=model.dtype, device=model.device)
     runner = Runner(model, loaded.stage, cache, computing.attention(loaded.layers, cache), computing.forward)
     scheduler = Scheduler(pool, max_batch=settings.max_batch, budget=step_budget(loaded, runner.attention))
+    embedder = NativeEmbedder(runner, scheduler, pooling)
     progress("loaded", 1.0)
     return Assembled(
         describe.of_loaded(loaded, context, settings.max_batch, pooling, compilation.note),
-        Stepper(scheduler, runner, speculates=settings.speculative is Speculative.NGRAM),
-        NativeEmbedder(runner, scheduler, pooling),
+        Stepper(scheduler, runner, embedder, speculates=settings.speculative is Speculative.NGRAM),
+        embedder,
         model.device,
         compilation,
     )

@@ -1,13 +1,13 @@
-"""Embeddings beside the decode loop: some tokens of some texts per pass, packed into one row without padding.
+"""Embeddings in the steps of the engine: some tokens of some texts, packed into one row without padding.
 
-A text has its place among the requests: its blocks of the KV cache come from younger ones if need be, and it waits for
-older ones. Everything runs on the engine's thread, between two steps.
+It is a pass of its own, because it wants what the model's last layer says and no logits. It costs the step what chunks
+of prompts would, and a text has its place among the requests: its blocks of the KV cache come from younger ones if need
+be, and it waits for older ones.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,15 +21,8 @@ from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.pooling import Pooled
 from drivetrain.engines.native.kv.tables import BlockTable
 from drivetrain.engines.native.model.runner import Runner
+from drivetrain.engines.native.schedule.budget import Room
 from drivetrain.engines.native.schedule.scheduler import Scheduler
-
-ALONE = 256
-"""Tokens of a pass while nothing is generated."""
-
-BESIDE = 32
-"""The same beside running requests, at first; then as many as take about as long as one of their steps."""
-
-LEAST = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +90,7 @@ class Part:
 
 
 class NativeEmbedder:
-    """`add` and `drop` calls between passes; `step` while not `idle`. Calls take turns, text by text."""
+    """`add` and `drop` calls between steps; `step` while not `idle`. Calls take turns, text by text."""
 
     def __init__(self, runner: Runner, scheduler: Scheduler, pooling: Pooling) -> None:
         self.passes_run = 0
@@ -105,7 +98,6 @@ class NativeEmbedder:
         self._scheduler = scheduler
         self._pooling = pooling
         self._calls: deque[EmbedCall] = deque()
-        self._num_beside = BESIDE
         self._open: Text | None = None
         """Begun and not done: one at most, so that only one text holds memory between passes."""
 
@@ -123,34 +115,21 @@ class NativeEmbedder:
         """Give the call up."""
         return [self._end(call)] if call in self._calls else []
 
-    def step(self, limit_s: float | None = None) -> list[CallOver]:
-        """One pass, of about `limit_s` at most if others wait for its end.
-
-        Raises `DeviceLost` only: any other failure ends the calls that were in the pass.
-        """
-        parts = self._plan(ALONE if limit_s is None else min(self._num_beside, ALONE))
+    def step(self, room: Room) -> list[CallOver]:
+        """One pass. Raises `DeviceLost` only: any other failure ends the calls that were in the pass."""
+        parts = self._plan(room)
         if not parts:
             return []  # older requests hold the memory
         self.passes_run += 1
-        began = time.perf_counter()
         try:
             self._runner.cache.apply(self._scheduler.pool.drain())
             with torch.inference_mode():
                 made = self._vectors(parts, self._runner.hidden_states(parts))
         except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
             return self._failed(parts, exc)
-        if limit_s is not None:
-            self._adapt(time.perf_counter() - began, limit_s)
         return self._advance(parts, made)
 
-    def _adapt(self, took_s: float, limit_s: float) -> None:
-        """How much fits into a given time depends on model and device, so it is learnt."""
-        if took_s > limit_s:
-            self._num_beside = max(LEAST, self._num_beside // 2)
-        elif took_s < limit_s / 2:
-            self._num_beside = min(ALONE, self._num_beside * 2)
-
-    def _plan(self, room: int) -> list[Part]:
+    def _plan(self, room: Room) -> list[Part]:
         """Go on with what is open, then with the next text of each call in turn."""
         parts: list[Part] = []
         if self._open is not None and not self._open.table.alive:  # the cache has lost it
@@ -162,11 +141,13 @@ class NativeEmbedder:
             self._open = text
             if not self._scheduler.enlarge((text.call.number, 0), text.table, len(text.ids)):
                 break  # older requests hold what it needs next
-            part = Part(text, min(room, text.left))
+            if not (count := room.take(text.num_done, min(text.left, self._scheduler.pool.chunk))):
+                break
+            part = Part(text, count)
             parts.append(part)
-            room -= part.count
-            if part.is_last:
-                self._open = None
+            if not part.is_last:
+                break
+            self._open = None
         return parts
 
     def _next(self) -> Text | None:
@@ -192,7 +173,6 @@ class NativeEmbedder:
                 made.append(part.text.pooled.vector() if part.is_last else None)
             except EngineFailed as exc:
                 made.append(exc)
-        hidden[-1, -1].item()  # wait for the device, so that the pass is timed whole
         return made
 
     def _advance(self, parts: list[Part], made: list[tuple[float, ...] | EngineFailed | None]) -> list[CallOver]:

@@ -24,10 +24,10 @@ from drivetrain.engines.native.schedule.sequence import Job
 if TYPE_CHECKING:
     from drivetrain.engines.native.assembling import Assembled
     from drivetrain.engines.native.compilation import Compilation
-    from drivetrain.engines.native.embedding import CallOver, EmbedCall, NativeEmbedder
+    from drivetrain.engines.native.embedding import EmbedCall, NativeEmbedder
     from drivetrain.engines.native.stepper import Output, Stepper
 
-    Order = Callable[[Stepper], Sequence[Output | CallOver]]
+    Order = Callable[[Stepper], Sequence[Output]]
 
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class NativeEngine:
             raise refused(str(exc)) from exc
 
     async def _compile_beside(self, compilation: Compilation) -> None:
-        def adopt(stepper: Stepper) -> list[Output | CallOver]:
+        def adopt(stepper: Stepper) -> list[Output]:
             try:
                 compilation.adopt(stepper)
             except Exception as exc:  # noqa: BLE001 - whatever it is, the engine goes on as it was
@@ -216,11 +216,10 @@ class NativeEngine:
 
     def _run(self) -> None:
         """On the thread. An exception that leaves a step is a defect of ours: nothing can be trusted after it."""
-        stepper, embedder = self._stepper, self._embedder
+        stepper = self._stepper
         assert stepper is not None
-        assert embedder is not None
         try:
-            self._step_until_idle(stepper, embedder)
+            self._step_until_idle(stepper)
         except BaseException as exc:  # noqa: BLE001 - the boundary: nobody may wait for a thread that gave up
             error = errors.while_running(exc)
             with self._lock:
@@ -228,21 +227,16 @@ class NativeEngine:
             if self._loop is not None:
                 post(self._loop, lambda: self._break(error))
 
-    def _step_until_idle(self, stepper: Stepper, embedder: NativeEmbedder) -> None:
-        step_s: float | None = 0.0
+    def _step_until_idle(self, stepper: Stepper) -> None:
         while True:
             outputs = self._carry_out_orders(stepper)
-            if not embedder.idle:
-                outputs += embedder.step(step_s if not stepper.idle else None)
             if not stepper.idle:
-                began, steps_run = time.perf_counter(), stepper.steps_run
                 outputs += stepper.step()
-                step_s = time.perf_counter() - began if stepper.steps_run > steps_run else None
-            if stepper.idle and embedder.idle:
+            if stepper.idle:
                 stepper.check_at_rest()
             self._last_progress = time.monotonic()
             with self._lock:
-                at_rest = stepper.idle and embedder.idle and not self._inbox
+                at_rest = stepper.idle and not self._inbox
                 if at_rest:
                     self._stepping = False
             if outputs and self._loop is not None:
@@ -257,16 +251,16 @@ class NativeEngine:
         for channel in running.values():
             channel.release(errors.again(error))
 
-    def _carry_out_orders(self, stepper: Stepper) -> list[Output | CallOver]:
-        outputs: list[Output | CallOver] = []
+    def _carry_out_orders(self, stepper: Stepper) -> list[Output]:
+        outputs: list[Output] = []
         while self._inbox:
             outputs += self._inbox.popleft()(stepper)
         return outputs
 
-    def _hand_over(self, loop: asyncio.AbstractEventLoop, outputs: list[Output | CallOver]) -> None:
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, outputs: list[Output]) -> None:
         post(loop, lambda: self._deliver(outputs))
 
-    def _deliver(self, outputs: list[Output | CallOver]) -> None:
+    def _deliver(self, outputs: list[Output]) -> None:
         """On the event loop: everything that came of one step."""
         from drivetrain.engines.native.stepper import NewStep
 

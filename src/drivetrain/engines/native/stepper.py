@@ -20,8 +20,10 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.results import EngineCounts, FinishReason, KvBlocks
 from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.native.embedding import CallOver, NativeEmbedder
 from drivetrain.engines.native.kv.books import BooksDisagree
 from drivetrain.engines.native.model.runner import Runner
+from drivetrain.engines.native.schedule.budget import Room
 from drivetrain.engines.native.schedule.lookup import Lookup
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import MOST_FORCED, Job, Sequence, Work
@@ -49,7 +51,7 @@ class Ended:
     error: DrivetrainError | None = None
 
 
-Output = NewStep | Ended
+Output = NewStep | Ended | CallOver
 
 
 Taken = list[Sampled] | Unsampled | None
@@ -69,9 +71,17 @@ class StepResult:
 class Stepper:
     """`add`, `finish` and `abort` between steps; `step` while not `idle`."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, *, speculates: bool = False) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        embedder: NativeEmbedder | None = None,
+        *,
+        speculates: bool = False,
+    ) -> None:
         """`speculates`: whether sequences look up what may come next."""
         self.scheduler = scheduler
+        self.embedder = embedder
         self.runner = runner
         self.steps_run = 0
         self._mask_s = 0.0
@@ -80,7 +90,7 @@ class Stepper:
 
     @property
     def idle(self) -> bool:
-        return self.scheduler.idle
+        return self.scheduler.idle and (self.embedder is None or self.embedder.idle)
 
     @property
     def kv_blocks(self) -> KvBlocks:
@@ -123,10 +133,18 @@ class Stepper:
         return [Ended(job, error)]
 
     def step(self) -> list[Output]:
-        """One step. Raises `DeviceLost` only: any other failure ends the requests at fault, and no others."""
+        """One step: texts to embed, then everybody else. Raises `DeviceLost` only: any other failure ends the requests
+        at fault, and no others."""
+        room = self.scheduler.room()
+        over: list[Output] = []
+        if self.embedder is not None and not self.embedder.idle:
+            over += self.embedder.step(room.shared())
+        return over if self.scheduler.idle else [*over, *self._step(room)]
+
+    def _step(self, room: Room) -> list[Output]:
         works: list[Work] = []
         try:
-            works = self.scheduler.schedule()
+            works = self.scheduler.schedule(room)
             self._prepare()
         except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
             return self._not_begun(works, exc)

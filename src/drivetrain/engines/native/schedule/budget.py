@@ -8,6 +8,7 @@ plain tokens would let a long prompt stall the streams more and more along its w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import sqrt
 
@@ -64,6 +65,13 @@ class Room:
 
     def __bool__(self) -> bool:
         return self._left >= 1 or not self._taken
+
+    def shared(self) -> Room:
+        """For something else in the step: half of it, if prompts want some too, and these have the rest."""
+        self._left /= 2 if self._prompts else 1
+        other = copy(self)
+        other._prompts = 0
+        return other
 
     def take(self, start: int, pending: int) -> int:
         """How many of a prompt's `pending` tokens from `start` on go into the step; takes their cost off the room.

@@ -54,10 +54,18 @@ class Scheduler:
         """Let a request in: its first choice now, the others once the prompt is computed."""
         insort(self.waiting, job.sequences[0], key=_order)
 
-    def schedule(self) -> list[Work]:
-        """The next step's work, at least one piece unless `idle` or others hold the blocks. Takes blocks for it."""
+    def room(self) -> Room:
+        """What prompts, and texts to embed, may cost in the next step."""
+        decoded = [sequence.computed for sequence in self.running if sequence.decodes]
+        return Room(self.budget, decoded, self._num_prompts())
+
+    def schedule(self, room: Room | None = None) -> list[Work]:
+        """The next step's work, at least one piece unless `idle` or others hold the blocks. Takes blocks for it.
+
+        `room` is that of the step, if something else has had a part of it.
+        """
         work = self._decodes()
-        room = Room(self.budget, [piece.start for piece in work], self._num_prompts())
+        room = self.room() if room is None else room
         self._continue_prompts(work, room)
         work = [piece for piece in work if piece.sequence.table is not None]  # others may have given way by then
         self._admit_waiting(work, room)

@@ -11,10 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drivetrain.engines.native.attention.backend import AttentionSpec, Layer, Piece  # noqa: E402
+from drivetrain.engines.native.attention.backend import (  # noqa: E402
+    AttentionSpec,
+    Layer,
+    MakeAttention,
+    Piece,
+)
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockTable  # noqa: E402 - these need torch
 from drivetrain.engines.native.kv.cache import KvCache, LayerShape  # noqa: E402
-from drivetrain.engines.native.model.runner import MakeAttention  # noqa: E402
 
 Backend = MakeAttention
 
@@ -85,6 +89,16 @@ class Step:
         part = self.parts[index]
         at = [number * BLOCK_TOKENS + i for number in self.tables[index] for i in range(BLOCK_TOKENS)]
         return torch.tensor(at, dtype=torch.long)[: part.first + part.count]
+
+    def behind(self) -> Any:
+        """The places behind the last id of each part, in its last block: it may leave zeros there."""
+        ends = [
+            self.tables[i][-1] * BLOCK_TOKENS + t
+            for i in range(len(self.parts))
+            if self.tables[i]
+            for t in range((self.parts[i].first + self.parts[i].count - 1) % BLOCK_TOKENS + 1, BLOCK_TOKENS)
+        ]
+        return torch.tensor(ends, dtype=torch.long)
 
     def ids(self, index: int) -> slice:
         """Of this part, in the packed row."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
+from drivetrain.engines.base.error_text import one_line
+from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import stated_pooling
 from drivetrain.engines.native import describe
+from drivetrain.engines.native.attention.choosing import attention_for
 from drivetrain.engines.native.attention.reference import ReferenceAttention
 from drivetrain.engines.native.compilation import Compilation, step_budget
 from drivetrain.engines.native.embedding import NativeEmbedder
@@ -16,10 +20,13 @@ from drivetrain.engines.native.kv import memory
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool
 from drivetrain.engines.native.kv.cache import KvCache, token_bytes
 from drivetrain.engines.native.model import loading, selftest
+from drivetrain.engines.native.model.loading import NativeModel
 from drivetrain.engines.native.model.runner import Pass, Runner, plain_pass
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.settings import NativeSettings
 from drivetrain.engines.native.stepper import Stepper
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +47,7 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     compilation = Compilation(loaded, settings)
     computing = compilation.found()
     if computing is None:
-        computing = Pass(plain_pass(model), ReferenceAttention)
-        selftest.check(loaded, computing)
+        computing = _by_its_class(loaded)
     budget = memory.kv_budget(settings.kv_cache_gb, model.device)
     size = token_bytes(loaded.shapes, model.dtype)
     context = memory.fitting_context(loaded.context_length, size, budget, stated=settings.context_length is not None)
@@ -57,3 +63,18 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
         model.device,
         compilation,
     )
+
+
+def _by_its_class(loaded: NativeModel) -> Pass:
+    """With the best attention for this device that passes the self-test."""
+    forward = plain_pass(loaded.model)
+    best = attention_for(loaded.layers, loaded.model.device, loaded.model.dtype)
+    if best is not ReferenceAttention:
+        try:
+            selftest.check(loaded, Pass(forward, best))
+            return Pass(forward, best)
+        except Exception as exc:  # noqa: BLE001 - whatever it is: if the reference fails too, that is raised
+            _log.warning("attention stays with torch's plain operations: %s", one_line(exc))
+            errors.free_cached_memory()
+    selftest.check(loaded, Pass(forward, ReferenceAttention))
+    return Pass(forward, ReferenceAttention)

@@ -19,15 +19,14 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from attention_steps import FAR, PARTS, Backend, Part, Step, layer_of  # noqa: E402 - these need torch
-from eager_flex import FLEX  # noqa: E402
-
 from drivetrain.engines.native.attention import cpu, flex  # noqa: E402
 from drivetrain.engines.native.attention.backend import Layer  # noqa: E402
 from drivetrain.engines.native.attention.cpu import CpuAttention  # noqa: E402
 from drivetrain.engines.native.attention.reference import ReferenceAttention  # noqa: E402
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS  # noqa: E402
 from drivetrain.engines.native.kv.cache import LayerShape  # noqa: E402
+from on_device.attention_steps import FAR, PARTS, Backend, Part, Step, layer_of  # noqa: E402 - these need torch
+from on_device.eager_flex import FLEX  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -12,6 +12,7 @@ from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import stated_pooling
 from drivetrain.engines.native import describe
+from drivetrain.engines.native.attention.backend import CapturableAttention
 from drivetrain.engines.native.attention.choosing import attention_for
 from drivetrain.engines.native.attention.reference import ReferenceAttention
 from drivetrain.engines.native.compilation import Compilation, step_budget
@@ -20,6 +21,7 @@ from drivetrain.engines.native.kv import memory
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool
 from drivetrain.engines.native.kv.cache import KvCache, token_bytes
 from drivetrain.engines.native.model import loading, selftest
+from drivetrain.engines.native.model.graphs import GraphRunner, cuda_capture
 from drivetrain.engines.native.model.loading import NativeModel
 from drivetrain.engines.native.model.runner import Pass, Runner, plain_pass
 from drivetrain.engines.native.schedule.scheduler import Scheduler
@@ -52,8 +54,7 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     size = token_bytes(loaded.shapes, model.dtype)
     context = memory.fitting_context(loaded.context_length, size, budget, stated=settings.context_length is not None)
     pool = BlockPool(budget // (size * BLOCK_TOKENS), shares=settings.prefix_cache)
-    cache = KvCache(loaded.shapes, pool.num_blocks, dtype=model.dtype, device=model.device)
-    runner = Runner(model, loaded.stage, cache, computing.attention(loaded.layers, cache), computing.forward)
+    runner = _runner(loaded, computing, pool.num_blocks, settings.max_batch, context, progress)
     scheduler = Scheduler(pool, max_batch=settings.max_batch, budget=step_budget(loaded, runner.attention))
     progress("loaded", 1.0)
     return Assembled(
@@ -63,6 +64,31 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
         model.device,
         compilation,
     )
+
+
+def _runner(
+    loaded: NativeModel, computing: Pass, num_blocks: int, max_batch: int, context: int, progress: Progress
+) -> Runner:
+    """One that captures the steps which only decode, where device and attention can."""
+    model, stage = loaded.model, loaded.stage
+    cache = KvCache(loaded.shapes, num_blocks + 1, dtype=model.dtype, device=model.device)  # the last one is nobody's
+    attention = computing.attention(loaded.layers, cache)
+    if not isinstance(attention, CapturableAttention):
+        return Runner(model, stage, cache, attention, computing.forward)
+    progress("capturing the steps that decode", None)
+    runner = GraphRunner(
+        model,
+        stage,
+        cache,
+        attention,
+        computing.forward,
+        max_batch=max_batch,
+        context_length=context,
+        spare=num_blocks,
+        capture=cuda_capture(),
+    )
+    runner.capture()
+    return runner
 
 
 def _by_its_class(loaded: NativeModel) -> Pass:

@@ -52,11 +52,11 @@ def unfit(layers: Mapping[int, Layer], device: Any, dtype: Any) -> str:
     return "" if fits else f"it is for heads of {SMALLEST} to {LARGEST}"
 
 
-def compiled() -> Flex:
-    """A pass that is not compiled would multiply each id with the whole cache, so it fails where it cannot be."""
+def compiled(*, dynamic: bool | None) -> Flex:
+    """Without the compiler, each id would be multiplied with the whole cache, so this fails where it cannot compile."""
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, 64)  # one for each kind of layer and number of decodes
-    made: Flex = torch.compile(library.flex_attention, fullgraph=True)
+    made: Flex = torch.compile(library.flex_attention, fullgraph=True, dynamic=dynamic)
     return made
 
 
@@ -68,7 +68,8 @@ class FlexAttention:
     def __init__(self, layers: Mapping[int, Layer], cache: KvCache, flex: Flex | None = None) -> None:
         self._layers = layers
         self._cache = cache
-        self._flex = flex or compiled()
+        self._flex = flex or compiled(dynamic=None)
+        self._flex_fixed = flex or compiled(dynamic=False)
         self._windows = {layer.spec.window for layer in layers.values()}
         self._caps = {spec.softcap: _capped(spec.softcap) for spec in (layer.spec for layer in layers.values())}
         self._device = next(iter(cache.keys.values())).device
@@ -138,7 +139,7 @@ class FlexAttention:
     def _found(self, query: Any, keys: Any, values: Any, spec: AttentionSpec, rows: _Rows) -> Any:
         """`query` is `[rows, heads, ids, size]`, as what is found."""
         with_sums = {} if spec.sinks is None else {"return_aux": library.AuxRequest(lse=True)}
-        found = self._flex(
+        found = (self._flex_fixed if rows.ids is None else self._flex)(
             query,
             keys,
             values,

@@ -58,11 +58,37 @@ class InTheMiddle(FlexAttention):
 
     def prepare(self, pieces: Sequence[Piece]) -> None:
         super().prepare(pieces)
+        self._clear(pieces)
+
+    def _clear(self, pieces: Sequence[Piece]) -> None:
         for piece in pieces:
             if piece.count and self._begun(piece) is None:
                 block, used = piece.table.numbers[(piece.length - 1) // BLOCK_TOKENS], piece.length % BLOCK_TOKENS
                 for values in self._cache.values.values():
                     values[:, block * BLOCK_TOKENS + (used or BLOCK_TOKENS) : (block + 1) * BLOCK_TOKENS] = 0
+
+
+class Fixed(InTheMiddle):
+    """In steps of decodes, padded by nobody. The last block of the cache is spare."""
+
+    def prepare(self, pieces: Sequence[Piece]) -> None:
+        spare = self._cache.num_places // BLOCK_TOKENS - 1
+        self.reserve(2 * len(pieces), max(piece.length for piece in pieces), spare)
+        for _ in range(2):  # the second time into tensors that hold something
+            self.prepare_fixed(pieces)
+        self._clear(pieces)
+
+
+def in_the_middle(attention: MakeAttention) -> MakeAttention:
+    return _changed(attention, InTheMiddle)
+
+
+def fixed(attention: MakeAttention) -> MakeAttention:
+    return _changed(attention, Fixed)
+
+
+def _changed(attention: MakeAttention, cls: type[FlexAttention]) -> MakeAttention:
+    return partial(cls, **attention.keywords) if isinstance(attention, partial) else cls
 
 
 FLEX: MakeAttention = partial(InTheMiddle, flex=eager_flex)

@@ -113,17 +113,22 @@ class Step:
             made.append(Piece(self.ids(index).start, part.count, part.first, table))
         return made
 
-    def attend(self, backend: Backend) -> dict[int, tuple[Any, Any, Any]]:
+    def covered(self) -> Any:
+        """The places of all ids."""
+        return torch.cat([self.places(index) for index in range(len(self.parts))])
+
+    def attend(self, backend: Backend, device: Any = CPU) -> dict[int, tuple[Any, Any, Any]]:
         """For each layer: what is found, and its keys and values afterwards."""
         shapes = {number: layer.shape for number, layer in self.layers.items()}
-        cache = KvCache(shapes, self.num_blocks, dtype=self.dtype, device=CPU)
+        cache = KvCache(shapes, self.num_blocks + 1, dtype=self.dtype, device=device)
         for number in self.layers:
-            cache.keys[number].copy_(self.keys[number])
-            cache.values[number].copy_(self.values[number])
+            cache.keys[number][:, :-BLOCK_TOKENS] = self.keys[number].to(device)
+            cache.values[number][:, :-BLOCK_TOKENS] = self.values[number].to(device)
         made, pieces = backend(self.layers, cache), self.pieces()
         made.prepare(pieces)
-        found = {number: made.attend(number, *self.new[number]) for number in self.layers}
-        return {number: (found[number], cache.keys[number], cache.values[number]) for number in self.layers}
+        found = {number: made.attend(number, *(x.to(device) for x in self.new[number])) for number in self.layers}
+        cached = {n: (cache.keys[n][:, :-BLOCK_TOKENS], cache.values[n][:, :-BLOCK_TOKENS]) for n in self.layers}
+        return {number: (found[number], *cached[number]) for number in self.layers}
 
     def attended(self, backend: Backend) -> Any:
         """What is found in its only layer."""

@@ -201,7 +201,7 @@ def test_a_piece_without_ids_is_nothing(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-@pytest.mark.parametrize("served", [BACKENDS["cpu"]], scope="module", ids=["cpu"])
+@pytest.mark.parametrize("served", ["cpu"], indirect=True)
 def test_another_type_is_refused(backend: Backend, which: int) -> None:
     step = Step({0: layer_of(SHAPES[0])})
     step.new[0][which] = step.new[0][which].double()

@@ -52,8 +52,8 @@ def test_soft_caps_and_sinks(device: Device, more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("size", [1, 4, 16])
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=str)
 def test_fixed_steps(device: Device, shape: LayerShape, size: int, dtype: Any) -> None:
     chance = random.Random(size)
     parts = [Part(at, 1, chance.randint(0, at // 16)) for at in (chance.randrange(700) for _ in range(size))]

@@ -17,12 +17,13 @@ SIDE_BY_SIDE := --dist loadfile -n
 PATIENT := OMP_WAIT_POLICY=passive
 # The browser tests need Chromium, those on vLLM an environment of their own: targets of their own.
 QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_vision --ignore=tests/dropin --ignore=tests/on_ray \
-          --ignore=tests/clients
+          --ignore=tests/clients --ignore=tests/on_cuda
 VLLM   := .venv-vllm
 RAY    := .venv-ray
 CLIENTS := .venv-clients
+CUDA   := .venv-cuda
 
-.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray bench fmt wheel clean chromium compiler numa
+.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda bench fmt wheel clean chromium compiler numa
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -118,6 +119,19 @@ $(RAY)/.installed: pyproject.toml constraints-ray.txt
 test-ray: model $(RAY)/.installed ## The contract through a deployment handle, and deployments, on a small local Ray (.venv-ray)
 	$(PATIENT) $(RAY)/bin/python -m pytest -q tests/on_ray --timeout 600
 
+# On a machine with a GPU, with the torch that is installed for PYTHON. CUDA_PYTHON names one that has all packages already.
+CUDA_PYTHON ?= $(CUDA)/bin/python
+$(CUDA)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import torch; raise SystemExit(None if torch.cuda.is_available() else "torch sees no CUDA device")' || \
+	  { echo "make test-cuda needs a GPU, and a Python with a torch for it (PYTHON=$(PYTHON))" >&2; exit 1; }
+	@test -x $(CUDA)/bin/python || $(PYTHON) -m venv --system-site-packages $(CUDA)
+	$(CUDA)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[native,otel]' \
+	  pytest pytest-asyncio pytest-timeout hypothesis
+	@touch $@
+
+test-cuda: $(if $(filter $(CUDA)/%,$(CUDA_PYTHON)),$(CUDA)/.installed) ## The native engine on a CUDA device; fails where there is none (.venv-cuda)
+	PYTHONPATH=src $(CUDA_PYTHON) -m pytest -q tests/on_cuda --timeout 600
+
 # Debian's Chromium, or the one that CHROMIUM names; where neither is there and none can be installed, this fails.
 chromium: ## Chromium for the tests of the page (Debian's, installed if there is none)
 	@test -n "$$CHROMIUM" || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
@@ -140,4 +154,4 @@ wheel: $(STAMP) ## The wheel, in dist/
 	$(BIN)/python -m build --wheel
 
 clean: ## Everything that was built here
-	rm -rf $(VENV) $(VLLM) $(RAY) $(CLIENTS) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(RAY) $(CLIENTS) $(CUDA) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis

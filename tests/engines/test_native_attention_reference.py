@@ -9,10 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from attention_steps import Part, Step, layer_of  # noqa: E402 - it needs torch
-
 from drivetrain.engines.native.attention.reference import ReferenceAttention  # noqa: E402
 from drivetrain.engines.native.kv.cache import LayerShape  # noqa: E402
+from on_device.attention_steps import Part, Step, layer_of  # noqa: E402 - it needs torch
 
 PARTS = [
     Part(0, 1), Part(70, 1, shared=4), Part(3, 1), Part(0, 19), Part(33, 5, shared=2), Part(64, 1, shared=4),

@@ -1,12 +1,12 @@
-"""What attends: one of `reference.py` (any device) and `cpu.py` (our kernel). Nobody else asks which one it is."""
+"""What attends: `reference.py` (any device), `cpu.py` (our kernel) or `flex.py` (CUDA). Nobody else asks which."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from drivetrain.engines.native.kv.cache import LayerShape
+from drivetrain.engines.native.kv.cache import KvCache, LayerShape
 from drivetrain.engines.native.kv.tables import BlockTable
 
 
@@ -69,3 +69,22 @@ class AttentionBackend(Protocol):
         Keys and values are in the cache afterwards.
         """
         ...
+
+
+@runtime_checkable
+class CapturableAttention(AttentionBackend, Protocol):
+    """One whose `attend` can be captured on the device and replayed later, in steps that only decode."""
+
+    def reserve(self, num_rows: int, length: int, spares: Sequence[int]) -> None:
+        """Tensors for steps of up to so many ids, of sequences of up to `length`. Nobody holds the block `spare`."""
+        ...
+
+    def prepare_fixed(self, pieces: Sequence[Piece]) -> None:
+        """As `prepare`, for one id of each sequence in the order of the row, into the reserved tensors.
+
+        What `attend` reads is then the same tensors each time, for the same number of pieces.
+        """
+        ...
+
+
+MakeAttention = Callable[[Mapping[int, Layer], KvCache], AttentionBackend]

@@ -45,6 +45,12 @@ class AttentionStage:
     def over(self, backend: AttentionBackend, pieces: Sequence[Piece]) -> Iterator[None]:
         """For one pass."""
         backend.prepare(pieces)
+        with self.using(backend):
+            yield
+
+    @contextmanager
+    def using(self, backend: AttentionBackend) -> Iterator[None]:
+        """For one pass that was prepared."""
         self._backend = backend
         try:
             yield

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,9 @@ from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.user_cache import user_cache
 from drivetrain.engines.base.error_text import clean
 from drivetrain.engines.native.attention import cpu
+from drivetrain.engines.native.attention.choosing import attention_for
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.attention.operators import Operands
-from drivetrain.engines.native.attention.reference import ReferenceAttention
 from drivetrain.engines.native.model import compiler
 from drivetrain.engines.native.model.compiler import KERNEL, MADE
 from drivetrain.engines.native.model.recipe import Recipe
@@ -130,6 +129,7 @@ class ProgramFolder:
         self, model: Any, stage: AttentionStage, path: Path, quantize: str, *, trust_remote_code: bool
     ) -> None:
         self._model = model
+        self._layers = stage.layers
         self._operands = name_operands(model, stage)
         self._recipe = Recipe(
             path=str(path),
@@ -205,7 +205,8 @@ class ProgramFolder:
                     raise CannotCompile(f"{one} is not {form}")
             inputs = [tensors[one] for one, _ in made["inputs"][name]]
             programs.append(Program(self._folder / f"{name}.so", inputs))
-        attention = partial(cpu.CpuAttention, self._folder / KERNEL) if self._recipe.with_kernel else ReferenceAttention
+        kernel = self._folder / KERNEL if self._recipe.with_kernel else None
+        attention = attention_for(self._layers, self._model.device, self._model.dtype, kernel)
         return Pass(Compiled(self._operands, *programs), attention)
 
 

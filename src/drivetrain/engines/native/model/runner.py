@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from drivetrain.engines.native.attention.backend import AttentionBackend, Layer
+from drivetrain.engines.native.attention.backend import AttentionBackend, MakeAttention
 from drivetrain.engines.native.attention.batch import Span, pack
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.kv.cache import KvCache
 
 Forward = Callable[[Any, Any, Any], Any]
 """From ids and positions, `[1, T]`, and the indices whose logits are wanted, `[kept]`, to `[kept, vocabulary]`."""
-
-MakeAttention = Callable[[Mapping[int, Layer], KvCache], AttentionBackend]
 
 
 @dataclass(frozen=True, slots=True)

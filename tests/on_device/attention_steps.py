@@ -12,12 +12,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from drivetrain.engines.native.attention.backend import AttentionSpec, Layer, Piece  # noqa: E402
+from drivetrain.engines.native.attention.backend import (  # noqa: E402
+    AttentionSpec,
+    Layer,
+    MakeAttention,
+    Piece,
+)
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS  # noqa: E402 - these need torch
 from drivetrain.engines.native.kv.cache import KvCache, LayerShape  # noqa: E402
 from drivetrain.engines.native.kv.groups import Window  # noqa: E402
 from drivetrain.engines.native.kv.tables import BlockRow, BlockTable  # noqa: E402
-from drivetrain.engines.native.model.runner import MakeAttention  # noqa: E402
 
 Backend = MakeAttention
 
@@ -89,6 +93,16 @@ class Step:
         at = [number * BLOCK_TOKENS + i for number in self.tables[index] for i in range(BLOCK_TOKENS)]
         return torch.tensor(at, dtype=torch.long)[: part.first + part.count]
 
+    def behind(self) -> Any:
+        """The places behind the last id of each part, in its last block: it may leave zeros there."""
+        ends = [
+            self.tables[i][-1] * BLOCK_TOKENS + t
+            for i in range(len(self.parts))
+            if self.tables[i]
+            for t in range((self.parts[i].first + self.parts[i].count - 1) % BLOCK_TOKENS + 1, BLOCK_TOKENS)
+        ]
+        return torch.tensor(ends, dtype=torch.long)
+
     def ids(self, index: int) -> slice:
         """Of this part, in the packed row."""
         start = sum(part.count for part in self.parts[:index])
@@ -105,19 +119,24 @@ class Step:
             made.append(Piece(self.ids(index).start, part.count, part.first, BlockTable(rows, [])))
         return made
 
-    def attend(self, backend: Backend, *, grouped: bool = False) -> dict[int, tuple[Any, Any, Any]]:
+    def covered(self) -> Any:
+        """The places of all ids."""
+        return torch.cat([self.places(index) for index in range(len(self.parts))])
+
+    def attend(self, backend: Backend, device: Any = CPU, *, grouped: bool = True) -> dict[int, tuple[Any, Any, Any]]:
         """For each layer: what is found, and its keys and values afterwards. `grouped`: layers by their windows."""
         shapes = {number: layer.shape for number, layer in self.layers.items()}
         windows = {number: layer.spec.window if grouped else None for number, layer in self.layers.items()}
-        sizes = dict.fromkeys(windows.values(), self.num_blocks)
-        cache = KvCache(shapes, sizes, windows=windows, dtype=self.dtype, device=CPU)
+        sizes = dict.fromkeys(windows.values(), self.num_blocks + 1)
+        cache = KvCache(shapes, sizes, windows=windows, dtype=self.dtype, device=device)
         for number in self.layers:
-            cache.keys[number].copy_(self.keys[number])
-            cache.values[number].copy_(self.values[number])
+            cache.keys[number][:, :-BLOCK_TOKENS] = self.keys[number].to(device)
+            cache.values[number][:, :-BLOCK_TOKENS] = self.values[number].to(device)
         made, pieces = backend(self.layers, cache), self.pieces(list(sizes))
         made.prepare(pieces)
-        found = {number: made.attend(number, *self.new[number]) for number in self.layers}
-        return {number: (found[number], cache.keys[number], cache.values[number]) for number in self.layers}
+        found = {number: made.attend(number, *(x.to(device) for x in self.new[number])) for number in self.layers}
+        cached = {n: (cache.keys[n][:, :-BLOCK_TOKENS], cache.values[n][:, :-BLOCK_TOKENS]) for n in self.layers}
+        return {number: (found[number], *cached[number]) for number in self.layers}
 
     def attended(self, backend: Backend) -> Any:
         """What is found in its only layer."""

@@ -1,0 +1,60 @@
+"""The device's attention finds what `ReferenceAttention` finds there, in steps of any kind and in fixed ones."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from drivetrain.engines.native.attention.reference import ReferenceAttention  # noqa: E402 - these need torch
+from drivetrain.engines.native.kv.cache import LayerShape  # noqa: E402
+from on_device.attention_steps import Part, Step, layer_of  # noqa: E402
+from on_device.devices import Device  # noqa: E402
+from on_device.eager_flex import fixed, in_the_middle  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+SHAPES = [LayerShape(9, 3, 64, 64), LayerShape(4, 4, 16, 24), LayerShape(8, 1, 128, 256), LayerShape(14, 2, 96, 96)]
+TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+def same(device: Device, step: Step, *, decodes: bool = False) -> None:
+    """Keys and values included."""
+    cuda = torch.device(device.name)
+    ours = step.attend(fixed(device.attention) if decodes else in_the_middle(device.attention), cuda)
+    theirs = step.attend(ReferenceAttention, cuda)
+    tolerance = TOLERANCES[step.dtype]
+    for number in step.layers:
+        (found, *cached), (wanted, *to_be_cached) = ours[number], theirs[number]
+        torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
+        for one, other in zip(cached, to_be_cached, strict=True):
+            covered = step.covered().to(cuda)
+            assert torch.equal(one[:, covered], other[:, covered])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_decodes_and_chunks(device: Device, shape: LayerShape, window: int | None, dtype: Any) -> None:
+    same(device, Step({0: layer_of(shape, window=window)}, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    "more", [{"softcap": 2.0}, {"sinks": True}, {"softcap": 2.0, "sinks": True, "window": 20}], ids=str
+)
+def test_soft_caps_and_sinks(device: Device, more: dict[str, Any]) -> None:
+    sinks = torch.linspace(-1, 3, 8, device=device.name) if more.get("sinks") else None
+    layers = {0: layer_of(LayerShape(8, 2, 64, 64)), 1: layer_of(LayerShape(8, 2, 64, 64), **{**more, "sinks": sinks})}
+    same(device, Step(layers))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("size", [1, 4, 16])
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=str)
+def test_fixed_steps(device: Device, shape: LayerShape, size: int, dtype: Any) -> None:
+    chance = random.Random(size)
+    parts = [Part(at, 1, chance.randint(0, at // 16)) for at in (chance.randrange(700) for _ in range(size))]
+    same(device, Step({0: layer_of(shape), 1: layer_of(shape, window=20)}, parts, dtype=dtype), decodes=True)

@@ -51,7 +51,7 @@ async def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=96)
     args = parser.parse_args()
-    open_worker, native = drivetrain.Worker.open, {"engine": "native"}
+    open_worker, native = drivetrain.Worker.open, dict[str, Any](engine="native")
     async with (
         open_worker(args.model, **native) as plain,
         open_worker(args.model, **native, speculative="ngram") as ngram,

@@ -66,7 +66,7 @@ async def main() -> None:
                 print(f"{name}: {rates[0]:.1f} and {rates[1]:.1f} tokens a second", flush=True)
             print(f"{name}: {statistics.median(ratios):.2f} times as fast; {same} of {args.pairs} answers are the same")
         counts = ngram.status.counts
-        print(f"{counts.accepted_tokens} of {counts.drafted_tokens} drafted ids were right")
+        print(f"{counts.accepted_tokens} drafted ids were right, {counts.refused_tokens} wrong")
 
 
 if __name__ == "__main__":

@@ -47,9 +47,9 @@ class Watched(Scheduler):
         super().__init__(pool, **more)
         self._careless = careless
 
-    def preempt(self, sequence: sequences.Sequence) -> None:
+    def preempt(self, sequence: sequences.Sequence, *, poisoned: bool = False) -> None:
         self._careless.add(sequence.job)
-        super().preempt(sequence)
+        super().preempt(sequence, poisoned=poisoned)
 
 
 class Loop(RuleBasedStateMachine):

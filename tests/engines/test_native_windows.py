@@ -141,6 +141,18 @@ def test_a_choice_that_comes_too_late_for_the_window_computes_the_prompt_itself(
     assert loop.model.num_computed == 2 * (100 + 49)
 
 
+def test_what_is_given_back_is_room_for_who_waits() -> None:
+    """While the first one goes on: it will not end for long."""
+    loop = Loop({256: 50}, chunk=512)
+    loop.add([i % 5 for i in range(600)], limit=300)
+    loop.step()
+    loop.add([9, *(i % 7 for i in range(479))], limit=20)
+    for _ in range(30):
+        loop.step()
+    assert not loop.scheduler.waiting
+    loop.to_the_end()
+
+
 @pytest.mark.parametrize("name", ["mistral", "gemma3_text"])
 async def test_texts_to_embed_give_back_too(name: str, checkpoint: Callable[[str], Path]) -> None:
     """In many passes, beside requests that hold what they need next; the cache holds one of them."""

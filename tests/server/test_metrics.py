@@ -263,7 +263,7 @@ def test_an_answer_with_calls_ended_by_itself_in_the_names_of_vllm() -> None:
 
 
 def test_what_a_running_engine_has_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    health, counts = FakeEngine.health, EngineCounts(3, 0.5, drafted_tokens=7, accepted_tokens=5)
+    health, counts = FakeEngine.health, EngineCounts(3, 0.5, accepted_tokens=5, refused_tokens=2)
     monkeypatch.setattr(FakeEngine, "health", lambda engine: replace(health(engine), counts=counts))
     with serving(fake(), metrics_compat="vllm") as served:
         samples = read(served)

@@ -84,10 +84,10 @@ class EngineCounts:
     """How often a running request gave up its memory and was recomputed."""
     mask_s: float | None = None
     """The processor's time to compute what grammars allow next."""
-    drafted_tokens: int | None = None
-    """Proposed by the engine to itself, so that several are computed at once."""
     accepted_tokens: int | None = None
-    """Those of them that were right."""
+    """Proposed by the engine to itself, so that several are computed at once, and right."""
+    refused_tokens: int | None = None
+    """Proposed, and wrong."""
 
     def plus(self, other: EngineCounts) -> EngineCounts:
         return self._with(other, lambda a, b: b if a is None else a if b is None else a + b)

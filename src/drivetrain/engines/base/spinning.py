@@ -16,4 +16,6 @@ def briefly(environment: Mapping[str, str]) -> Mapping[str, str]:
 
 def spin_briefly(environment: MutableMapping[str, str]) -> None:
     """In this process, if torch is not imported yet: libgomp reads the environment once."""
-    environment.update(briefly(environment))
+    for name, value in briefly({}).items():
+        if "OMP_WAIT_POLICY" not in environment:
+            environment.setdefault(name, value)

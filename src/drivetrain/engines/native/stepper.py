@@ -55,8 +55,8 @@ Output = NewStep | Ended | CallOver
 
 
 Taken = list[Sampled] | Unsampled | None
-"""What a work gives its sequence: ids, more than one if a draft was right; an error; None if only the prompt was to be
-scored."""
+"""What a work gives its sequence: ids, more than one if a draft was right; none if it has to be done again without the
+draft, which may be at fault; an error; None if only the prompt was to be scored."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Stepper:
         self.steps_run = 0
         self._mask_s = 0.0
         self._speculates = speculates
-        self._drafted = self._accepted = 0
+        self._accepted = self._refused = 0
 
     @property
     def idle(self) -> bool:
@@ -104,7 +104,7 @@ class Stepper:
 
     @property
     def counts(self) -> EngineCounts:
-        drafts = (self._drafted, self._accepted) if self._speculates else (None, None)
+        drafts = (self._accepted, self._refused) if self._speculates else (None, None)
         return EngineCounts(self.scheduler.num_preemptions, self._mask_s, *drafts)
 
     def add(self, job: Job) -> list[Output]:
@@ -138,7 +138,8 @@ class Stepper:
         room = self.scheduler.room()
         over: list[Output] = []
         if self.embedder is not None and not self.embedder.idle:
-            over += self.embedder.step(room.shared())
+            over += self.embedder.step(share := room.shared())
+            room.take_back(share)
         return over if self.scheduler.idle else [*over, *self._step(room)]
 
     def _step(self, room: Room) -> list[Output]:
@@ -154,7 +155,7 @@ class Stepper:
         done = self._compute(works)
         for work, taken in done.outcomes:
             self._take_draft(work, taken)
-        self.scheduler.computed(done.works)
+        self.scheduler.computed([work for work in done.works if work.sequence.table is not None])
         failed = [output for job, error in done.failed for output in self.abort(job, error, poisoned=True)]
         return [*failed, *self._outputs(done.outcomes)]
 
@@ -238,12 +239,18 @@ class Stepper:
     def _take_draft(self, work: Work, taken: Taken) -> None:
         """The ids of a draft that were right are there already; the last id that was sampled is new."""
         sequence = work.sequence
-        if isinstance(taken, list) and work.draft:
-            sequence.ids += work.draft[: len(taken) - 1]
-            assert sequence.lookup is not None
-            sequence.lookup.judge(len(taken) - 1)
-            self._drafted += len(work.draft)
-            self._accepted += len(taken) - 1
+        if not isinstance(taken, list) or not work.draft:
+            return
+        if not taken:
+            sequence.lookup = None
+            self.scheduler.preempt(sequence, poisoned=True)
+            return
+        right = len(taken) - 1
+        sequence.ids += work.draft[:right]
+        assert sequence.lookup is not None
+        sequence.lookup.judge(right)
+        self._accepted += right
+        self._refused += len(work.draft) - right
 
     def _prompt_logprobs(self, work: Work, logits: Any) -> None:
         """The logprobs of the prompt's ids that follow the positions of this piece."""
@@ -257,7 +264,7 @@ class Stepper:
     def _outputs(self, outcomes: list[tuple[Work, Taken]]) -> Iterator[Output]:
         for work, taken in outcomes:
             sequence, job = work.sequence, work.sequence.job
-            if sequence.ended:
+            if sequence.ended or taken == []:
                 continue
             if not job.prompt_sent:
                 job.prompt_sent = True
@@ -340,7 +347,7 @@ def _taken(work: Work, outcomes: list[Outcome]) -> Taken:
     taken: list[Sampled] = []
     for outcome, drafted in zip_longest(outcomes, work.draft):
         if isinstance(outcome, Unsampled):
-            return taken or outcome  # the next step finds it again
+            return taken or ([] if work.draft else outcome)
         taken.append(outcome)
         if outcome.token_id != drafted or drafted in work.sequence.request.stop_ids:
             break

@@ -181,8 +181,8 @@ def _counters(stats: Mapping[str, Stats]) -> Iterator[Metric]:
 
 
 def _drafts(counts: EngineCounts) -> list[tuple[str, int]]:
-    drafted, accepted = counts.drafted_tokens, counts.accepted_tokens
-    return [] if drafted is None or accepted is None else [("accepted", accepted), ("refused", drafted - accepted)]
+    outcomes = {"accepted": counts.accepted_tokens, "refused": counts.refused_tokens}
+    return [(outcome, number) for outcome, number in outcomes.items() if number is not None]
 
 
 def _histograms(stats: Mapping[str, Stats]) -> Iterator[Metric]:

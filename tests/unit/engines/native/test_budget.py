@@ -153,3 +153,13 @@ def test_a_burst_beside_a_decode_is_taken_at_once_and_a_long_prompt_leaves_half(
     counts = step(made)
     assert counts[-1] == 8
     assert counts[-2] > 8
+
+
+def test_what_is_shared_and_not_used_comes_back() -> None:
+    for prompts, share in ((0, 16), (1, 8)):
+        room = Room(TokenBudget(alone=16), [], prompts=prompts)
+        other = room.shared()
+        assert other.take(0, 3) == 3
+        room.take_back(other)
+        assert room.take(0, 100) == 16 - 3
+        assert other.take(0, 100) == share - 3

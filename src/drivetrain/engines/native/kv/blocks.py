@@ -22,7 +22,7 @@ BLOCK_TOKENS = 16
 
 
 def most_blocks(length: int, window: Window, chunk: int, block_tokens: int = BLOCK_TOKENS) -> int:
-    """That a sequence of this length ever holds at once in a group, if a step computes `chunk` tokens of it at most."""
+    """The most blocks of a group that a sequence of this length holds at once, if a step computes `chunk` tokens."""
     whole = -(-length // block_tokens)
     return whole if window is None else min(whole, -(-(window + chunk) // block_tokens) + 1)
 
@@ -48,7 +48,7 @@ class BlockPool:
         self.shares = shares
         self.chunk = chunk
         self.num_released = 0
-        """How often a table was released. While this is the same, what found no room finds none."""
+        """How often blocks came back. While this is the same, what found no room finds none."""
         self.num_shared = 0
         """Blocks that several sequences hold."""
         self._sliding = [group for group in self.groups if group.window is not None]
@@ -94,7 +94,10 @@ class BlockPool:
         return operations
 
     def find(self, ids: Sequence[int], limit: int, salt: Hashable = None) -> list[Beginning]:
-        """The longest known beginning of at most `limit` ids that one can go on from, last. Nobody holds it."""
+        """The longest beginning of at most `limit` ids that one can go on from, with all that stand before it.
+
+        The caller does not hold their blocks yet.
+        """
         found: list[Beginning] = []
         num_usable = 0
         missing: dict[int, int] = {}  # by group: how many blocks there are up to the last one that is lost
@@ -234,7 +237,7 @@ class BlockPool:
         return most_blocks(length, group.window, self.chunk, self.block_tokens)
 
     def _num_behind(self, group: BlockGroup, position: int) -> int:
-        """The first blocks, which nobody needs who goes on from this position."""
+        """How many of the first blocks a step from this position does not read."""
         return 0 if group.window is None else max(0, position + 1 - group.window) // self.block_tokens
 
     def _num_needed(self, group: BlockGroup, start: int, length: int) -> int:
@@ -267,10 +270,11 @@ class BlockPool:
         row.numbers.extend(block.number for block in blocks)
 
     def _give_back(self, group: BlockGroup, table: BlockTable) -> None:
-        """But for what the position before needs: there, the other choices of a request begin behind the first."""
+        """What is behind the window, counted from one position before: a request's other choices begin there."""
         row = table.rows[group.index]
         for index in range(row.num_gone, self._num_behind(group, table.filled - 1)):
             self._leave(group, row.blocks[index])
+            self.num_released += 1
             row.blocks[index], row.numbers[index] = GONE, GONE.number
             row.num_gone = index + 1
 

@@ -43,8 +43,8 @@ FEWEST = 2
 KEPT = 20
 """Folders of programs that are kept. The one longest unused goes first."""
 
-_ROOMS = ("attention", "cpu", "kv", "model")
-"""Whose code is in the programs."""
+_PACKAGES = ("attention", "cpu", "kv", "model")
+"""Their code ends up in the programs."""
 
 UNFINISHED_S = 24 * 3600
 """After this, what was begun and not finished is nobody's work."""
@@ -239,7 +239,7 @@ def _key(model: Any, recipe: Recipe) -> str:
         "compiler": os.environ.get("CXX", ""),
     }
     digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
-    ours = [source for room in _ROOMS for source in (Path(__file__).parents[1] / room).glob("*.*")]
+    ours = [source for package in _PACKAGES for source in (Path(__file__).parents[1] / package).glob("*.*")]
     for source in [sys.modules[type(model).__module__].__file__, *sorted(ours)]:
         digest.update(Path(str(source)).read_bytes())
     return digest.hexdigest()[:32]

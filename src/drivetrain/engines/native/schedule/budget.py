@@ -67,11 +67,16 @@ class Room:
         return self._left >= 1 or not self._taken
 
     def shared(self) -> Room:
-        """For something else in the step: half of it, if prompts want some too, and these have the rest."""
-        self._left /= 2 if self._prompts else 1
+        """For something else in the step: half of it, if prompts want some too. What it leaves comes back."""
         other = copy(self)
+        other._left = self._left / 2 if self._prompts else self._left
         other._prompts = 0
+        self._left -= other._left
         return other
+
+    def take_back(self, other: Room) -> None:
+        """What is left of what was `shared`."""
+        self._left += other._left
 
     def take(self, start: int, pending: int) -> int:
         """How many of a prompt's `pending` tokens from `start` on go into the step; takes their cost off the room.

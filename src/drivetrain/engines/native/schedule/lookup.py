@@ -35,7 +35,7 @@ class Lookup:
         if most < 1:
             return ()
         self._read += array(_FORM, ids[len(self._read) // _WIDTH :]).tobytes()
-        for size in (LONG, self._size):
+        for size in dict.fromkeys((LONG, self._size)):
             if (after := self._after_last(size)) is not None:
                 return _continued(ids, after, most)
         return ()

@@ -72,8 +72,8 @@ class Scheduler:
         return self._with_drafts(work)
 
     def computed(self, works: list[Work]) -> None:
-        """The step was done. Call this before ending a sequence or adding ids to it, but for those of a draft that were
-        right: keys and values of the others do not count."""
+        """The step was done. Call this when the right ids of drafts were added, and before others are added or a
+        sequence is ended. Keys and values of wrong ids do not count."""
         for work in works:
             sequence = work.sequence
             assert sequence.table is not None
@@ -102,12 +102,12 @@ class Scheduler:
         for sequence in job.sequences:
             self.end(sequence, poisoned=poisoned)
 
-    def preempt(self, sequence: Sequence) -> None:
-        """Back to waiting. It keeps what was sampled."""
+    def preempt(self, sequence: Sequence, *, poisoned: bool = False) -> None:
+        """Back to waiting. It keeps what was sampled. `poisoned`: its blocks are not to be trusted."""
         assert sequence.table is not None
         self.running.remove(sequence)
         if sequence.table.alive:
-            self.pool.release(sequence.table)
+            self.pool.release(sequence.table, poisoned=poisoned)
         sequence.table, sequence.awaits, sequence.computed = None, None, 0
         insort(self.waiting, sequence, key=_order)
         self.num_preemptions += 1
@@ -167,7 +167,7 @@ class Scheduler:
     def _with_draft(self, work: Work, most: int) -> Work:
         """Nobody gives way for a draft."""
         sequence = work.sequence
-        if sequence.lookup is None or sequence.table is None or work.keep != 1:
+        if sequence.lookup is None or sequence.table is None or not work.samples or work.start < sequence.prompt_length:
             return work
         known = len(sequence.ids)
         most = min(most, self.pool.chunk - work.count, sequence.job.limit - sequence.num_sampled - 1)

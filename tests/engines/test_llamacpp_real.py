@@ -242,7 +242,9 @@ async def test_cancel_while_waiting_for_a_slot(worker: EngineWorker) -> None:
         if isinstance(event, Delta):
             break
     await stream.aclose()
-    assert await processing(worker) == 0
+    async with asyncio.timeout(60):
+        while await processing(worker):  # one that waited may have its slot for the moment until it is told
+            await asyncio.sleep(0.01)
     assert (await worker.generate(prompt=STORY, max_tokens=3, n=4, **GREEDY)).usage.completion_tokens == 12
 
 

@@ -52,8 +52,9 @@ async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
 def embedder_of(worker: EngineWorker) -> NativeEmbedder:
     engine = worker._engine
     assert isinstance(engine, NativeEngine)
-    assert engine._embedder is not None
-    return engine._embedder
+    assert engine._stepper is not None
+    assert engine._stepper.embedder is not None
+    return engine._stepper.embedder
 
 
 def by_hand(folder: Path) -> list[Any]:

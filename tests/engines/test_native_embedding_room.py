@@ -53,8 +53,9 @@ def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def embedder(worker: EngineWorker) -> NativeEmbedder:
     engine = worker._engine
     assert isinstance(engine, NativeEngine)
-    assert engine._embedder is not None
-    return engine._embedder
+    assert engine._stepper is not None
+    assert engine._stepper.embedder is not None
+    return engine._stepper.embedder
 
 
 def pool_of(worker: EngineWorker) -> BlockPool:

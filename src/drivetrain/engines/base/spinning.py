@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 
-SPIN_BRIEFLY = {"GOMP_SPINCOUNT": "10000"}
+SPINS = "10000"
 """By default they spin for milliseconds. Where anything else runs on the same cores (our own server does) they then
 take the time of the thread that they wait for: 5 tokens a second in place of 120 (`llamacpp`), 1 of 20 (`native`)."""
 
 
-def briefly(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Where `OMP_WAIT_POLICY` says how to wait, that holds: libgomp would prefer the number to it."""
-    return environment if "OMP_WAIT_POLICY" in environment else {**SPIN_BRIEFLY, **environment}
-
-
 def spin_briefly(environment: MutableMapping[str, str]) -> None:
-    """In this process, if torch is not imported yet: libgomp reads the environment once."""
-    for name, value in briefly({}).items():
-        if "OMP_WAIT_POLICY" not in environment:
-            environment.setdefault(name, value)
+    """Of this process, if torch is not imported yet: libgomp reads it once.
+
+    Where `OMP_WAIT_POLICY` says how to wait, that holds: libgomp would prefer the number to it.
+    """
+    if "OMP_WAIT_POLICY" not in environment:
+        environment.setdefault("GOMP_SPINCOUNT", SPINS)
+
+
+def briefly(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The same for another process."""
+    made = dict(environment)
+    spin_briefly(made)
+    return made

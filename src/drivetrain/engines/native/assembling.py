@@ -36,7 +36,6 @@ _log = logging.getLogger(__name__)
 class Assembled:
     info: EngineInfo
     stepper: Stepper
-    embedder: NativeEmbedder
     device: Any
     compilation: Compilation
 
@@ -66,7 +65,6 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     return Assembled(
         describe.of_loaded(loaded, context, settings.max_batch, pooling, compilation.note),
         Stepper(scheduler, runner, embedder, speculates=settings.speculative is Speculative.NGRAM),
-        embedder,
         model.device,
         compilation,
     )

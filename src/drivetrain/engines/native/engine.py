@@ -24,7 +24,7 @@ from drivetrain.engines.native.schedule.sequence import Job
 if TYPE_CHECKING:
     from drivetrain.engines.native.assembling import Assembled
     from drivetrain.engines.native.compilation import Compilation
-    from drivetrain.engines.native.embedding import EmbedCall, NativeEmbedder
+    from drivetrain.engines.native.embedding import EmbedCall
     from drivetrain.engines.native.stepper import Output, Stepper
 
     Order = Callable[[Stepper], Sequence[Output]]
@@ -43,7 +43,6 @@ class NativeEngine:
     def __init__(self) -> None:
         self._thread = EngineThread("drivetrain-native")
         self._stepper: Stepper | None = None
-        self._embedder: NativeEmbedder | None = None
         self._device: Any = None
         self._compiling: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -64,9 +63,7 @@ class NativeEngine:
     @property
     def steps_run(self) -> int:
         """Passes through the model, those for embeddings included."""
-        if self._stepper is None or self._embedder is None:
-            return 0
-        return self._stepper.steps_run + self._embedder.passes_run
+        return self._stepper.passes_run if self._stepper is not None else 0
 
     async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
         loop = self._loop = asyncio.get_running_loop()
@@ -85,7 +82,7 @@ class NativeEngine:
                 if isinstance(error, UnfitEngine):
                     errors.free_cached_memory()  # another engine may load the same model next
                 raise error from exc
-            self._stepper, self._embedder, self._device = made.stepper, made.embedder, made.device
+            self._stepper, self._device = made.stepper, made.device
             return made
 
         try:
@@ -148,7 +145,7 @@ class NativeEngine:
         """The texts share passes that come between the steps of running requests."""
         from drivetrain.engines.native.embedding import EmbedCall
 
-        embedder = self._embedder
+        embedder = self._stepper.embedder if self._stepper is not None else None
         if self._closed or embedder is None or self._broken:
             raise EngineFailed(self._broken or "the engine is closed")
         self._requests += 1
@@ -200,7 +197,7 @@ class NativeEngine:
                 await asyncio.wait([self._compiling])
             await self._thread.close()
         finally:  # even if the thread hangs and nobody waits for it any longer
-            self._stepper = self._embedder = None
+            self._stepper = None
             for channel in list(self._running.values()):
                 channel.release()
             self._running.clear()

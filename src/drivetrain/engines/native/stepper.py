@@ -93,6 +93,11 @@ class Stepper:
         return self.scheduler.idle and (self.embedder is None or self.embedder.idle)
 
     @property
+    def passes_run(self) -> int:
+        """Through the model, those for texts included."""
+        return self.steps_run + (self.embedder.passes_run if self.embedder is not None else 0)
+
+    @property
     def kv_blocks(self) -> KvBlocks:
         """Read from other threads, like the next two."""
         pool = self.scheduler.pool
@@ -218,23 +223,22 @@ class Stepper:
         """For each work that reaches the end."""
         places: list[int] = []
         rows: list[Row] = []
+        ends: list[tuple[Work, int]] = []  # with the number of rows
         at = 0
         for work in works:
             if work.keep > 1 + len(work.draft) or (work.keep and not work.samples):
                 self._prompt_logprobs(work, logits[at : at + work.keep])
             at += work.keep
-            if work.samples and work.sequence.job.limit:
-                rows += work.rows
-                places += range(at - len(work.draft) - 1, at)
+            if work.samples:
+                mine = work.rows if work.sequence.job.limit else []
+                rows += mine
+                places += range(at - len(mine), at)
+                ends.append((work, len(mine)))
         outcomes: Iterator[Outcome] = iter(())
         if rows:
             last = logits if len(places) == logits.shape[0] else logits[places]
             outcomes = iter(sample(last, rows, masks))
-        return [
-            (work, _taken(work, list(islice(outcomes, len(work.draft) + 1))) if work.sequence.job.limit else None)
-            for work in works
-            if work.samples
-        ]
+        return [(work, _taken(work, list(islice(outcomes, count))) if count else None) for work, count in ends]
 
     def _take_draft(self, work: Work, taken: Taken) -> None:
         """The ids of a draft that were right are there already; the last id that was sampled is new."""

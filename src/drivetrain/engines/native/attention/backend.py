@@ -76,7 +76,10 @@ class CapturableAttention(AttentionBackend, Protocol):
     """One whose `attend` can be captured on the device and replayed later, in steps that only decode."""
 
     def reserve(self, num_rows: int, length: int, spares: Sequence[int]) -> None:
-        """Tensors for steps of up to so many ids, of sequences of up to `length`. Nobody holds the block `spare`."""
+        """Tensors for steps of up to so many ids, of sequences of up to `length`.
+
+        `spares`: for each group of layers, a block that nobody holds.
+        """
         ...
 
     def prepare_fixed(self, pieces: Sequence[Piece]) -> None:

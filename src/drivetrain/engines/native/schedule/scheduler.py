@@ -125,10 +125,7 @@ class Scheduler:
 
     def enlarge(self, order: tuple[int, int], table: BlockTable, length: int) -> bool:
         """The same for the next step of it; False if it must wait for older ones."""
-        while not self.pool.enlarge(table, length):
-            if not self._make_way(order):
-                return False
-        return True
+        return self._room_made(order, lambda: self.pool.enlarge(table, length))
 
     def lose_all_blocks(self) -> None:
         """After a fault in the tensors: what still runs waits again."""
@@ -289,9 +286,14 @@ class Scheduler:
 
     def _insist(self, sequence: Sequence, attempt: Callable[[], bool]) -> bool:
         """Preempt the youngest until it succeeds. False: the youngest was this one, which waits again itself."""
+        if not (succeeded := self._room_made(sequence.order, attempt)):
+            self.preempt(sequence)
+        return succeeded
+
+    def _room_made(self, order: tuple[int, int], attempt: Callable[[], bool]) -> bool:
+        """Preempt the youngest until it succeeds. False: all that are left are as old as this."""
         while not attempt():
-            if not self._make_way(sequence.order):
-                self.preempt(sequence)
+            if not self._make_way(order):
                 return False
         return True
 

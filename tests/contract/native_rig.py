@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from contract.rigs import narrowed, started
 from drivetrain.core.engine import ModelSpec, WeightsFormat
@@ -14,7 +16,9 @@ from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.worker.worker import EngineWorker
 
 if TYPE_CHECKING:
-    from drivetrain.engines.native.stepper import Stepper
+    from drivetrain.engines.native.stepper import Output, Stepper
+
+T = TypeVar("T")
 
 
 class NativeRig:
@@ -82,6 +86,23 @@ def stepper_of(worker: EngineWorker) -> Stepper:
     stepper = engine_of(worker)._stepper
     assert stepper is not None
     return stepper
+
+
+async def at_once(worker: EngineWorker, *asking: Coroutine[Any, Any, T]) -> list[T]:
+    """The answers of requests that all reach the engine before its next step, however slow the machine."""
+    engine, all_here = engine_of(worker), threading.Event()
+
+    def wait(stepper: Stepper) -> list[Output]:
+        assert all_here.wait(60)
+        return []
+
+    engine._order(wait)
+    wanted = engine._requests + len(asking)
+    tasks = [asyncio.create_task(one) for one in asking]
+    while engine._requests < wanted and not any(task.done() for task in tasks):
+        await asyncio.sleep(0.001)
+    all_here.set()
+    return await asyncio.gather(*tasks)
 
 
 @contextlib.contextmanager

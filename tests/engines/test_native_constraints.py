@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import threading
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contract.native_rig import NativeRig
+from contract.native_rig import NativeRig, at_once
 from drivetrain.core.events import Delta
 from drivetrain.core.results import FinishReason
 from drivetrain.engines.native.engine import NativeEngine
@@ -100,7 +99,7 @@ async def test_a_cache_that_is_too_small_for_all_of_them(rig: NativeRig) -> None
         scheduler._headroom = 1
         asked = {**ASKED, "max_tokens": 250, "constraint": {"regex": "([a-z]{40}-----){8}"}}
         alone = [await worker.generate(**{**asked, "seed": seed}) for seed in range(4)]
-        together = await asyncio.gather(*(worker.generate(**{**asked, "seed": seed, "n": 2}) for seed in range(4)))
+        together = await at_once(worker, *(worker.generate(**{**asked, "seed": seed, "n": 2}) for seed in range(4)))
         for one, two in zip(alone, together, strict=True):
             assert two.choices[0].text == one.text
             for choice in two.choices:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tiny
-from contract.native_rig import NativeRig, stepper_of
+from contract.native_rig import NativeRig, at_once, stepper_of
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice
@@ -196,7 +196,7 @@ async def test_preempted_ones_say_the_same(
         alone = [await ask(worker, said, **long) for said in wanted[:6]]
         for said, choice in zip(wanted, alone, strict=False):
             assert choice.token_ids[: len(said.ids)] == said.ids
-        together = await asyncio.gather(*(ask(worker, said, **long) for said in wanted[:6]))
+        together = await at_once(worker, *(ask(worker, said, **long) for said in wanted[:6]))
         assert scheduler.num_preemptions > 0
         for one, other in zip(alone, together, strict=True):
             assert one.token_ids == other.token_ids

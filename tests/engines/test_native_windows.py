@@ -15,6 +15,7 @@ from rule_loop import Loop
 from test_native_equality import opened, plainly, scheduler_of
 
 import tiny
+from contract.native_rig import at_once
 from drivetrain.core.results import Choice
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool, most_blocks
 from drivetrain.engines.native.kv.groups import Window
@@ -194,6 +195,6 @@ async def test_long_texts_are_what_the_library_says(name: str, checkpoint: Calla
         for said in wanted:
             assert len(said.prompt) > 100
             assert (await one(said.prompt)).token_ids == said.ids
-        together = await asyncio.gather(*(one(said.prompt) for said in wanted))
+        together = await at_once(worker, *(one(said.prompt) for said in wanted))
         assert [choice.token_ids for choice in together] == [said.ids for said in wanted]
         assert scheduler.num_preemptions > 0

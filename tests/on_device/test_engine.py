@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from contract.native_rig import NativeRig, stepper_of  # noqa: E402 - it needs torch
+from contract.native_rig import NativeRig, at_once, stepper_of  # noqa: E402 - it needs torch
 from drivetrain.core.results import Choice  # noqa: E402
 from drivetrain.engines.checkpoint.quiet import quiet_library  # noqa: E402
 from drivetrain.engines.native.attention.flex import FlexAttention  # noqa: E402
@@ -113,6 +113,6 @@ async def test_preempted_ones_say_the_same(device: Device, models: Path) -> None
         alone = [await ask(worker, prompt, max_tokens=60) for prompt in PROMPTS[2:6]]
         scheduler.pool.groups[0].num_blocks = 12
         scheduler._headroom = 1
-        together = await asyncio.gather(*(ask(worker, prompt, max_tokens=60) for prompt in PROMPTS[2:6]))
+        together = await at_once(worker, *(ask(worker, prompt, max_tokens=60) for prompt in PROMPTS[2:6]))
         assert scheduler.num_preemptions > 0
     assert [one.token_ids for one in together] == [one.token_ids for one in alone]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_library import built
 
 torch = pytest.importorskip("torch")
 
@@ -30,16 +28,9 @@ from on_device.eager_flex import FLEX  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-BUILD = "from drivetrain.engines.native.attention import cpu; print(cpu.build())"
-
 
 def our_kernel(folder: Path) -> Backend:
-    """Built by a process of its own: torch reads once which compiler there is, and in tests there is none."""
-    environment = {name: value for name, value in os.environ.items() if name != "CXX"}
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-    done = subprocess.run([sys.executable, "-c", BUILD], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return partial(CpuAttention, Path(done.stdout.strip()))
+    return partial(CpuAttention, built(cpu.SOURCE, folder))
 
 
 @dataclass(frozen=True)

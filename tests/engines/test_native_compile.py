@@ -68,7 +68,9 @@ async def opened(
 def is_compiled(worker: EngineWorker) -> bool:
     stepper = engine_of(worker)._stepper
     assert stepper is not None
-    return isinstance(stepper.runner.compute, compiling.Compiled)
+    compiled = isinstance(stepper.runner.compute, compiling.Compiled)
+    assert not (compiled and takes_panels(stepper.runner.model))
+    return compiled
 
 
 async def ask(worker: EngineWorker, chance: random.Random, number: int) -> Choice:
@@ -171,7 +173,7 @@ async def test_two_models_of_one_class_do_not_share_weights(checkpoint: Callable
         compare(mine, its)
 
 
-@pytest.mark.parametrize("name", ["made.json", "one.so", "several.json"])
+@pytest.mark.parametrize("name", ["made.json", "one.so", "several.json", "product.so"])
 async def test_damaged_programs_are_made_anew(
     checkpoint: Callable[[str], Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -284,7 +286,8 @@ async def test_what_compiles_beside_a_worker_stands_back_and_ends_with_it(
         dtype="float32",
         quantize="none",
         num_threads=1,
-        with_kernel=False,
+        with_attention=False,
+        with_products=False,
     )
     told = {"recipe": asdict(recipe), "folder": str(folder), "beside": True}
     process = await asyncio.create_subprocess_exec(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.engines.checkpoint import errors
@@ -57,6 +58,8 @@ class Compilation:
         if self._folder is None or (programs := self._folder.load()) is None:
             return None
         try:
+            for _ in self._folder.lay_out():
+                pass
             self._check(programs)
         except CannotCompile as exc:
             _log.warning("%s; the model is compiled anew", exc)
@@ -70,12 +73,14 @@ class Compilation:
         assert self._folder is not None
         await self._folder.make(beside=not self.required)
 
-    def adopt(self, stepper: Stepper) -> None:
-        """Between two steps. Raises `CannotCompile` if what was made is not right; the plain pass then stays."""
+    def adopting(self, stepper: Stepper) -> Iterator[None]:
+        """In pieces, each between two steps. Raises `CannotCompile` if what was made is not right; the plain pass then
+        stays."""
         assert self._folder is not None
         programs = self._folder.load()
         if programs is None:
             raise CannotCompile("what was compiled cannot be loaded")
+        yield from self._folder.lay_out()
         self._check(programs)
         runner = stepper.runner
         runner.compute = programs.forward

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, StepSink
@@ -104,18 +104,24 @@ class NativeEngine:
         progress("compiling the steps (once for a model and machine, some minutes)", None)
         try:
             await compilation.make()
-            await self._thread.call(lambda: compilation.adopt(stepper))
+            await self._thread.call(lambda: list(compilation.adopting(stepper)))
         except CannotCompile as exc:
             raise refused(str(exc)) from exc
 
     async def _compile_beside(self, compilation: Compilation) -> None:
+        adopting: Iterator[None] | None = None
+
         def adopt(stepper: Stepper) -> list[Output]:
+            nonlocal adopting
+            adopting = adopting or compilation.adopting(stepper)
             try:
-                compilation.adopt(stepper)
+                next(adopting)
+            except StopIteration:
+                _log.info("the steps are compiled")
             except Exception as exc:  # noqa: BLE001 - whatever it is, the engine goes on as it was
                 _log.warning("the steps stay as they are: %s", exc)
             else:
-                _log.info("the steps are compiled")
+                self._order(adopt)
             return []
 
         try:
@@ -250,7 +256,7 @@ class NativeEngine:
 
     def _carry_out_orders(self, stepper: Stepper) -> list[Output]:
         outputs: list[Output] = []
-        while self._inbox:
+        for _ in range(len(self._inbox)):  # what one of them orders comes after the next step
             outputs += self._inbox.popleft()(stepper)
         return outputs
 

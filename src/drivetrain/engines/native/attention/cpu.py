@@ -1,7 +1,4 @@
-"""The attention of a step in one call per layer, by our own small C++ library (`attention.cpp`).
-
-Built by the process that compiles the steps, since there is a compiler then.
-"""
+"""The attention of a step in one call per layer, by our own small C++ library (`attention.cpp`)."""
 
 from __future__ import annotations
 
@@ -50,13 +47,6 @@ class _Step(ctypes.Structure):
         ("out", c_void_p),
         ("pieces", c_void_p),
     ]
-
-
-def build() -> Path:
-    """The library, in the cache of torch's compiler. Raises what that raises."""
-    from torch._inductor.codecache import CppCodeCache
-
-    return Path(CppCodeCache.load(SOURCE.read_text("utf-8"), extra_flags=("-ffp-contract=fast",))._name)
 
 
 def unfit(layers: Mapping[int, Layer], device: Any, dtype: Any) -> str:

@@ -25,7 +25,8 @@ from drivetrain.engines.native.model.recipe import Recipe
 MADE = "made.json"
 """Written last: the digest of each file, and the tensors that each program takes."""
 
-KERNEL = "attention.so"
+ATTENTION = "attention.so"
+PRODUCT = "product.so"
 SHAPES = {"one": (1, 1), "several": (24, 7)}
 """Ids and logits in the example of each program: torch takes 0 and 1 for constants, and confuses equal numbers."""
 
@@ -34,7 +35,7 @@ def write_programs(recipe: Recipe, folder: Path) -> None:
     """Fill an empty folder."""
     import torch
 
-    from drivetrain.engines.native.attention import cpu
+    from drivetrain.engines.native.cpu.library import build
     from drivetrain.engines.native.model import tracing
     from drivetrain.engines.native.model.skeleton import skeleton
 
@@ -42,8 +43,8 @@ def write_programs(recipe: Recipe, folder: Path) -> None:
     scratch = folder / "scratch"
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that outlive this one
-    if recipe.with_kernel:
-        shutil.copyfile(cpu.build(), folder / KERNEL)
+    for name, source in sources(recipe).items():
+        shutil.copyfile(build(source), folder / name)
     model, operands = skeleton(recipe)
     tensors = tracing.tensors_of(model, operands)
     inputs = {}
@@ -57,6 +58,19 @@ def write_programs(recipe: Recipe, folder: Path) -> None:
     shutil.rmtree(scratch)
     files = {file.name: digest(file) for file in sorted(folder.iterdir())}
     (folder / MADE).write_text(json.dumps({"files": files, "inputs": inputs}), "utf-8")
+
+
+def sources(recipe: Recipe) -> dict[str, Path]:
+    """Of our own libraries for this model, by their names in the folder."""
+    from drivetrain.engines.native.attention import cpu
+    from drivetrain.engines.native.cpu import panels
+
+    found = {}
+    if recipe.with_attention:
+        found[ATTENTION] = cpu.SOURCE
+    if recipe.with_products:
+        found[PRODUCT] = panels.SOURCE
+    return found
 
 
 def digest(file: Path) -> str:

@@ -17,7 +17,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,9 @@ from drivetrain.engines.native.attention import cpu
 from drivetrain.engines.native.attention.choosing import attention_for
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.attention.operators import Operands
+from drivetrain.engines.native.cpu.weight_layout import lay_out_in_panels, takes_panels
 from drivetrain.engines.native.model import compiler
-from drivetrain.engines.native.model.compiler import KERNEL, MADE
+from drivetrain.engines.native.model.compiler import ATTENTION, MADE, PRODUCT
 from drivetrain.engines.native.model.recipe import Recipe
 from drivetrain.engines.native.model.runner import Pass
 from drivetrain.engines.native.model.tracing import name_operands, tensors_of
@@ -137,7 +138,8 @@ class ProgramFolder:
             dtype=str(model.dtype).removeprefix("torch."),
             quantize=quantize,
             num_threads=torch.get_num_threads(),
-            with_kernel=not cpu.unfit(stage.layers, model.device, model.dtype),
+            with_attention=not cpu.unfit(stage.layers, model.device, model.dtype),
+            with_products=takes_panels(model),
         )
         self._folder = root() / _key(model, self._recipe)
 
@@ -153,6 +155,14 @@ class ProgramFolder:
         with contextlib.suppress(OSError):
             os.utime(self._folder)
         return programs
+
+    def lay_out(self) -> Iterator[None]:
+        """Layer by layer, the weights for our own products, once the programs are loaded. Raises `CannotCompile`."""
+        if self._recipe.with_products:
+            try:
+                yield from lay_out_in_panels(self._model, self._folder / PRODUCT)
+            except ValueError as exc:
+                raise CannotCompile(str(exc)) from exc
 
     def remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -205,7 +215,7 @@ class ProgramFolder:
                     raise CannotCompile(f"{one} is not {form}")
             inputs = [tensors[one] for one, _ in made["inputs"][name]]
             programs.append(Program(self._folder / f"{name}.so", inputs))
-        kernel = self._folder / KERNEL if self._recipe.with_kernel else None
+        kernel = self._folder / ATTENTION if self._recipe.with_attention else None
         attention = attention_for(self._layers, self._model.device, self._model.dtype, kernel)
         return Pass(Compiled(self._operands, *programs), attention)
 

@@ -12,4 +12,6 @@ class Recipe:
     dtype: str
     quantize: str
     num_threads: int
-    with_kernel: bool
+    with_attention: bool
+    """Whether our own attention is built for it; and our own products."""
+    with_products: bool

@@ -14,7 +14,7 @@ import torch
 
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.attention.operators import Operands
-from drivetrain.engines.native.cpu.weight_layout import PackedLinear
+from drivetrain.engines.native.cpu.weight_layout import packed_layers
 from drivetrain.engines.native.model.runner import plain_pass
 
 MODEL = ""
@@ -23,10 +23,10 @@ MODEL = ""
 
 def name_operands(model: Any, stage: AttentionStage) -> Operands:
     """Number the products of a model. Two models of one class and configuration get the same numbers."""
-    packed = [module for module in model.modules() if isinstance(module, PackedLinear)]
-    operands = Operands([module.product.operand for module in packed], stage)
-    for number, module in enumerate(packed):
-        module.named(operands.model, number)
+    packed = packed_layers(model)
+    operands = Operands([layer.operand for layer in packed], stage)
+    for number, layer in enumerate(packed):
+        layer.named(operands.model, number)
     stage.model = operands.model
     return operands
 

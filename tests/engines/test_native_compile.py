@@ -26,6 +26,7 @@ from contract.native_rig import NativeRig, engine_of  # noqa: E402 - it needs to
 from drivetrain.core.errors import InvalidSetting  # noqa: E402
 from drivetrain.core.results import Choice  # noqa: E402
 from drivetrain.engines.native.compilation import Compilation  # noqa: E402
+from drivetrain.engines.native.cpu.weight_layout import takes_panels  # noqa: E402
 from drivetrain.engines.native.model import compiler, compiling  # noqa: E402
 from drivetrain.engines.native.model.recipe import Recipe  # noqa: E402
 from drivetrain.worker.worker import EngineWorker  # noqa: E402

@@ -69,6 +69,26 @@ def test_the_fewer_a_step_holds_up_the_longer_it_may_take() -> None:
     assert counts[1] > counts[0] / 3
 
 
+def test_a_prompt_that_ends_in_the_step_goes_in_as_a_whole() -> None:
+    """But not all of them at once, and no long one; what they cost is what is left for others."""
+    room = Room(SMOLLM2, [100] * 16, prompts=4)
+    alone = Room(SMOLLM2, [100] * 16).take(0, 1000)
+    assert alone < 100
+    assert room.take(0, 200) == 200
+    assert room.take(0, 200) < 100
+    assert Room(SMOLLM2, [100] * 16).take(0, 200) == 200
+    assert Room(SMOLLM2, [100] * 16).take(7000, 200) < 100, "what stands before it makes it dear"
+    assert Room(SMOLLM2, []).take(0, 10_000) == SMOLLM2.fitting(SMOLLM2.alone, 0)
+
+
+@given(st.lists(st.integers(0, 2000), min_size=1), st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 600))))
+def test_decodes_are_held_up_by_no_more_than_two_rooms(decoded: list[int], prompts: list[tuple[int, int]]) -> None:
+    room = Room(SMOLLM2, decoded, len(prompts))
+    usual = room._left
+    spent = sum(SMOLLM2.cost(start, count) for start, pending in prompts if (count := room.take(start, pending)))
+    assert spent <= usual + SMOLLM2.held_up + SMOLLM2.cost(4000, SMOLLM2.least)
+
+
 def test_an_accelerator_takes_more_beside_decodes() -> None:
     there = budget_for(on_cpu=False, weights=106_000_000, attended=30 * 9 * 128, cached=30 * 3 * 128)
     assert Room(there, [100] * 8).take(4000, 8000) > 4 * Room(SMOLLM2, [100] * 8).take(4000, 8000)

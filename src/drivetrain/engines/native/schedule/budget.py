@@ -17,7 +17,8 @@ from math import sqrt
 class TokenBudget:
     """What the prompts of a step may cost: `alone` where nothing decodes; else `beside`, and on top of it `share` times
     what the decodes cost, or, if that is more, `held_up` divided by their number: the fewer they are, the longer a step
-    may hold them up.
+    may hold them up. Prompts that end in the step may go in as a whole, for `held_up` together: to hold up the decodes
+    once is better than to make many steps longer.
 
     A chunk of n tokens that ends at position p costs `n + p * (n * attention + reading)`: its way through the layers,
     each token's attention to what came before, and the keys and values that are read once for all of them.
@@ -56,6 +57,7 @@ class Room:
     def __init__(self, budget: TokenBudget, decoded: Sequence[int], prompts: int = 1) -> None:
         self._budget = budget
         self._left = budget.alone
+        self._whole = budget.held_up if decoded else 0.0
         if decoded:
             beside = budget.beside + budget.share * sum(budget.cost(position, 1) for position in decoded)
             beside = max(beside, budget.held_up / len(decoded))
@@ -64,7 +66,7 @@ class Room:
         self._taken = False
 
     def __bool__(self) -> bool:
-        return self._left >= 1 or not self._taken
+        return max(self._left, self._whole) >= 1 or not self._taken
 
     def shared(self) -> Room:
         """For something else in the step: half of it, if prompts want some too. What it leaves comes back."""
@@ -87,12 +89,16 @@ class Room:
         self._prompts -= 1
         least = 0 if self._taken else self._budget.least
         count = self._budget.fitting(self._left, start)
-        if count < pending and self._prompts > 0:
+        if count < pending and self._budget.cost(start, pending) <= self._whole:
+            count = pending
+        elif count < pending and self._prompts > 0:
             count = self._budget.fitting(self._left / 2, start)
         count = min(max(count, least), pending)
         if count:
             self._taken = True
-            self._left -= self._budget.cost(start, count)
+            cost = self._budget.cost(start, count)
+            self._left = max(self._left - cost, 0.0)
+            self._whole -= cost
         return count
 
 
@@ -121,7 +127,7 @@ ALONE_ON_CPU = 512.0
 ALONE_ON_ACCELERATOR = 2048.0
 
 HELD_UP = 0.5
-"""Of what a step costs alone, for the one decode beside it."""
+"""Of what a step costs alone, for the one decode beside it, and for prompts that end in it."""
 
 
 def largest_chunk(*, on_cpu: bool) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
 from drivetrain.cli.flags.constraint_options import naming_its_flag
-from drivetrain.cli.flags.prompts import add_input, read_input
+from drivetrain.cli.flags.prompts import add_input, add_text, read_input
 from drivetrain.cli.flags.request_options import add_request, check_early, read_request
 from drivetrain.cli.terminal import output
 from drivetrain.cli.terminal.values import plain
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from drivetrain.worker.sources import Resolved
 
 _EPILOG = """examples:
-  drivetrain generate smollm2-135m --message "Write a haiku about the sea." --temperature 0
-  drivetrain generate ./my-model --system "Answer in French." --message "Good morning" --max-tokens 50 --stop END
+  drivetrain generate smollm2-135m "Write a haiku about the sea." --temperature 0
+  drivetrain generate ./my-model --system "Answer in French." "Good morning" --max-tokens 50 --stop END
   drivetrain generate org/name --prompt "Once upon a time" --seed 7 --n 3 --json
-  drivetrain generate org/vision-model --image cat.png --message "What is this?"
-  drivetrain generate smollm2-135m --message "Is water wet?" --choice yes --choice no
-  drivetrain generate smollm2-135m --message "Describe a door in JSON." --json-schema door.json
-  drivetrain generate org/model --message "What is the weather in Paris?" --tools tools.json --tool-choice required
-  drivetrain generate org/reasoner --message "Is 391 prime?" --max-reasoning-tokens 500
-  cat question.txt | drivetrain generate smollm2-135m --message -
+  drivetrain generate org/vision-model "What is this?" --image cat.png
+  drivetrain generate smollm2-135m "Is water wet?" --choice yes --choice no
+  drivetrain generate smollm2-135m "Describe a door in JSON." --json-schema door.json
+  drivetrain generate org/model "What is the weather in Paris?" --tools tools.json --tool-choice required
+  drivetrain generate org/reasoner "Is 391 prime?" --max-reasoning-tokens 500
+  drivetrain generate smollm2-135m < question.txt
 """
 
 
@@ -37,10 +37,11 @@ def add(commands: options.Commands) -> None:
         help="print one answer to stdout",
         description="Print the answer to one prompt or chat, and exit. Tool calls come last, each as a line of JSON. "
         "Reasoning is shown on stderr if that is a terminal.",
-        usage="%(prog)s MODEL [option ...]",
+        usage="%(prog)s MODEL [TEXT] [option ...]",
         epilog=_EPILOG,
     )
     options.add_model(parser)
+    add_text(parser)
     options.add_remote(parser)
     add_input(parser)
     parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object")
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     streams = _streams(args, parameters)
     request = read_input(args, resolved.settings) | parameters
     if not request.keys() & {"messages", "prompt", "prompt_token_ids"}:
-        raise InvalidSetting("there is nothing to answer: give --message, --prompt, --prompt-file or --messages-file")
+        raise InvalidSetting("there is nothing to answer: give TEXT, --message, --prompt or a file")
     with naming_its_flag(args):
         check_early(request, resolved.settings)
     from drivetrain.cli.start_worker import opened

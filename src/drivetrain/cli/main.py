@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from drivetrain import __version__
+from drivetrain.cli.flags.prompts import take_text
 from drivetrain.cli.terminal.boundary import guarded
 from drivetrain.core.errors import InvalidSetting
 
 _EPILOG = """examples:
   drivetrain pull smollm2-135m
   drivetrain chat smollm2-135m
-  drivetrain generate smollm2-135m --message "Write a haiku about the sea." --temperature 0
+  drivetrain generate smollm2-135m "Write a haiku about the sea." --temperature 0
   drivetrain COMMAND --help
 
 MODEL is a short name (smollm2-135m), a folder with safetensors weights, a .gguf file, a Hugging Face id (org/name),
@@ -34,7 +35,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 (failed), 2 (usage error), 70 (our bug), 130, 141, 143."""
+    """Run one command, or list them, and return the exit code: 0, 1 (failed), 2 (usage error), 70 (our bug), 130, 141,
+    143."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: _run(arguments), debug="--debug" in arguments)
 
@@ -42,7 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     parser, commands = _parsers()
     args, unknown = parser.parse_known_args(arguments)
+    if args.command is None:
+        if unknown:
+            parser.error(_unknown(unknown[0], parser))
+        parser.print_help()
+        return 0
     command = commands[args.command]
+    take_text(args, unknown)
     if unknown:
         command.error(_unknown(unknown[0], command))
     run: Callable[[argparse.Namespace], int] = args.run
@@ -66,7 +74,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     )
     parser.add_argument("--version", action="version", version=f"drivetrain {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback if there is an error")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for module in (serve, deploy, generate, chat, bench, conform, diff, inspect, doctor, models):
         module.add(commands)
     for command in commands.choices.values():

@@ -113,6 +113,30 @@ def test_every_way_of_giving_the_input(
     assert _rendered(run_here(capsys, *short, "--messages-file", "-").json) == rendered
 
 
+def test_text_without_a_flag_is_the_last_message(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(*arguments: str) -> str:
+        outcome = run_here(capsys, "generate", "fake", "--json", "--max-tokens", "1", *arguments)
+        assert outcome.code == 0, outcome.err
+        return _rendered(outcome.json)
+
+    script_fake(monkeypatch)
+    alone = "user\nhé\nassistant\n"
+    assert said("hé") == alone
+    assert run_here(capsys, "generate", "fake", "hé", "--seed", "1").code == 0
+    assert said("--seed", "1", "hé", "--temperature", "0") == alone
+    assert said("hé", "--system", "S") == said("--system", "S", "hé") == "system\nS\n" + alone
+    assert said("--message", "a", "--assistant", "b", "hé") == "user\na\nassistant\nb\n" + alone
+    for arguments in ((), ("-",), ("--message", "-")):
+        type_in(monkeypatch, "hé")
+        assert said(*arguments) == alone
+    type_in(monkeypatch, "-")
+    assert said() == "user\n-\nassistant\n"
+    type_in(monkeypatch, "left alone")
+    assert said("hé") == alone
+
+
 def test_an_image_stands_before_the_last_message_of_the_user(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -129,7 +153,10 @@ def test_an_image_stands_before_the_last_message_of_the_user(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "there is nothing to answer: give --message"),
+        ([], "there is nothing to answer: give TEXT"),
+        (["a", "--prompt", "b"], "TEXT and --prompt cannot be combined"),
+        (["a", "--message", "b"], "TEXT and a --message at the end cannot be combined"),
+        (["--temperature", "0", "a", "b"], "unexpected argument b"),
         (["--message", "a", "--prompt", "b"], "--message and --prompt cannot be combined"),
         (["--system", "-", "--message", "-"], "give a single -"),
         (["--message", "a", "--temperature", "5"], "temperature is 5.0; it must be from 0 to 2"),
@@ -150,7 +177,10 @@ def test_an_image_stands_before_the_last_message_of_the_user(
         (["--message", "bad \udcff byte"], "lone surrogate"),
     ],
 )
-def test_what_is_asked_wrongly_exits_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_what_is_asked_wrongly_exits_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    type_in(monkeypatch, " \n")
     outcome = run_here(capsys, "generate", "fake", *arguments)
     assert outcome.code == 2
     assert not outcome.out

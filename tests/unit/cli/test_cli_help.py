@@ -31,6 +31,14 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "examples:" in outcome.out
 
 
+def test_no_command_is_a_question_for_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_here(capsys) == run_here(capsys, "--help")
+    assert run_here(capsys, "--debug").code == 0
+    outcome = run_here(capsys, "--vers")
+    assert outcome.code == 2
+    assert "unknown option --vers; did you mean --version?" in outcome.error
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
     outcome = run_here(capsys, command, "--help")
@@ -62,11 +70,10 @@ def test_python_m_drivetrain() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "COMMAND"),
         (["serv"], "invalid choice: 'serv'"),
         (["generate"], "MODEL"),
         (["generate", "fake", "--message", "x", "--temprature", "0"], "did you mean --temperature?"),
-        (["generate", "fake", "more", "--message", "x"], "unexpected argument more"),
+        (["inspect", "fake", "more", "--message", "x"], "unexpected argument more"),
         (["generate", "fake", "--message", "x", "--top-k", "many"], "--top-k: 'many' is not a whole number"),
         (["generate", "fake", "--message", "x", "--top-p", "some"], "--top-p: 'some' is not a number"),
         (["generate", "fake", "--message", "x", "--logit-bias", "{"], "--logit-bias: '{' is not JSON"),

@@ -52,16 +52,51 @@ def add_input(parser: argparse.ArgumentParser, *, for_request: bool = True) -> N
         group.add_argument("--image", metavar="PATH|URL", action="append", default=[], help=text)
 
 
+def add_text(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the last message of the user; without any input, what stdin says")
+
+
+def take_text(args: argparse.Namespace, unknown: list[str]) -> None:
+    """Before Python 3.13, argparse does not see the text behind an option."""
+    if getattr(args, "text", "") is None and unknown and (unknown[0] == STDIN or not unknown[0].startswith("-")):
+        args.text = unknown.pop(0)
+
+
 def read_input(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """The input fields of a request; empty if none was given. Raises `InvalidSetting` or `InvalidRequest`."""
+    args.turns = _with_text(args)
     named = ("turns", "messages_file", "prompt", "prompt_file", "prompt_token_ids")
     given = [name for name in named if getattr(args, name, None) is not None]
     if len(given) > 1:
-        names = " and ".join("--message" if name == "turns" else flag(name) for name in given)
+        names = " and ".join(_called(name, args) for name in given)
         raise InvalidSetting(f"{names} cannot be combined; give one of them")
     if not given:
-        return {}
+        return _from_pipe(args, settings)
     return _READ[given[0]](args, settings)
+
+
+def _called(name: str, args: argparse.Namespace) -> str:
+    if name == "turns":
+        return "--message" if getattr(args, "text", None) is None else "TEXT"
+    return flag(name)
+
+
+def _with_text(args: argparse.Namespace) -> list[tuple[str, str]] | None:
+    """The turns, the last one being TEXT if that was given."""
+    text, turns = getattr(args, "text", None), args.turns
+    if text is None:
+        return turns  # type: ignore[no-any-return]  # as argparse made it
+    if turns and turns[-1][0] == "user":
+        raise InvalidSetting("TEXT and a --message at the end cannot be combined; give one of them")
+    return [*(turns or ()), ("user", text)]
+
+
+def _from_pipe(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """What is written to stdin, if that is no terminal."""
+    if not hasattr(args, "text") or sys.stdin is None or sys.stdin.isatty():
+        return {}
+    text = _stdin_text(_text_limit(settings))
+    return {"messages": _with_images([user_message(text, ())], args)} if text.strip() else {}
 
 
 def image_part(text: str) -> ImagePart:

@@ -22,7 +22,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from contract.native_rig import NativeRig, engine_of  # noqa: E402 - it needs torch
+from contract.native_rig import NativeRig, engine_of, stepper_of  # noqa: E402 - it needs torch
 from drivetrain.core.errors import InvalidSetting  # noqa: E402
 from drivetrain.core.results import Choice  # noqa: E402
 from drivetrain.engines.native.compilation import Compilation  # noqa: E402
@@ -67,10 +67,9 @@ async def opened(
 
 
 def is_compiled(worker: EngineWorker) -> bool:
-    stepper = engine_of(worker)._stepper
-    assert stepper is not None
-    compiled = isinstance(stepper.runner.compute, compiling.Compiled)
-    assert not (compiled and takes_panels(stepper.runner.model))
+    runner = stepper_of(worker).runner
+    compiled = isinstance(runner.compute, compiling.Compiled)
+    assert not (compiled and takes_panels(runner.model))
     return compiled
 
 
@@ -172,6 +171,26 @@ async def test_two_models_of_one_class_do_not_share_weights(checkpoint: Callable
         found = await asyncio.gather(said(one), said(other))
     for mine, its in zip(wanted, found, strict=True):
         compare(mine, its)
+
+
+async def test_programs_that_do_not_pass_leave_the_products_as_they_were(
+    checkpoint: Callable[[str], Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any
+) -> None:
+    async with opened(checkpoint):
+        pass
+    shutil.copytree(cache, tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    request.getfixturevalue("no_process")
+
+    def check(compilation: Compilation, programs: Any) -> None:
+        assert not takes_panels(compilation._loaded.model)
+        raise compiling.CannotCompile("they do not pass")
+
+    monkeypatch.setattr(Compilation, "_check", check)
+    async with opened(checkpoint, compile_="auto") as worker:
+        assert not is_compiled(worker)
+        assert takes_panels(stepper_of(worker).runner.model)
+        await ask(worker, random.Random(0), 0)
 
 
 @pytest.mark.parametrize("name", ["made.json", "one.so", "several.json", "product.so"])

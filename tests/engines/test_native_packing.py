@@ -15,6 +15,7 @@ from drivetrain.engines.native.cpu import panels  # noqa: E402 - these need torc
 from drivetrain.engines.native.cpu.panels import PanelProduct  # noqa: E402
 from drivetrain.engines.native.cpu.weight_layout import (  # noqa: E402
     OneDnnProduct,
+    lay_out_for_onednn,
     lay_out_in_panels,
     pack_linear_layers,
     rounded,
@@ -100,6 +101,29 @@ def test_a_model_is_laid_out_anew_layer_by_layer(library: Path) -> None:
             torch.testing.assert_close(model(x), wanted)
         assert not takes_panels(model)
         assert list(lay_out_in_panels(model, library)) == []
+        lay_out_for_onednn(model)
+        assert takes_panels(model)
+        torch.testing.assert_close(model(x), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outputs", [64, 65, 31])
+def test_the_weight_comes_back_as_it_was(library: Path, outputs: int) -> None:
+    linear = torch.nn.Linear(50, outputs).requires_grad_(False)
+    product = PanelProduct(library, linear.weight, linear.bias)
+    assert torch.equal(product.weight, linear.weight)
+    assert torch.equal(product.bias, linear.bias)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_no_number_is_laid_out_too(library: Path, value: float) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(128, 96).requires_grad_(False))
+    model.device = torch.device("cpu")
+    model[0].weight[3, 4] = value
+    pack_linear_layers(model)
+    list(lay_out_in_panels(model, library))
+    assert isinstance(model[0].product, PanelProduct)
 
 
 @pytest.mark.slow

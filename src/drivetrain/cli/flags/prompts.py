@@ -53,7 +53,9 @@ def add_input(parser: argparse.ArgumentParser, *, for_request: bool = True) -> N
 
 
 def add_text(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="the last message of the user; without any input, what stdin says")
+    parser.add_argument(
+        "text", metavar="TEXT", nargs="?", help="the last message of the user; without any input, what stdin says"
+    )
 
 
 def take_text(args: argparse.Namespace, unknown: list[str]) -> None:

@@ -63,6 +63,7 @@ class Compilation:
             self._check(programs)
         except CannotCompile as exc:
             _log.warning("%s; the model is compiled anew", exc)
+            self._folder.lay_back()
             self._folder.remove()
             return None
         self._found = True
@@ -74,14 +75,18 @@ class Compilation:
         await self._folder.make(beside=not self.required)
 
     def adopting(self, stepper: Stepper) -> Iterator[None]:
-        """In pieces, each between two steps. Raises `CannotCompile` if what was made is not right; the plain pass then
-        stays."""
+        """In pieces, each between two steps: layer by layer our own products, then the programs. Raises `CannotCompile`
+        if what was made is not right; the plain pass then stays, with the products it had."""
         assert self._folder is not None
         programs = self._folder.load()
         if programs is None:
             raise CannotCompile("what was compiled cannot be loaded")
-        yield from self._folder.lay_out()
-        self._check(programs)
+        try:
+            yield from self._folder.lay_out()
+            self._check(programs)
+        except CannotCompile:
+            self._folder.lay_back()
+            raise
         runner = stepper.runner
         runner.compute = programs.forward
         runner.attention = programs.attention(self._loaded.layers, runner.cache)

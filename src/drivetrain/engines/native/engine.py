@@ -113,6 +113,8 @@ class NativeEngine:
 
         def adopt(stepper: Stepper) -> list[Output]:
             nonlocal adopting
+            if self._closed:
+                return []
             adopting = adopting or compilation.adopting(stepper)
             try:
                 next(adopting)

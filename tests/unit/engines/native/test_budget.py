@@ -183,3 +183,4 @@ def test_what_is_shared_and_not_used_comes_back() -> None:
         room.take_back(other)
         assert room.take(0, 100) == 16 - 3
         assert other.take(0, 100) == share - 3
+    assert Room(SMOLLM2, [100] * 8).shared().take(0, 200) < 100

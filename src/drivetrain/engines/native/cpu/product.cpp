@@ -15,7 +15,7 @@
 #if defined(__AVX512F__)
 typedef float Lanes __attribute__((vector_size(64)));
 typedef float Stored __attribute__((vector_size(64), aligned(4)));
-constexpr int TALL = 12; // rows of a tile: with two vectors of outputs, as many sums as there are registers
+constexpr int TALL = 12; // rows of a tile: with two vectors of outputs, as many sums as leave registers for the rest
 #else
 typedef float Lanes __attribute__((vector_size(32)));
 typedef float Stored __attribute__((vector_size(32), aligned(4)));
@@ -29,7 +29,7 @@ constexpr int LINE = 16;    // numbers that are fetched at once
 constexpr int LINES = PANEL / LINE;
 constexpr int SOON = 20;    // inputs: the panel is in the nearest cache by this much before it is used
 constexpr int DEEP = 1024;  // inputs of a panel that stay in the next cache while rows are multiplied with them
-constexpr int LONGEST = 240; // rows that do
+constexpr int LONGEST = 240; // rows that are multiplied with a panel in turn
 
 struct Product {
     int64_t rows, inputs, outputs, num_threads;
@@ -37,7 +37,7 @@ struct Product {
     float *out;
 };
 
-struct Fetch { // lines of a panel to come, spread over a tile's inputs
+struct Fetch { // of a panel to come: this many lines with each input of a tile
     const float *from;
     int64_t lines;
 };

@@ -27,11 +27,12 @@ import torch
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.user_cache import user_cache
 from drivetrain.engines.base.error_text import clean
+from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native.attention import cpu
 from drivetrain.engines.native.attention.choosing import attention_for
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.attention.operators import Operands
-from drivetrain.engines.native.cpu.weight_layout import lay_out_in_panels, takes_panels
+from drivetrain.engines.native.cpu.weight_layout import lay_out_for_onednn, lay_out_in_panels, takes_panels
 from drivetrain.engines.native.model import compiler
 from drivetrain.engines.native.model.compiler import ATTENTION, MADE, PRODUCT
 from drivetrain.engines.native.model.recipe import Recipe
@@ -161,8 +162,14 @@ class ProgramFolder:
         if self._recipe.with_products:
             try:
                 yield from lay_out_in_panels(self._model, self._folder / PRODUCT)
-            except ValueError as exc:
+            except Exception as exc:
+                if errors.is_out_of_memory(exc):
+                    raise
                 raise CannotCompile(str(exc)) from exc
+
+    def lay_back(self) -> None:
+        """The weights for the products that any machine has."""
+        lay_out_for_onednn(self._model)
 
     def remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -13,5 +13,6 @@ class Recipe:
     quantize: str
     num_threads: int
     with_attention: bool
-    """Whether our own attention is built for it; and our own products."""
+    """Whether our own library for it is built."""
     with_products: bool
+    """The same."""

@@ -17,8 +17,8 @@ from math import sqrt
 class TokenBudget:
     """What the prompts of a step may cost: `alone` where nothing decodes; else `beside`, and on top of it `share` times
     what the decodes cost, or, if that is more, `held_up` divided by their number: the fewer they are, the longer a step
-    may hold them up. Prompts that end in the step may go in as a whole, for `held_up` together: to hold up the decodes
-    once is better than to make many steps longer.
+    may hold them up. Prompts that end in the step may go in as a whole, for `held_up` together, however many decode: to
+    hold them up once is better than to make many steps longer.
 
     A chunk of n tokens that ends at position p costs `n + p * (n * attention + reading)`: its way through the layers,
     each token's attention to what came before, and the keys and values that are read once for all of them.
@@ -69,8 +69,12 @@ class Room:
         return max(self._left, self._whole) >= 1 or not self._taken
 
     def shared(self) -> Room:
-        """For something else in the step: half of it, if prompts want some too. What it leaves comes back."""
+        """For something else in the step: half of it, if prompts want some too. What it leaves comes back.
+
+        Nothing of it goes in as a whole: that is for prompts.
+        """
         other = copy(self)
+        other._whole = 0.0
         other._left = self._left / 2 if self._prompts else self._left
         other._prompts = 0
         self._left -= other._left
@@ -97,7 +101,7 @@ class Room:
         if count:
             self._taken = True
             cost = self._budget.cost(start, count)
-            self._left = max(self._left - cost, 0.0)
+            self._left -= cost
             self._whole -= cost
         return count
 

@@ -131,7 +131,7 @@ async def test_what_a_text_cannot_honour_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     "request_",
     [{"prompt": "x"}, {"prompt_token_ids": [1]}, {**CHAT, "stop_token_ids": [1]}, {**CHAT, "stop_sequences": [[1]]},
-     {**CHAT, "overflow": "truncate_left"}, {**CHAT, "context_length": 10}],
+     {**CHAT, "overflow": "truncate_left"}, {**CHAT, "context_length": 10}, {**CHAT, "receipt": True}],
     ids=lambda request_: list(request_)[-1],
 )  # fmt: skip
 async def test_what_needs_ids_is_refused_by_name(request_: dict[str, Any]) -> None:

@@ -172,7 +172,7 @@ def test_several_choices(served: Served) -> None:
     [
         ("enable_thinking", False), ("function_call", {"name": "f"}),
         ("skip_special_tokens", False), ("audio", {}),
-        ("prediction", {}), ("functions", [{"name": "f"}]), ("receipt", True), ("best_of", 2), ("constraint", {}),
+        ("prediction", {}), ("functions", [{"name": "f"}]), ("best_of", 2), ("constraint", {}),
         ("suffix", "x"), ("logits_processors", ["x"]), ("modalities", ["audio"]), ("nonsense", 1),
         ("prompt", "Hi"), ("echo", True), ("images", []), ("request_id", "x"), ("trace_context", {}),
     ],

@@ -35,7 +35,7 @@ def test_retrieve(served: Served) -> None:
             ["chat", "completions"], "boolean", None,
         )  # fmt: skip
         assert [logprobs["completions"][key] for key in ("type", "minimum", "maximum")] == ["integer", 0, 20]
-    assert "receipt" not in capabilities["parameters"]
+    assert "suffix" not in capabilities["parameters"]
 
 
 def test_what_is_not_listed_is_refused(served: Served) -> None:

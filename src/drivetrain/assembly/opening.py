@@ -22,6 +22,7 @@ from drivetrain.store.references import parse
 from drivetrain.store.store import Store
 from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.worker import worker as worker_module
+from drivetrain.worker.receipts import receipt_key
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.sources import read_settings
 
@@ -112,6 +113,7 @@ def open_parts(
     What will be refused is refused before anything is fetched.
     """
     check_engine(settings)
+    receipt_key(settings.receipt_key_file)
     if is_remote(model, settings):
         refuse_unused(settings, ENGINES["remote"])
         return Parts(ENGINES["remote"].make, remote_spec(model, settings), settings)
@@ -152,6 +154,7 @@ def spec_of(found: LocalModel | None, settings: Settings, store: Store) -> Model
         options=settings.engine_options,
         derived=_Derived(store, found),
         catalogue_sampling=found.sampling,
+        weights=found.weights,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
@@ -10,7 +11,9 @@ from drivetrain.cli.flags.constraint_options import naming_its_flag
 from drivetrain.cli.flags.prompts import add_input, add_text, read_input
 from drivetrain.cli.flags.request_options import add_request, check_early, read_request
 from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal.report_files import check_writable, write_json
 from drivetrain.cli.terminal.values import plain
+from drivetrain.core import sealing
 from drivetrain.core.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -46,6 +49,9 @@ def add(commands: options.Commands) -> None:
     add_input(parser)
     parser.add_argument("--json", action="store_true", help="print the whole result as one JSON object")
     parser.add_argument(
+        "--receipt", type=Path, metavar="FILE", help="write a receipt of what made the answer, for `drivetrain replay`"
+    )
+    parser.add_argument(
         "--stream",
         action=argparse.BooleanOptionalAction,
         default=None,
@@ -62,7 +68,10 @@ def run(args: argparse.Namespace) -> int:
     if args.explain:
         return _explain(args, resolved, parameters)
     streams = _streams(args, parameters)
+    check_writable(args.receipt)
     request = read_input(args, resolved.settings) | parameters
+    if args.receipt is not None:
+        request["receipt"] = "full"
     if not request.keys() & {"messages", "prompt", "prompt_token_ids"}:
         raise InvalidSetting("there is nothing to answer: give TEXT, --message, --prompt or a file")
     with naming_its_flag(args):
@@ -71,9 +80,12 @@ def run(args: argparse.Namespace) -> int:
 
     with naming_its_flag(args), opened(args.model, resolved.settings, quiet=args.quiet) as worker:
         if streams:
-            _print_stream(worker, request)
+            result = _print_stream(worker, request)
         else:
-            _print_result(worker.generate(**request), as_json=args.json)
+            result = worker.generate(**request)
+            _print_result(result, as_json=args.json)
+    if args.receipt is not None and result.receipt is not None:
+        write_json(args.receipt, sealing.document(result.receipt))
     return 0
 
 
@@ -87,7 +99,7 @@ def _streams(args: argparse.Namespace, parameters: dict[str, Any]) -> bool:
     return not args.json and parameters.get("n", 1) == 1
 
 
-def _print_stream(worker: sync.Worker, request: dict[str, Any]) -> None:
+def _print_stream(worker: sync.Worker, request: dict[str, Any]) -> Result:
     from drivetrain.cli.terminal.answers import AnswerPrinter
     from drivetrain.core.events import Delta
 
@@ -104,6 +116,7 @@ def _print_stream(worker: sync.Worker, request: dict[str, Any]) -> None:
             printer.finish()
         elif output.on_terminal():  # an error gets a line of its own
             output.line()
+    return stream.result()
 
 
 def _print_result(result: Result, *, as_json: bool) -> None:
@@ -126,6 +139,9 @@ def result_document(result: Result) -> dict[str, Any]:
         for name in ("logprobs", "message"):
             if choice[name] is None:
                 del choice[name]
+    del document["receipt"]
+    if result.receipt is not None:
+        document["receipt"] = sealing.document(result.receipt)
     document["id"] = document.pop("request_id")
     document["usage"]["total_tokens"] = result.usage.total_tokens
     first = ("id", "model", "choices", "usage", "metrics")

@@ -51,6 +51,8 @@ class ModelSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     derived: Derived | None = None
     catalogue_sampling: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+    """The store's digest of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,8 @@ class EngineRequest:
     seeds: tuple[int, ...]
     """One per choice: its length is `n`."""
     seeded: bool = False
-    """Whether the caller chose the seed and so expects the same answer every time: no cache may change the rounding."""
+    """Whether the same answer is expected every time, since the caller chose the seed or wants a receipt: no cache may
+    change the rounding."""
     grammar: Grammar | None = None
     """What the text of each choice must follow. The engine samples no id that it forbids, and ends only where it may;
     above the engines, each answer is held to it again."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from drivetrain.core.answer import AnswerEvent
+from drivetrain.core.receipt import Receipt
 from drivetrain.core.results import FinishReason, MatchedStop, Metrics, TokenLogprob, Usage
 
 
@@ -56,6 +57,8 @@ class ChoiceFinished:
 class Finished:
     usage: Usage
     metrics: Metrics
+    receipt: Receipt | None = None
+    """If the request asked for one."""
 
 
 Event = Started | Delta | ChoiceFinished | Finished

@@ -25,6 +25,9 @@ TOKEN_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is H
 ENGINE_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.ENGINE)
 
 
+MAX_RECEIPT_CHARS = 8 * 2**20
+"""Of a full receipt's messages and images: it is made and sealed on the event loop."""
+
 CHAT_ONLY = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "max_reasoning_tokens")
 """What only a chat can be asked for."""
 
@@ -144,12 +147,21 @@ def _check_limits(request: GenerateRequest, capabilities: Capabilities) -> None:
     at_most("tools", len(request.tools or ()), limits.max_tools, "entries")
     tool_chars = sum(len(tool.parameters) + len(tool.description) for tool in request.tools or ())
     at_most("tools", tool_chars, limits.max_constraint_chars, "characters")
+    if request.receipt is not None and request.receipt.full:
+        at_most("receipt", _held_in_receipt(request), MAX_RECEIPT_CHARS, "characters of messages and images")
     at_most("timeout_s", request.timeout_s or 0, limits.max_timeout_s)
     at_most("prompt", len(request.prompt or ""), limits.max_prompt_chars, "characters")
     chars = sum(message.num_chars for message in request.messages or ())
     at_most("messages", chars, limits.max_prompt_chars, "characters")
     images = len(request.images or ()) + sum(len(message.images) for message in request.messages or ())
     at_most("images" if request.images else "messages", images, limits.max_images, "images")
+
+
+def _held_in_receipt(request: GenerateRequest) -> int:
+    """Of what a full receipt repeats. Images are base64 there."""
+    images = [*(request.images or ()), *(image for message in request.messages or () for image in message.images)]
+    texts = sum(message.num_chars for message in request.messages or ())
+    return texts + sum(len(image.url or "") + len(image.data or b"") * 4 // 3 for image in images)
 
 
 def _check_combinations(request: GenerateRequest) -> None:

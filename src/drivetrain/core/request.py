@@ -28,10 +28,17 @@ from drivetrain.core.kinds import (
     TokenMap,
 )
 from drivetrain.core.messages import ImagePart, Images, Message, Messages
+from drivetrain.core.receipt import ReceiptWish
+from drivetrain.core.receipt_kind import Receipts
 from drivetrain.core.tools import JsonObject, Tool, ToolChoice, ToolChoices, ToolMode, Tools
 
 MAX_SEED = 2**63 - 1
 MAX_SALT_CHARS = 256
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """Of one choice. Seeds are signed and wrap around at 64 bits."""
+    return (seed + index + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - (MAX_SEED + 1)
 
 
 class Overflow(StrEnum):
@@ -184,6 +191,10 @@ class GenerateRequest:
     suppress_tokens: tuple[int, ...] | None = parameter(_ENGINE, Ids(), "ids that are never sampled", neutral=())
     begin_suppress_tokens: tuple[int, ...] | None = parameter(
         _ENGINE, Ids(), "ids that are never sampled first", neutral=()
+    )
+
+    receipt: ReceiptWish | None = parameter(  # noqa: RUF009 - it makes a field
+        _TOKENS, Receipts(), "return a receipt of what made the answer; full: with all that a replay needs"
     )
 
     context_length: int | None = parameter(

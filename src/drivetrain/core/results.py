@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from drivetrain.core.answer import AnswerMessage
+from drivetrain.core.receipt import Receipt
 
 
 class FinishReason(StrEnum):
@@ -171,6 +172,8 @@ class Result:
     metrics: Metrics
     prompt_token_ids: tuple[int, ...] | None = None
     truncated_tokens: int = 0
+    receipt: Receipt | None = None
+    """If the request asked for one, and the answer is whole."""
 
     @property
     def text(self) -> str:

@@ -6,10 +6,9 @@ import hashlib
 from pathlib import Path
 
 from drivetrain.store.formats import ModelFiles
+from drivetrain.store.models import PREFIX
 
 SAMPLE_BYTES = 1024 * 1024
-PREFIX = "quick-"
-"""Marks a key that is not the sha256 of the contents, which would mean reading a large file at each start."""
 
 
 def sha256_of(path: Path) -> str:

@@ -9,6 +9,10 @@ from typing import Any
 
 from drivetrain.core.engine import WeightsFormat
 
+SHA256 = "sha256:"
+PREFIX = "quick-"
+"""Marks a key that is not the sha256 of the contents, which would mean reading a large file at each start."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalModel:
@@ -26,6 +30,12 @@ class LocalModel:
     digest: str | None
     source: str
     sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> str | None:
+        """The digest as receipts have it: `sha256:…` or `quick-…`."""
+        known = self.digest
+        return known if known is None or known.startswith(PREFIX) else f"{SHA256}{known}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,12 +47,12 @@ class StopRules:
         self.end_ids = self.eos_ids | self.token_ids
         self.min_tokens = min_tokens
         self.include_in_text = include_in_text
+        self.strings = tuple(strings)
         self._spelled = {_spell(ids, tokenizer): ids for ids in sequences if tokenizer}
-        strings = tuple(strings)
-        texts = {*strings, *self._spelled} - {""}
+        texts = {*self.strings, *self._spelled} - {""}
         self.texts: StopMatcher[str] | None = _matcher(tuple(sorted(texts))) if texts else None
         self.sequences: StopMatcher[int] | None = StopMatcher(sequences) if sequences else None
-        for string in strings:
+        for string in self.strings:
             self._spelled.pop(string, None)
 
     def named(self, matched: str) -> MatchedStop:

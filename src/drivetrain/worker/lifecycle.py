@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError
 from drivetrain.core.events import Event
+from drivetrain.core.receipt import Receipt
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Choice, FinishReason, Metrics, Partial, Result, Usage
 from drivetrain.core.stats import Times
@@ -35,6 +36,7 @@ class Lifecycle(ABC):
         self.metrics = Metrics()
         self.prompt_token_ids: tuple[int, ...] | None = None
         self.truncated_tokens = 0
+        self.receipt: Receipt | None = None
         self.collected: Collected | None = None
         """None until the prompt is known."""
         self._loop = asyncio.get_running_loop()
@@ -80,6 +82,7 @@ class Lifecycle(ABC):
             metrics=self.metrics,
             prompt_token_ids=self.prompt_token_ids,
             truncated_tokens=self.truncated_tokens,
+            receipt=self.receipt,
         )
 
     # What the subclass does

@@ -11,11 +11,12 @@ from drivetrain.core.request import Overflow
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata
 from drivetrain.families.base import Family
-from drivetrain.families.registry import FamilyChoice, choose
+from drivetrain.families.registry import FamilyChoice, TemplateFamily, choose
 from drivetrain.text.answers.detect import FormChoice, form_of
 from drivetrain.worker.chats import form_with_tools
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
+from drivetrain.worker.receipts import ReceiptMaker, receipt_key
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.settle import Defaults
 from drivetrain.worker.text_threads import TextThreads
@@ -51,6 +52,7 @@ class LoadedModel:
     metadata: Metadata
     preparer: Preparer
     tokenizing: Tokenizing
+    receipts: ReceiptMaker
 
     @classmethod
     def of(
@@ -76,10 +78,11 @@ class LoadedModel:
             family=chosen.family,
             honoured=capabilities.parameters,
         )
+        metadata = _describe(name, info, chosen, form, eos_ids, defaults)
         return cls(
             info=info,
             capabilities=capabilities,
-            metadata=_describe(name, info, chosen, form, eos_ids, defaults),
+            metadata=metadata,
             preparer=Preparer(
                 info=info,
                 capabilities=capabilities,
@@ -98,6 +101,15 @@ class LoadedModel:
                 family=_choose(name, info, settings).family,
                 threads=threads,
                 timeout_s=settings.default_timeout_s,
+            ),
+            receipts=ReceiptMaker(
+                spec=spec,
+                metadata=metadata,
+                template=info.tokenizer.chat_template if isinstance(chosen.family, TemplateFamily) else None,
+                defaults=defaults,
+                seeds="seed" in capabilities.parameters,
+                overflow=Overflow(settings.overflow),
+                key=receipt_key(settings.receipt_key_file),
             ),
         )
 

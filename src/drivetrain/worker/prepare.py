@@ -15,7 +15,7 @@ from drivetrain.core.engine import EngineInfo, EngineRequest, Media
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import ImagePart
 from drivetrain.core.prompt import Prompt, forged
-from drivetrain.core.request import MAX_SEED, GenerateRequest, Overflow
+from drivetrain.core.request import GenerateRequest, Overflow, choice_seed
 from drivetrain.core.stats import Stats
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.families.base import Family
@@ -32,6 +32,9 @@ from drivetrain.worker.settle import Defaults, Fitted, fit, refuse_hopeless
 from drivetrain.worker.text_threads import TextThreads, on_thread
 
 T = TypeVar("T")
+
+CHOSEN_SEEDS = 2**53
+"""Up to here, so that any program that reads a receipt's JSON reads the seed that it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,11 @@ class Preparer:
     async def _with_media(self, request: GenerateRequest, request_id: str) -> Prepared:
         """The text comes first, because the prompt form may have no place for images."""
         prompt, rules, reading = await self._on_thread(request, lambda: self._media_texts(request))
-        pictures = await self._media.load(_images(request)) if request.has_images else Pictures()
+        pictures = (
+            await self._media.load(_images(request), hashes=request.receipt is not None)
+            if request.has_images
+            else Pictures()
+        )
         limit, max_tokens = self._limit(request), request.max_tokens
         if max_tokens is None:
             default = self._default_max_tokens(request, 0, limit)
@@ -218,7 +225,10 @@ class Preparer:
         media: Media | None,
         limit: int,
     ) -> EngineRequest:
-        seed = request.seed if request.seed is not None else secrets.randbelow(2**63)
+        repeatable = request.seed is not None or (
+            request.receipt is not None and "seed" in self._capabilities.parameters
+        )
+        seed = request.seed if request.seed is not None else secrets.randbelow(CHOSEN_SEEDS)
         return EngineRequest(
             request_id=request_id,
             prompt_ids=ids,
@@ -229,8 +239,8 @@ class Preparer:
             min_tokens=request.min_tokens or 0,
             stop_ids=frozenset(request.stop_token_ids or ()) | self._eos(request),
             sampling=self._defaults.resolve(request),
-            seeds=tuple(_wrap(seed + i) for i in range(request.n or 1)),
-            seeded=request.seed is not None,
+            seeds=tuple(choice_seed(seed, i) for i in range(request.n or 1)),
+            seeded=repeatable,
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
             cache_salt=request.cache_salt,
@@ -309,8 +319,3 @@ def check_known(ids: Iterable[int], vocab_size: int, param: str) -> None:
         raise InvalidRequest(
             f"{param} contains the id {worst}; the model's vocabulary ends at {vocab_size - 1}", param=param
         )
-
-
-def _wrap(seed: int) -> int:
-    """Seeds are signed and wrap around at 64 bits."""
-    return (seed + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - (MAX_SEED + 1)

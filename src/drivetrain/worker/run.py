@@ -21,6 +21,7 @@ from drivetrain.worker.echo import EchoFirst
 from drivetrain.worker.lifecycle import Lifecycle
 from drivetrain.worker.output import Output
 from drivetrain.worker.prepare import Prepared, Preparer
+from drivetrain.worker.receipts import ReceiptMaker
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ class Host(Protocol):
 
     @property
     def preparer(self) -> Preparer: ...
+
+    @property
+    def receipts(self) -> ReceiptMaker: ...
 
     @property
     def admission(self) -> Admission: ...
@@ -92,6 +96,7 @@ class Run(Lifecycle):
         self.told = False
         self._host = host
         self._info = host.info
+        self._receipts = host.receipts
         self._stats = host.stats
         self._trace = trace
         self._interval = stream_interval
@@ -181,6 +186,7 @@ class Run(Lifecycle):
 
     def _hand_over(self, prepared: Prepared) -> None:
         self._prepared, self._info, self.truncated_tokens = prepared, self._host.info, prepared.truncated
+        self._receipts = self._host.receipts
         request = prepared.request
         if request.media is None:
             self._begin(request.prompt_ids)
@@ -280,8 +286,17 @@ class Run(Lifecycle):
         """All choices have ended. The engine may still be working on one that our own stop matcher ended; `_note` has
         that aborted, but later: the engine may be in the middle of handing on its steps.
         """
+        if self.request.receipt is not None:  # before the end: should this fail, the request does
+            assert self._prepared is not None
+            self.receipt = self._receipts.make(
+                self.request,
+                self._prepared,
+                request_id=self.request_id,
+                prompt_ids=self.prompt_token_ids or (),
+                choices=self.choices,
+            )
         self._end(None)
-        output.events.append(Finished(self.usage, self.metrics))
+        output.events.append(Finished(self.usage, self.metrics, self.receipt))
 
     def spell_prompt(self, logprobs: Sequence[IdLogprobs]) -> Iterator[TokenLogprob]:
         """As in `Echoing`."""

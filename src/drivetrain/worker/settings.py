@@ -87,6 +87,13 @@ class Settings:
         _COUNT, "pixels of decoded images held at once; requests that would exceed it wait", 200_000_000
     )
 
+    receipt_key_file: str | None = _serving(
+        String(),
+        "a file with the key that receipts are signed with",
+        None,
+        otherwise="DRIVETRAIN_RECEIPT_KEY in the environment",
+    )
+
     max_tokens: int | None = _setting(
         Group.SAMPLING, Setting(_COUNT, "the most tokens to generate, unless a request sets it")
     )

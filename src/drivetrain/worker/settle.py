@@ -64,8 +64,25 @@ class Defaults:
             asked.setdefault("top_k", NEUTRAL.top_k)
         return replace(self._resolved, **asked)
 
+    def settled(self, request: GenerateRequest) -> dict[str, tuple[str, Any]]:
+        """For each honoured sampling field: who decided it for this request, and the value in force."""
+        sampling, found = self.resolve(request), {}
+        for name, (origin, default) in self._origin.items():
+            value = getattr(sampling, name)
+            if getattr(request, name) is not None:
+                origin = "request"
+            elif value != default:  # the request asked for something that this would undo
+                origin = "neutral"
+            found[name] = (origin, value)
+        return found
+
     def max_tokens(self) -> int | None:
-        return next((layer["max_tokens"] for _, layer in self._layers if "max_tokens" in layer), None)
+        return self.max_tokens_from()[1]
+
+    def max_tokens_from(self) -> tuple[str, int | None]:
+        """With who says so."""
+        said = ((source, layer["max_tokens"]) for source, layer in self._layers if "max_tokens" in layer)
+        return next(said, ("context", None))
 
     def _find(self, name: str) -> tuple[str, Any]:
         for source, layer in self._layers:

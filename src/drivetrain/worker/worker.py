@@ -34,6 +34,7 @@ from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.media.pictures import PixelRoom
 from drivetrain.worker.model import LoadedModel, concurrency
 from drivetrain.worker.prepare import Preparer
+from drivetrain.worker.receipts import ReceiptMaker
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import cancel_unread
@@ -344,6 +345,10 @@ class EngineWorker(Face):
     @property
     def preparer(self) -> Preparer:
         return self._loaded().preparer
+
+    @property
+    def receipts(self) -> ReceiptMaker:
+        return self._loaded().receipts
 
     @property
     def admission(self) -> Admission:

@@ -9,6 +9,7 @@ import pytest
 from cli_rigs import run_apart, run_here, script_fake, type_in, without_settings
 
 from drivetrain.core.errors import EngineFailed
+from drivetrain.core.sealing import opened, read
 
 SAID = "The quick brown fox jumps over the lazy dog. "
 GREEDY = ("generate", "fake", "--temperature", "0")
@@ -284,3 +285,23 @@ def test_bytes_on_the_command_line_that_are_not_text() -> None:
     outcome = run_apart("generate", "bad \udcff", "--prompt", "x")
     assert outcome.code == 1
     assert "\\udcff" in outcome.error
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--no-stream",), ("--n", "2")])
+def test_a_receipt_is_written_to_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    file = tmp_path / "receipt.json"
+    done = run_here(capsys, *ASK, "--receipt", str(file), *more)
+    assert done.code == 0
+    receipt, _ = opened(read(file.read_text()))
+    assert receipt.is_replayable
+    assert receipt.choices[0].token_ids[:-1] == tuple(SAID.encode())  # and the end
+    if "--json" in more:
+        assert done.json["receipt"] == read(file.read_text())
+
+
+def test_a_receipt_that_cannot_be_written_is_refused_first(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    done = run_here(capsys, *ASK, "--receipt", str(tmp_path / "no" / "file"))
+    assert done.code == 2
+    assert not done.out

@@ -18,7 +18,7 @@ from drivetrain.worker.settings import Settings
 
 _DEST = "request_"
 _INPUTS = ("messages", "prompt", "prompt_token_ids", "images")
-_NOT_OFFERED = frozenset({*_INPUTS, "trace_context"})
+_NOT_OFFERED = frozenset({*_INPUTS, "trace_context", "receipt"})
 _NOT_IN_CHAT = frozenset(
     {"n", "echo", "prompt_logprobs", "logprobs", "request_id", "tools", "tool_choice", "parallel_tool_calls"}
 )

@@ -212,6 +212,7 @@ class HandleRun(Lifecycle):
             self._begin(event)
         elif isinstance(event, Finished):
             self._usage, self.metrics, self._finished = event.usage, event.metrics, True
+            self.receipt = event.receipt
         elif self.collected is None:
             raise ValueError(f"{type(event).__name__} before Started")
         else:

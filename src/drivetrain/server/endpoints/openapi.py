@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain import __version__
+from drivetrain.core.receipt import Receipt
 from drivetrain.core.results import FinishReason
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
@@ -108,6 +110,8 @@ _ANSWER: dict[str, Any] = {
             },
         },
         "usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"]},
+        "receipt": {"$ref": _REF + "Receipt"},
+        "receipts": {"type": "array", "items": {"$ref": _REF + "Receipt"}, "description": "for several prompts"},
     },
 }
 
@@ -159,4 +163,16 @@ def _schemas() -> dict[str, Any]:
         "properties": {"message": {"type": "string"}, "type": {"type": "string"}, "param": nullable, "code": nullable},
     }
     ready = {"properties": {"error": error, "status": {"type": "string"}, "models": {"type": "object"}}}
-    return {**{body.name: body.schema() for body in BODIES}, "Error": {"type": "object", **ready}}
+    bodies = {body.name: body.schema() for body in BODIES}
+    return {**bodies, "Error": {"type": "object", **ready}, "Receipt": _receipt()}
+
+
+def _receipt() -> dict[str, Any]:
+    """What `core/receipt.py` says of each field, by its name alone: the guide has the rest."""
+    required = [field.name for field in fields(Receipt) if field.default is MISSING]
+    return {
+        "type": "object",
+        "description": "what made the answer, sealed by its digest",
+        "properties": {field.name: {} for field in fields(Receipt)},
+        "required": [*required, "digest"],
+    }

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from drivetrain.core.answer import AnswerEvent, ContentPiece, ReasoningPiece
-from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.results import Choice, Result, Usage
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
@@ -20,6 +20,7 @@ from drivetrain.server.format.openai import (
     compact,
     matched_stop_json,
     quote,
+    receipt_json,
     usage_json,
 )
 from drivetrain.server.http.exchange import Exchange
@@ -56,6 +57,7 @@ class ChatFormatter(ChunkFormatter):
             "model": self._model,
             "choices": [self._choice(choice) for choice in result.choices],
             "usage": usage_json(usage),
+            **receipt_json(results),
             **extra,
         }
 
@@ -84,7 +86,7 @@ class ChatFormatter(ChunkFormatter):
             return self._finish(event)
         if type(event) is Started:
             return self._roles(event)
-        return b""
+        return self._receipt(event) if type(event) is Finished else b""
 
     def _parts(self, event: Delta, parts: Sequence[AnswerEvent]) -> bytes:
         """A chunk for each kind of part: many clients look at one field of a chunk only."""

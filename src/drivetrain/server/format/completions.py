@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.results import Choice, Result, Usage
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
@@ -18,6 +18,7 @@ from drivetrain.server.format.openai import (
     completion_logprobs,
     matched_stop_json,
     quote,
+    receipt_json,
     usage_json,
 )
 from drivetrain.server.http.exchange import Exchange
@@ -54,6 +55,7 @@ class CompletionFormatter(ChunkFormatter):
             "model": self._model,
             "choices": choices,
             "usage": usage_json(usage),
+            **receipt_json(results),
         }
 
     def _choice(self, prompt: int, result: Result, choice: Choice) -> dict[str, Any]:
@@ -86,7 +88,7 @@ class CompletionFormatter(ChunkFormatter):
             return self._chunk(prompt, event.index, finish_reason=event.reason, **stop)
         if type(event) is Started and self._request.token_ids:
             return self._chunk(prompt, 0, prompt_token_ids=event.prompt_token_ids)
-        return b""
+        return self._receipt(event) if type(event) is Finished else b""
 
     def _detailed(self, prompt: int, event: Delta) -> bytes:
         ids = self._request.token_ids

@@ -8,8 +8,9 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from drivetrain.core.errors import DrivetrainError
-from drivetrain.core.events import Delta, Event, Started
-from drivetrain.core.results import Choice, TokenLogprob, Usage
+from drivetrain.core.events import Delta, Event, Finished, Started
+from drivetrain.core.results import Choice, Result, TokenLogprob, Usage
+from drivetrain.core.sealing import document
 from drivetrain.server.encoding import ENCODER, Each
 from drivetrain.server.errors import body_of
 from drivetrain.server.parse.translate import ParsedRequest
@@ -68,6 +69,14 @@ class UsageSoFar:
 def matched_stop_json(choice: Choice) -> dict[str, Any]:
     """Which stop it was, for callers that sent several."""
     return {} if choice.matched_stop is None else {"matched_stop": choice.matched_stop}
+
+
+def receipt_json(results: Sequence[Result]) -> dict[str, Any]:
+    """The receipt of an answer that has one; of several prompts, a list of all."""
+    documents = [document(result.receipt) for result in results if result.receipt is not None]
+    if not documents:
+        return {}
+    return {"receipt": documents[0]} if len(results) == 1 else {"receipts": documents}
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -156,6 +165,13 @@ class ChunkFormatter:
         if not self._request.include_usage:
             return DONE
         return f'{self._head}"choices":[],"usage":{compact(usage_json(usage))}}}\n\n'.encode() + DONE
+
+    def _receipt(self, event: Finished) -> bytes:
+        """Without a receipt there is nothing to say: the usage comes with the end."""
+        if event.receipt is None:
+            return b""
+        told = compact(document(event.receipt))
+        return f'{self._head}"choices":[],"receipt":{told}{self._usage.spelled}}}\n\n'.encode()
 
     def failure(self, error: DrivetrainError) -> bytes:
         return b"data: " + body_of(error) + b"\n\n" + DONE

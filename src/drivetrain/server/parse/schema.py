@@ -250,7 +250,6 @@ _LATER: Mapping[str, Field] = {
     "best_of": Field(Integer(1), "must equal n: no choice is dropped", refused=True),
     "logits_processors": later([]),
     "skip_special_tokens": later(True),
-    "receipt": later(False),
 }
 
 _ANSWER: Mapping[str, Field] = {

@@ -10,7 +10,10 @@ from typing import Any, cast
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.kinds import shown
 from drivetrain.core.parameters import PARAMETERS, unsupported
+from drivetrain.core.receipt import ReceiptWish
+from drivetrain.core.receipt_kind import FULL
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.tools import ToolMode
 from drivetrain.families.template_variables import EFFORT_VARIABLES
@@ -21,6 +24,8 @@ COMPLETION_MAX_TOKENS = 16
 """The OpenAI API's default for completions; a chat may fill the context."""
 
 MAX_TRACE_CHARS = 512
+
+RECEIPT_HEADER = "x-drivetrain-receipt"
 
 _INPUTS = frozenset({"messages", "prompt", "prompt_token_ids", "images"})
 _NOT_PASSED_ON = _INPUTS | {"logprobs"}
@@ -121,6 +126,15 @@ def honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedRequest
     """The same without what this model cannot do, which is noted in `ignored`. A strict server refuses it later."""
     if not parsed.lenient:
         return parsed
+    able = _honoured(parsed, capabilities)
+    wish = able.requests[0].receipt
+    if wish is None or not able.ignored:
+        return able
+    told = replace(wish, ignored=able.ignored)
+    return replace(able, requests=tuple(request.having(receipt=told) for request in able.requests))
+
+
+def _honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedRequest:
     given = parsed.requests[0].given()  # the others differ in their prompts
     dropped = [name for name in unsupported(given, capabilities) if name not in _INPUTS]
     if "reasoning_effort" in given and capabilities.template_variables.isdisjoint(EFFORT_VARIABLES):
@@ -161,6 +175,8 @@ def _shared(body: Values, headers: Mapping[str, str], names: dict[str, str]) -> 
         values["constraint"], names["constraint"] = made, name
     if (trace := trace_headers(headers)) is not None:
         values["trace_context"] = trace
+    if "receipt" not in values and (wish := receipt_wish(headers)) is not None:
+        values["receipt"] = wish
     return values
 
 
@@ -191,6 +207,22 @@ def _of_format(value: Mapping[str, Any]) -> Constraint | None:
 
 def _format_fault(name: str, fault: str) -> InvalidRequest:
     return InvalidRequest(f"response_format.{name} {fault}", param=f"response_format.{name}")
+
+
+def receipt_wish(headers: Mapping[str, str]) -> ReceiptWish | None:
+    """What the header asks for, for clients that can set no field of their own."""
+    asked = headers.get(RECEIPT_HEADER, "").strip().lower()
+    wishes = {
+        "": None,
+        "0": None,
+        "false": None,
+        "1": ReceiptWish(),
+        "true": ReceiptWish(),
+        FULL: ReceiptWish(full=True),
+    }
+    if asked not in wishes:
+        raise InvalidRequest(f"{RECEIPT_HEADER} is {shown(asked)}; it must be 1 or {FULL}", param=RECEIPT_HEADER)
+    return wishes[asked]
 
 
 def trace_headers(headers: Mapping[str, str]) -> dict[str, str] | None:

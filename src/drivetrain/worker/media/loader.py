@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import hashlib
 import io
 import os
 import re
@@ -63,10 +64,11 @@ class MediaLoader:
         for threads in (self._fetching, self._decoding):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def load(self, parts: Sequence[tuple[ImagePart, str]]) -> Pictures:
-        """Pillow images in RGB. Each part comes with its place, for the param of an `InvalidRequest`.
+    async def load(self, parts: Sequence[tuple[ImagePart, str]], *, hashes: bool = False) -> Pictures:
+        """Pillow images in RGB, with the `hashes` of their files if wanted.
 
-        All headers are checked before any image is decoded; decoding waits until there is room for the pixels.
+        Each part comes with its place, for the param of an `InvalidRequest`. All headers are checked before any image
+        is decoded; decoding waits until there is room for the pixels.
         """
         files: deque[tuple[bytes, str]] = deque()
         pixels = 0
@@ -82,6 +84,8 @@ class MediaLoader:
                 )
         pictures = await self._room.take(pixels)
         try:
+            if hashes:
+                pictures.hashes += await self._on_thread(self._decoding, _hashes, [data for data, _ in files])
             while files:
                 pictures.add(await self._on_thread(self._decoding, decode, *files.popleft()))
         except BaseException:
@@ -158,6 +162,10 @@ class MediaLoader:
 
     def _too_long(self, where: str) -> InvalidRequest:
         return _refused(f"the image has more than {self._limits.max_image_bytes} bytes", where)
+
+
+def _hashes(files: Sequence[bytes]) -> list[str]:
+    return [hashlib.sha256(data).hexdigest() for data in files]
 
 
 def _scheme(url: str | None) -> str:

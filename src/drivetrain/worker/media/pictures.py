@@ -18,6 +18,8 @@ class Pictures:
 
     def __init__(self, images: Iterable[Any] = (), room: PixelRoom | None = None, pixels: int = 0) -> None:
         self._images = list(images)
+        self.hashes: list[str] = []
+        """The sha256 of each file, if they were wanted. They are not let go of."""
         self._returned = weakref.finalize(self, room.give_back, pixels) if room is not None else None
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFaile
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.messages import ImagePart, Message, TextPart
 from drivetrain.core.parameters import build_request
+from drivetrain.core.receipt import ChoiceRecord, PromptRecord, Receipt, Settled
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import (
     DeviceMemory,
@@ -31,6 +32,29 @@ from drivetrain.scale.ray import protocol
 LOGPROB = TokenLogprob(
     1, "ÿ", b"\xff", None, (TopLogprob(2, "q", b"q", -1.5), TopLogprob(3, "", b"", -float("inf"))), 3
 )
+RECEIPT = Receipt(
+    form=1,
+    request_id="r",
+    created=5,
+    model="m",
+    weights=None,
+    engine="native",
+    device="cpu",
+    dtype="float32",
+    settings={"max_batch": 4},
+    versions={"drivetrain": "1"},
+    family="template",
+    template="ab",
+    prompt=PromptRecord(sha256="cd", tokens=2, ids=(1, 2), images=("ef",)),
+    parameters={"temperature": Settled(0.5, "request"), "stop": Settled(["a"], "family"), "top_k": Settled(None, "x")},
+    constraint=None,
+    tools="01",
+    choices=(ChoiceRecord(0, (1, 2), "stop"),),
+    ignored=("nonsense",),
+    request={"constraint": {"form": "regex", "source": "a"}},
+    digest="sha256:23",
+    signature="hmac-sha256:45",
+)
 EVENTS: list[Event] = [
     Started("r", "m", 3, 1, (1, 2, 3), "json_schema"),
     Delta(0, "x\ud800", (1, 2)),
@@ -42,6 +66,7 @@ EVENTS: list[Event] = [
     Delta(1, "", (8,), None, ()),
     ChoiceFinished(3, FinishReason.LENGTH),
     Finished(Usage(1, 2, 3, told=True, reasoning_tokens=1), Metrics(memory=(DeviceMemory("cpu", 1, 2, 3, 4),))),
+    Finished(Usage(), Metrics(), RECEIPT),
 ]
 
 
@@ -101,6 +126,7 @@ REQUESTS: list[dict[str, Any]] = [
         "chat_template_kwargs": {"enable_thinking": True, "nested": {"a": [1, {"b": None}], "c": 1.5}},
         "reasoning_effort": "low",
         "max_reasoning_tokens": 5,
+        "receipt": "full",
     },
 ]
 

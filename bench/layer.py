@@ -39,7 +39,7 @@ from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 
 TEXT = "The quick brown fox jumps over the lazy dog, then it goes home to have some tea with milk. It is fine. "
-FIELDS = {"ignore_eos": True, "stop": ["###", "\n\nUser:"]}
+FIELDS: dict[str, Any] = {"ignore_eos": True, "stop": ["###", "\n\nUser:"]}
 SHAPES = ((1, 100, 100), (1, 400, 25), (1, 1000, 10), (1, 4000, 3), (16, 1000, 1), (128, 400, 1), (512, 200, 1))
 """Concurrent streams, tokens of each, and repetitions."""
 ROUNDS = 5

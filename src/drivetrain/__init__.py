@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from drivetrain.core.messages import ImagePart as ImagePart
     from drivetrain.core.messages import Message as Message
     from drivetrain.core.messages import TextPart as TextPart
+    from drivetrain.core.options import GenerateOptions as GenerateOptions
     from drivetrain.core.receipt import Receipt as Receipt
     from drivetrain.core.results import Result as Result
     from drivetrain.text.answers import AnswerParser as AnswerParser
@@ -43,6 +44,7 @@ _PLACES = {
     "ImagePart": "drivetrain.core.messages",
     "Message": "drivetrain.core.messages",
     "TextPart": "drivetrain.core.messages",
+    "GenerateOptions": "drivetrain.core.options",
     "Receipt": "drivetrain.core.receipt",
     "Result": "drivetrain.core.results",
     "AnswerMessage": "drivetrain.core.answer",
@@ -57,6 +59,7 @@ __all__ = [
     "ChoiceFinished",
     "Delta",
     "Finished",
+    "GenerateOptions",
     "ImagePart",
     "Message",
     "Receipt",

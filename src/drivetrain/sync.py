@@ -9,12 +9,13 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from drivetrain import assembly
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import Cancelled, NotReady
 from drivetrain.core.events import Event
+from drivetrain.core.options import GenerateOptions
 from drivetrain.core.results import Embeddings, Result
 from drivetrain.core.status import Metadata, Status
 from drivetrain.worker.health.closing import CLOSE_S
@@ -87,11 +88,11 @@ class Worker:
     def status(self) -> Status:
         return self._worker.status
 
-    def stream(self, **request: Any) -> SyncStream:
+    def stream(self, **request: Unpack[GenerateOptions]) -> SyncStream:
         loop = self._running()
         return SyncStream(loop, loop.wait(lambda: self._open(request)))
 
-    def generate(self, **request: Any) -> Result:
+    def generate(self, **request: Unpack[GenerateOptions]) -> Result:
         return self._call(lambda worker: worker.generate(**request))
 
     def count_tokens(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> int:
@@ -102,7 +103,7 @@ class Worker:
     ) -> Embeddings:
         return self._call(lambda worker: worker.embed(inputs, timeout_s=timeout_s))
 
-    async def _open(self, request: dict[str, Any]) -> EventStream:
+    async def _open(self, request: GenerateOptions) -> EventStream:
         return self._worker.stream(**request)
 
     def _call(self, work: Callable[[assembly.Worker], Coroutine[Any, Any, T]]) -> T:

@@ -246,7 +246,7 @@ async def honours(worker: EngineWorker, *names: str) -> bool:
     """Whether the engine declares all of these. Each one that it does not declare must be refused by name."""
     missing = [name for name in names if name not in worker.capabilities.parameters]
     for name in missing:
-        extra = {"echo": True} if name == "prompt_logprobs" else {}
+        extra: dict[str, Any] = {"echo": True} if name == "prompt_logprobs" else {}
         with pytest.raises(Unsupported) as caught:
             await worker.generate(prompt=PROMPT, max_tokens=4, **extra, **{name: ASKING[name]})
         assert caught.value.param == name

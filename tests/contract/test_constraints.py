@@ -130,7 +130,7 @@ async def test_choices_of_a_request(worker: EngineWorker, constrained: bool) -> 
 async def test_free_and_constrained_side_by_side(worker: EngineWorker, constrained: bool) -> None:
     if not constrained:
         return
-    free = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 30}
+    free: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 30}
     alone = (await worker.generate(**free)).text
     several = [worker.generate(**{**PLAIN, "seed": seed}, constraint=FORMS[form][0]) for seed, form in enumerate(FORMS)]
     said, *results = await asyncio.gather(worker.generate(**free), *several)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from drivetrain.core.events import ChoiceFinished, Delta, Finished, Started
 from drivetrain.core.status import State
 from drivetrain.worker.worker import EngineWorker
 
-ENDLESS = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": LONG}
+ENDLESS: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": LONG}
 
 
 async def until_idle(rig: Rig, worker: EngineWorker, within_s: float = 30.0) -> None:
@@ -217,7 +218,7 @@ async def test_a_failed_request_fails_again_the_same_way_when_read_again(rig: Ri
 
 
 async def test_one_choice_ends_and_the_others_run_on(rig: Rig, worker: EngineWorker) -> None:
-    request = {**ENDLESS, "max_tokens": 30, "temperature": 1.0, "n": 3, "seed": 5}
+    request: dict[str, Any] = {**ENDLESS, "max_tokens": 30, "temperature": 1.0, "n": 3, "seed": 5}
     free = await worker.generate(**request)
     stop = free.choices[1].text[3:6]
     result = await worker.generate(**request, stop=[stop])

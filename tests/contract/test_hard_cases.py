@@ -163,7 +163,7 @@ async def test_sizes_are_judged_before_contents(worker: EngineWorker) -> None:
 
 @pytest.mark.parametrize("temperature", [1e-38, 1e-300, 1e-6])
 async def test_the_smallest_temperatures_are_greedy(worker: EngineWorker, temperature: float) -> None:
-    base = {"prompt": PROMPT, "max_tokens": 8, "ignore_eos": True}
+    base: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 8, "ignore_eos": True}
     greedy = await worker.generate(**base, temperature=0)
     assert (await worker.generate(**base, temperature=temperature)).text == greedy.text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from contract.rigs import PROMPT, honours
@@ -10,7 +12,7 @@ from drivetrain.core.events import Delta
 from drivetrain.core.results import TokenLogprob
 from drivetrain.worker.worker import EngineWorker
 
-BASE = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 16}
+BASE: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 16}
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +95,7 @@ async def test_echo(worker: EngineWorker) -> None:
     echoed = await worker.generate(**BASE, echo=True, n=2)
     assert [choice.text for choice in echoed.choices] == [PROMPT + plain.text] * 2
     assert echoed.usage.completion_tokens == 2 * plain.usage.completion_tokens
-    ids = {key: value for key, value in BASE.items() if key != "prompt"}
+    ids: dict[str, Any] = {key: value for key, value in BASE.items() if key != "prompt"}
     from_ids = await worker.generate(**ids, prompt_token_ids=plain.prompt_token_ids, echo=True)
     assert from_ids.text == PROMPT + plain.text
 

@@ -96,7 +96,7 @@ async def test_a_constraint_is_on_what_follows_the_reasoning(
     worker, is_open = reasoner
     if not await honours(worker, "constraint"):
         return
-    limits = {} if budget is None else {"max_reasoning_tokens": budget}
+    limits: dict[str, Any] = {} if budget is None else {"max_reasoning_tokens": budget}
     before = worker.stats.constrained["choice"]
     result = await worker.generate(
         **{**CHAT, "max_tokens": 60}, **limits, constraint={"choice": ["<think>yes</think>"]}

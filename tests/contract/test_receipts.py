@@ -122,7 +122,7 @@ async def test_a_cut_prompt_is_told(worker: EngineWorker) -> None:
 
 async def test_nothing_is_made_of_an_answer_that_failed(worker: EngineWorker) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        await worker.generate(prompt=PROMPT, max_tokens=2, receipt="ids")
+        await worker.generate(prompt=PROMPT, max_tokens=2, receipt="ids")  # type: ignore[arg-type]
     assert caught.value.param == "receipt"
 
 

@@ -23,7 +23,7 @@ def test_every_field_is_in_the_table() -> None:
 @pytest.mark.parametrize("name", sorted(ENGINE_PARAMETERS))
 async def test_an_engine_that_does_not_declare_it_refuses_it_by_name(rig: Rig, name: str) -> None:
     async with rig.open(unsupported=frozenset({name})) as worker:
-        extra = {"echo": True} if name == "prompt_logprobs" else {}
+        extra: dict[str, Any] = {"echo": True} if name == "prompt_logprobs" else {}
         with pytest.raises((Unsupported, InvalidRequest)) as caught:
             await worker.generate(prompt=PROMPT, max_tokens=4, **extra, **{name: ASKING[name]})
         assert caught.value.param == name
@@ -34,7 +34,7 @@ async def test_an_engine_that_does_not_declare_it_refuses_it_by_name(rig: Rig, n
 
 @pytest.mark.parametrize("name", sorted(ENGINE_PARAMETERS - {"images"}))
 async def test_what_is_not_declared_is_refused_and_what_is_declared_runs(worker: EngineWorker, name: str) -> None:
-    extra = {"echo": True} if name == "prompt_logprobs" else {}
+    extra: dict[str, Any] = {"echo": True} if name == "prompt_logprobs" else {}
     asked = {"messages": [{"role": "user", "content": PROMPT}]} if name in CHAT_ONLY else {"prompt": PROMPT}
     request = {**asked, "max_tokens": 4, **extra, name: ASKING[name]}
     if name in worker.capabilities.parameters:
@@ -47,7 +47,7 @@ async def test_what_is_not_declared_is_refused_and_what_is_declared_runs(worker:
 
 async def test_an_unknown_name_is_refused_with_a_hint(worker: EngineWorker) -> None:
     with pytest.raises(Unsupported) as caught:
-        await worker.generate(prompt=PROMPT, temprature=1)
+        await worker.generate(prompt=PROMPT, temprature=1)  # type: ignore[call-arg]
     assert caught.value.param == "temprature"
     assert "temperature" in caught.value.message
 
@@ -104,7 +104,8 @@ async def test_exactly_one_input(worker: EngineWorker) -> None:
     ):
         with pytest.raises(InvalidRequest):
             await worker.generate(**request, max_tokens=1)
-    for bad in ([], [-1], ["a"], [1.5], 5):
+    wrong: list[Any] = [[], [-1], ["a"], [1.5], 5]
+    for bad in wrong:
         with pytest.raises(InvalidRequest) as caught:
             await worker.generate(prompt_token_ids=bad, max_tokens=1)
         assert (caught.value.param or "").startswith("prompt_token_ids")
@@ -133,7 +134,7 @@ async def test_over_the_context_says_both_numbers(worker: EngineWorker) -> None:
 
 
 @pytest.mark.parametrize("policy", ["truncate_left", "truncate_middle"])
-async def test_truncation_keeps_what_it_says(worker: EngineWorker, policy: str) -> None:
+async def test_truncation_keeps_what_it_says(worker: EngineWorker, policy: Any) -> None:
     ids = list(range(40, 40 + 100))
     result = await worker.generate(
         prompt_token_ids=ids, context_length=64, max_tokens=4, overflow=policy, temperature=0, ignore_eos=True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from contract.rigs import PROMPT, Rig, honours
@@ -9,7 +11,7 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.events import Delta
 from drivetrain.worker.worker import EngineWorker
 
-BASE = {"prompt": PROMPT, "ignore_eos": True, "max_tokens": 24}
+BASE: dict[str, Any] = {"prompt": PROMPT, "ignore_eos": True, "max_tokens": 24}
 
 
 async def test_greedy_is_the_same_each_time(worker: EngineWorker) -> None:
@@ -80,7 +82,7 @@ async def test_banned_ids_are_not_sampled(worker: EngineWorker) -> None:
 async def test_penalties_change_what_is_said(worker: EngineWorker) -> None:
     if not await honours(worker, "repetition_penalty", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size"):
         return
-    base = {**BASE, "max_tokens": 60}
+    base: dict[str, Any] = {**BASE, "max_tokens": 60}
     free = (await worker.generate(**base, temperature=0)).choices[0].token_ids
     strong = (await worker.generate(**base, temperature=0, repetition_penalty=10.0)).choices[0].token_ids
     assert strong != free
@@ -91,7 +93,7 @@ async def test_penalties_change_what_is_said(worker: EngineWorker) -> None:
 @pytest.mark.parametrize(
     "cut", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"epsilon_cutoff": 0.99}, {"typical_p": 1.0, "top_k": 1}]
 )
-async def test_the_narrowest_cut_off_is_greedy(worker: EngineWorker, cut: dict[str, float]) -> None:
+async def test_the_narrowest_cut_off_is_greedy(worker: EngineWorker, cut: dict[str, Any]) -> None:
     if not await honours(worker, *cut):
         return
     greedy = await worker.generate(**BASE, temperature=0)
@@ -117,7 +119,7 @@ async def test_the_narrowest_cut_off_is_greedy(worker: EngineWorker, cut: dict[s
 async def test_each_other_parameter_runs_and_is_repeatable(worker: EngineWorker, value: dict[str, object]) -> None:
     if not await honours(worker, *value):
         return
-    request = {**BASE, "temperature": 1.0, "seed": 11, **value}
+    request: dict[str, Any] = {**BASE, "temperature": 1.0, "seed": 11, **value}
     first, second = [await worker.generate(**request) for _ in range(2)]
     assert first.usage.completion_tokens == 24
     assert first.choices[0].token_ids == second.choices[0].token_ids
@@ -125,13 +127,14 @@ async def test_each_other_parameter_runs_and_is_repeatable(worker: EngineWorker,
 
 async def test_ids_outside_the_vocabulary_are_refused_by_name(worker: EngineWorker) -> None:
     beyond = worker.metadata.vocab_size
-    for name, value in {
+    given: dict[str, Any] = {
         "logit_bias": {beyond: 1.0},
         "stop_token_ids": [beyond],
         "stop_sequences": [[1, beyond]],
         "bad_words_ids": [[beyond]],
         "suppress_tokens": [beyond],
-    }.items():
+    }
+    for name, value in given.items():
         if name in worker.capabilities.parameters:
             with pytest.raises(InvalidRequest) as caught:
                 await worker.generate(**BASE, **{name: value})

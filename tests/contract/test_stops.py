@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from contract.rigs import PROMPT, honours
@@ -10,10 +12,10 @@ from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice, FinishReason
 from drivetrain.worker.worker import EngineWorker
 
-GREEDY = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 40}
+GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 40}
 
 
-async def said(worker: EngineWorker, **more: object) -> Choice:
+async def said(worker: EngineWorker, **more: Any) -> Choice:
     return (await worker.generate(**{**GREEDY, **more})).choices[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Start
 from drivetrain.core.results import FinishReason
 from drivetrain.worker.worker import EngineWorker
 
-GREEDY = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True}
 
 
-async def events_of(worker: EngineWorker, **request: object) -> list[Event]:
+async def events_of(worker: EngineWorker, **request: Any) -> list[Event]:
     return [event async for event in worker.stream(**request)]
 
 
@@ -76,7 +77,7 @@ async def test_metrics_are_told(worker: EngineWorker) -> None:
 
 async def test_ids_text_and_messages_are_all_taken(worker: EngineWorker) -> None:
     text = await worker.generate(**GREEDY, max_tokens=8)
-    ids = {key: value for key, value in GREEDY.items() if key != "prompt"}
+    ids: dict[str, Any] = {key: value for key, value in GREEDY.items() if key != "prompt"}
     by_ids = await worker.generate(**ids, prompt_token_ids=text.prompt_token_ids, max_tokens=8)
     assert by_ids.text == text.text
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello 🌍 你好"}]
@@ -86,7 +87,7 @@ async def test_ids_text_and_messages_are_all_taken(worker: EngineWorker) -> None
 
 
 async def test_content_parts_equal_a_plain_string(worker: EngineWorker) -> None:
-    ids = {key: value for key, value in GREEDY.items() if key != "prompt"}
+    ids: dict[str, Any] = {key: value for key, value in GREEDY.items() if key != "prompt"}
     plain = await worker.generate(**ids, messages=[{"role": "user", "content": "Hello there"}], max_tokens=8)
     parts = [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}]
     in_parts = await worker.generate(**ids, messages=[{"role": "user", "content": parts}], max_tokens=8)

@@ -143,7 +143,7 @@ async def test_choices_and_free_requests_beside_it(worker: EngineWorker) -> None
     if not await honours(worker, "constraint") or not await honours(worker, "n"):
         return
     named = {"type": "function", "function": {"name": "add"}}
-    free = {"messages": [USER], "temperature": 0, "max_tokens": 12}
+    free: dict[str, Any] = {"messages": [USER], "temperature": 0, "max_tokens": 12}
     alone = (await worker.generate(**free)).text
     several, said = await asyncio.gather(
         worker.generate(**SAMPLED, n=3, seed=1, tool_choice=named), worker.generate(**free)

@@ -49,7 +49,7 @@ async def test_a_constraint_that_llamacpp_drops_is_the_requests_fault(
     worker: EngineWorker, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
     """Its llguidance may be older than ours. llama.cpp then answers freely, with a 200."""
-    asked = {**ASKED, "temperature": temperature, "constraint": {"regex": "[0-9]{4}"}}
+    asked: dict[str, Any] = {**ASKED, "temperature": temperature, "constraint": {"regex": "[0-9]{4}"}}
     with monkeypatch.context() as patch:
         patch.setattr(completion, "LARK", "%llguidance {}\nstart: missing\n")
         with pytest.raises(Unsupported, match="does not keep to the constraint") as caught:
@@ -77,7 +77,7 @@ async def test_logprobs_are_those_of_the_same_tokens_without_a_constraint(worker
 
 async def test_a_constraint_takes_nothing_from_what_it_allows(worker: EngineWorker) -> None:
     """llama.cpp samples first and asks the grammar then, so the same seed says the same."""
-    asked = {**ASKED, "max_tokens": 25}
+    asked: dict[str, Any] = {**ASKED, "max_tokens": 25}
     free = await worker.generate(**asked)
     held = await worker.generate(**asked, constraint={"regex": r"(.|\n){1000}"})
     assert held.choices[0].token_ids == free.choices[0].token_ids
@@ -96,7 +96,7 @@ async def test_characters_of_several_tokens_and_the_limit(worker: EngineWorker) 
 
 
 async def test_the_end_of_the_context(worker: EngineWorker) -> None:
-    asked = {"prompt": "a " * 100, "temperature": 0, "constraint": {"regex": "[a-c🌍]{500}"}}
+    asked: dict[str, Any] = {"prompt": "a " * 100, "temperature": 0, "constraint": {"regex": "[a-c🌍]{500}"}}
     result = await worker.generate(**asked)
     assert result.choices[0].finish_reason is FinishReason.LENGTH
     assert result.usage.prompt_tokens + result.usage.completion_tokens == CONTEXT
@@ -104,7 +104,7 @@ async def test_the_end_of_the_context(worker: EngineWorker) -> None:
 
 async def test_an_end_that_is_ignored_is_not_taken(worker: EngineWorker) -> None:
     """The text could end after each line; it goes on until it must."""
-    asked = {**ASKED, "max_tokens": 60, "ignore_eos": True}
+    asked: dict[str, Any] = {**ASKED, "max_tokens": 60, "ignore_eos": True}
     result = await worker.generate(**asked, constraint={"regex": "(a|ab|b)(c(a|b)){0,3}"})
     assert len(result.text) >= 7
     assert result.choices[0].finish_reason is FinishReason.STOP

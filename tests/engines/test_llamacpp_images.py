@@ -246,7 +246,7 @@ async def test_text_alone_is_what_it_was(worker: EngineWorker, alone: Path) -> N
     try:
         assert not blind.capabilities.vision
         for text in ("Once upon a time there was", "def add(a, b):\n", EMOJI.removeprefix(DEFAULT)):
-            options = {"prompt": text, "max_tokens": 16, "logprobs": 1, **GREEDY}
+            options: dict[str, Any] = {"prompt": text, "max_tokens": 16, "logprobs": 1, **GREEDY}
             one, other = [await each.generate(**options) for each in (blind, worker)]
             assert one.choices == other.choices
         for asked in ({"prompt": PROMPT, "images": [CIRCLE]}, {"messages": chat("What?", CIRCLE)}):
@@ -338,7 +338,7 @@ async def test_limits(worker: EngineWorker) -> None:
     whole = await worker.generate(prompt=PROMPT, images=[CIRCLE], context_length=40, **GREEDY)
     assert whole.usage.total_tokens == 40
     assert whole.choices[0].finish_reason == "length"
-    cases = [
+    cases: list[tuple[str, dict[str, Any], str]] = [
         (PROMPT, {"max_tokens": 30, "context_length": 40}, "max_tokens"),
         (PROMPT, {"context_length": 15}, "messages"),
         (PROMPT + " x" * 2 * CONTEXT, {"max_tokens": 2}, "messages"),

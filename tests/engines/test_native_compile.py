@@ -76,7 +76,7 @@ def is_compiled(worker: EngineWorker) -> bool:
 async def ask(worker: EngineWorker, chance: random.Random, number: int) -> Choice:
     length = chance.choice((1, 1, 2, 3, 9, 40, 150))
     ids = [chance.randrange(3, 200) for _ in range(length)]
-    more = {"temperature": 0, "max_tokens": 1 + number % 9, "logprobs": 1, "ignore_eos": True}
+    more: dict[str, Any] = {"temperature": 0, "max_tokens": 1 + number % 9, "logprobs": 1, "ignore_eos": True}
     await asyncio.sleep(chance.random() * 0.5)
     return (await worker.generate(prompt_token_ids=ids, **more)).choices[0]
 

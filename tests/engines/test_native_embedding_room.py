@@ -98,7 +98,8 @@ def answer(stepper: Stepper) -> list[int]:
 
 
 async def test_texts_and_requests_in_a_cache_too_small_for_both(worker: EngineWorker, short_steps: None) -> None:
-    stepper, asked = stepper_of(worker), {"temperature": 0, "ignore_eos": True, "max_tokens": 60}
+    stepper = stepper_of(worker)
+    asked: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 60}
     prompts = [[9 + i] * (20 + 15 * i) for i in range(6)]
     texts = [text(5 + i)[: 40 * (i + 1)] for i in range(5)]
 

@@ -204,7 +204,8 @@ async def test_more_choices_than_run_at_once_still_end(rig: NativeRig) -> None:
 
 
 async def test_no_tokens_wanted(worker: EngineWorker) -> None:
-    for more in ({}, {"prompt_logprobs": 1}):
+    requests: tuple[dict[str, Any], ...] = ({}, {"prompt_logprobs": 1})
+    for more in requests:
         result = await worker.generate(prompt="Hello there", echo=True, max_tokens=0, **more)
         assert result.text == "Hello there"
         assert result.usage.completion_tokens == 0

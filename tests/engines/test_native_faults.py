@@ -362,7 +362,7 @@ async def test_a_damaged_row_of_the_embedding_harms_who_says_it(
 ) -> None:
     bad = await unsaid(worker, well)
     prompt = await worker.tokenize(PROMPTS[0] * 3)
-    sound = {"prompt_token_ids": [*prompt[:60], bad - 1, *prompt[60:]]}
+    sound: dict[str, Any] = {"prompt_token_ids": [*prompt[:60], bad - 1, *prompt[60:]]}
     clean = await worker.generate(**sound, **ASKED)
     with poisoned(worker, bad):
         (in_prompt, on_the_way), others = await beside(

@@ -90,7 +90,7 @@ async def test_a_stop_in_the_middle_of_a_draft(plain: EngineWorker, ngram: Engin
 
 async def test_with_little_memory(rig: NativeRig, plain: EngineWorker) -> None:
     """Nobody gives way for a draft, and who gives way comes back."""
-    asked = [
+    asked: list[dict[str, Any]] = [
         {"prompt_token_ids": [k + 20, *AGAIN], "temperature": 0, "max_tokens": 80, "ignore_eos": True} for k in range(6)
     ]
     async with rig.open(options={"speculative": "ngram", "context_length": 256}) as tight:

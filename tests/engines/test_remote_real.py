@@ -223,7 +223,8 @@ async def test_llamacpps_slot_is_free_after_a_cancel(llamacpp: LlamaCppServer) -
         await stream.aclose()
         await asyncio.to_thread(llamacpp.settle, 5.0)
         for name in ("min_tokens", "presence_penalty"):
+            asked: dict[str, Any] = {name: 1}
             with pytest.raises(Unsupported) as caught:
-                await worker.generate(prompt="x", **{name: 1})
+                await worker.generate(prompt="x", **asked)
             assert caught.value.param == name
         assert not engine_of(worker).busy

@@ -46,7 +46,13 @@ async def test_encoder_and_decoder_have_a_context_each(seq2seq: EngineWorker) ->
 
 async def test_several_choices_and_stops_work_there_too(seq2seq: EngineWorker) -> None:
     """Logits in a batch and alone differ in their last bits: of 60 seeds, one lies so near to an edge that it shows."""
-    base = {"prompt": "Hello there", "temperature": 1.0, "max_tokens": 20, "ignore_eos": True, "seed": 20}
+    base: dict[str, Any] = {
+        "prompt": "Hello there",
+        "temperature": 1.0,
+        "max_tokens": 20,
+        "ignore_eos": True,
+        "seed": 20,
+    }
     result = await seq2seq.generate(**base, n=3)
     for i in range(3):
         assert (await seq2seq.generate(**{**base, "seed": 20 + i})).text == result.choices[i].text
@@ -154,13 +160,19 @@ async def test_an_encoder_decoder_counts_what_generate_counts(name: str, checkpo
 
 
 async def test_an_end_that_the_model_forces_waits_for_min_tokens(seq2seq: EngineWorker) -> None:
-    base = {"prompt": "Hello there", "temperature": 0, "max_tokens": 9}
+    base: dict[str, Any] = {"prompt": "Hello there", "temperature": 0, "max_tokens": 9}
     result = await seq2seq.generate(**base, min_tokens=9)
     assert (result.usage.completion_tokens, result.choices[0].finish_reason) == (9, "length")
 
 
 async def test_guidance_shows_in_the_text_and_not_in_logprobs(checkpoint: Callable[[str], Path]) -> None:
-    base = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8, "ignore_eos": True, "logprobs": 3}
+    base: dict[str, Any] = {
+        "prompt": "Once upon a time",
+        "temperature": 0,
+        "max_tokens": 8,
+        "ignore_eos": True,
+        "logprobs": 3,
+    }
     async with drivetrain.Worker.open(checkpoint("llama"), engine="transformers") as worker:
         free = (await worker.generate(**base)).choices[0]
         guided = (await worker.generate(**base, guidance_scale=30.0)).choices[0]

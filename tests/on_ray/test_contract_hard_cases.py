@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,9 @@ del test_sizes_are_judged_before_contents  # noqa: F821 - Ray alone takes second
 async def test_sizes_are_judged_before_what_is_sent(worker: RigWorker) -> None:
     async with asyncio.timeout(5):
         for name in ("stop", "bad_words_ids", "suppress_tokens"):
+            asked: dict[str, Any] = {name: ["x"] * 1_000_000}
             with pytest.raises(InvalidRequest) as caught:
-                await worker.generate(prompt="x", **{name: ["x"] * 1_000_000})
+                await worker.generate(prompt="x", **asked)
             assert (caught.value.param or "").partition("[")[0] == name
 
 

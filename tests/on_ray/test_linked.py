@@ -22,7 +22,7 @@ from drivetrain.worker.stream import EventStream
 from drivetrain.worker.worker import EngineWorker
 
 STREAMS = 16
-LONG = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True}
+LONG: dict[str, Any] = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True}
 
 
 class Call:

@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
     "max_batch": 4,
     "vllm_args": {"enforce_eager": True},
 }
-ENDLESS = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 1500}
+ENDLESS: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 1500}
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import multiprocessing
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ async def test_a_low_temperature_is_taken_as_it_is(worker: EngineWorker) -> None
 
 
 async def test_sequences_that_are_banned_are_not_sampled(worker: EngineWorker) -> None:
-    request = {"prompt": PROMPT, "temperature": 0, "max_tokens": 16, "ignore_eos": True}
+    request: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "max_tokens": 16, "ignore_eos": True}
     free = (await worker.generate(**request)).choices[0].token_ids
     said = (await worker.generate(**request, bad_words_ids=[free[:2]])).choices[0].token_ids
     assert said[0] == free[0]
@@ -96,9 +97,9 @@ async def test_sequences_that_are_banned_are_not_sampled(worker: EngineWorker) -
 
 async def test_a_cached_beginning_is_told_and_a_salt_keeps_it_apart(worker: EngineWorker) -> None:
     ids = [(i * 7) % 900 + 300 for i in range(600)]
-    request = {"prompt_token_ids": ids, "max_tokens": 1, "temperature": 0}
+    request: dict[str, Any] = {"prompt_token_ids": ids, "max_tokens": 1, "temperature": 0}
 
-    async def cached(**more: object) -> int:
+    async def cached(**more: Any) -> int:
         return (await worker.generate(**request, **more)).usage.cached_tokens
 
     assert await cached(cache_salt="one") == 0

@@ -37,7 +37,12 @@ async def test_the_benchmark_mode_is_two_request_parameters(worker: EngineWorker
     context = worker.capabilities.context_length
     ids = [i % 1000 + 300 for i in range(context + 50)]
     eos = worker.metadata.eos_ids[0]
-    request = {"prompt_token_ids": ids, "max_tokens": 20, "overflow": "truncate_left", "logit_bias": {eos: 100.0}}
+    request: dict[str, Any] = {
+        "prompt_token_ids": ids,
+        "max_tokens": 20,
+        "overflow": "truncate_left",
+        "logit_bias": {eos: 100.0},
+    }
     result = await worker.generate(**request, temperature=0, ignore_eos=True)
     assert result.usage.completion_tokens == 20
     assert set(result.choices[0].token_ids) == {eos}
@@ -60,8 +65,9 @@ async def test_echo_is_off_unless_asked_for(worker: EngineWorker) -> None:
 
 async def test_penalties_and_top_k_are_honoured(worker: EngineWorker) -> None:
     free = (await worker.generate(**GREEDY)).choices[0].token_ids
-    for penalty in ({"repetition_penalty": 5.0}, {"presence_penalty": 2.0, "frequency_penalty": 2.0}):
-        long = {**GREEDY, "max_tokens": 60}
+    penalties: list[dict[str, Any]] = [{"repetition_penalty": 5.0}, {"presence_penalty": 2.0, "frequency_penalty": 2.0}]
+    for penalty in penalties:
+        long: dict[str, Any] = {**GREEDY, "max_tokens": 60}
         assert (await worker.generate(**long, **penalty)).choices[0].token_ids != (
             await worker.generate(**long)
         ).choices[0].token_ids

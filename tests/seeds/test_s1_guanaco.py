@@ -18,7 +18,7 @@ from drivetrain.core.results import FinishReason
 from drivetrain.worker.worker import EngineWorker
 
 ALPACA = "Below is an instruction.\n\n### Instruction:\nSay something.\n\n### Response:"
-ASK = {"prompt": ALPACA, "max_tokens": 40}
+ASK: dict[str, Any] = {"prompt": ALPACA, "max_tokens": 40}
 
 
 @pytest.fixture(scope="module")

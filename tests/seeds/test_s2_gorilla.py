@@ -82,7 +82,7 @@ async def test_the_prompt_is_computed_once_and_then_one_position_a_step(worker: 
 
 
 async def test_by_default_it_draws(worker: EngineWorker) -> None:
-    ask = {**ASK, "temperature": None}
+    ask: dict[str, Any] = {**ASK, "temperature": None}
     texts = {(await worker.generate(**ask, seed=seed)).text for seed in range(4)}
     assert len(texts) == 4
     assert len({(await worker.generate(**ask, seed=7)).text for _ in range(2)}) == 1
@@ -133,7 +133,7 @@ async def test_temperature_and_top_p_are_honoured(worker: EngineWorker) -> None:
 
 async def mean_rank(worker: EngineWorker, temperature: float) -> float:
     """How far down the list the sampled ids were, by the model's own logprobs."""
-    ask = {**ASK, "temperature": temperature, "logprobs": 20, "max_tokens": 100}
+    ask: dict[str, Any] = {**ASK, "temperature": temperature, "logprobs": 20, "max_tokens": 100}
     entries = (await worker.generate(**ask, seed=5)).choices[0].logprobs or ()
     assert len(entries) > 80
     return sum(sum((top.logprob or 0) > (entry.logprob or 0) for top in entry.top) for entry in entries) / len(entries)
@@ -218,7 +218,7 @@ async def test_the_cut_of_the_prompt_is_never_non_positive(worker: EngineWorker,
     """There, `context - max_new_tokens - 8` went below zero and the slice mangled the prompt."""
     limit = worker.capabilities.context_length
     ids = [10 + i % 700 for i in range(limit + 50)]
-    ask = {"prompt_token_ids": ids, "overflow": policy, "ignore_eos": True, "temperature": 0}
+    ask: dict[str, Any] = {"prompt_token_ids": ids, "overflow": policy, "ignore_eos": True, "temperature": 0}
     for max_tokens in (limit - 1, limit, limit + 1, 10 * limit):
         if policy == "error" or max_tokens >= limit:
             with pytest.raises(ContextOverflow) as caught:

@@ -20,7 +20,7 @@ from drivetrain.worker.worker import EngineWorker
 from tiny import pictures
 
 CIRCLE, STRIPES = pictures.circle(56, 56), pictures.stripes(56, 56)
-GREEDY = {"temperature": 0, "ignore_eos": True, "max_tokens": 12, "repetition_penalty": 1.0}
+GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 12, "repetition_penalty": 1.0}
 
 
 def chat(*images: Any, text: str = "Describe the picture.") -> list[dict[str, Any]]:
@@ -141,7 +141,8 @@ async def test_the_context_counts_the_expanded_prompt(worker: EngineWorker) -> N
 
 
 async def test_what_does_not_go_with_images_is_refused_by_name(worker: EngineWorker) -> None:
-    for name, value in {"overflow": "truncate_left", "guidance_scale": 2.0}.items():
+    given: dict[str, Any] = {"overflow": "truncate_left", "guidance_scale": 2.0}
+    for name, value in given.items():
         with pytest.raises(Unsupported) as caught:
             await worker.generate(messages=chat(CIRCLE), **GREEDY, **{name: value})
         assert caught.value.param == name

@@ -24,7 +24,7 @@ from drivetrain.worker.sources import read_settings
 from drivetrain.worker.worker import EngineWorker
 from recorded_spans import RecordingTracer
 
-ASK = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, "ignore_eos": True}
+ASK: dict[str, Any] = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")

@@ -51,8 +51,8 @@ def test_the_public_names() -> None:
     import drivetrain
 
     assert sorted(drivetrain.__all__) == [
-        "AnswerMessage", "AnswerParser", "ChoiceFinished", "Delta", "Finished", "ImagePart", "Message", "Receipt",
-        "Result", "Started", "TextPart", "ToolCall", "Worker", "errors", "parse_answer", "sync",
+        "AnswerMessage", "AnswerParser", "ChoiceFinished", "Delta", "Finished", "GenerateOptions", "ImagePart",
+        "Message", "Receipt", "Result", "Started", "TextPart", "ToolCall", "Worker", "errors", "parse_answer", "sync",
     ]  # fmt: skip
     assert all(getattr(drivetrain, name) is not None for name in drivetrain.__all__)
     with pytest.raises(AttributeError):

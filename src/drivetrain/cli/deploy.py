@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
 from drivetrain.cli.flags.keys import KEY_VARIABLE, key_in_environment
-from drivetrain.cli.flags.server_options import add_server_flags, given_server_settings
+from drivetrain.cli.flags.server_options import KEY_FILES, add_server_flags, read_server
 from drivetrain.cli.serve.greeting import greet
 from drivetrain.cli.serve.logs import add_log_flags
 from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
@@ -33,6 +33,9 @@ Without --address, a private Ray runs on this machine until Ctrl-C. With it, the
 command again with other settings to update them, replica by replica. Keys come from DRIVETRAIN_API_KEY in the
 cluster's environment.
 """
+
+_NOT_HERE = (*KEY_FILES, "max_connections")
+"""Keys come from the environment of the cluster, which has its own limits."""
 
 
 def add(commands: options.Commands) -> None:
@@ -82,7 +85,7 @@ def add(commands: options.Commands) -> None:
     group.add_argument(
         "--address", metavar="ADDRESS", help="a running Ray: auto, or HOST:PORT (default: start a private one)"
     )
-    add_server_flags(parser.add_argument_group("server"))
+    add_server_flags(parser.add_argument_group("server"), without=_NOT_HERE)
     group.add_argument("-q", "--quiet", action="store_true", help="log warnings and errors only")
     group.add_argument(
         "--dry-run", action="store_true", help="print the configuration for `serve deploy` and KubeRay, and exit"
@@ -90,7 +93,10 @@ def add(commands: options.Commands) -> None:
     add_log_flags(group)
     add_tracing_flags(group)
     options.add_settings(parser)
-    parser.set_defaults(run=run, host="127.0.0.1", port=8000)
+    parser.show_first(
+        "--replicas", "--num-cpus", "--num-gpus", "--address", "--dry-run", "--host", "--port", "--engine"
+    )
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -101,7 +107,8 @@ def run(args: argparse.Namespace) -> int:
     models = [_plan(args, given) for given in args.models]
     if len({model.deployment for model in models}) < len(models):
         raise InvalidSetting("two models have the same name; rename one with NAME=MODEL", param="models")
-    server = given_server_settings(args)
+    stated = read_server(args, without=_NOT_HERE)
+    server, host, port = stated.given, stated.value("host"), stated.value("port")
     default_s = ServerSettings(**{**server, "insecure_no_key": True}).write_timeout_s  # each ingress has its own keys
     reading_s = max(model.settings.get("reader_timeout_s", default_s) for model in models)
     if reading_s != default_s:
@@ -113,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         args.address is not None
         and not args.dry_run
         and not any(key_in_environment(KEY_VARIABLE))
-        and not args.insecure_no_key
+        and not stated.value("insecure_no_key")
     ):
         raise InvalidSetting(
             f"a running Ray may accept other machines, whatever --host says: set {KEY_VARIABLE} here"
@@ -143,10 +150,10 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         import yaml
 
-        config = config_of(arguments, host=args.host, port=args.port)
+        config = config_of(arguments, host=host, port=port)
         output.line(yaml.safe_dump(config, sort_keys=False).rstrip())
         return 0
-    _deploy(args, models, ingress, arguments)
+    _deploy(args, models, ingress, arguments, host=host, port=port)
     return 0
 
 
@@ -197,7 +204,13 @@ def _replicas(text: str) -> tuple[int, int]:
 
 
 def _deploy(
-    args: argparse.Namespace, models: list[ModelPlan], ingress: IngressPlan, arguments: Mapping[str, Any]
+    args: argparse.Namespace,
+    models: list[ModelPlan],
+    ingress: IngressPlan,
+    arguments: Mapping[str, Any],
+    *,
+    host: str,
+    port: int,
 ) -> None:
     from drivetrain.scale.ray import cluster
     from drivetrain.scale.ray.plan import settings_of
@@ -207,9 +220,9 @@ def _deploy(
         _serve_alone(arguments, settings)
         return
     with cluster.joined(args.address):
-        cluster.run(dict(arguments), host=args.host, port=args.port)
+        cluster.run(dict(arguments), host=host, port=port)
     names = ", ".join(model.name for model in models)
-    output.line(f"{names}: deployed. The page is at http://{args.host}:{args.port}/, the API at /v1.")
+    output.line(f"{names}: deployed. The page is at http://{host}:{port}/, the API at /v1.")
 
 
 def _serve_alone(arguments: Mapping[str, Any], settings: ServerSettings) -> None:

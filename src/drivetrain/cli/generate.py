@@ -37,12 +37,18 @@ _EPILOG = """examples:
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "generate",
-        help="print one answer to stdout",
+        help="print one answer, as text or as JSON",
         description="Print the answer to one prompt or chat, and exit. Tool calls come last, each as a line of JSON. "
         "Reasoning is shown on stderr if that is a terminal.",
         usage="%(prog)s MODEL [TEXT] [option ...]",
         epilog=_EPILOG,
     )
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_options(parser: Any) -> None:
+    """Those of one answer; `run` has them too."""
     options.add_model(parser)
     add_text(parser)
     options.add_remote(parser)
@@ -59,7 +65,10 @@ def add(commands: options.Commands) -> None:
     )
     add_request(parser)
     options.add_settings(parser, without=options.shadowed())
-    parser.set_defaults(run=run)
+    parser.show_first(
+        "--system", "--image", "--prompt", "--max-tokens", "--temperature", "--seed", "--n", "--json-schema", "--json",
+        "--engine",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -101,26 +110,29 @@ def _streams(args: argparse.Namespace, parameters: dict[str, Any]) -> bool:
 
 def _print_stream(worker: sync.Worker, request: dict[str, Any]) -> Result:
     from drivetrain.cli.terminal.answers import AnswerPrinter
+    from drivetrain.cli.terminal.logprobs import print_logprobs
     from drivetrain.core.events import Delta
 
     printer = AnswerPrinter()
-    complete = False
+    result: Result | None = None
     try:
         with worker.stream(**request) as stream:
             for event in stream:
                 if isinstance(event, Delta):
                     printer.take(event)
-        complete = True
+        result = stream.result()
     finally:
-        if complete:
+        if result is not None:
             printer.finish()
         elif output.on_terminal():  # an error gets a line of its own
             output.line()
-    return stream.result()
+    print_logprobs(result.choices)
+    return result
 
 
 def _print_result(result: Result, *, as_json: bool) -> None:
     from drivetrain.cli.terminal.answers import print_choice
+    from drivetrain.cli.terminal.logprobs import print_logprobs
 
     if as_json:
         output.document(result_document(result))
@@ -129,6 +141,7 @@ def _print_result(result: Result, *, as_json: bool) -> None:
         if len(result.choices) > 1:
             output.line(f"--- {choice.index}")
         print_choice(choice)
+    print_logprobs(result.choices)
 
 
 def result_document(result: Result) -> dict[str, Any]:

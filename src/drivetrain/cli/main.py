@@ -5,33 +5,29 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from drivetrain import __version__
 from drivetrain.cli.flags.prompts import take_text
+from drivetrain.cli.help import CommandParser, overview
 from drivetrain.cli.terminal.boundary import guarded
-from drivetrain.core.errors import InvalidSetting
 
-_EPILOG = """examples:
-  drivetrain pull smollm2-135m
-  drivetrain chat smollm2-135m
-  drivetrain generate smollm2-135m "Write a haiku about the sea." --temperature 0
-  drivetrain COMMAND --help
-
-MODEL is a short name (smollm2-135m), a folder with safetensors weights, a .gguf file, a Hugging Face id (org/name),
-or fake, which has no weights and is for trying things out.
+_DESCRIPTION = "A model worker for language models: one strict contract, every engine."
+_ENDING = """MODEL is a short name (smollm2-135m), a folder, a .gguf file, a Hugging Face id
+(org/name or org/name:Q4_K_M), a URL, or fake, which has no weights. Begin with
+  drivetrain run smollm2-135m            drivetrain COMMAND --help
 """
 
-
-class _Parser(argparse.ArgumentParser):
-    """For the program and each of its commands: options are written out, and a usage error is one line."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
-
-    def error(self, message: str) -> NoReturn:
-        raise InvalidSetting(f"{message} (see {self.prog} --help)")
+_OTHER_NAMES = {
+    "delete": "rm",
+    "download": "pull",
+    "models": "list",
+    "remove": "rm",
+    "start": "serve",
+    "status": "ps",
+}
+"""What other programs call our commands."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     parser, commands = _parsers()
+    _check_command(arguments, parser, commands)
     args, unknown = parser.parse_known_args(arguments)
     if args.command is None:
         if unknown:
@@ -57,8 +56,19 @@ def _run(arguments: list[str]) -> int:
     return run(args)
 
 
-def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
-    from drivetrain.cli import deploy, generate, models  # imported inside the boundary, where Ctrl-C gives one line
+class _Program(CommandParser):
+    """The parser of the program, whose help has the commands in groups."""
+
+    groups: Mapping[str, Mapping[str, str]]
+
+    def format_help(self) -> str:
+        return overview(_DESCRIPTION, self.groups, _ENDING)
+
+
+def _parsers() -> tuple[_Program, dict[str, CommandParser]]:
+    # imported inside the boundary, where Ctrl-C gives one line
+    from drivetrain.cli import deploy, embed, generate, models, ps
+    from drivetrain.cli import run as run_command
     from drivetrain.cli.bench import command as bench
     from drivetrain.cli.chat import command as chat
     from drivetrain.cli.conform import command as conform
@@ -67,19 +77,38 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     from drivetrain.cli.inspect import command as inspect
     from drivetrain.cli.serve import command as serve
 
-    parser = _Parser(
-        prog="drivetrain",
-        description="A model worker for language models: one strict contract, every engine.",
-        epilog=_EPILOG,
-    )
+    groups: dict[str, tuple[Any, ...]] = {
+        "Talk": (run_command, chat, generate, embed),
+        "Serve": (serve, deploy, ps),
+        "Models": (models, inspect),
+        "Examine": (doctor, bench, diff, conform),
+    }
+    parser = _Program(prog="drivetrain")
     parser.add_argument("--version", action="version", version=f"drivetrain {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback if there is an error")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for module in (serve, deploy, generate, chat, bench, conform, diff, inspect, doctor, models):
-        module.add(commands)
-    for command in commands.choices.values():
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
+    told: dict[str, dict[str, str]] = {}
+    for group, modules in groups.items():
+        before = len(commands._choices_actions)
+        for module in modules:
+            module.add(commands)
+        added = commands._choices_actions[before:]
+        told[group] = {str(one.metavar).replace(" (", ", ").rstrip(")"): one.help or "" for one in added}
+    parser.groups = told
+    for command in set(commands.choices.values()):
         command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser, commands.choices
+
+
+def _check_command(arguments: Sequence[str], parser: _Program, commands: Mapping[str, Any]) -> None:
+    """Raises `InvalidSetting` for a command that there is not, with the nearest one."""
+    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if name is None or name in commands:
+        return
+    known = _OTHER_NAMES | {command: command for command in commands}
+    close = difflib.get_close_matches(name.lower()[:64], known, 1)
+    hint = f"; did you mean {known[close[0]]}?" if close else ""
+    parser.error(f"there is no command {name[:64]!r}{hint}")
 
 
 def _unknown(argument: str, parser: argparse.ArgumentParser) -> str:

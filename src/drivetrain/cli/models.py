@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from drivetrain.cli.flags import options
@@ -14,8 +15,10 @@ from drivetrain.core.errors import InvalidSetting, ModelNotFound
 _PULL = """examples:
   drivetrain pull smollm2-135m
   drivetrain pull HuggingFaceTB/SmolLM2-360M-Instruct
+  drivetrain pull bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M
 
-An interrupted pull continues where it stopped. DRIVETRAIN_HOME names the folder of the store.
+An interrupted pull continues where it stopped. DRIVETRAIN_HOME names the folder
+of the store.
 """
 _LIST = """examples:
   drivetrain list
@@ -32,7 +35,7 @@ def add(commands: options.Commands) -> None:
     options.add_model(pull)
     pull.add_argument("--json", action="store_true", help="print the pulled model as JSON")
     pull.set_defaults(run=run_pull)
-    listing = _command(commands, "list", "list the models in the store", _LIST)
+    listing = _command(commands, "list", "list the models in the store", _LIST, aliases=("ls",))
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=run_list)
     remove = _command(commands, "rm", "delete models from the store", _REMOVE)
@@ -94,9 +97,13 @@ def run_remove(args: argparse.Namespace) -> int:
     return 0
 
 
-def _command(commands: options.Commands, name: str, what: str, epilog: str) -> argparse.ArgumentParser:
+def _command(
+    commands: options.Commands, name: str, what: str, epilog: str, aliases: Sequence[str] = ()
+) -> argparse.ArgumentParser:
     description = what[0].upper() + what[1:] + "."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=what, description=description, epilog=epilog)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=what, description=description, epilog=epilog, aliases=aliases
+    )
     return parser
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest
 from drivetrain.core.messages import Message, parse_messages
+from drivetrain.core.options import GenerateOptions
 from drivetrain.core.parameters import build_request
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Embeddings, Result
@@ -58,7 +59,7 @@ class Face(ABC):
 
     # Answers
 
-    def stream(self, **request: Any) -> EventStream:
+    def stream(self, **request: Unpack[GenerateOptions]) -> EventStream:
         """The events of one answer; see `core/request.py` for the parameters.
 
         A request that cannot be honoured raises here, at once; work begins when the first event is awaited.
@@ -67,7 +68,7 @@ class Face(ABC):
         """
         return self._open(self._build(request))
 
-    async def generate(self, **request: Any) -> Result:
+    async def generate(self, **request: Unpack[GenerateOptions]) -> Result:
         """The whole answer at once, with the same text as the joined stream."""
         return await self.complete(self._build(request))
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,6 +21,9 @@ from drivetrain.worker.settings import Group, Settings, SettingsTable
 _RESERVED = frozenset({"HOME", "CONFIG", "INDEX_URL"})
 """`DRIVETRAIN_X` variables that are not settings of a worker."""
 
+Layer = dict[str, tuple[Any, str]]
+"""Values by the names of their settings, each with its origin in words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -28,12 +31,27 @@ class Resolved:
 
     settings: Settings
     origins: Mapping[str, str]
+    declared: Mapping[str, Setting]
 
-    def explain(self) -> str:
+    def value(self, name: str) -> Any:
+        """What was stated, or else the default."""
+        value = self.settings.value(name)
+        return self.declared[name].default if value is None else value
+
+    def explain(self, without: Collection[str] = ()) -> str:
         """One line per setting: name, value, origin."""
-        width = max(map(len, self.origins))
-        rows = [(name, self.settings.value(name), origin) for name, origin in self.origins.items()]
-        return "\n".join(f"{name:<{width}}  {value!r}  ({origin})" for name, value, origin in rows)
+        told = {name: (self.value(name), origin) for name, origin in self.origins.items() if name not in without}
+        return explained(told, self.declared)
+
+
+def explained(told: Layer, declared: Mapping[str, Setting]) -> str:
+    """One line per setting: name, value, origin. A value that is decided later is told in words."""
+    width = max(map(len, told))
+    shown = {
+        name: (declared[name].otherwise or "not set") if value is None else repr(value)
+        for name, (value, _) in told.items()
+    }
+    return "\n".join(f"{name:<{width}}  {shown[name]}  ({origin})" for name, (_, origin) in told.items())
 
 
 def read_settings(
@@ -50,11 +68,13 @@ def read_settings(
     `[models.NAME]` those of one.
     """
     environment = os.environ if environment is None else environment
-    path = config or (Path(environment["DRIVETRAIN_CONFIG"]) if environment.get("DRIVETRAIN_CONFIG") else None)
-    _refuse_misspelt(environment, table.all)
+    path = config_file(config, environment)
+    refuse_misspelt(environment, table.all)
     stated = {
         **(_from_file(table, model, path) if path is not None else {}),
-        **_from_environment(table, model, environment),
+        **from_environment(
+            table.all, environment, lambda name: (environment_name(model, name), f"DRIVETRAIN_{name.upper()}")
+        ),
         **_from_keywords(table, given),
     }
     origins = {name: stated[name][1] if name in stated else "default" for name in table.all}
@@ -65,14 +85,36 @@ def read_settings(
     )
     if settings.timeout_s > settings.max_timeout_s:
         raise InvalidSetting("timeout_s is more than max_timeout_s; raise max_timeout_s too", param="timeout_s")
-    return Resolved(settings, origins)
+    return Resolved(settings, origins, table.all)
 
 
-def _refuse_misspelt(environment: Mapping[str, str], known: Collection[str]) -> None:
-    """Refuse a `DRIVETRAIN_X` that is almost a setting. Others may belong to other parts, or to other models."""
+def config_file(given: Path | None, environment: Mapping[str, str] | None = None) -> Path | None:
+    """The settings file: the one that was given, else the one that the environment names."""
+    named = (os.environ if environment is None else environment).get("DRIVETRAIN_CONFIG")
+    return given or (Path(named) if named else None)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Raises `InvalidSetting`."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as exc:
+        raise InvalidSetting(f"the settings file {path} cannot be read: {exc.strerror}", param="config") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise InvalidSetting(f"the settings file {path} is not TOML: {exc}", param="config") from exc
+
+
+def refuse_misspelt(environment: Mapping[str, str], settings: Collection[str], others: Collection[str] = ()) -> None:
+    """Refuse a `DRIVETRAIN_X` that is almost a setting. Others may belong to other parts, or to other models.
+
+    `others` are the names that are not settings of a model, so no model's name stands before them.
+    """
+    known = {*settings, *others}
     for variable in environment:
         name = variable.removeprefix("DRIVETRAIN_").lower()
-        if not variable.startswith("DRIVETRAIN_") or any(name == n or name.endswith(f"_{n}") for n in known):
+        if not variable.startswith("DRIVETRAIN_") or name in known:
+            continue
+        if any(name.endswith(f"_{n}") for n in settings):
             continue
         if close := difflib.get_close_matches(name, known, 1, cutoff=0.85):
             raise InvalidSetting(
@@ -86,22 +128,22 @@ def environment_name(model: str, name: str) -> str:
     return f"DRIVETRAIN_{short}_{name.upper()}"
 
 
-Layer = dict[str, tuple[Any, str]]
-
-
 def _from_keywords(table: SettingsTable, given: Mapping[str, Any]) -> Layer:
     found = {name: (table.find(name), value) for name, value in given.items()}
     return {
-        name: (_judged(name, one, value, f"the setting {name}"), "flag or keyword")
+        name: (judged(name, one, value, f"the setting {name}"), "flag or keyword")
         for name, (one, value) in found.items()
         if value is not None
     }
 
 
-def _from_environment(table: SettingsTable, model: str, environment: Mapping[str, str]) -> Layer:
+def from_environment(
+    settings: Mapping[str, Setting], environment: Mapping[str, str], variables: Callable[[str], Sequence[str]]
+) -> Layer:
+    """`variables` gives those of a setting; the first that is set counts. Raises `InvalidSetting`."""
     layer: Layer = {}
-    for name, one in table.all.items():
-        for variable in (environment_name(model, name), f"DRIVETRAIN_{name.upper()}"):
+    for name, one in settings.items():
+        for variable in variables(name):
             if variable in environment and variable.removeprefix("DRIVETRAIN_") not in _RESERVED:
                 layer[name] = (parse_setting(name, one, environment[variable], variable), f"environment {variable}")
                 break
@@ -109,12 +151,7 @@ def _from_environment(table: SettingsTable, model: str, environment: Mapping[str
 
 
 def _from_file(table: SettingsTable, model: str, path: Path) -> Layer:
-    try:
-        data = tomllib.loads(path.read_text("utf-8"))
-    except OSError as exc:
-        raise InvalidSetting(f"the settings file {path} cannot be read: {exc.strerror}", param="config") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise InvalidSetting(f"the settings file {path} is not TOML: {exc}", param="config") from exc
+    data = read_toml(path)
     data.pop("serve", None)  # the server's settings, not a worker's
     models = data.pop("models", {})
     if not isinstance(models, dict):
@@ -124,15 +161,22 @@ def _from_file(table: SettingsTable, model: str, path: Path) -> Layer:
     for prefix, stated in tables:
         if not isinstance(stated, dict):
             raise InvalidSetting(f"{prefix.rstrip('.')} in {path} must be a table", param="models")
-        for name, value in stated.items():
-            judged = _judged(name, table.find(name), value, f"{prefix}{name} in {path}")
-            layer[name] = (judged, f"file {path}: {prefix}{name}")
+        layer |= from_table({name: table.find(name) for name in stated}, stated, path, prefix)
     return layer
+
+
+def from_table(settings: Mapping[str, Setting], stated: Mapping[str, Any], path: Path, prefix: str) -> Layer:
+    """What a table of the file states of these settings. Raises `InvalidSetting`."""
+    return {
+        name: (judged(name, one, stated[name], f"{prefix}{name} in {path}"), f"file {path}: {prefix}{name}")
+        for name, one in settings.items()
+        if name in stated
+    }
 
 
 def parse_setting(name: str, one: Setting, text: str, where: str) -> Any:
     """A value from text, as in an environment variable. Raises `InvalidSetting`, naming `where`."""
-    return _judged(name, one, _parsed(one, text), where)
+    return judged(name, one, _parsed(one, text), where)
 
 
 def _parsed(one: Setting, text: str) -> Any:
@@ -154,7 +198,7 @@ def _parsed(one: Setting, text: str) -> Any:
     return text
 
 
-def _judged(name: str, one: Setting, value: Any, where: str) -> Any:
+def judged(name: str, one: Setting, value: Any, where: str) -> Any:
     """As plain data: these values are shown, and cross to other processes."""
     judged = one.judge(name, value, where)
     return judged.value if isinstance(judged, Enum) else judged

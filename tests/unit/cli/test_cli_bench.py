@@ -33,7 +33,7 @@ def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = bench(capsys, "--help")
+    outcome = bench(capsys, "--help-all")
     assert outcome.code == 0
     assert "examples:\n  drivetrain bench" in outcome.out
     assert "--temperature" not in outcome.out  # answers are greedy

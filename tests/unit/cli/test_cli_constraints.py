@@ -81,7 +81,7 @@ def test_in_a_chat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("generate", "chat"):
-        text = run_here(capsys, command, "--help").out
+        text = run_here(capsys, command, "--help-all").out
         for flag in ("--json-schema FILE", "--json-object", "--regex PATTERN", "--choice TEXT", "--grammar FILE"):
             assert flag in text
         assert "--json-schema door.json" in text

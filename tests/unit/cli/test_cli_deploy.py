@@ -9,7 +9,7 @@ import pytest
 
 from drivetrain.cli import deploy
 from drivetrain.cli import main as cli
-from drivetrain.cli.flags.server_options import given_server_settings
+from drivetrain.cli.flags.server_options import read_server
 from drivetrain.cli.main import main
 
 
@@ -71,9 +71,9 @@ def test_a_model_has_the_name_that_serve_gives_it(
 def test_the_flags_of_the_server_are_those_of_serve() -> None:
     given = ["--allowed-origins", "https://chat.example", "--unknown-fields", "warn", "--max-prompts", "7"]
     args, _ = cli._parsers()[0].parse_known_args(["deploy", "smollm2-135m", *given])
-    assert given_server_settings(args) == {
-        "host": "127.0.0.1",
-        "port": 8000,
+    stated = read_server(args, without=deploy._NOT_HERE)
+    assert (stated.value("host"), stated.value("port")) == ("127.0.0.1", 8000)
+    assert stated.given == {
         "allowed_origins": ("https://chat.example",),
         "unknown_fields": "warn",
         "max_prompts": 7,

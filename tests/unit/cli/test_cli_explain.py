@@ -104,9 +104,9 @@ def test_an_unusable_setting_exits_2(
 
 
 def test_every_setting_and_every_parameter_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    told = run_here(capsys, "inspect", "--help").out
+    told = run_here(capsys, "inspect", "--help-all").out
     assert all(f"--{name.replace('_', '-')}" in told for name in SETTINGS.all)
-    told = run_here(capsys, "generate", "--help").out
+    told = run_here(capsys, "generate", "--help-all").out
     forms = {"json_schema", "json_object", "regex", "choice", "grammar"}  # in place of `constraint`
     flags = set(PARAMETERS) - {"messages", "images", "trace_context", "constraint"} | forms
     assert all(f"--{name.replace('_', '-')}" in told for name in flags)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,31 @@ def test_logprobs_are_there_for_those_who_ask(capsys: pytest.CaptureFixture[str]
     first, second = document["choices"][0]["logprobs"]
     assert (first["token"], first["bytes"], first["text_offset"]) == ("T", [84], 0)
     assert (second["token"], second["text_offset"], len(second["top"])) == ("h", 1, 1)
+
+
+def test_logprobs_are_readable_below_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    short = (*ASK, "--max-tokens", "2", "--logprobs", "2")
+    streamed, whole = run_here(capsys, *short), run_here(capsys, *short, "--no-stream")
+    assert streamed == whole
+    answer, blank, head, first, second = streamed.out.splitlines()
+    assert (answer, blank, head.split()) == ("Th", "", ["TOKEN", "LOGPROB", "SHARE", "ALTERNATIVES"])
+    told = run_here(capsys, *short, "--json").json["choices"][0]["logprobs"]
+    for row, token in zip((first, second), told, strict=True):
+        others = [one for one in token["top"] if one["token_id"] != token["token_id"]]
+        cells = [repr(token["token"]), f"{token['logprob']:.4f}", f"{math.exp(token['logprob']):.1%}"]
+        cells += [f"{one['token']!r} {math.exp(one['logprob']):.1%}" for one in others]
+        assert re.fullmatch(r"\s+".join(map(re.escape, cells)), row)
+    assert run_here(capsys, *ASK, "--max-tokens", "2").out == "Th\n"
+
+
+def test_logprobs_of_each_choice_and_of_the_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    prompt = (*GREEDY, "--prompt", "a\n", "--max-tokens", "1", "--echo")
+    outcome = run_here(capsys, *prompt, "--logprobs", "1", "--prompt-logprobs", "1")
+    rows = outcome.out.partition("TOKEN")[2].splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["'<s>'", "'a'", "'\\n'", "'T'"]
+    assert rows[0].split()[1:] == ["-", "-", "the", "first", "token", "of", "the", "prompt"]
+    outcome = run_here(capsys, *ASK, "--max-tokens", "1", "--n", "2", "--logprobs", "0")
+    assert outcome.out.count("--- 1") == outcome.out.count("--- 0") == 2
 
 
 def test_several_choices(capsys: pytest.CaptureFixture[str]) -> None:

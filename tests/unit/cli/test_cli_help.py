@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -10,10 +11,14 @@ import pytest
 from cli_rigs import run_apart, run_here
 
 from drivetrain import __version__
+from drivetrain.cli import main
+from drivetrain.cli.help import SCREEN_COLUMNS, SCREEN_LINES
 
 COMMANDS = (
-    "generate", "chat", "serve", "deploy", "bench", "conform", "diff", "inspect", "doctor", "pull", "list", "rm",
+    "run", "chat", "generate", "embed", "serve", "deploy", "ps", "pull", "list", "rm", "inspect", "doctor", "bench",
+    "diff", "conform",
 )  # fmt: skip
+OTHER_NAMES = {"ls": "list", "show": "inspect"}
 HEAVY = ("torch", "transformers", "numpy", "jinja2", "PIL", "asyncio", "huggingface_hub", "http", "ssl", "readline")
 LATER = (
     "drivetrain.assembly.opening", "drivetrain.sync", "drivetrain.store", "drivetrain.worker.worker",
@@ -23,12 +28,47 @@ OF_ENGINES = re.compile(r"drivetrain\.engines\.\w+\.(?!kind$|settings$)")
 """What an engine states of itself makes flags; all else of it is imported when a command needs it."""
 
 
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(autouse=True)
+def _a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(SCREEN_COLUMNS))
+
+
+def test_help_names_every_command_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = run_here(capsys, "--help")
-    assert outcome.code == 0
-    assert not outcome.err
-    assert set(re.findall(r"^    ([a-z]+) ", outcome.out, re.MULTILINE)) == set(COMMANDS)
-    assert "examples:" in outcome.out
+    assert (outcome.code, outcome.err) == (0, "")
+    told = re.findall(r"^(?:[A-Z]\w+ +| +)([a-z]+)(?:, ([a-z]+))?  +\w", outcome.out, re.MULTILINE)
+    assert [name for name, _ in told][: len(COMMANDS)] == list(COMMANDS)
+    assert {other: name for name, other in told if other} == OTHER_NAMES
+    assert re.findall(r"^([A-Z]\w+) ", outcome.out, re.MULTILINE)[:4] == ["Talk", "Serve", "Models", "Examine"]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_on_a_screen(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    lines = run_here(capsys, *[command] * bool(command), "--help").out.splitlines()
+    assert len(lines) <= SCREEN_LINES
+    assert max(map(len, lines)) <= SCREEN_COLUMNS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_the_help_is_there_on_request(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    first, whole = run_here(capsys, command, "--help").out, run_here(capsys, command, "--help-all").out
+    parser = main._parsers()[1][command]
+    shown = {flag for one in parser._actions if one.help is not argparse.SUPPRESS for flag in one.option_strings}
+    assert shown <= set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", whole))
+    assert (
+        f"all {len([one for one in parser._actions if one.option_strings and one.help != argparse.SUPPRESS])} " in first
+        or (first == whole)
+    )
+
+
+def test_help_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_here(capsys, "help") == run_here(capsys, "--help")
+    assert run_here(capsys, "help", "serve") == run_here(capsys, "serve", "--help")
+
+
+@pytest.mark.parametrize("other", OTHER_NAMES)
+def test_another_name_is_the_same_command(capsys: pytest.CaptureFixture[str], other: str) -> None:
+    assert run_here(capsys, other, "--help") == run_here(capsys, OTHER_NAMES[other], "--help")
 
 
 def test_no_command_is_a_question_for_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +110,13 @@ def test_python_m_drivetrain() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serv"], "invalid choice: 'serv'"),
+        (["serv"], "there is no command 'serv'; did you mean serve?"),
+        (["remove", "x"], "there is no command 'remove'; did you mean rm?"),
+        (["Embeddings"], "did you mean embed?"),
+        (["x" * 10_000], "there is no command 'xxx"),
+        (["run"], "MODEL"),
+        (["run", "fake", "x", "--max-token", "3"], "unknown option --max-token; did you mean --max-tokens?"),
+        (["serve", "fake", "--prot", "1"], "did you mean --port?"),
         (["generate"], "MODEL"),
         (["generate", "fake", "--message", "x", "--temprature", "0"], "did you mean --temperature?"),
         (["inspect", "fake", "more", "--message", "x"], "unexpected argument more"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from cli_rigs import run_here, without_settings
 
 from drivetrain.cli import main
+from drivetrain.cli.flags.server_options import OF_SEVERAL, SERVER
 from drivetrain.cli.serve import fleet as serve_fleet
 from drivetrain.cli.serve.fleet import FleetArguments
 from drivetrain.cli.serve.offers import make_fleet, size_bytes, spoilt
@@ -93,6 +95,11 @@ def test_the_one_model_may_stand_in_the_file(capsys: pytest.CaptureFixture[str],
     assert (outcome.code, outcome.err) == (0, "")
 
 
+def test_the_table_has_room_for_both() -> None:
+    assert {one.name for one in fields(FleetArguments)} == set(OF_SEVERAL)
+    assert not set(OF_SEVERAL) & set(SERVER)
+
+
 def test_the_example() -> None:
     found = said("--config", str(ROOT / "deploy" / "several-models.toml"))
     assert (found.max_loaded, found.idle_s, dict(found.aliases)) == (1, 900, {"gpt-4o-mini": "chat"})
@@ -106,7 +113,8 @@ def test_the_example() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[serve]\nmax_load = 1", "there is no max_load under [serve]"),
+        ("[serve]\nmax_load = 1", "there is no max_load under [serve]; did you mean max_loaded?"),
+        ("[serve]\nxyz = 1", "there is no xyz under [serve]; choose from admin_key_file, "),
         ("[serve]\nmax_loaded = 0", "it must be a whole number from 1"),
         ("[serve]\nmax_loaded = true", "it must be a whole number from 1"),
         ('[serve]\nmodels = "fake"', "it must be a list of strings"),
@@ -181,8 +189,8 @@ async def test_counts_go_on_when_a_model_is_loaded_again() -> None:
 def test_explain_tells_of_each(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = run_here(capsys, "serve", "fake", "two=fake", "--explain", "--max-n", "3")
     assert outcome.code == 0
-    assert outcome.out.startswith("fake: fake\n")
-    assert "\n\ntwo: fake\n" in outcome.out
+    assert outcome.out.startswith("fake: no weights\nengine: fake: the model name is fake\n")
+    assert "\n\ntwo: no weights\n" in outcome.out
     assert outcome.out.count("3  (flag or keyword)") == 2
 
 

@@ -93,7 +93,7 @@ def test_what_is_wrong(capsys: pytest.CaptureFixture[str], flags: tuple[str, ...
 
 def test_a_chat_has_nobody_to_run_tools(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown option --tools" in run_here(capsys, "chat", "fake", "--tools", "tools.json").error
-    assert "--max-reasoning-tokens" in run_here(capsys, "chat", "--help").out
+    assert "--max-reasoning-tokens" in run_here(capsys, "chat", "--help-all").out
 
 
 def message(parts: Sequence[AnswerEvent]) -> AnswerMessage:

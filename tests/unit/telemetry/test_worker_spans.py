@@ -34,7 +34,7 @@ from drivetrain.worker.worker import EngineWorker
 from recorded_spans import RecordingTracer, checked
 
 PHASES = ["queue", "prepare", "prefill", "decode"]
-CHAT = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]}
+CHAT: dict[str, Any] = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]}
 PARENT = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
 LONG = Script(repeat=True, step_delay_s=0.002)
 
@@ -139,7 +139,7 @@ async def too_hot(made: EngineWorker) -> None:
 
 async def no_field(made: EngineWorker) -> None:
     with pytest.raises(InvalidRequest):
-        await made.generate(prompt="x", colour="red")
+        await made.generate(prompt="x", colour="red")  # type: ignore[call-arg]
 
 
 async def too_many(made: EngineWorker) -> None:

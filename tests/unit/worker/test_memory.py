@@ -115,7 +115,7 @@ async def refused(rig: Rig, prompt: str) -> None:
 
 
 async def of_no_form(rig: Rig, prompt: str) -> None:
-    await rig.worker.generate(prompt=prompt, colour="red")
+    await rig.worker.generate(prompt=prompt, colour="red")  # type: ignore[call-arg]
 
 
 async def too_long(rig: Rig, prompt: str) -> None:

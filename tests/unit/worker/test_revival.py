@@ -22,7 +22,7 @@ from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-ENDLESS = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
+ENDLESS: dict[str, Any] = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
 
 
 @pytest.fixture(autouse=True)

@@ -46,6 +46,7 @@ def add(commands: options.Commands) -> None:
     add_target(parser.add_argument_group("target"))
     add_results(parser.add_argument_group("results"))
     options.add_settings(parser, without=OWN_NAMES)
+    parser.show_first("--streams", "--rate", "--requests", "--max-tokens", "--against", "--http", "--json", "--engine")
     parser.set_defaults(run=run)
 
 

@@ -44,6 +44,7 @@ def add(commands: options.Commands) -> None:
     parser.add_argument("--system", metavar="TEXT", help="the system message")
     add_request(parser, CHAT)
     options.add_settings(parser, without=options.shadowed())
+    parser.show_first("--system", "--max-tokens", "--temperature", "--seed", "--json-schema", "--engine", "--quiet")
     parser.set_defaults(run=run)
 
 

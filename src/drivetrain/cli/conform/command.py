@@ -28,7 +28,7 @@ The exit code is 0 if no case failed, 1 if one did, and 2 if no case could be ru
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "conform",
-        help="check whether a server keeps what the OpenAI API promises",
+        help="check a server against the promises of the OpenAI API",
         description="Run the conformance cases on any server, and report which it passes, fails or does not offer.",
         usage="%(prog)s URL [option ...]",
         epilog=_EPILOG,
@@ -49,6 +49,7 @@ def add(commands: options.Commands) -> None:
     )
     parser.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="write the report as one HTML page")
     options.add_quiet(parser)
+    parser.show_first("--model", "--only", "--list", "--timeout", "--json", "--html")
     parser.set_defaults(run=run)
 
 

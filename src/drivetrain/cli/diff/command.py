@@ -79,6 +79,7 @@ def add(commands: options.Commands) -> None:
         "--json", dest="json_file", type=Path, metavar="FILE", help="write everything as one JSON object"
     )
     options.add_settings(parser, without=OWN_NAMES)
+    parser.show_first("--engines", "--model-for", "--prompts", "--chat", "--tokens", "--json")
     parser.set_defaults(run=run)
 
 

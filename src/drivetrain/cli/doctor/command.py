@@ -33,7 +33,7 @@ answers or it is not a Drivetrain server.
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="check this machine: hardware, engines, what to install; with a URL: check that server",
+        help="check this machine, or with a URL that server",
         description="Report on this machine and what is installed, or examine a running server and say what to do.",
         usage="%(prog)s [URL] [option ...]",
         epilog=_EPILOG,
@@ -41,17 +41,23 @@ def add(commands: options.Commands) -> None:
     parser.add_argument("url", metavar="URL", nargs="?", help="a running server, such as http://127.0.0.1:8000")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("with a URL")
+    add_access(group)
+    group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="the admin key, if /admin has its own")
+    parser.show_first("--json", "--api-key-file", "--admin-key-file", "--timeout")
+    parser.set_defaults(run=run)
+
+
+def add_access(group: Any) -> None:
+    """How a server is asked; `ps` has these flags too."""
     group.add_argument("--api-key-file", type=Path, metavar="FILE", help="keys, one per line; the first one is sent")
     group.add_argument(
         "--api-key-env", metavar="NAME", default=KEY_VARIABLE,
         help=f"the variable that holds the key, if no file is given (default: {KEY_VARIABLE})",
     )  # fmt: skip
-    group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="the admin key, if /admin has its own")
     group.add_argument(
         "--timeout", type=options.number, default=DEFAULT_TIMEOUT_S, metavar="S",
         help=f"seconds to wait for each page (default: {DEFAULT_TIMEOUT_S:g})",
     )  # fmt: skip
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,10 +20,8 @@ from drivetrain.tools.doctor.report import ServerKind
 
 def run(args: argparse.Namespace) -> int:
     """Raises `InvalidSetting`."""
-    address = Address.parse(args.url, param="url", key_goes="with --api-key-file")
-    key = _key(args)
-    admin_key = _key_in(args.admin_key_file, "--admin-key-file") if args.admin_key_file else key
-    report = run_cancellable(lambda: examine(ServerReader(address, key, admin_key, args.timeout)))
+    server = reader(args)
+    report = run_cancellable(lambda: examine(server))
     if args.json:
         output.document(plain(report))
     else:
@@ -31,6 +29,15 @@ def run(args: argparse.Namespace) -> int:
     if report.kind is not ServerKind.OURS:
         return USAGE_ERROR
     return FAILED if report.needs_action else 0
+
+
+def reader(args: argparse.Namespace) -> ServerReader:
+    """Of the server at `args.url`. Raises `InvalidSetting`."""
+    address = Address.parse(args.url, param="url", key_goes="with --api-key-file")
+    key = _key(args)
+    admin_file = getattr(args, "admin_key_file", None)
+    admin_key = _key_in(admin_file, "--admin-key-file") if admin_file else key
+    return ServerReader(address, key, admin_key, args.timeout)
 
 
 def _key(args: argparse.Namespace) -> Key:

@@ -69,7 +69,15 @@ def add_settings(parser: argparse.ArgumentParser, *, without: Collection[str] = 
         target = parser.add_argument_group(f"settings: {group}")
         for name, one in settings.items():
             if name not in without:
-                add_flag(target, name, one.kind, _reader, dest=_DEST + name, meaning=_help(one))
+                add_setting(target, name, one, dest=_DEST + name)
+
+
+def add_setting(target: Any, name: str, one: Setting, *, dest: str, metavar: str | None = None) -> None:
+    def reader(kind: Kind) -> Reader:
+        read, usual = _READERS[type(kind)]
+        return read, metavar or usual
+
+    add_flag(target, name, one.kind, reader, dest=dest, meaning=_help(one))
 
 
 def _help(one: Setting) -> str:
@@ -116,10 +124,7 @@ def explain(args: argparse.Namespace, resolved: Resolved) -> int:
 
 
 def explained(resolved: Resolved) -> dict[str, Any]:
-    return {
-        name: {"value": plain(resolved.settings.value(name)), "origin": origin}
-        for name, origin in resolved.origins.items()
-    }
+    return {name: {"value": plain(resolved.value(name)), "origin": origin} for name, origin in resolved.origins.items()}
 
 
 def changed(resolved: Resolved) -> dict[str, Any]:
@@ -197,10 +202,6 @@ def add_flag(
     else:
         read, metavar = reader_of(kind)
         target.add_argument(flag(name), type=read, metavar=metavar, **options)
-
-
-def _reader(kind: Kind) -> Reader:
-    return _READERS[type(kind)]
 
 
 def as_argument(name: str, value: Any) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,7 +60,11 @@ def add_text(parser: argparse.ArgumentParser) -> None:
 
 
 def take_text(args: argparse.Namespace, unknown: list[str]) -> None:
-    """Before Python 3.13, argparse does not see the text behind an option."""
+    """Before Python 3.13, argparse does not see texts or models behind an option."""
+    for name in ("texts", "models"):
+        if getattr(args, name, None) == []:
+            while unknown and not unknown[0].startswith("-"):
+                getattr(args, name).append(unknown.pop(0))
     if getattr(args, "text", "") is None and unknown and (unknown[0] == STDIN or not unknown[0].startswith("-")):
         args.text = unknown.pop(0)
 
@@ -75,6 +80,30 @@ def read_input(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     if not given:
         return _from_pipe(args, settings)
     return _READ[given[0]](args, settings)
+
+
+def has_input(args: argparse.Namespace) -> bool:
+    """Whether there is something to answer among the arguments."""
+    named = ("text", "messages_file", "prompt", "prompt_file", "prompt_token_ids")
+    turns = any(role != "system" for role, _ in args.turns or ())
+    return turns or any(getattr(args, name) is not None for name in named)
+
+
+def only_system(args: argparse.Namespace) -> str | None:
+    """The system message, where there is no other input."""
+    texts = [text for _, text in args.turns or ()]
+    if len(texts) > 1:
+        raise InvalidSetting("--system can be given once")
+    return texts[0] if texts else None
+
+
+def stdin_lines(settings: Settings) -> Iterator[str]:
+    """The lines of stdin that are not blank, as they come."""
+    limit = _text_limit(settings)
+    while data := sys.stdin.buffer.readline(limit + 1):
+        line = _decoded(io.BytesIO(data), limit, "a line of stdin").strip()
+        if line:
+            yield line
 
 
 def _called(name: str, args: argparse.Namespace) -> str:

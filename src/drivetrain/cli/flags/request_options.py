@@ -10,7 +10,7 @@ from drivetrain.cli.flags.constraint_options import add_constraint, read_constra
 from drivetrain.cli.flags.options import Reader, add_flag, flag, json_object, json_value, number, prefixed, whole_number
 from drivetrain.cli.flags.tool_options import tool_choice, tools_file
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import InvalidRequest, InvalidSetting
 from drivetrain.core.kinds import MAX_INT, Boolean, CountOrBoolean, Ids, Integer, Kind, ListOf, Number, OneOf, String
 from drivetrain.core.parameters import PARAMETERS, build_request, check
 from drivetrain.core.tools import JsonObject, ToolChoices, Tools
@@ -44,6 +44,15 @@ def add_request(parser: argparse.ArgumentParser, names: tuple[str, ...] = GENERA
 def read_request(args: argparse.Namespace) -> dict[str, Any]:
     """The parameters that were given, under their own names. Raises `InvalidRequest`."""
     return prefixed(args, _DEST) | read_constraint(args)
+
+
+def refuse_in_chat(args: argparse.Namespace) -> None:
+    """Raises `InvalidSetting` for what a chat cannot be asked."""
+    for name in prefixed(args, _DEST):
+        if name in _NOT_IN_CHAT:
+            raise InvalidSetting(
+                f"{flag(name)} is for one message: give TEXT too, or leave it out for a chat", param=name
+            )
 
 
 def read_value(name: str, text: str) -> Any:

@@ -1,63 +1,107 @@
-"""The flags of the HTTP server, which `serve` and `deploy` share.
-
-They are listed here so that `--help` needs no package of the extra.
-"""
+"""The settings of the HTTP server, from their own table: as flags, as variables and under `[serve]` in the file."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
+import difflib
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from drivetrain.assembly import SETTINGS
 from drivetrain.cli.flags import options
+from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.kinds import String
+from drivetrain.core.settings import Setting, declarations
+from drivetrain.server.settings import ServerSettings
+
+_NOT_STATED = ("api_keys", "admin_keys", "write_timeout_s")
+"""Keys are in files or in their variable; the other follows from the settings of the workers."""
+
+KEY_FILES = {
+    "api_key_file": Setting(String(non_empty=True), "the file with API keys, one per line"),
+    "admin_key_file": Setting(String(non_empty=True), "the file with keys for /admin, one per line"),
+}
+
+SERVER: Mapping[str, Setting] = {
+    **{name: one for name, one in declarations(ServerSettings).items() if name not in _NOT_STATED},
+    **KEY_FILES,
+}
+
+OF_SEVERAL = ("models", "max_loaded", "idle_s", "turn_s", "room_wait_s", "pinned", "aliases")
+"""What else `[serve]` may have, for several models."""
+
+_DEST = "server_"
+_METAVARS = {"host": "ADDRESS", **dict.fromkeys(KEY_FILES, "FILE")}
+
+_OF_KUBERNETES = re.compile(r"(?:tcp|udp|sctp)://")
+"""For a service called drivetrain, it sets DRIVETRAIN_PORT to such an address in every container."""
 
 
-def add_server_flags(group: Any) -> None:
-    number, count = options.number, options.whole_number
-    group.add_argument("--host", metavar="ADDRESS", help="the address to listen on (default: 127.0.0.1)")
-    group.add_argument("--port", type=count, metavar="N", help="the port; 0 picks a free one (default: 8000)")
-    group.add_argument(
-        "--insecure-no-key",
-        action="store_true",
-        default=None,
-        help="let other machines connect without a key (dangerous)",
-    )
-    group.add_argument(
-        "--allowed-hosts", type=options.comma_list, metavar="A,B", help="more host names that requests may use"
-    )
-    group.add_argument(
-        "--allowed-origins",
-        type=options.comma_list,
-        metavar="A,B",
-        help="origins whose pages may call this server, such as https://chat.example (CORS); * allows all",
-    )
-    group.add_argument(
-        "--unknown-fields",
-        choices=("refuse", "warn"),
-        help="what to do with a field that is not honoured (default: refuse)",
-    )
-    group.add_argument(
-        "--metrics-compat",
-        choices=("none", "vllm"),
-        help="metric names to add to /metrics, for dashboards that read them (default: none)",
-    )
-    group.add_argument("--max-body-bytes", type=count, metavar="N", help="bytes per request body (default: 33554432)")
-    group.add_argument(
-        "--max-bodies-bytes", type=count, metavar="N", help="bytes of all request bodies at once (default: 268435456)"
-    )
-    group.add_argument("--max-body-values", type=count, metavar="N", help="values per request body (default: 1000000)")
-    group.add_argument(
-        "--max-header-bytes", type=count, metavar="N", help="bytes of headers per request (default: 32768)"
-    )
-    group.add_argument("--max-prompts", type=count, metavar="N", help="prompts per completion request (default: 64)")
-    group.add_argument(
-        "--receipt-timeout-s", type=number, metavar="X", help="seconds for a whole request to arrive (default: 30)"
+@dataclass(frozen=True, slots=True)
+class ServerStated:
+    """What was stated of the server's settings, and in words where each one comes from."""
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+
+    def value(self, name: str) -> Any:
+        return self.values.get(name, SERVER[name].default)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Those that `ServerSettings` has."""
+        return {name: value for name, value in self.values.items() if name not in KEY_FILES}
+
+    def explain(self) -> str:
+        from drivetrain.worker.sources import explained
+
+        return explained({name: (self.value(name), origin) for name, origin in self.origins.items()}, SERVER)
+
+
+def add_server_flags(group: Any, *, without: Collection[str] = ()) -> None:
+    for name, one in SERVER.items():
+        if name not in without:
+            options.add_setting(group, name, one, dest=_DEST + name, metavar=_METAVARS.get(name))
+
+
+def read_server(
+    args: argparse.Namespace, *, without: Collection[str] = (), environment: Mapping[str, str] | None = None
+) -> ServerStated:
+    """From the flags, then `DRIVETRAIN_X`, then `[serve]` in the file. Raises `InvalidSetting`."""
+    from drivetrain.worker import sources
+
+    environment = os.environ if environment is None else environment
+    settings = {name: one for name, one in SERVER.items() if name not in without}
+    sources.refuse_misspelt(environment, SETTINGS.all, settings)
+    path = sources.config_file(args.config, environment)
+    ours = {name: text for name, text in environment.items() if not _OF_KUBERNETES.match(text)}
+    flags = options.prefixed(args, _DEST)
+    stated = {
+        **({} if path is None else sources.from_table(settings, serve_table(args, environment), path, "serve.")),
+        **sources.from_environment(settings, ours, lambda name: (f"DRIVETRAIN_{name.upper()}",)),
+        **{name: (sources.judged(name, settings[name], v, options.flag(name)), "flag") for name, v in flags.items()},
+    }
+    return ServerStated(
+        {name: value for name, (value, _) in stated.items()},
+        {name: stated[name][1] if name in stated else "default" for name in settings},
     )
 
 
-def given_server_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The given ones, by their names in `ServerSettings`."""
-    from drivetrain.server.settings import ServerSettings
+def serve_table(args: argparse.Namespace, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The table `[serve]` of the file, if there is one. Raises `InvalidSetting`."""
+    from drivetrain.worker import sources
 
-    names = (field.name for field in fields(ServerSettings))
-    return {name: value for name in names if (value := getattr(args, name, None)) is not None}
+    path = sources.config_file(args.config, environment)
+    table = {} if path is None else sources.read_toml(path).get("serve", {})
+    if not isinstance(table, dict):
+        raise InvalidSetting(f"serve in {path} must be a table", param="serve")
+    known = {*SERVER, *OF_SEVERAL}
+    for name in table:
+        if name not in known:
+            close = difflib.get_close_matches(name[:64], known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(sorted(known))}"
+            raise InvalidSetting(f"there is no {name} under [serve]; {hint}", param=name)
+    return table

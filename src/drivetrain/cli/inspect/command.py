@@ -25,7 +25,8 @@ _EPILOG = """examples:
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "inspect",
-        help="do a dry run: engine, prompt form, rendered prompt, capabilities",
+        aliases=("show",),
+        help="show what would run: the engine, the prompt, its tokens",
         description="Show what is known of a model without loading its weights: the engine and the prompt form, with "
         "the reason for each; the rendered prompt; the stops, defaults and capabilities.",
         usage="%(prog)s MODEL [option ...]",
@@ -36,6 +37,7 @@ def add(commands: options.Commands) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_input(parser, for_request=False)
     options.add_settings(parser)
+    parser.show_first("--message", "--system", "--prompt", "--family", "--engine", "--json", "--explain")
     parser.set_defaults(run=run)
 
 

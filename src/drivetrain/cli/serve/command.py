@@ -7,11 +7,11 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drivetrain.cli.flags import options
 from drivetrain.cli.flags.keys import KEY_VARIABLE, key_in_environment, read_keys
-from drivetrain.cli.flags.server_options import add_server_flags, given_server_settings
+from drivetrain.cli.flags.server_options import ServerStated, add_server_flags, read_server
 from drivetrain.cli.serve import fleet
 from drivetrain.cli.serve.dropin import Dropin, add_dropin_flags
 from drivetrain.cli.serve.fleet import add_fleet_flags
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from drivetrain.server.settings import ServerSettings
     from drivetrain.telemetry.tracing import GenAiTracer
     from drivetrain.worker.settings import Settings
+    from drivetrain.worker.sources import Resolved
 
 _PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
 _EPILOG = """examples:
@@ -38,14 +39,15 @@ _EPILOG = """examples:
   drivetrain serve smollm2-135m code=./code.gguf --max-loaded 1 --alias gpt-4o=smollm2-135m
 
 The page is at http://127.0.0.1:8000/, the API at /v1. For TLS, put a proxy in front. SIGTERM or Ctrl-C lets
-running requests finish (see --drain-s); a second one stops the server at once.
+running requests finish (see --drain-s); a second one stops the server at once. The settings of the server come
+from flags, then DRIVETRAIN_X, then [serve] in the TOML file; a key may also be in DRIVETRAIN_API_KEY.
 """
 
 
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "serve",
-        help="serve a model over HTTP: the OpenAI API and a web page",
+        help="serve models over HTTP: the OpenAI API and a web page",
         description="Serve models over HTTP with the OpenAI API, and a chat page at /.",
         usage="%(prog)s MODEL [MODEL ...] [option ...]",
         epilog=_EPILOG,
@@ -59,27 +61,21 @@ def add(commands: options.Commands) -> None:
     )
     options.add_quiet(parser)
     options.add_remote(parser)
-    _add_server(parser.add_argument_group("server"))
+    add_server_flags(parser.add_argument_group("server"))
     add_fleet_flags(parser.add_argument_group("several models"))
     add_log_flags(parser.add_argument_group("log"))
     add_tracing_flags(parser.add_argument_group("traces"))
     add_dropin_flags(parser.add_argument_group("worker of FastChat or DB-GPT"))
     options.add_settings(parser)
+    parser.show_first(
+        "--host", "--port", "--name", "--engine", "--slots", "--context-length", "--api-key-file", "--max-loaded",
+        "--config", "--explain",
+    )  # fmt: skip
     parser.set_defaults(run=run)
 
 
-def _add_server(group: Any) -> None:
-    group.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help=f"API keys, one per line (or set one in {KEY_VARIABLE})"
-    )
-    group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="keys for /admin, one per line")
-    group.add_argument(
-        "--max-connections", type=options.whole_number, metavar="N", help="connections open at once (default: 2048)"
-    )
-    add_server_flags(group)
-
-
 def run(args: argparse.Namespace) -> int:
+    stated = read_server(args)
     several = fleet.read(args)
     chosen = fleet.choose(args, several) if several is not None else []
     if several is None:
@@ -87,31 +83,47 @@ def run(args: argparse.Namespace) -> int:
         resolved = [options.read_settings(args)]
     else:
         resolved = [one.resolved for one in chosen]
+    server = _server_settings(stated, [one.settings for one in resolved])
     if args.explain:
-        return fleet.explain(chosen) if several is not None else options.explain(args, resolved[0])
+        from drivetrain.cli.serve.explain import explain
+
+        explain(stated, chosen or [_alone(args.model, resolved[0])])
+        return 0
     if any(importlib.util.find_spec(package) is None for package in _PACKAGES):
         raise MissingExtra("the HTTP server", extra="server")
     start_log(args)
-    server = _server_settings(args, [one.settings for one in resolved])
     dropin = Dropin.read(args, server)
     with tracing(args) as tracer:
+        open_models: Callable[[Progress], tuple[Fleet, Fleet | Worker]]
         if several is None:
-            _serve(args, server, dropin, tracer, partial(_one_model, args, resolved[0].settings, tracer))
+            open_models = partial(_one_model, args, resolved[0].settings, tracer)
         else:
-            _serve(args, server, dropin, tracer, partial(_several_models, chosen, several, tracer))
+            open_models = partial(_several_models, chosen, several, tracer)
+        _serve(server, dropin, tracer, open_models, key_file=_key_file(stated), quiet=args.quiet)
     return 0
 
 
-def _server_settings(args: argparse.Namespace, workers: Sequence[Settings]) -> ServerSettings:
+def _alone(model: str, resolved: Resolved) -> fleet.FleetModel:
+    from drivetrain import assembly
+
+    return fleet.FleetModel(resolved.settings.name or assembly.name_of(model) or model, model, resolved)
+
+
+def _server_settings(stated: ServerStated, workers: Sequence[Settings]) -> ServerSettings:
     from drivetrain.server.settings import ServerSettings
 
     key, _ = key_in_environment(KEY_VARIABLE)
     return ServerSettings(
-        **given_server_settings(args),
-        api_keys=read_keys(args.api_key_file) or ((key,) if key else ()),
-        admin_keys=read_keys(args.admin_key_file),
+        **stated.given,
+        api_keys=read_keys(_key_file(stated)) or ((key,) if key else ()),
+        admin_keys=read_keys(_key_file(stated, "admin_key_file")),
         write_timeout_s=max(worker.reader_timeout_s for worker in workers),
     )
+
+
+def _key_file(stated: ServerStated, name: str = "api_key_file") -> Path | None:
+    value = stated.value(name)
+    return None if value is None else Path(value)
 
 
 def _one_model(
@@ -136,11 +148,13 @@ def _several_models(
 
 
 def _serve(
-    args: argparse.Namespace,
     server: ServerSettings,
     dropin: Dropin,
     tracer: GenAiTracer | None,
     open_models: Callable[[Progress], tuple[Fleet, Fleet | Worker]],
+    *,
+    key_file: Path | None,
+    quiet: bool,
 ) -> None:
     """The address is bound first, so that a port in use is reported before a model is fetched.
 
@@ -157,7 +171,7 @@ def _serve(
         progress.close()
         headline = "\n".join(f"{member.name} is {member.state}." for member in models.members)
         several = len(models.members) > 1
-        greet(headline, dict(models), address_of(sock), args.api_key_file, server, several=several)
+        greet(headline, dict(models), address_of(sock), key_file, server, several=several)
 
     async def main() -> None:
         stop = Stop()
@@ -170,6 +184,6 @@ def _serve(
         finally:
             await owner.stop()
 
-    with bind(server) as sock, progress_line(quiet=args.quiet) as progress:
+    with bind(server) as sock, progress_line(quiet=quiet) as progress:
         models, owner = open_models(progress)
         asyncio.run(main())

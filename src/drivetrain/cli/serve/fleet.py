@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
-from drivetrain.cli.terminal import output
+from drivetrain.cli.flags.server_options import OF_SEVERAL, serve_table
 from drivetrain.core.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -85,7 +82,7 @@ def read(args: argparse.Namespace) -> FleetArguments | None:
 
     If the file names the models, they are in `args.models` afterwards.
     """
-    in_file = _in_file(args.config)
+    in_file = _in_file(args)
     given = {name: value for name in _LIMITS if (value := getattr(args, name)) is not None}
     several = replace(
         in_file,
@@ -107,23 +104,11 @@ def _several(models: Sequence[str]) -> bool:
     return options.named_model(models[0])[0] is not None or (len(models) > 1 and not all(map(is_url, models)))
 
 
-def _in_file(config: Path | None) -> FleetArguments:
-    path = config or (Path(os.environ["DRIVETRAIN_CONFIG"]) if os.environ.get("DRIVETRAIN_CONFIG") else None)
-    if path is None:
-        return FleetArguments()
-    try:
-        table = tomllib.loads(path.read_text("utf-8")).get("serve", {})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return FleetArguments()  # reported when the settings are read from it
-    if not isinstance(table, dict):
-        raise InvalidSetting(f"serve in {path} must be a table", param="serve")
-    known = {f.name for f in fields(FleetArguments)}
-    for name in table:
-        if name not in known:
-            raise InvalidSetting(
-                f"there is no {name} under [serve]; choose from {', '.join(sorted(known))}", param=name
-            )
-    return FleetArguments(**{name: _checked(name, value, f"serve.{name} in {path}") for name, value in table.items()})
+def _in_file(args: argparse.Namespace) -> FleetArguments:
+    stated = {name: value for name, value in serve_table(args).items() if name in OF_SEVERAL}
+    return FleetArguments(
+        **{name: _checked(name, value, f"serve.{name} in the file") for name, value in stated.items()}
+    )
 
 
 def _checked(name: str, value: Any, origin: str) -> Any:
@@ -148,12 +133,6 @@ def choose(args: argparse.Namespace, several: FleetArguments) -> list[FleetModel
             "with several models, write NAME=MODEL instead of --name, and URL#NAME instead of --model", param="name"
         )
     return [_chosen(text, args) for text in several.models]
-
-
-def explain(chosen: Sequence[FleetModel]) -> int:
-    """What `--explain` prints."""
-    output.line("\n\n".join(f"{one.name}: {one.reference}\n{one.resolved.explain()}" for one in chosen))
-    return 0
 
 
 def _chosen(text: str, args: argparse.Namespace) -> FleetModel:

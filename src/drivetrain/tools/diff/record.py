@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.core.options import GenerateOptions
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.results import Choice, FinishReason, Result, TokenLogprob
 from drivetrain.core.sampling import Sampling
@@ -21,7 +22,7 @@ class Generator(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def generate(self, **request: Any) -> Result: ...
+    def generate(self, **request: Unpack[GenerateOptions]) -> Result: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,15 @@ def _of_the_server(report: ServerReport) -> Iterator[tuple[str, str]]:
         shown = [f"{r.count:,} {r.reason}{f' ({r.param})' if r.param else ''}" for r in report.refusals]
         more = f", and {len(shown) - MOST_REFUSALS} more reasons" if len(shown) > MOST_REFUSALS else ""
         yield "refused", ", ".join(shown[:MOST_REFUSALS]) + more
+    yield from _memory(report)
+
+
+def memory_lines(report: ServerReport) -> list[str]:
+    """What the server holds of each device."""
+    return _rows(_memory(report))
+
+
+def _memory(report: ServerReport) -> Iterator[tuple[str, str]]:
     for memory in report.memory:
         held = f"{size(memory.allocated_bytes)} held"
         yield f"memory {memory.device}", f"{held}, {size(memory.available_bytes)} free of {size(memory.total_bytes)}"

@@ -22,6 +22,7 @@ from drivetrain.server.app import Route, create_app
 from drivetrain.server.run import HttpServer, Stop, bind, serve
 from drivetrain.server.settings import ServerSettings
 from drivetrain.telemetry.tracing import GenAiTracer
+from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 
@@ -170,6 +171,17 @@ def fake(settings: dict[str, Any] | None = None, /, tracer: GenAiTracer | None =
     return open_fake(FakeEngine(Script(**script)), settings, tracer)
 
 
+class ThoughtfulTokenizer(ByteTokenizer):
+    """Its chat template knows reasoning."""
+
+    chat_template = f"{ByteTokenizer.chat_template}{{% set marker = '<think>' %}}"
+
+
+def thoughtful(**script: Any) -> OpenWorker:
+    """A worker whose model reasons between `<think>` and `</think>`."""
+    return open_fake(FakeEngine(Script(**script), tokenizer=ThoughtfulTokenizer()))
+
+
 def open_fake(
     engine: FakeEngine, settings: dict[str, Any] | None = None, tracer: GenAiTracer | None = None
 ) -> OpenWorker:
@@ -188,4 +200,4 @@ def open_fake(
     return open_worker
 
 
-__all__ = ["HttpServer", "OpenWorker", "Served", "fake", "open_fake", "serving"]
+__all__ = ["HttpServer", "OpenWorker", "Served", "fake", "open_fake", "serving", "thoughtful"]

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from contract.remote_rig import RemoteRig
-from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.http.address import Address
-from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.tools.conform.case import Area
 from drivetrain.tools.conform.cases import ALL
 from drivetrain.tools.conform.cases.schemas import SCHEMAS
@@ -19,7 +17,7 @@ from drivetrain.tools.conform.report import ConformReport
 from drivetrain.tools.conform.runner import run
 from drivetrain.tools.conform.verdict import Outcome
 from server.conftest import can
-from server.serving import Served, fake, open_fake, serving
+from server.serving import Served, fake, serving, thoughtful
 
 KEY = "a-key"
 
@@ -120,15 +118,9 @@ async def test_with_a_key() -> None:
     }
 
 
-class ThoughtfulTokenizer(ByteTokenizer):
-    """Its chat template knows reasoning."""
-
-    chat_template = f"{ByteTokenizer.chat_template}{{% set marker = '<think>' %}}"
-
-
 async def test_reasoning_on_a_model_that_reasons() -> None:
-    script = Script(text="<think>7 times 13 is 91, so it is a product, and no prime.</think>No, it is not.")
-    with serving(open_fake(FakeEngine(script, tokenizer=ThoughtfulTokenizer()))) as thinking:
+    said = "<think>7 times 13 is 91, so it is a product, and no prime.</think>No, it is not."
+    with serving(thoughtful(text=said)) as thinking:
         report = await conform(thinking, Area.REASONING)
     assert [(r.case.id, r.outcome, r.reason) for r in report.results if r.outcome is not Outcome.PASS] == []
 

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 import drivetrain
 from drivetrain.server.endpoints import openapi
-from drivetrain.server.parse.schema import BODIES
+from drivetrain.server.parse.bodies import BODIES
 from server.serving import Served, fake, serving
 
 MAX_TOKENS = 32

@@ -122,7 +122,7 @@ def test_addresses_and_methods(served: Served) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/v1/responses", "/v1/chat/completions, /v1/completions, /v1/embeddings"),
+        ("/v1/audio/speech", "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages"),
         ("/v1/v1/completions", "; did you mean /v1/completions? Give a base URL with a single /v1"),
         ("/v1/v1/nothing", "no such endpoint; see"),
         ("/chat/completions", "; did you mean /v1/chat/completions? Give a base URL that ends in /v1"),

@@ -106,9 +106,10 @@ class WorkerPort(Protocol):
         text: str | None = None,
         *,
         messages: Sequence[Any] | None = None,
+        tools: Sequence[Any] | None = None,
         add_special_tokens: bool | None = None,
     ) -> list[int]:
-        """The ids of a prompt, or of a chat once it is rendered.
+        """The ids of a prompt, or of a chat once it is rendered with these tools.
 
         `add_special_tokens` None: as for a prompt to be answered. Raises `Overloaded` if too many calls wait.
         """

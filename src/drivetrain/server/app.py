@@ -18,8 +18,11 @@ from drivetrain.server.counts import ROUTE_KEY
 from drivetrain.server.endpoints import admin, cards, health, openapi, static, tokens
 from drivetrain.server.endpoints.embeddings import embeddings
 from drivetrain.server.errors import error_response, refusal
+from drivetrain.server.faces import in_shape
 from drivetrain.server.format.chat import chat
 from drivetrain.server.format.completions import completions
+from drivetrain.server.format.messages import count_tokens, messages
+from drivetrain.server.format.responses import responses
 from drivetrain.server.guard import Guard
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.metrics import endpoint as metrics
@@ -39,6 +42,9 @@ ROUTES: tuple[Route, ...] = (
     ("GET", "/v1/models/{name:path}", cards.retrieve_model),
     ("POST", "/v1/chat/completions", chat),
     ("POST", "/v1/completions", completions),
+    ("POST", "/v1/responses", responses),
+    ("POST", "/v1/messages", messages),
+    ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/v1/embeddings", embeddings),
     ("POST", "/tokenize", tokens.tokenize),
     ("POST", "/detokenize", tokens.detokenize),
@@ -94,7 +100,7 @@ class App:
             except HTTPException as exc:
                 response = _error_page(exc, scope["path"])
             if response is not None:
-                await response(scope, receive, exchange.send)
+                await in_shape(response, scope["path"])(scope, receive, exchange.send)
 
     async def _answer(self, exchange: Exchange) -> Response | None:
         methods, handler = self._find(exchange)

@@ -9,7 +9,7 @@ from typing import Any
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest, ModelNotFound, Overloaded
 from drivetrain.server.errors import split_param
-from drivetrain.server.parse.schema import NAMES
+from drivetrain.server.parse.bodies import NAMES
 
 ROUTE_KEY = "drivetrain.route"
 """The route that a request matched, in its scope."""

@@ -41,21 +41,46 @@ def status_of(error: DrivetrainError) -> tuple[int, str]:
     return next(((status, kind) for cls, status, kind in _STATUS if isinstance(error, cls)), (500, "server_error"))
 
 
+ErrorFields = Mapping[str, str | None]
+"""What the OpenAI API says of an error: message, type, param, code. Other APIs' errors are made of it (`faces.py`)."""
+
+
+class ErrorResponse(Response):
+    """An error as the OpenAI API writes it."""
+
+    media_type = "application/json"
+
+    def __init__(self, fields: ErrorFields, status: int, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(_body(fields), status, dict(headers or {}))
+        self.fields = fields
+
+
 def body_of(error: DrivetrainError) -> bytes:
-    return error_body(error.message, kind=status_of(error)[1], param=error.param, code=error.code)
+    return _body(fields_of(error))
 
 
-def error_body(message: str, *, kind: str, param: str | None = None, code: str | None = None) -> bytes:
-    """`{"error": ...}`, under 4 kB whatever the message."""
+def fields_of(error: DrivetrainError) -> ErrorFields:
+    return error_fields(error.message, kind=status_of(error)[1], param=error.param, code=error.code)
+
+
+def error_body(message: str, *, kind: str, code: str) -> bytes:
+    return _body(error_fields(message, kind=kind, code=code))
+
+
+def _body(fields: ErrorFields) -> bytes:
+    return json.dumps({"error": fields}, ensure_ascii=False).encode()
+
+
+def error_fields(message: str, *, kind: str, param: str | None = None, code: str | None = None) -> ErrorFields:
+    """Under 4 kB as JSON, whatever the message."""
     param = None if param is None else _printable(param[:MAX_PARAM_CHARS])
     message = _printable(message)
     limit = MAX_MESSAGE_CHARS
     while True:
         shown = message if len(message) <= limit else message[: limit - 3] + "..."
-        error = {"message": shown, "type": kind, "param": param, "code": code}
-        body = json.dumps({"error": error}, ensure_ascii=False).encode()
-        if len(body) <= MAX_BODY_BYTES or limit < 100:
-            return body
+        fields = {"message": shown, "type": kind, "param": param, "code": code}
+        if len(_body(fields)) <= MAX_BODY_BYTES or limit < 100:
+            return fields
         limit //= 2
 
 
@@ -64,15 +89,17 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
-def error_response(error: DrivetrainError) -> Response:
+def error_response(error: DrivetrainError) -> ErrorResponse:
     headers = {}
     if isinstance(error, (Overloaded, Cancelled)):
         headers["retry-after"] = str(max(1, math.ceil(getattr(error, "retry_after_s", 1.0))))
-    return json_response(body_of(error), status_of(error)[0], headers)
+    return ErrorResponse(fields_of(error), status_of(error)[0], headers)
 
 
-def refusal(status: int, message: str, *, kind: str, code: str, headers: Mapping[str, str] | None = None) -> Response:
-    return json_response(error_body(message, kind=kind, code=code), status, headers)
+def refusal(
+    status: int, message: str, *, kind: str, code: str, headers: Mapping[str, str] | None = None
+) -> ErrorResponse:
+    return ErrorResponse(error_fields(message, kind=kind, code=code), status, headers)
 
 
 def json_response(body: bytes | Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

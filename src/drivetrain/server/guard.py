@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from drivetrain.server.counts import Counts
 from drivetrain.server.errors import refusal
+from drivetrain.server.faces import in_shape
 from drivetrain.server.http.intake import ClientGone, Intake, release_body
 from drivetrain.server.settings import ServerSettings
 from drivetrain.server.tenants import SCOPE_KEY, Tenants
@@ -98,6 +99,7 @@ class Guard:
             refused = refusal(500, "the server failed on this request", kind="server_error", code="internal_error")
         finally:
             release_body(scope)
+        refused = in_shape(refused, scope["path"])
         refused.headers["connection"] = "close"
         return await refused(scope, receive, stamped)
 
@@ -115,13 +117,13 @@ class Guard:
         is_admin = scope["path"].startswith("/admin/") or scope["path"] == "/admin"
         keys = self._admin_keys if is_admin and self._admin_keys else self._keys
         if keys:
-            key_hash = _known_key(headers.get("authorization", ""), keys)
+            key_hash = _known_key(headers, keys)
             if key_hash is None and scope["path"] in OPEN_PATHS:
                 return None
             if key_hash is None:
                 return refusal(
                     401,
-                    "an API key is required: send the header authorization: Bearer KEY",
+                    "an API key is required: send the header authorization: Bearer KEY, or x-api-key: KEY",
                     kind="authentication_error",
                     code="invalid_api_key",
                     headers={"www-authenticate": _challenge(headers)},
@@ -206,9 +208,10 @@ class Origins:
         return Response(status_code=204, headers=allowed)
 
 
-def _known_key(authorization: str, keys: Sequence[bytes]) -> bytes | None:
-    """The hash of a valid key. API clients send it as Bearer, browsers as the password of Basic."""
-    scheme, _, value = authorization.partition(" ")
+def _known_key(headers: Headers, keys: Sequence[bytes]) -> bytes | None:
+    """The hash of a valid key. API clients send it as Bearer or, for Anthropic's API, in a header of its own; browsers
+    as the password of Basic."""
+    scheme, _, value = (headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}").partition(" ")
     key = value.strip().encode("latin-1")
     if scheme.lower() == "basic":
         try:

@@ -22,6 +22,8 @@ _FIELD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 _OPERATIONS = {
     "/v1/chat/completions": Operation.CHAT,
+    "/v1/responses": Operation.CHAT,
+    "/v1/messages": Operation.CHAT,
     "/v1/completions": Operation.TEXT_COMPLETION,
     "/v1/embeddings": Operation.EMBEDDINGS,
     "/worker_generate": Operation.TEXT_COMPLETION,

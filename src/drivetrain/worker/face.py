@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest
-from drivetrain.core.messages import Message, parse_messages
 from drivetrain.core.options import GenerateOptions
 from drivetrain.core.parameters import build_request
 from drivetrain.core.request import GenerateRequest
@@ -43,7 +42,7 @@ class Face(ABC):
     def _tokenize(
         self,
         text: str | None,
-        messages: tuple[Message, ...] | None,
+        chat: GenerateRequest | None,
         *,
         add_special_tokens: bool | None,
         request_id: str,
@@ -103,27 +102,36 @@ class Face(ABC):
 
     # Tokens and vectors
 
-    async def count_tokens(self, text: str | None = None, *, messages: Sequence[Any] | None = None) -> int:
-        """The number of tokens in a prompt, or in a chat once it is rendered."""
-        return len(await self.tokenize(text, messages=messages))
+    async def count_tokens(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[Any] | None = None,
+        tools: Sequence[Any] | None = None,
+    ) -> int:
+        """The number of tokens in a prompt, or in a chat once it is rendered with these tools."""
+        return len(await self.tokenize(text, messages=messages, tools=tools))
 
     async def tokenize(
         self,
         text: str | None = None,
         *,
         messages: Sequence[Any] | None = None,
+        tools: Sequence[Any] | None = None,
         add_special_tokens: bool | None = None,
     ) -> list[int]:
-        """The ids of a prompt, or of a chat once it is rendered.
+        """The ids of a prompt, or of a chat once it is rendered with these tools.
 
         `add_special_tokens` says whether the tokenizer adds its own around the text, such as a BOS. None does as for an
         answer: yes for a prompt, and what the prompt form says for a chat.
         """
         if (text is None) == (messages is None):
             raise InvalidRequest("give either a text or messages", param="text")
-        parsed = parse_messages(messages) if messages is not None else None
+        if tools and messages is None:
+            raise InvalidRequest("tools go with messages, not with a text", param="tools")
+        chat = build_request({"messages": messages, "tools": tools}) if messages is not None else None
         request_id = id_here()
-        work = self._tokenize(text, parsed, add_special_tokens=add_special_tokens, request_id=request_id)
+        work = self._tokenize(text, chat, add_special_tokens=add_special_tokens, request_id=request_id)
 
         def log(ids: list[int] | None, error: BaseException | None, seconds: float) -> None:
             logbook.tokenized(request_id, self._name, error, len(ids or ()), seconds)

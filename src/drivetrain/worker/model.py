@@ -13,7 +13,7 @@ from drivetrain.core.status import Metadata
 from drivetrain.families.base import Family
 from drivetrain.families.registry import FamilyChoice, TemplateFamily, choose
 from drivetrain.text.answers.detect import FormChoice, form_of
-from drivetrain.worker.chats import form_with_tools
+from drivetrain.worker.chats import Chats, form_with_tools
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.receipts import ReceiptMaker, receipt_key
@@ -98,7 +98,7 @@ class LoadedModel:
             tokenizing=Tokenizing(
                 info=info,
                 capabilities=capabilities,
-                family=_choose(name, info, settings).family,
+                chats=Chats(_choose(name, info, settings).family, form, info.tokenizer, enforces=False),
                 threads=threads,
                 timeout_s=settings.default_timeout_s,
             ),

@@ -11,10 +11,9 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo
 from drivetrain.core.errors import DeadlineExceeded, InvalidRequest, Unsupported
 from drivetrain.core.kinds import String
-from drivetrain.core.messages import Message
 from drivetrain.core.prompt import Prompt
-from drivetrain.families.base import Family
-from drivetrain.families.chats import render_chat
+from drivetrain.core.request import GenerateRequest
+from drivetrain.worker.chats import Chats
 from drivetrain.worker.text_threads import TextThreads
 
 T = TypeVar("T")
@@ -27,26 +26,26 @@ class Tokenizing:
     """`timeout_s` bounds each call."""
 
     def __init__(
-        self, *, info: EngineInfo, capabilities: Capabilities, family: Family, threads: TextThreads, timeout_s: float
+        self, *, info: EngineInfo, capabilities: Capabilities, chats: Chats, threads: TextThreads, timeout_s: float
     ) -> None:
         self._info = info
         self._limits = capabilities.limits
-        self._family = family
+        self._chats = chats
         self._threads = threads
         self._timeout_s = timeout_s
 
     async def tokenize(
-        self, messages: tuple[Message, ...] | None, text: str | None, *, add_special_tokens: bool | None = None
+        self, text: str | None, chat: GenerateRequest | None, *, add_special_tokens: bool | None = None
     ) -> list[int]:
-        """`add_special_tokens` None: as for generation."""
+        """Of a text, or of a chat with its tools. `add_special_tokens` None: as for generation."""
         if text is not None:
             String().judge("text", text)
         self._refuse_ids("text")
-        chars = len(text or "") + sum(len(message.text) for message in messages or ())
+        chars = len(text or "") + (_chars(chat) if chat is not None else 0)
         self._at_most(chars, "characters", "text")
 
         def work() -> list[int]:
-            prompt = Prompt.raw(text or "") if messages is None else render_chat(self._family, messages)
+            prompt = Prompt.raw(text or "") if chat is None else self._chats.render(chat)
             add_bos = prompt.add_bos if add_special_tokens is None else add_special_tokens
             return self._info.tokenizer.encode(replace(prompt, add_bos=add_bos))
 
@@ -87,3 +86,8 @@ class Tokenizing:
         if number > limit:
             what = "the text has" if param == "text" else "tokens has"
             raise InvalidRequest(f"{what} {number} {unit}; the limit is {limit}", param=param)
+
+
+def _chars(chat: GenerateRequest) -> int:
+    said = sum(message.num_chars for message in chat.messages or ())
+    return said + sum(len(tool.parameters) + len(tool.description) for tool in chat.tools or ())

@@ -13,7 +13,6 @@ from typing import Any
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, NotReady
-from drivetrain.core.messages import Message
 from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Embeddings, Metrics
@@ -293,12 +292,12 @@ class EngineWorker(Face):
     def _tokenize(
         self,
         text: str | None,
-        messages: tuple[Message, ...] | None,
+        chat: GenerateRequest | None,
         *,
         add_special_tokens: bool | None,
         request_id: str,
     ) -> Awaitable[list[int]]:
-        return self._loaded(request_id).tokenizing.tokenize(messages, text, add_special_tokens=add_special_tokens)
+        return self._loaded(request_id).tokenizing.tokenize(text, chat, add_special_tokens=add_special_tokens)
 
     def _detokenize(self, ids: Sequence[int], *, request_id: str) -> Awaitable[str]:
         return self._loaded(request_id).tokenizing.detokenize(ids)

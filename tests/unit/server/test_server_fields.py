@@ -14,8 +14,9 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import GenerateRequest
+from drivetrain.server.parse.bodies import BODIES
 from drivetrain.server.parse.body import Body, Field, ignored_header
-from drivetrain.server.parse.schema import BODIES, CHAT, COMPLETION
+from drivetrain.server.parse.schema import CHAT, COMPLETION
 from drivetrain.server.parse.translate import chat_request, completion_request, honoured
 
 NOT_A_WHOLE_FLOAT = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: not x.is_integer())
@@ -53,13 +54,14 @@ def near(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
         case "boolean":
             return st.booleans()
         case "array":
-            return st.lists(near(schema["items"]) | LEAVES, max_size=3) | st.lists(near(schema["items"]), max_size=3)
+            item = near(schema["items"])
+            return st.lists(item | LEAVES, max_size=3) | st.lists(item, max_size=3)
         case "object":
             told = schema.get("properties", {})
             if not told:
                 return st.dictionaries(KEYS, near(schema.get("additionalProperties") or {}) | LEAVES, max_size=3)
-            whole_ones = st.fixed_dictionaries({name: near(one) for name, one in told.items()})
-            return whole_ones | st.fixed_dictionaries({}, optional={name: near(one) for name, one in told.items()})
+            parts = {name: near(one) for name, one in told.items()}
+            return st.fixed_dictionaries(parts) | st.fixed_dictionaries({}, optional=parts)
     return ANYTHING
 
 

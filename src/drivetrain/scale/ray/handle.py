@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, NotReady, Unsupported
 from drivetrain.core.kinds import String
-from drivetrain.core.messages import Message
 from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import Embeddings
@@ -251,13 +250,14 @@ class HandleWorker(Face):
     def _tokenize(
         self,
         text: str | None,
-        messages: tuple[Message, ...] | None,
+        chat: GenerateRequest | None,
         *,
         add_special_tokens: bool | None,
         request_id: str,
     ) -> Awaitable[list[int]]:
         limit = self._report_if_ready(request_id).terms.timeout_s
-        return self._ids(text, (text, messages, add_special_tokens, request_id), limit)
+        messages, tools = (None, None) if chat is None else (chat.messages, chat.tools)
+        return self._ids(text, (text, messages, tools, add_special_tokens, request_id), limit)
 
     async def _ids(self, text: str | None, arguments: tuple[Any, ...], limit_s: float) -> list[int]:
         """The text is checked here: as JSON, bytes would arrive as text."""

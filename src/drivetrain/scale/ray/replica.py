@@ -14,6 +14,7 @@ from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.events import Event, Finished
 from drivetrain.core.messages import Message
 from drivetrain.core.status import State
+from drivetrain.core.tools import Tool
 from drivetrain.scale.ray import protocol
 from drivetrain.scale.ray.event_link import EventClient, Route
 from drivetrain.scale.ray.observability import observing
@@ -118,11 +119,11 @@ class Replica:
         return await _answer(self.worker.embed(inputs, timeout_s=timeout_s, trace_context=trace_context))
 
     async def tokenize(self, call: bytes) -> bytes:
-        text, messages, special, request_id = protocol.loads(
-            tuple[str | None, tuple[Message, ...] | None, bool | None, str], call
+        text, messages, tools, special, request_id = protocol.loads(
+            tuple[str | None, tuple[Message, ...] | None, tuple[Tool, ...] | None, bool | None, str], call
         )
         HTTP_REQUEST_ID.set(request_id)
-        return await _answer(self.worker.tokenize(text, messages=messages, add_special_tokens=special))
+        return await _answer(self.worker.tokenize(text, messages=messages, tools=tools, add_special_tokens=special))
 
     async def detokenize(self, call: bytes) -> bytes:
         ids, request_id = protocol.loads(list[Any], call)

@@ -14,8 +14,11 @@ from drivetrain.core.receipt import Receipt
 from drivetrain.core.results import FinishReason
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response
+from drivetrain.server.parse.bodies import BODIES
 from drivetrain.server.parse.body import Body
-from drivetrain.server.parse.schema import ADMIN, BODIES, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, TOKENIZE
+from drivetrain.server.parse.messages import COUNT, MESSAGES
+from drivetrain.server.parse.responses import RESPONSE
+from drivetrain.server.parse.schema import ADMIN, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, TOKENIZE
 
 _REF = "#/components/schemas/"
 _SSE: dict[str, Any] = {"text/event-stream": {}}
@@ -67,6 +70,23 @@ def _paths() -> dict[str, Any]:
         },
         "/v1/chat/completions": {"post": _post("Answer a chat", CHAT, _ANSWER, streams=True)},
         "/v1/completions": {"post": _post("Complete a prompt", COMPLETION, _ANSWER, streams=True)},
+        "/v1/responses": {
+            "post": _post(
+                "Answer a conversation, as Open Responses has it",
+                RESPONSE,
+                _object("id", "object", "status", "output"),
+                streams=True,
+            )
+        },
+        "/v1/messages": {
+            "post": _post(
+                "Answer a chat, as Anthropic's API has it",
+                MESSAGES,
+                _object("id", "type", "role", "content", "usage"),
+                streams=True,
+            )
+        },
+        "/v1/messages/count_tokens": {"post": _post("Count the tokens of such a chat", COUNT, _object("input_tokens"))},
         "/v1/embeddings": {
             "post": _post("Make a vector for each text", EMBEDDING, _object("object", "data", "model", "usage"))
         },

@@ -27,12 +27,12 @@ async def tokenize(exchange: Exchange, context: Context) -> Response:
 
 async def _tokenized(values: Values, worker: WorkerPort) -> list[int]:
     limits = worker.capabilities.limits
-    prompt, messages = values.get("prompt"), values.get("messages")
+    prompt, messages, tools = values.get("prompt"), values.get("messages"), values.get("tools")
     if messages is not None and len(messages) > limits.max_messages:
         raise InvalidRequest(f"messages has more than {limits.max_messages} entries", param="messages")
     try:
         special = values.get("add_special_tokens")
-        return await worker.tokenize(prompt, messages=messages, add_special_tokens=special)
+        return await worker.tokenize(prompt, messages=messages, tools=tools, add_special_tokens=special)
     except InvalidRequest as exc:
         raise renamed(exc, {"text": "prompt" if messages is None else "messages"}) from exc
 

@@ -80,10 +80,10 @@ def receipt_json(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-    return {"content": Each(entries, _chat_entry), "refusal": None}
+    return {"content": Each(entries, chat_logprob), "refusal": None}
 
 
-def _chat_entry(entry: TokenLogprob) -> dict[str, Any]:
+def chat_logprob(entry: TokenLogprob) -> dict[str, Any]:
     return {
         "token": entry.token,
         "logprob": finite(entry.logprob),

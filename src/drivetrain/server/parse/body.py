@@ -7,7 +7,7 @@ they are judged. Counting takes a few passes in C, none of which holds the GIL f
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -102,6 +102,18 @@ class Body:
         values = Values(lenient=lenient and not self.strict, hint="" if self.strict else _WARN_HINT)
         self._judge_into(values, values, given, "")
         return values
+
+    def judge_part(
+        self, where: str, given: Mapping[str, Any], leave_out: Callable[[str], None] | None
+    ) -> dict[str, Any]:
+        """The same for an object inside a body, at the place `where`. `leave_out` is told what a lenient server
+        leaves out."""
+        values = Values(lenient=leave_out is not None, hint="")
+        self._judge_into(values, values, given, f"{where}.")
+        if leave_out is not None:
+            for name in values.ignored:
+                leave_out(name)
+        return dict(values)
 
     def _judge_into(self, values: Values, into: dict[str, Any], given: Mapping[str, Any], where: str) -> None:
         for name in given:

@@ -155,18 +155,18 @@ _NOT_HERE = frozenset({"request_id", "trace_context", "exponential_decay_length_
 _NOTHING: Mapping[str, tuple[Any, ...]] = {"max_tokens": (-1,), "stop": ("",), "top_k": (-1,)}
 """Values by which clients of other servers ask for nothing."""
 
-_SAMPLING: Mapping[str, Field] = {
+SAMPLING: Mapping[str, Field] = {
     name: like(name, nothing=_NOTHING.get(name, ())) for name in PARAMETERS if name not in _OWN_SPELLING | _NOT_HERE
 }
 
-_SCHEMA = ConstraintOf(ConstraintForm.JSON_SCHEMA)
+SCHEMA_CONSTRAINT = ConstraintOf(ConstraintForm.JSON_SCHEMA)
 
 _JSON_SCHEMA_FORMAT = Body(
     "JsonSchemaFormat",
     {
         "name": inert(String()),
         "description": inert(String()),
-        "schema": Field(_SCHEMA, "the text is JSON of this schema, on one line", required=True),
+        "schema": Field(SCHEMA_CONSTRAINT, "the text is JSON of this schema, on one line", required=True),
         "strict": Field(Boolean(), "true or false: the schema holds either way", inert=True),
     },
 )
@@ -176,7 +176,7 @@ _RESPONSE_FORMAT = Body(
     {
         "type": Field(OneOf(FormatType), "text asks for nothing", required=True),
         "json_schema": Field(_JSON_SCHEMA_FORMAT, "the schema, for the type json_schema"),
-        "schema": Field(_SCHEMA, "the schema, for the type json_object, as llama.cpp has it"),
+        "schema": Field(SCHEMA_CONSTRAINT, "the schema, for the type json_object, as llama.cpp has it"),
     },
 )
 
@@ -256,7 +256,7 @@ _ANSWER: Mapping[str, Field] = {
     "model": MODEL,
     "stream": Field(Boolean(), "server-sent events, ended by [DONE]"),
     "stream_options": Field(_STREAM_OPTIONS, "needs stream"),
-    **_SAMPLING,
+    **SAMPLING,
     **CONSTRAINTS,
     "return_token_ids": Field(Boolean(), "return the token ids of the prompt and of each choice too"),
 }
@@ -315,6 +315,7 @@ TOKENIZE = Body(
         "model": MODEL_OR_ONLY,
         "prompt": Field(String(), "the text; or give messages"),
         "messages": Field(Messages(), "a chat, rendered as for an answer"),
+        "tools": like("tools", "the functions that are rendered with messages", nothing=([],)),
         "add_special_tokens": Field(Boolean(), "add the tokenizer's own special tokens; by default, as for an answer"),
     },
     one_of=("prompt", "messages"),
@@ -323,7 +324,3 @@ TOKENIZE = Body(
 DETOKENIZE = Body("DetokenizeBody", {"model": MODEL_OR_ONLY, "tokens": Field(Ids(), "token ids", required=True)})
 
 ADMIN = Body("AdminBody", {"model": Field(String(), "a name or an alias from /v1/models", required=True)}, strict=True)
-
-BODIES = (CHAT, COMPLETION, EMBEDDING, TOKENIZE, DETOKENIZE, ADMIN)
-NAMES = frozenset(PARAMETERS).union(*(body.fields for body in BODIES))
-"""Every field that a request may name, and so every value that a metric's label may have."""

@@ -70,9 +70,9 @@ class ParsedRequest:
 
 def chat_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
     names = {"logprobs": "top_logprobs" if body.get("top_logprobs") else "logprobs"}
-    values = _shared(body, headers, names) | {"messages": body["messages"], "logprobs": _top_logprobs(body)}
+    values = shared_values(body, headers, names) | {"messages": body["messages"], "logprobs": _top_logprobs(body)}
     if "tools" not in values:
-        _drop_idle_choice(values)
+        drop_idle_choice(values)
     max_tokens = body.get("max_completion_tokens")
     if max_tokens is not None:
         if body.get("max_tokens") not in {None, max_tokens}:
@@ -83,10 +83,10 @@ def chat_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
             )
         values["max_tokens"] = max_tokens
         names["max_tokens"] = "max_completion_tokens"
-    return _parsed(body, [values], names, new_id("chatcmpl"), logprobs=bool(body.get("logprobs")))
+    return parsed_request(body, [values], names, new_id("chatcmpl"), logprobs=bool(body.get("logprobs")))
 
 
-def _drop_idle_choice(values: dict[str, Any]) -> None:
+def drop_idle_choice(values: dict[str, Any]) -> None:
     """Without tools, what says how to choose one asks for nothing, unless it asks for a call."""
     values.pop("parallel_tool_calls", None)
     choice = values.get("tool_choice")
@@ -98,7 +98,7 @@ def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts:
     """`echo` with `logprobs` includes the prompt's logprobs."""
     logprobs = body.get("logprobs")
     names = {"prompt_logprobs": "logprobs", "messages": "prompt"}
-    values = {"max_tokens": COMPLETION_MAX_TOKENS, **_shared(body, headers, names), "logprobs": logprobs}
+    values = {"max_tokens": COMPLETION_MAX_TOKENS, **shared_values(body, headers, names), "logprobs": logprobs}
     if "max_tokens" not in body and body.get("min_tokens", 0) > COMPLETION_MAX_TOKENS:
         raise InvalidRequest(
             f"min_tokens is {body['min_tokens']}, but a completion has at most {COMPLETION_MAX_TOKENS} tokens if "
@@ -119,7 +119,7 @@ def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts:
     if len(prompts) > max_prompts:
         raise InvalidRequest(f"prompt has {len(prompts)} entries; the limit is {max_prompts}", param="prompt")
     inputs = [{"prompt": p} if isinstance(p, str) else {"prompt_token_ids": p} for p in prompts]
-    return _parsed(body, [values | i for i in inputs], names, new_id("cmpl"), logprobs=logprobs is not None)
+    return parsed_request(body, [values | i for i in inputs], names, new_id("cmpl"), logprobs=logprobs is not None)
 
 
 def honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedRequest:
@@ -159,10 +159,14 @@ def _honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedReques
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}"
+    return f"{prefix}-{new_hex()}"
 
 
-def _shared(body: Values, headers: Mapping[str, str], names: dict[str, str]) -> dict[str, Any]:
+def new_hex() -> str:
+    return secrets.token_hex(12)
+
+
+def shared_values(body: Values, headers: Mapping[str, str], names: dict[str, str]) -> dict[str, Any]:
     """Adds to `names` what the body calls the constraint."""
     values = {name: value for name, value in body.items() if name in PARAMETERS and name not in _NOT_PASSED_ON}
     given = {name: made for name in CONSTRAINTS if (made := _constraint(name, body.get(name))) is not None}
@@ -233,7 +237,7 @@ def trace_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
     return {"traceparent": parent} | ({"tracestate": state} if state and len(state) <= MAX_TRACE_CHARS else {})
 
 
-def _parsed(
+def parsed_request(
     body: Values, values: list[dict[str, Any]], names: dict[str, str], answer_id: str, *, logprobs: bool
 ) -> ParsedRequest:
     options, stream = body.get("stream_options"), bool(body.get("stream"))

@@ -1,0 +1,120 @@
+"""An answer as blocks that follow each other, each opened, filled and closed: reasoning, text, or one call.
+
+The Responses API calls them items, the Messages API content blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from drivetrain.core.answer import AnswerEvent, ArgumentsPiece, CallBegun, ContentPiece, ReasoningPiece
+from drivetrain.core.results import Choice, TokenLogprob
+from drivetrain.text.answers.told import AnswerTeller, ToldPiece, told
+
+
+class BlockKind(Enum):
+    REASONING = "reasoning"
+    TEXT = "text"
+    CALL = "call"
+
+
+@dataclass(slots=True)
+class Block:
+    """`text` is the reasoning, the text, or the call's arguments, as far as they have come."""
+
+    index: int
+    kind: BlockKind
+    call_id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    block: Block
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    block: Block
+
+
+BlockEvent = Opened | Grown | Closed
+
+
+class Blocks:
+    """Those of one choice of a stream, in order; at most one is open."""
+
+    def __init__(self) -> None:
+        self._teller = AnswerTeller()
+        self._open: Block | None = None
+        self.closed: list[Block] = []
+
+    def text(self, text: str) -> Iterator[BlockEvent]:
+        """For answers that are all content."""
+        return self._piece(ContentPiece(text)) if text else iter(())
+
+    def take(self, parts: Iterable[AnswerEvent]) -> Iterator[BlockEvent]:
+        for piece in self._teller.take(parts):
+            yield from self._piece(piece)
+
+    def end(self) -> Iterator[BlockEvent]:
+        """The choice has finished."""
+        if rest := self._teller.end():
+            yield from self._piece(ContentPiece(rest))
+        yield from self._close()
+
+    def _piece(self, piece: ToldPiece) -> Iterator[BlockEvent]:
+        if isinstance(piece, CallBegun):
+            yield from self._close()
+            yield self._opened(BlockKind.CALL, piece.id, piece.name)
+            return
+        kind = _KINDS[type(piece)]
+        if self._open is None or self._open.kind is not kind:
+            yield from self._close()
+            yield self._opened(kind)
+        assert self._open is not None
+        self._open.pieces.append(piece.text)
+        yield Grown(self._open, piece.text)
+
+    def _opened(self, kind: BlockKind, call_id: str = "", name: str = "") -> Opened:
+        self._open = Block(len(self.closed), kind, call_id, name)
+        return Opened(self._open)
+
+    def _close(self) -> Iterator[BlockEvent]:
+        if self._open is not None:
+            block, self._open = self._open, None
+            self.closed.append(block)
+            yield Closed(block)
+
+
+_KINDS = {ContentPiece: BlockKind.TEXT, ReasoningPiece: BlockKind.REASONING, ArgumentsPiece: BlockKind.CALL}
+
+
+def blocks_of(choice: Choice) -> list[Block]:
+    """Those of a whole answer. Its message has all reasoning in front and all calls behind."""
+    logprobs = list(choice.logprobs or ())
+    if choice.message is None:
+        return [Block(0, BlockKind.TEXT, pieces=[choice.text], logprobs=logprobs)] if choice.text else []
+    message = told(choice.message)
+    blocks: list[Block] = []
+    if message.reasoning:
+        blocks.append(Block(0, BlockKind.REASONING, pieces=[message.reasoning]))
+    if message.content:
+        blocks.append(Block(len(blocks), BlockKind.TEXT, pieces=[message.content], logprobs=logprobs))
+    for call in message.tool_calls:
+        blocks.append(Block(len(blocks), BlockKind.CALL, call.id, call.name, [call.arguments]))
+    return blocks

@@ -1,0 +1,164 @@
+"""`/v1/messages`, Anthropic's API: what an answer looks like, whole and as events; and the count of tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from starlette.responses import Response
+
+from drivetrain.core.errors import DrivetrainError, InvalidRequest
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
+from drivetrain.core.results import FinishReason, MatchedStop, Result, Usage
+from drivetrain.server.answer import answer
+from drivetrain.server.context import Context
+from drivetrain.server.errors import json_response, renamed
+from drivetrain.server.faces import anthropic_error
+from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks, Grown, Opened, blocks_of
+from drivetrain.server.format.openai import compact
+from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.http.intake import read_body
+from drivetrain.server.parse.messages import COUNT, MESSAGES, count_request, messages_request
+from drivetrain.server.parse.translate import ParsedRequest
+
+
+async def messages(exchange: Exchange, context: Context) -> None:
+    values = await read_body(exchange, context, MESSAGES)
+    parsed = messages_request(values, exchange.headers)
+    stops = frozenset(values.get("stop_sequences", ()))
+    await answer(exchange, context, values["model"], parsed, partial(MessagesFormatter, values["model"], stops))
+
+
+async def count_tokens(exchange: Exchange, context: Context) -> Response:
+    values = await read_body(exchange, context, COUNT)
+    said, tools = count_request(values)
+    async with context.models.lease(values["model"]) as worker:
+        try:
+            ids = await worker.tokenize(messages=said, tools=tools)
+        except InvalidRequest as exc:
+            raise renamed(exc, {"text": "messages"}) from exc
+    return json_response({"input_tokens": len(ids)}, headers=values.headers)
+
+
+class MessagesFormatter:
+    content_type = "text/event-stream; charset=utf-8"
+    head_first = False
+
+    def __init__(self, model: str, stops: frozenset[str], parsed: ParsedRequest) -> None:
+        self._model = model
+        self._stops = stops
+        self._id = parsed.id
+        self._blocks = Blocks()
+        self._ended: dict[str, Any] = {}
+
+    def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
+        (result,) = results
+        (choice,) = result.choices
+        content = [_whole_block(block) for block in blocks_of(choice)]
+        ended = self._ending(choice.finish_reason, choice.matched_stop)
+        return {**self._message(content, _usage_json(usage)), **ended}
+
+    # As events
+
+    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
+        return b"".join([self._of(event) for event in events])
+
+    def end(self, usage: Usage) -> bytes:
+        ending = _event("message_delta", delta=self._ended, usage=_usage_json(usage))
+        return ending + _event("message_stop")
+
+    def failure(self, error: DrivetrainError) -> bytes:
+        return _event("error", **anthropic_error(error))
+
+    def _of(self, event: Event) -> bytes:
+        if type(event) is Delta:
+            blocks = self._blocks.text(event.text) if event.parts is None else self._blocks.take(event.parts)
+            return _told(blocks)
+        if type(event) is ChoiceFinished:
+            self._ended = self._ending(event.reason, event.matched_stop)
+            return _told(self._blocks.end())
+        if type(event) is Started:
+            usage = _usage_json(Usage(event.prompt_tokens))
+            return _event("message_start", message=self._message([], usage))
+        return b""
+
+    def _message(self, content: list[dict[str, Any]], usage: dict[str, int]) -> dict[str, Any]:
+        head = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        return {**head, "content": content, "stop_reason": None, "stop_sequence": None, "usage": usage}
+
+    def _ending(self, reason: FinishReason | None, matched: MatchedStop | None) -> dict[str, Any]:
+        stop = matched if isinstance(matched, str) and matched in self._stops else None
+        if reason is FinishReason.STOP and stop is not None:
+            return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+        return {"stop_reason": _REASONS.get(reason) if reason is not None else None, "stop_sequence": None}
+
+
+_REASONS = {FinishReason.STOP: "end_turn", FinishReason.LENGTH: "max_tokens", FinishReason.TOOL_CALLS: "tool_use"}
+
+UNSIGNED = "unsigned"
+"""The signature of reasoning: clients send it back, and nothing here depends on it."""
+
+
+def _told(events: Iterable[BlockEvent]) -> bytes:
+    told: list[bytes] = []
+    for event in events:
+        index = event.block.index
+        if isinstance(event, Opened):
+            told.append(_event("content_block_start", index=index, content_block=_empty_block(event.block)))
+        elif isinstance(event, Grown):
+            told.append(_event("content_block_delta", index=index, delta=_delta(event.block, event.text)))
+        else:
+            if event.block.kind is BlockKind.REASONING:
+                signature = {"type": "signature_delta", "signature": UNSIGNED}
+                told.append(_event("content_block_delta", index=index, delta=signature))
+            told.append(_event("content_block_stop", index=index))
+    return b"".join(told)
+
+
+def _event(name: str, /, **fields: Any) -> bytes:
+    return f"event: {name}\ndata: {compact({'type': name, **fields})}\n\n".encode()
+
+
+def _empty_block(block: Block) -> dict[str, Any]:
+    if block.kind is BlockKind.CALL:
+        return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": {}}
+    if block.kind is BlockKind.REASONING:
+        return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "text", "text": ""}
+
+
+def _delta(block: Block, text: str) -> dict[str, Any]:
+    if block.kind is BlockKind.CALL:
+        return {"type": "input_json_delta", "partial_json": text}
+    if block.kind is BlockKind.REASONING:
+        return {"type": "thinking_delta", "thinking": text}
+    return {"type": "text_delta", "text": text}
+
+
+def _whole_block(block: Block) -> dict[str, Any]:
+    if block.kind is BlockKind.CALL:
+        return _empty_block(block) | {"input": _input(block.text)}
+    if block.kind is BlockKind.REASONING:
+        return {"type": "thinking", "thinking": block.text, "signature": UNSIGNED}
+    return {"type": "text", "text": block.text}
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Empty if the call was cut off or is malformed: the API has no place for its text."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _usage_json(usage: Usage) -> dict[str, int]:
+    """The prompt's tokens are told apart by where they came from."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }

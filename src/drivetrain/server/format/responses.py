@@ -1,0 +1,233 @@
+"""`/v1/responses`: what an answer looks like, whole and as events, by the Open Responses document."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from drivetrain.core.errors import DrivetrainError
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
+from drivetrain.core.results import FinishReason, Result, TokenLogprob, Usage
+from drivetrain.server.answer import answer
+from drivetrain.server.context import Context
+from drivetrain.server.errors import fields_of
+from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks, Grown, Opened, blocks_of
+from drivetrain.server.format.openai import DONE, chat_logprob, compact
+from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.http.intake import read_body
+from drivetrain.server.parse.responses import RESPONSE, SAMPLED, ResponseFrame, response_request
+from drivetrain.server.parse.responses_input import encrypted
+from drivetrain.server.parse.translate import ParsedRequest, new_hex
+
+Defaults = Callable[[], Mapping[str, tuple[str, Any]]]
+"""The model's own sampling values, each with its source, once it is loaded."""
+
+
+async def responses(exchange: Exchange, context: Context) -> None:
+    values = await read_body(exchange, context, RESPONSE)
+    parsed, frame = response_request(values, exchange.headers)
+    model = values["model"]
+
+    def defaults() -> Mapping[str, tuple[str, Any]]:
+        return context.models.find(model).metadata.sampling
+
+    await answer(exchange, context, model, parsed, partial(ResponseFormatter, frame, defaults))
+
+
+class ResponseFormatter:
+    content_type = "text/event-stream; charset=utf-8"
+    head_first = False
+
+    def __init__(self, frame: ResponseFrame, defaults: Defaults, parsed: ParsedRequest) -> None:
+        self._frame = frame
+        self._defaults = defaults
+        self._logprobs = parsed.logprobs
+        self._blocks = Blocks()
+        self._items = _Items(frame.encrypts_reasoning)
+        self._sequence = 0
+        self._reason: FinishReason | None = None
+        self._sampled: dict[str, Any] | None = None
+
+    def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
+        (result,) = results
+        (choice,) = result.choices
+        blocks = blocks_of(choice)
+        output = [self._items.whole(block, self._status(choice.finish_reason, block, blocks)) for block in blocks]
+        return self._response(choice.finish_reason, output, usage)
+
+    # As events
+
+    def format(self, prompt: int, events: Sequence[Event]) -> bytes:
+        return b"".join([self._of(event) for event in events])
+
+    def end(self, usage: Usage) -> bytes:
+        blocks = self._blocks.closed
+        output = [self._items.whole(block, self._status(self._reason, block, blocks)) for block in blocks]
+        response = self._response(self._reason, output, usage)
+        return self._event(f"response.{response['status']}", response=response) + DONE
+
+    def failure(self, error: DrivetrainError) -> bytes:
+        fields = fields_of(error)
+        output = [self._items.whole(block, "completed") for block in self._blocks.closed]
+        response = self._response(None, output, None) | {
+            "status": "failed",
+            "error": {"code": fields["code"], "message": fields["message"]},
+        }
+        return self._event("error", error=fields) + self._event("response.failed", response=response) + DONE
+
+    def _of(self, event: Event) -> bytes:
+        if type(event) is Delta:
+            blocks = self._blocks.text(event.text) if event.parts is None else self._blocks.take(event.parts)
+            return self._told(blocks, event.logprobs or ())
+        if type(event) is ChoiceFinished:
+            self._reason = event.reason
+            return self._told(self._blocks.end(), ())
+        if type(event) is Started:
+            response = self._response(None, [], None)
+            return self._event("response.created", response=response) + self._event(
+                "response.in_progress", response=response
+            )
+        return b""
+
+    def _told(self, events: Sequence[BlockEvent] | Any, logprobs: Sequence[TokenLogprob]) -> bytes:
+        told: list[bytes] = []
+        for event in events:
+            block = event.block
+            if isinstance(event, Opened):
+                told += [self._event(name, **fields) for name, fields in self._items.opened(block)]
+            elif isinstance(event, Grown):
+                kept = list(logprobs) if self._logprobs and block.kind is BlockKind.TEXT else []
+                logprobs = () if kept else logprobs
+                block.logprobs += kept
+                name, fields = self._items.grown(block, event.text, kept)
+                told.append(self._event(name, **fields))
+            else:
+                status = self._status(self._reason, block, [block])
+                told += [self._event(name, **fields) for name, fields in self._items.closed(block, status)]
+        return b"".join(told)
+
+    def _event(self, name: str, /, **fields: Any) -> bytes:
+        data = {"type": name, "sequence_number": self._sequence, **fields}
+        self._sequence += 1
+        return f"event: {name}\ndata: {compact(data)}\n\n".encode()
+
+    def _status(self, reason: FinishReason | None, block: Block, blocks: Sequence[Block]) -> str:
+        """Only the last item can be cut off."""
+        cut = reason is FinishReason.LENGTH and block is blocks[-1]
+        return "incomplete" if cut else "completed"
+
+    def _response(
+        self, reason: FinishReason | None, output: list[dict[str, Any]], usage: Usage | None
+    ) -> dict[str, Any]:
+        """Without a reason, one that is in progress."""
+        cut = reason is FinishReason.LENGTH
+        status = "in_progress" if reason is None else "incomplete" if cut else "completed"
+        return {
+            **self._frame.fields,
+            **self._sampling(),
+            "status": status,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": output,
+            "usage": None if usage is None else _usage_json(usage),
+        }
+
+    def _sampling(self) -> dict[str, Any]:
+        """Looked up once, while the model is certainly loaded."""
+        if self._sampled is None:
+            own = self._defaults()
+            default = {name: own[name][1] if name in own else neutral for name, neutral in SAMPLED.items()}
+            self._sampled = {**default, **self._frame.sampling}
+        return self._sampled
+
+
+class _Items:
+    """Blocks as items of the output, each with an id that stays the same."""
+
+    def __init__(self, encrypts_reasoning: bool) -> None:
+        self._encrypts = encrypts_reasoning
+        self._ids: dict[int, str] = {}
+
+    def whole(self, block: Block, status: str) -> dict[str, Any]:
+        kind, item_id = block.kind, self._id(block)
+        if kind is BlockKind.CALL:
+            call = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
+            return {"id": item_id, "type": "function_call", "status": status, **call}
+        if kind is BlockKind.TEXT:
+            content = [_text_part(block.text, block.logprobs)]
+            return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
+        sealed = {"encrypted_content": encrypted(block.text)} if self._encrypts else {}
+        content = [_reasoning_part(block.text)]
+        return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": content, **sealed}
+
+    def opened(self, block: Block) -> list[tuple[str, dict[str, Any]]]:
+        item = self.whole(block, "in_progress")
+        if block.kind is BlockKind.CALL:
+            return [("response.output_item.added", {"output_index": block.index, "item": item})]
+        (part,) = item["content"]
+        item["content"] = []
+        return [
+            ("response.output_item.added", {"output_index": block.index, "item": item}),
+            ("response.content_part.added", {**self._part_place(block), "part": part}),
+        ]
+
+    def grown(self, block: Block, text: str, logprobs: Sequence[TokenLogprob]) -> tuple[str, dict[str, Any]]:
+        if block.kind is BlockKind.CALL:
+            return "response.function_call_arguments.delta", {**self._place(block), "delta": text}
+        fields = {**self._part_place(block), "delta": text}
+        if block.kind is BlockKind.REASONING:
+            return "response.reasoning.delta", fields
+        return "response.output_text.delta", {**fields, "logprobs": _logprobs(logprobs)}
+
+    def closed(self, block: Block, status: str) -> list[tuple[str, dict[str, Any]]]:
+        item = self.whole(block, status)
+        done = ("response.output_item.done", {"output_index": block.index, "item": item})
+        if block.kind is BlockKind.CALL:
+            told = {**self._place(block), "name": block.name, "arguments": block.text}
+            return [("response.function_call_arguments.done", told), done]
+        place = self._part_place(block)
+        if block.kind is BlockKind.REASONING:
+            text: tuple[str, dict[str, Any]] = ("response.reasoning.done", {**place, "text": block.text})
+        else:
+            logprobs = _logprobs(block.logprobs)
+            text = ("response.output_text.done", {**place, "text": block.text, "logprobs": logprobs})
+        return [text, ("response.content_part.done", {**place, "part": item["content"][0]}), done]
+
+    def _place(self, block: Block) -> dict[str, Any]:
+        return {"item_id": self._id(block), "output_index": block.index}
+
+    def _part_place(self, block: Block) -> dict[str, Any]:
+        return {**self._place(block), "content_index": 0}
+
+    def _id(self, block: Block) -> str:
+        if block.index not in self._ids:
+            self._ids[block.index] = f"{_PREFIXES[block.kind]}_{new_hex()}"
+        return self._ids[block.index]
+
+
+_PREFIXES = {BlockKind.TEXT: "msg", BlockKind.REASONING: "rs", BlockKind.CALL: "fc"}
+
+
+def _text_part(text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": _logprobs(logprobs)}
+
+
+def _reasoning_part(text: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
+
+
+def _logprobs(entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    return [chat_logprob(entry) for entry in entries]
+
+
+def _usage_json(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }

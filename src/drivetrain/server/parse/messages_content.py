@@ -1,0 +1,158 @@
+"""The messages and the system text of Anthropic's API, as the messages of a chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from drivetrain.core.errors import Unsupported
+from drivetrain.core.kinds import Boolean, Matching, String
+from drivetrain.core.messages import ImagePart, Message, Part, TextPart
+from drivetrain.server.parse.body import Body, Field
+from drivetrain.server.parse.schema import Anything, Object, inert
+from drivetrain.server.parse.shapes import Several, Tagged
+from drivetrain.server.parse.turns import Turns
+
+_IGNORED = inert(Anything())
+_CACHED = {"cache_control": _IGNORED}
+
+_TEXT = Body("TextBlock", {"text": Field(String(), "the text", required=True), "citations": _IGNORED, **_CACHED})
+_IMAGE = Body(
+    "ImageBlock",
+    {
+        "source": Field(
+            Tagged(
+                {
+                    "base64": Body(
+                        "Base64Source",
+                        {
+                            "media_type": Field(Matching(r"image/[a-z]{3,4}", "such as image/png"), "", required=True),
+                            "data": Field(String(non_empty=True), "base64", required=True),
+                        },
+                    ),
+                    "url": Body("UrlSource", {"url": Field(String(non_empty=True), "its address", required=True)}),
+                },
+                refused={"file": "this server keeps no files; send base64 or a url"},
+            ),
+            "where the picture is",
+            required=True,
+        ),
+        **_CACHED,
+    },
+)
+
+_ONLY = "only texts and images can be read"
+_RESULT_CONTENT = Several(
+    Tagged({"text": _TEXT, "image": _IMAGE}, refused=dict.fromkeys(("document", "search_result"), _ONLY)),
+    text_as="text",
+)
+_SERVER = "tools that run in the server are not supported"
+
+_BLOCKS = {
+    "text": _TEXT,
+    "image": _IMAGE,
+    "tool_use": Body(
+        "ToolUseBlock",
+        {
+            "id": Field(String(non_empty=True), "what its result answers to", required=True),
+            "name": Field(String(non_empty=True), "the tool", required=True),
+            "input": Field(Object(), "as the model gave it", required=True),
+            "caller": _IGNORED,
+            **_CACHED,
+        },
+    ),
+    "tool_result": Body(
+        "ToolResultBlock",
+        {
+            "tool_use_id": Field(String(non_empty=True), "the call that it answers", required=True),
+            "content": Field(_RESULT_CONTENT, "a string or blocks of text and images"),
+            "is_error": Field(Boolean(), "the call failed: the model is told so"),
+            **_CACHED,
+        },
+    ),
+    "thinking": Body(
+        "ThinkingBlock",
+        {"thinking": Field(String(), "the reasoning", required=True), "signature": _IGNORED, **_CACHED},
+    ),
+}
+_REFUSED = {
+    "document": _ONLY,
+    "search_result": _ONLY,
+    "redacted_thinking": "this server cannot read it; leave it out",
+    "server_tool_use": _SERVER,
+    "web_search_tool_result": _SERVER,
+}
+
+
+def _said_in(name: str, kinds: Sequence[str]) -> Body:
+    blocks = Tagged({kind: _BLOCKS[kind] for kind in kinds}, refused=_REFUSED)
+    content = Several(blocks, text_as="text", non_empty=True)
+    return Body(name, {"content": Field(content, "a string or a list of blocks", required=True)})
+
+
+MESSAGE_LIST = Several(
+    Tagged(
+        {
+            "user": _said_in("UserMessage", ("text", "image", "tool_result")),
+            "assistant": _said_in("AssistantMessage", ("text", "tool_use", "thinking")),
+        },
+        tag="role",
+    ),
+    non_empty=True,
+)
+SYSTEM = Several(Tagged({"text": _TEXT}), text_as="text")
+
+
+def chat_of(messages: Sequence[Mapping[str, Any]], system: Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:
+    """The messages of a chat. Results of tools are messages of their own; consecutive ones of the assistant, one.
+
+    Raises `InvalidRequest` for the result of a call that nobody made, and `Unsupported` for an answer that is begun.
+    """
+    turns = Turns()
+    if system is not None:
+        turns.add("system", (TextPart("\n".join(block["text"] for block in system)),))
+    for i, message in enumerate(messages):
+        add = _assistant if message["role"] == "assistant" else _user
+        add(turns, message["content"], f"messages[{i}].content")
+    if messages[-1]["role"] == "assistant":
+        place = f"messages[{len(messages) - 1}]"
+        what = "is the assistant's: continuing a given beginning is not supported; end with a message of the user"
+        raise Unsupported(f"{place} {what}", param=place)
+    return turns.messages()
+
+
+def _user(turns: Turns, blocks: Sequence[Mapping[str, Any]], where: str) -> None:
+    """The results of calls come first, as templates have it; the API asks for that order too."""
+    said: list[Part] = []
+    for i, block in enumerate(blocks):
+        if block["type"] == "tool_result":
+            turns.result(block["tool_use_id"], _result(block), f"{where}[{i}].tool_use_id")
+        else:
+            said.append(_part(block))
+    if said:
+        turns.add("user", said)
+
+
+def _assistant(turns: Turns, blocks: Sequence[Mapping[str, Any]], where: str) -> None:
+    for block in blocks:
+        if block["type"] == "tool_use":
+            turns.called(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False))
+        elif block["type"] == "thinking":
+            turns.reasoned(block["thinking"])
+        else:
+            turns.answered((_part(block),))
+
+
+def _result(block: Mapping[str, Any]) -> list[Part]:
+    content = [_part(part) for part in block.get("content", ())]
+    return [TextPart("Error: "), *content] if block.get("is_error") else content
+
+
+def _part(block: Mapping[str, Any]) -> Part:
+    if block["type"] == "text":
+        return TextPart(block["text"])
+    source = block["source"]
+    if source["type"] == "url":
+        return ImagePart(url=source["url"])
+    return ImagePart(url=f"data:{source['media_type']};base64,{source['data']}")

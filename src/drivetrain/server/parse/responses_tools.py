@@ -1,0 +1,106 @@
+"""Tools and their choice as `/v1/responses` has them: flat, without an object `function`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.kinds import Kind, Schema
+from drivetrain.core.tools import Tool, ToolChoice, ToolChoices, ToolMode, Tools
+
+_TOOLS, _CHOICES = Tools(), ToolChoices()
+_KEYS = ("name", "description", "parameters", "strict")
+
+
+class FlatTools(Kind):
+    takes = "a list of tools"
+
+    def judge(self, name: str, value: Any) -> tuple[Tool, ...]:
+        nested = _nested_all(name, value)
+        with _flat_places():
+            return _TOOLS.judge(name, nested)
+
+    def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> tuple[Tool, ...] | None:
+        nested = _nested_all(name, value)
+        with _flat_places():
+            return _TOOLS.judge_leniently(name, nested, leave_out)
+
+    def schema(self) -> Schema:
+        item = _TOOLS.schema()["items"]["properties"]
+        function = item["function"]
+        properties = {"type": item["type"], **function["properties"]}
+        return {"type": "array", "items": {"type": "object", "properties": properties, "required": ["type", "name"]}}
+
+
+class FlatToolChoice(Kind):
+    takes = "auto, none, required, or an object that names a function"
+
+    def judge(self, name: str, value: Any) -> ToolChoice:
+        if not isinstance(value, Mapping):
+            return _CHOICES.judge(name, value)
+        tools = value.get("tools")
+        listed = {"tools": _nested_all(f"{name}.tools", tools)} if isinstance(tools, list) else {}
+        nested = {**_nested(name, value), **listed}
+        with _flat_places():
+            return _CHOICES.judge(name, nested)
+
+    def schema(self) -> Schema:
+        named = {
+            "type": "object",
+            "properties": {"type": {"const": "function"}, "name": {"type": "string", "minLength": 1}},
+            "required": ["type", "name"],
+        }
+        allowed = {
+            "type": "object",
+            "properties": {
+                "type": {"const": "allowed_tools"},
+                "mode": {"enum": ["auto", "required"]},
+                "tools": {"type": "array", "items": named, "minItems": 1},
+            },
+            "required": ["type", "tools"],
+        }
+        return {"anyOf": [{"type": "string", "enum": [*map(str, ToolMode)]}, named, allowed]}
+
+
+def flat_tool(tool: Tool) -> dict[str, Any]:
+    parameters = json.loads(tool.parameters)
+    told = {"name": tool.name, "description": tool.description or None}
+    return {"type": "function", **told, "parameters": parameters, "strict": tool.strict}
+
+
+def flat_choice(choice: ToolChoice | None) -> Any:
+    if choice is None or not choice.names:
+        return str(choice.mode) if choice is not None else "auto"
+    if choice.is_named:
+        return {"type": "function", "name": choice.names[0]}
+    named = [{"type": "function", "name": name} for name in choice.names]
+    return {"type": "allowed_tools", "mode": str(choice.mode), "tools": named}
+
+
+def _nested_all(name: str, value: Any) -> Any:
+    items = isinstance(value, (list, tuple))
+    return [_nested(f"{name}[{i}]", item) for i, item in enumerate(value)] if items else value
+
+
+def _nested(where: str, value: Any) -> Any:
+    """A flat tool in the shape that chats have."""
+    if not isinstance(value, Mapping) or value.get("type", "function") != "function":
+        return value
+    if "function" in value:
+        what = "is the form of /v1/chat/completions; here the name and the parameters stand in the tool itself"
+        raise InvalidRequest(f"{where}.function {what}", param=f"{where}.function")
+    return {"type": "function", "function": {key: value[key] for key in _KEYS if key in value}}
+
+
+@contextmanager
+def _flat_places() -> Iterator[None]:
+    """Errors inside name the places that the client knows."""
+    try:
+        yield
+    except InvalidRequest as exc:
+        exc.message, exc.param = exc.message.replace(".function", ""), (exc.param or "").replace(".function", "")
+        exc.args = (exc.message,)
+        raise

@@ -1,0 +1,283 @@
+"""`/v1/messages` over the bare wire: on each engine, and what a scripted model says, in the order of its docs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from drivetrain.core.errors import EngineFailed
+from server.conftest import can
+from server.serving import Served, fake, serving, thoughtful
+from server.sse import events
+
+PATH = "/v1/messages"
+TOOLS: list[Any] = [
+    {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+    {"name": "now", "input_schema": {"type": "object", "properties": {}}},
+]
+CALLS = (
+    "Let me see.\n"
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Łódź \\"1\\" 🙂"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+)
+CITY = {"city": 'Łódź "1" 🙂'}
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@contextmanager
+def says(text: str, **script: Any) -> Iterator[Served]:
+    with serving(fake(text=text, **script)) as served:
+        yield served
+
+
+def body(served: Served, **fields: Any) -> dict[str, Any]:
+    said = [{"role": "user", "content": "How is the weather in Łódź?"}]
+    return {"model": served.model, "messages": said, "max_tokens": 400, "temperature": 0, **fields}
+
+
+def ask(served: Served, **fields: Any) -> dict[str, Any]:
+    status, document = served.post(PATH, body(served, **fields))
+    assert status == 200, document
+    return document
+
+
+def streamed(served: Served, **fields: Any) -> list[tuple[str, dict[str, Any]]]:
+    status, headers, data = served.request("POST", PATH, body(served, stream=True, **fields))
+    assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8"), data
+    return events(data)
+
+
+def joined(sent: list[tuple[str, dict[str, Any]]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The content and the end of a message, put together as the docs tell clients to."""
+    blocks: list[dict[str, Any]] = []
+    partial: dict[int, str] = {}
+    ended: dict[str, Any] = {}
+    for name, data in sent:
+        if name == "content_block_start":
+            assert data["index"] == len(blocks)
+            blocks.append(dict(data["content_block"]))
+        elif name == "content_block_delta":
+            delta = data["delta"]
+            block = blocks[data["index"]]
+            if delta["type"] == "text_delta":
+                block["text"] += delta["text"]
+            elif delta["type"] == "thinking_delta":
+                block["thinking"] += delta["thinking"]
+            elif delta["type"] == "signature_delta":
+                block["signature"] = delta["signature"]
+            else:
+                partial[data["index"]] = partial.get(data["index"], "") + delta["partial_json"]
+        elif name == "message_delta":
+            ended = data["delta"] | {"usage": data["usage"]}
+    for index, text in partial.items():
+        blocks[index]["input"] = json.loads(text)
+    return blocks, ended
+
+
+def refused(served: Served, fields: dict[str, Any], status: int = 400, path: str = PATH) -> dict[str, Any]:
+    got, document = served.post(path, fields)
+    assert got == status, document
+    assert document["type"] == "error"
+    assert document["request_id"]
+    error: dict[str, Any] = document["error"]
+    return error
+
+
+def test_text_on_each_engine(served: Served) -> None:
+    """Whole and streamed; the same text as from a chat with the same prompt."""
+    whole = ask(served, max_tokens=8, system="Be brief.")
+    blocks, ended = joined(streamed(served, max_tokens=8, system=[{"type": "text", "text": "Be brief."}]))
+    messages: Any = [{"role": "system", "content": "Be brief."}, *body(served)["messages"]]
+    chat = served.client.chat.completions.create(model=served.model, messages=messages, max_tokens=8, temperature=0)
+    text = chat.choices[0].message.content
+    assert [block["text"] for block in whole["content"]] == [block["text"] for block in blocks]
+    assert "".join(block["text"] for block in blocks) == text
+    assert chat.usage is not None
+    assert sum(ended["usage"].values()) == chat.usage.total_tokens
+    assert whole["stop_reason"] == ended["stop_reason"]
+    assert (whole["stop_reason"] == "max_tokens") == (chat.choices[0].finish_reason == "length")
+
+
+@pytest.mark.parametrize("ids_per_step", [1, 3, 50])
+def test_calls_whole_and_streamed(ids_per_step: int) -> None:
+    with says(CALLS, ids_per_step=ids_per_step) as served:
+        whole = ask(served, tools=TOOLS)
+        blocks, ended = joined(streamed(served, tools=TOOLS))
+    assert [block["type"] for block in whole["content"]] == ["text", "tool_use", "tool_use"]
+    assert [block["input"] for block in whole["content"][1:]] == [CITY, {}]
+    assert whole["stop_reason"] == ended["stop_reason"] == "tool_use"
+    plain = [{key: value for key, value in block.items() if key != "id"} for block in whole["content"]]
+    assert [{key: value for key, value in block.items() if key != "id"} for block in blocks] == plain
+
+
+def test_the_order_of_events() -> None:
+    with says(CALLS, ids_per_step=4) as served:
+        names = [name for name, _ in streamed(served, tools=TOOLS)]
+    once = [name for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
+    block = ["content_block_start", "content_block_delta", "content_block_stop"]
+    assert once == ["message_start", *block * 3, "message_delta", "message_stop"]
+
+
+def test_the_round_trip_of_a_call() -> None:
+    with says(CALLS) as served:
+        first = ask(served, tools=TOOLS)
+        said = [*body(served)["messages"], {"role": "assistant", "content": first["content"]}]
+        uses = [block["id"] for block in first["content"][1:]]
+        results: list[Any] = [
+            {"type": "tool_result", "tool_use_id": uses[0], "content": "sunny"},
+            {
+                "type": "tool_result",
+                "tool_use_id": uses[1],
+                "content": [{"type": "text", "text": "?"}],
+                "is_error": True,
+            },
+        ]
+        asked = [*results, {"type": "text", "text": "And tomorrow?"}]
+        again = ask(served, tools=TOOLS, messages=[*said, {"role": "user", "content": asked}])
+        assert again["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+        wrong = [*said, {"role": "user", "content": [{**results[0], "tool_use_id": "call_0"}]}]
+        error = refused(served, body(served, tools=TOOLS, messages=wrong))
+    assert error["param"] == "messages[2].content[0].tool_use_id"
+
+
+def test_thinking_is_a_block_of_its_own() -> None:
+    with serving(thoughtful(text="<think>\nEasy.\n</think>\n\nParis", ids_per_step=3)) as served:
+        whole = ask(served, thinking={"type": "adaptive"})
+        blocks, _ = joined(streamed(served))
+        said = [*body(served)["messages"], {"role": "assistant", "content": whole["content"]}]
+        ask(served, messages=[*said, {"role": "user", "content": "Why?"}])
+    assert blocks == whole["content"]
+    assert [block["type"] for block in blocks] == ["thinking", "text"]
+    assert (blocks[0]["thinking"], blocks[1]["text"]) == ("Easy.", "Paris")
+
+
+@pytest.mark.parametrize(
+    ("choice", "kinds"),
+    [
+        ({"type": "any", "disable_parallel_tool_use": True}, {"tool_use"}),
+        ({"type": "tool", "name": "now"}, {"tool_use"}),
+    ],
+)
+def test_a_call_that_is_asked_for(served: Served, choice: dict[str, Any], kinds: set[str]) -> None:
+    if not can(served, "response_format"):
+        pytest.skip("this engine cannot be held to a call")
+    tools = [{"name": "now", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}]
+    answer = ask(served, tools=tools, tool_choice=choice, max_tokens=100)
+    assert {block["type"] for block in answer["content"]} == kinds
+    assert answer["stop_reason"] == "tool_use"
+
+
+def test_a_schema_on_each_engine(served: Served) -> None:
+    if not can(served, "response_format"):
+        pytest.skip("this engine honours no schema")
+    schema = {
+        "type": "object",
+        "properties": {"old": {"type": "boolean"}},
+        "required": ["old"],
+        "additionalProperties": False,
+    }
+    answer = ask(served, output_config={"format": {"type": "json_schema", "schema": schema}}, max_tokens=60)
+    assert isinstance(json.loads(answer["content"][0]["text"])["old"], bool)
+
+
+def test_a_stop_of_the_caller_is_told() -> None:
+    with says("one two three four") as served:
+        whole = ask(served, stop_sequences=["three"])
+        _, ended = joined(streamed(served, stop_sequences=["three"]))
+        cut = ask(served, max_tokens=5)
+    assert whole["content"][0]["text"] == "one two "
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "three")
+    assert (ended["stop_reason"], ended["stop_sequence"]) == ("stop_sequence", "three")
+    assert (cut["stop_reason"], cut["stop_sequence"]) == ("max_tokens", None)
+
+
+def test_tokens_are_counted_as_they_are_used(served: Served) -> None:
+    asked = {
+        key: value for key, value in body(served, tools=TOOLS, system="Be brief.").items() if key not in _NOT_COUNTED
+    }
+    if not can(served, "tools"):
+        del asked["tools"]
+    status, counted = served.post(f"{PATH}/count_tokens", asked)
+    assert status == 200, counted
+    usage = ask(served, **{**asked, "max_tokens": 1})["usage"]
+    assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
+_NOT_COUNTED = {"max_tokens", "temperature"}
+
+
+def test_an_engine_that_fails_in_the_middle() -> None:
+    with says("one two three four", fault=EngineFailed("it broke"), fault_at_step=5) as served:
+        name, data = streamed(served)[-1]
+    assert (name, data["error"]["type"], data["error"]["code"]) == ("error", "api_error", "engine_error")
+
+
+def test_keys_and_errors_are_those_of_the_api() -> None:
+    with serving(fake(text="Fine."), api_keys=("sesame",)) as served:
+        missing, _, data = served.request("POST", PATH, body(served))
+        wrong, _, _ = served.request("POST", PATH, body(served), {"x-api-key": "other"})
+        right, _, _ = served.request("POST", PATH, body(served), {"x-api-key": "sesame"})
+        _, _, unknown = served.request("POST", PATH, body(served, model="nobody"), {"x-api-key": "sesame"})
+        _, _, large = served.request("POST", PATH, b"x" * (33 * 2**20), {"x-api-key": "sesame"})
+    assert (missing, wrong, right) == (401, 401, 200)
+    assert json.loads(data)["error"]["type"] == "authentication_error"
+    assert json.loads(unknown)["error"]["type"] == "not_found_error"
+    assert json.loads(large)["error"]["type"] == "request_too_large"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]}, "messages[1]"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "messages[0].content[0].text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": ""}]}]},
+            "messages[0].content[0].type",
+        ),
+        ({"system": [{"type": "image"}]}, "system[0].type"),
+        ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "no spaces", "input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]"),
+        ({"stop_sequences": ["x"] * 17}, "stop_sequences"),
+        ({"n": 2}, "n"),
+        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"temperature": -1}, "temperature"),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(unharmed: Served, fields: dict[str, Any], param: str) -> None:
+    error = refused(unharmed, body(unharmed, **fields))
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"type": "base64", "media_type": "image/png", "data": PNG},
+        {"type": "url", "url": "http://127.0.0.1/x.png"},
+        {"type": "file", "file_id": "x"},
+        {"type": "base64", "media_type": "text/plain", "data": "eA=="},
+    ],
+)
+def test_a_picture_for_a_model_without_eyes(unharmed: Served, source: dict[str, Any]) -> None:
+    said = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+    assert refused(unharmed, body(unharmed, messages=said))["param"].startswith("messages")

@@ -1,0 +1,237 @@
+"""`/v1/responses` through the official client and over the bare wire: on each engine, and with a scripted model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+import pytest
+
+from drivetrain.core.errors import EngineFailed
+from server.conftest import can
+from server.serving import Served, fake, serving, thoughtful
+from server.sse import events
+
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "strict": False,
+    },
+    {"type": "function", "name": "now", "parameters": None, "strict": False},
+]
+CALLS = (
+    "Let me see.\n"
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Łódź \\"1\\" 🙂"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+)
+ARGUMENTS = '{"city": "Łódź \\"1\\" 🙂"}'
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"enum": ["Ada", "Bob"]}, "old": {"type": "boolean"}},
+    "required": ["name", "old"],
+    "additionalProperties": False,
+}
+
+
+@contextmanager
+def says(text: str, **script: Any) -> Iterator[Served]:
+    with serving(fake(text=text, **script)) as served:
+        yield served
+
+
+def ask(served: Served, **fields: Any) -> Any:
+    given = {"model": served.model, "input": "How is the weather in Łódź?", "max_output_tokens": 400, "temperature": 0}
+    return served.client.responses.create(**{**given, **fields})
+
+
+def streamed(served: Served, **fields: Any) -> list[tuple[str, dict[str, Any]]]:
+    body = {"model": served.model, "input": "hello", "max_output_tokens": 400, "temperature": 0, **fields}
+    status, headers, data = served.request("POST", "/v1/responses", {**body, "stream": True})
+    assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8"), data
+    assert data.endswith(b"data: [DONE]\n\n")
+    return events(data)
+
+
+def test_text_on_each_engine(served: Served) -> None:
+    """Whole, as the client's stream, and from a chat with the same prompt: the same text and usage."""
+    asked: dict[str, Any] = {"model": served.model, "max_output_tokens": 8, "temperature": 0}
+    whole = served.client.responses.create(input="Hello there", instructions="Be brief.", **asked)
+    with served.client.responses.stream(input="Hello there", instructions="Be brief.", **asked) as stream:
+        sent = list(stream)
+    deltas = "".join(event.delta for event in sent if event.type == "response.output_text.delta")
+    assert sent[-1].type in ("response.completed", "response.incomplete")
+    final = sent[-1].response
+    messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello there"}]
+    chat = served.client.chat.completions.create(
+        model=served.model, messages=messages, max_tokens=8, temperature=0
+    )  # fmt: skip
+    assert whole.output_text == final.output_text == deltas == chat.choices[0].message.content
+    assert whole.usage is not None
+    assert chat.usage is not None
+    assert whole.usage.total_tokens == chat.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
+    assert (whole.status == "incomplete") == (chat.choices[0].finish_reason == "length")
+
+
+def test_a_response_says_what_was_asked() -> None:
+    with says("Fine.") as served:
+        response = ask(served, instructions="Be brief.", metadata={"a": "b"}, tools=TOOLS, tool_choice="none")
+    assert response.id.startswith("resp_")
+    assert (response.object, response.status, response.error) == ("response", "completed", None)
+    assert (response.instructions, response.metadata) == ("Be brief.", {"a": "b"})
+    assert [tool.name for tool in response.tools] == ["get_weather", "now"]
+    assert response.tool_choice == "none"
+    (item,) = response.output
+    assert (item.type, item.role, item.status) == ("message", "assistant", "completed")
+
+
+def test_what_was_not_asked_is_the_models_own_default() -> None:
+    with serving(fake({"temperature": 0.25}, text="Fine.")) as served:
+        response = served.client.responses.create(model=served.model, input="hello")
+        given = ask(served)
+    assert (response.temperature, response.top_p) == (0.25, 1.0)
+    assert given.temperature == 0
+
+
+@pytest.mark.parametrize("ids_per_step", [1, 3, 50])
+def test_calls_whole_and_streamed(ids_per_step: int) -> None:
+    with says(CALLS, ids_per_step=ids_per_step) as served:
+        whole = ask(served, tools=TOOLS)
+        sent = streamed(served, tools=TOOLS)
+    assert [item.type for item in whole.output] == ["message", "function_call", "function_call"]
+    assert [(item.name, item.arguments) for item in whole.output[1:]] == [("get_weather", ARGUMENTS), ("now", "{}")]
+    last = sent[-1][1]["response"]
+    assert [item["type"] for item in last["output"]] == ["message", "function_call", "function_call"]
+    assert [item["arguments"] for item in last["output"][1:]] == [ARGUMENTS, "{}"]
+    assert last["output"][0]["content"][0]["text"] == whole.output_text == "Let me see."
+
+
+def test_the_order_of_events() -> None:
+    with says(CALLS, ids_per_step=4) as served:
+        sent = streamed(served, tools=TOOLS)
+    assert [data["sequence_number"] for _, data in sent] == list(range(len(sent)))
+    names = [name.removeprefix("response.") for name, _ in sent]
+    once = [name for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
+    message = ["output_item.added", "content_part.added", "output_text.delta", "output_text.done"]
+    call = ["output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"]
+    ended = ["content_part.done", "output_item.done"]
+    assert once == ["created", "in_progress", *message, *ended, *call, *call, "completed"]
+
+
+def test_the_round_trip_of_a_call() -> None:
+    with says(CALLS) as served:
+        first = ask(served, tools=TOOLS)
+        items: list[Any] = [{"role": "user", "content": "hello"}, *first.output]
+        results = [
+            {"type": "function_call_output", "call_id": item.call_id, "output": "sunny"} for item in first.output[1:]
+        ]
+        again = ask(served, tools=TOOLS, input=[*items, *results])
+        assert again.usage.input_tokens > first.usage.input_tokens
+        with pytest.raises(openai.BadRequestError) as caught:
+            ask(served, tools=TOOLS, input=[*items, {**results[0], "call_id": "call_0"}])
+    assert caught.value.body["param"] == "input[4].call_id"  # type: ignore[index]
+
+
+def test_reasoning_is_an_item_of_its_own() -> None:
+    with serving(thoughtful(text="<think>\nEasy.\n</think>\n\nParis", ids_per_step=3)) as served:
+        whole = ask(served, include=["reasoning.encrypted_content"])
+        sent = streamed(served)
+        thought = whole.output[0].model_dump()
+        kept = {key: thought[key] for key in ("id", "type", "summary", "encrypted_content")}
+        again = [{"role": "user", "content": "hi"}, kept, {"role": "assistant", "content": "Paris"}]
+        ask(served, input=[*again, {"role": "user", "content": "Why?"}])
+        refused = served.refused(
+            "/v1/responses", {"model": served.model, "input": [{**kept, "encrypted_content": "?"}]}
+        )
+    assert [item.type for item in whole.output] == ["reasoning", "message"]
+    assert (thought["content"][0]["text"], whole.output_text) == ("Easy.", "Paris")
+    joined = "".join(data["delta"] for name, data in sent if name == "response.reasoning.delta")
+    assert joined == "Easy."
+    assert refused["param"] == "input[0].encrypted_content"
+
+
+def test_a_schema_on_each_engine(served: Served) -> None:
+    if not can(served, "response_format"):
+        pytest.skip("this engine honours no schema")
+    text: Any = {"format": {"type": "json_schema", "name": "person", "schema": PERSON, "strict": True}}
+    response = served.client.responses.create(
+        model=served.model, input="Who?", text=text, max_output_tokens=60, temperature=0
+    )
+    assert json.loads(response.output_text)["name"] in ("Ada", "Bob")
+    assert response.text is not None
+    assert response.text.format is not None
+    assert response.text.format.type == "json_schema"
+
+
+def test_logprobs_cover_the_text() -> None:
+    with says("Fine, thanks.") as served:
+        whole = ask(served, top_logprobs=2)
+        sent = streamed(served, include=["message.output_text.logprobs"])
+    entries = whole.output[0].content[0].logprobs
+    assert b"".join(bytes(entry.bytes) for entry in entries).decode() == "Fine, thanks."
+    assert {len(entry.top_logprobs) for entry in entries} == {2}
+    pieces = [entry for name, data in sent if name == "response.output_text.delta" for entry in data["logprobs"]]
+    assert b"".join(bytes(entry["bytes"]) for entry in pieces).decode() == "Fine, thanks."
+
+
+def test_an_answer_that_is_cut_off() -> None:
+    with says("one two three four") as served:
+        whole = ask(served, max_output_tokens=5)
+        name, data = streamed(served, max_output_tokens=5)[-1]
+    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert whole.output[0].status == "incomplete"
+    assert name == "response.incomplete"
+    assert data["response"]["output"][0]["status"] == "incomplete"
+
+
+def test_an_engine_that_fails_in_the_middle() -> None:
+    with says("one two three four", fault=EngineFailed("it broke"), fault_at_step=5) as served:
+        sent = streamed(served)
+    assert [name for name, _ in sent[-2:]] == ["error", "response.failed"]
+    assert sent[-2][1]["error"]["code"] == "engine_error"
+    assert sent[-1][1]["response"]["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": []}, "input"),
+        ({"input": None}, "input"),
+        ({"input": [{}]}, "input[0].role"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": []}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"role": "user", "content": "x", "colour": 1}]}, "input[0].colour"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": "\ud800"}, "input"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"store": True}, "store"),
+        ({"background": True}, "background"),
+        ({"n": 2}, "n"),
+        ({"messages": []}, "messages"),
+        ({"max_output_tokens": 10**9}, "max_output_tokens"),
+        ({"max_output_tokens": -2}, "max_output_tokens"),
+        ({"temperature": 3}, "temperature"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"include": ["file_search_call.results"]}, "include[0]"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].function"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "schema": {"type": "nonsense"}}}}, "text.format"),
+        ({"text": {"colour": 1}}, "text.colour"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(unharmed: Served, fields: dict[str, Any], param: str) -> None:
+    error = unharmed.refused("/v1/responses", {"model": unharmed.model, "input": "hello", **fields})
+    assert error["param"] == param
+    assert error["message"]

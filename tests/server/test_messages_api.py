@@ -214,6 +214,15 @@ def test_tokens_are_counted_as_they_are_used(served: Served) -> None:
 _NOT_COUNTED = {"max_tokens", "temperature"}
 
 
+def test_a_receipt_comes_with_the_end() -> None:
+    with says("Fine.") as served:
+        whole = ask(served, receipt=True)
+        sent = streamed(served, receipt=True)
+        assert "receipt" not in ask(served)
+    assert [name for name, data in sent if "receipt" in data] == ["message_stop"]
+    assert sent[-1][1]["receipt"]["model"] == whole["receipt"]["model"]
+
+
 def test_an_engine_that_fails_in_the_middle() -> None:
     with says("one two three four", fault=EngineFailed("it broke"), fault_at_step=5) as served:
         name, data = streamed(served)[-1]

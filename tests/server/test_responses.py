@@ -179,6 +179,17 @@ def test_logprobs_cover_the_text() -> None:
     assert b"".join(bytes(entry["bytes"]) for entry in pieces).decode() == "Fine, thanks."
 
 
+def test_a_receipt_comes_with_the_end() -> None:
+    with says("Fine.") as served:
+        _, whole = served.post("/v1/responses", {"model": served.model, "input": "hello", "receipt": True})
+        sent = streamed(served, receipt=True)
+        _, _, plain = served.request("POST", "/v1/responses", {"model": served.model, "input": "hello"})
+    told = [data["response"].get("receipt") for _, data in sent if "response" in data]
+    assert told[:-1] == [None, None]
+    assert told[-1]["model"] == whole["receipt"]["model"]
+    assert b"receipt" not in plain
+
+
 def test_an_answer_that_is_cut_off() -> None:
     with says("one two three four") as served:
         whole = ask(served, max_output_tokens=5)

@@ -10,14 +10,14 @@ from typing import Any
 from starlette.responses import Response
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest
-from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.results import FinishReason, MatchedStop, Result, Usage
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
 from drivetrain.server.errors import json_response, renamed
 from drivetrain.server.faces import anthropic_error
 from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks, Grown, Opened, blocks_of
-from drivetrain.server.format.openai import compact
+from drivetrain.server.format.openai import compact, receipt_field, receipt_json
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_body
 from drivetrain.server.parse.messages import COUNT, MESSAGES, count_request, messages_request
@@ -52,13 +52,14 @@ class MessagesFormatter:
         self._id = parsed.id
         self._blocks = Blocks()
         self._ended: dict[str, Any] = {}
+        self._receipt: dict[str, Any] = {}
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (result,) = results
         (choice,) = result.choices
         content = [_whole_block(block) for block in blocks_of(choice)]
         ended = self._ending(choice.finish_reason, choice.matched_stop)
-        return {**self._message(content, _usage_json(usage)), **ended}
+        return {**self._message(content, _usage_json(usage)), **ended, **receipt_json(results)}
 
     # As events
 
@@ -67,7 +68,7 @@ class MessagesFormatter:
 
     def end(self, usage: Usage) -> bytes:
         ending = _event("message_delta", delta=self._ended, usage=_usage_json(usage))
-        return ending + _event("message_stop")
+        return ending + _event("message_stop", **self._receipt)
 
     def failure(self, error: DrivetrainError) -> bytes:
         return _event("error", **anthropic_error(error))
@@ -79,6 +80,8 @@ class MessagesFormatter:
         if type(event) is ChoiceFinished:
             self._ended = self._ending(event.reason, event.matched_stop)
             return _told(self._blocks.end())
+        if type(event) is Finished:
+            self._receipt = receipt_field(event)
         if type(event) is Started:
             usage = _usage_json(Usage(event.prompt_tokens))
             return _event("message_start", message=self._message([], usage))

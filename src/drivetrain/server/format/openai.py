@@ -79,6 +79,11 @@ def receipt_json(results: Sequence[Result]) -> dict[str, Any]:
     return {"receipt": documents[0]} if len(results) == 1 else {"receipts": documents}
 
 
+def receipt_field(event: Finished) -> dict[str, Any]:
+    """The same at the end of a stream, for one prompt."""
+    return {} if event.receipt is None else {"receipt": document(event.receipt)}
+
+
 def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {"content": Each(entries, chat_logprob), "refusal": None}
 
@@ -168,10 +173,9 @@ class ChunkFormatter:
 
     def _receipt(self, event: Finished) -> bytes:
         """Without a receipt there is nothing to say: the usage comes with the end."""
-        if event.receipt is None:
+        if not (field := receipt_field(event)):
             return b""
-        told = compact(document(event.receipt))
-        return f'{self._head}"choices":[],"receipt":{told}{self._usage.spelled}}}\n\n'.encode()
+        return f'{self._head}"choices":[],{compact(field)[1:-1]}{self._usage.spelled}}}\n\n'.encode()
 
     def failure(self, error: DrivetrainError) -> bytes:
         return b"data: " + body_of(error) + b"\n\n" + DONE

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from drivetrain.core.errors import DrivetrainError
-from drivetrain.core.events import ChoiceFinished, Delta, Event, Started
+from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.results import FinishReason, Result, TokenLogprob, Usage
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
 from drivetrain.server.errors import fields_of
 from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks, Grown, Opened, blocks_of
-from drivetrain.server.format.openai import DONE, chat_logprob, compact
+from drivetrain.server.format.openai import DONE, chat_logprob, compact, receipt_field, receipt_json
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_body
 from drivetrain.server.parse.responses import RESPONSE, SAMPLED, ResponseFrame, response_request
@@ -49,13 +49,14 @@ class ResponseFormatter:
         self._sequence = 0
         self._reason: FinishReason | None = None
         self._sampled: dict[str, Any] | None = None
+        self._receipt: dict[str, Any] = {}
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (result,) = results
         (choice,) = result.choices
         blocks = blocks_of(choice)
         output = [self._items.whole(block, self._status(choice.finish_reason, block, blocks)) for block in blocks]
-        return self._response(choice.finish_reason, output, usage)
+        return {**self._response(choice.finish_reason, output, usage), **receipt_json(results)}
 
     # As events
 
@@ -65,7 +66,7 @@ class ResponseFormatter:
     def end(self, usage: Usage) -> bytes:
         blocks = self._blocks.closed
         output = [self._items.whole(block, self._status(self._reason, block, blocks)) for block in blocks]
-        response = self._response(self._reason, output, usage)
+        response = {**self._response(self._reason, output, usage), **self._receipt}
         return self._event(f"response.{response['status']}", response=response) + DONE
 
     def failure(self, error: DrivetrainError) -> bytes:
@@ -84,6 +85,8 @@ class ResponseFormatter:
         if type(event) is ChoiceFinished:
             self._reason = event.reason
             return self._told(self._blocks.end(), ())
+        if type(event) is Finished:
+            self._receipt = receipt_field(event)
         if type(event) is Started:
             response = self._response(None, [], None)
             return self._event("response.created", response=response) + self._event(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
 TIMEOUT_S = 60.0
 """Nothing takes this long; a machine that does other things too may be twenty times slower than it is alone."""
@@ -42,6 +42,19 @@ def visit(page: Page, address: str) -> None:
 
 def loaded(page: Page) -> None:
     until(page, "!document.querySelector('#message').disabled && document.querySelector('.model-name')")
+
+
+def unfold(page: Page) -> None:
+    """Open every group of the settings."""
+    for fold in page.locator("#panel-settings details").all():
+        if fold.get_attribute("open") is None:
+            fold.locator("summary").click()
+
+
+def setting(page: Page, name: str) -> Locator:
+    """The field of a setting, its group open."""
+    unfold(page)
+    return page.get_by_role("textbox", name=name, exact=True)
 
 
 def ask(page: Page, text: str) -> dict[str, Any]:

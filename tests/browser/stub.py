@@ -7,7 +7,7 @@ import math
 import select
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,12 +64,28 @@ class Stub:
     content_may_come: threading.Event = field(default_factory=threading.Event)
     """Waited for behind the reasoning, if there is any."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    refusals: int = 0
+    """How many of the next requests are refused."""
+    finish: str = "stop"
+    vocabulary: list[str] = field(default_factory=lambda: ["<end>"])
+    """Its tokens by their ids: each word, as it comes up. The first one ends an answer."""
+    continuation: str = "and so on."
     disconnects: int = 0
     running: int = 0
     status_calls: int = 0
     url: str = ""
 
+    def ids(self, text: str) -> list[int]:
+        tokens = _tokens(text)
+        self.vocabulary += [token for token in dict.fromkeys(tokens) if token not in self.vocabulary]
+        return [self.vocabulary.index(token) for token in tokens]
+
+    def text(self, ids: list[int]) -> str:
+        return "".join(self.vocabulary[token] for token in ids)
+
     def reply(self, body: dict[str, Any]) -> str:
+        if "prompt_token_ids" in body:
+            return self.continuation
         content = body["messages"][-1]["content"]
         text = content if isinstance(content, str) else next((p["text"] for p in content if p["type"] == "text"), "")
         if text.startswith("say: "):
@@ -116,9 +132,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self._refused():
             return
+        if self.path == "/tokenize":
+            self._json(200, {"tokens": self.stub.ids(body["prompt"] if "prompt" in body else _rendered(body))})
+            return
         self.stub.bodies.append(body)
         text = self.stub.reply(body)
-        if text.startswith("refuse"):
+        self.stub.refusals -= (refused := self.stub.refusals > 0)
+        if refused or text.startswith("refuse"):
             self._json(429, {"error": {"message": "the queue is full", "code": "overloaded"}}, {"Retry-After": "3"})
             return
         self.stub.running += 1
@@ -144,15 +164,23 @@ class _Handler(BaseHTTPRequestHandler):
             if token == "BREAK ":
                 self._event({"error": {"message": "the engine broke", "code": "engine_error"}})
                 break
-            self._event(_chunk({"content": token}, _logprobs(token, i) if body.get("logprobs") else None))
+            self._event(self._token(body, token, i))
             time.sleep(self.stub.token_delay_s)
         else:
             self._event_each("tool_calls", [[piece] for piece in self.stub.calls])
-            self._event(_chunk({}, finish="stop"))
+            self._event(_chunk({}, finish=self.stub.finish))
             usage = {"prompt_tokens": 9, "completion_tokens": len(tokens), "total_tokens": 9 + len(tokens)}
             self._event({"id": "c", "choices": [], "usage": usage})
         self._write(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
+
+    def _token(self, body: dict[str, Any], token: str, place: int) -> dict[str, Any]:
+        """Of a chat, or of a completion that goes on with one."""
+        entries = _logprobs(token, place, self.stub.ids) if body.get("logprobs") else None
+        if "prompt_token_ids" not in body:
+            return _chunk({"content": token}, entries and {"content": entries})
+        logprobs = entries and {"entries": [{**entry, "top": entry["top_logprobs"]} for entry in entries]}
+        return {"id": "c", "choices": [{"index": 0, "text": token, "logprobs": logprobs, "finish_reason": None}]}
 
     def _event_each(self, name: str, values: Iterable[Any]) -> None:
         for value in values:
@@ -184,6 +212,8 @@ class _Handler(BaseHTTPRequestHandler):
             "defaults": {"temperature": {"value": 0.7, "source": "model"}},
             "limits": {"max_logprobs": 20, "max_stops": 4, "max_images": 2},
             "vision": self.stub.vision,
+            "tokens": True,
+            "eos_ids": [0],
             "context_length": 2048,
             "max_concurrency": 4,
         }
@@ -226,15 +256,19 @@ def _tokens(text: str) -> list[str]:
     return [*tokens, word] if word else tokens
 
 
-def _logprobs(token: str, index: int) -> dict[str, Any]:
-    share = (0.97, 0.82, 0.55, 0.31, 0.12, 0.03, 0.94, 0.99)[index * 7 % 8]
-    others = [(" chain", (1 - share) * 0.6), (" wheel", (1 - share) * 0.3)]
+def _logprobs(token: str, place: int, ids: Callable[[str], list[int]]) -> list[dict[str, Any]]:
+    share = (0.97, 0.82, 0.55, 0.31, 0.12, 0.03, 0.94, 0.99)[place * 7 % 8]
+    others = [("chain ", (1 - share) * 0.6), ("wheel ", (1 - share) * 0.3)]
     top = sorted([(token, share), *others], key=lambda pair: -pair[1])
-    return {"content": [_entry(token, share) | {"top_logprobs": [_entry(*pair) for pair in top]}]}
+    return [_entry(token, share, ids) | {"top_logprobs": [_entry(*pair, ids) for pair in top]}]
 
 
-def _entry(token: str, share: float) -> dict[str, Any]:
-    return {"token": token, "logprob": math.log(share), "bytes": list(token.encode())}
+def _entry(token: str, share: float, ids: Callable[[str], list[int]]) -> dict[str, Any]:
+    return {"id": ids(token)[0], "token": token, "logprob": math.log(share), "bytes": list(token.encode())}
+
+
+def _rendered(body: dict[str, Any]) -> str:
+    return "".join(f"{message['role']}: {message['content']} " for message in body["messages"])
 
 
 def _chunk(delta: dict[str, Any], logprobs: Any = None, finish: str | None = None) -> dict[str, Any]:

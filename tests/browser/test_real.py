@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page
 
 from browser.conftest import command
-from browser.driving import answered, ask, loaded, painted, until, visit
+from browser.driving import answered, ask, loaded, painted, setting, until, visit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -45,7 +45,7 @@ def test_a_conversation_with_a_real_model(served_model: str, page: Page, shots: 
     visit(page, served_model)
 
     # It sends, and the answer grows on the page while the model is still at it.
-    page.get_by_role("textbox", name="Shortest answer").fill("1000")  # A small model may soon have said all.
+    setting(page, "Shortest answer").fill("1000")  # A small model may soon have said all.
     body = ask(page, LONG)
     assert body["min_tokens"] == 1000
     assert "temperature" not in body
@@ -69,8 +69,8 @@ def test_a_conversation_with_a_real_model(served_model: str, page: Page, shots: 
 
     # A new temperature goes with the next message.
     page.get_by_role("button", name="New chat").click()
-    page.get_by_role("textbox", name="Longest answer").fill("120")
-    page.get_by_role("textbox", name="Temperature", exact=True).fill("0")
+    setting(page, "Longest answer").fill("120")
+    setting(page, "Temperature").fill("0")
     body = ask(page, WALKING)
     assert body["temperature"] == 0
     assert "min_tokens" not in body
@@ -88,7 +88,7 @@ def test_a_conversation_with_a_real_model(served_model: str, page: Page, shots: 
     loaded(page)
     assert page.locator(".bubble").all_inner_texts() == [WALKING]
     assert page.locator(".prose").all_inner_texts() == [walking]
-    assert page.get_by_role("textbox", name="Temperature", exact=True).input_value() == "0"
+    assert setting(page, "Temperature").input_value() == "0"
     page.get_by_role("button", name=LONG, exact=True).click()
     assert page.locator(".prose").inner_text() == kept
     page.get_by_role("button", name=WALKING, exact=True).click()

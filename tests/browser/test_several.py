@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page
 
-from browser.driving import answered, ask, until
+from browser.driving import answered, ask, setting, until
 from drivetrain.scale.fleet.policy import FleetLimits
 from server.fleet_serving import ServedFleet, fake_offer, serving_fleet
 
@@ -31,16 +31,16 @@ def test_choosing_a_model_that_is_not_loaded(served: ServedFleet, page: Page) ->
     chooser = page.get_by_role("combobox", name="Model")
     assert chooser.locator("option").all_inner_texts() == ["first", "second · not loaded"]
     assert "first is ready" in page.locator(".welcome").inner_text()
-    page.get_by_role("textbox", name="Temperature", exact=True).fill("0")
+    setting(page, "Temperature").fill("0")
 
     chooser.select_option("second")
     until(page, "document.querySelector('.welcome').innerText.includes('second will be loaded by your first message')")
     assert served.states()["second"] == "unloaded", "nobody loads a model for a look at it"
-    assert page.get_by_role("textbox", name="Temperature", exact=True).count() == 0
+    assert setting(page, "Temperature").count() == 0
 
     assert ask(page, "Hello")["model"] == "second"
     answered(page)
-    page.get_by_role("textbox", name="Temperature", exact=True).wait_for()
+    setting(page, "Temperature").wait_for()
     assert served.states() == {"first": "unloaded", "gpt": "unloaded", "second": "ready"}
     chooser.focus()
     until(page, lambda: chooser.locator("option").all_inner_texts() == ["first · not loaded", "second"])

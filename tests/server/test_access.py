@@ -35,6 +35,9 @@ def test_no_key_no_way(locked: Served, method: str, path: str) -> None:
     if path.rstrip("/") in {"/health", "/ready"}:
         assert status == (405 if method in {"POST", "DELETE", "TRACE"} else 200)
         return
+    if path.rstrip("/") in {"", "/app.js"} and method in {"GET", "HEAD"}:
+        assert status == 200
+        return
     assert status == 401
     assert headers["www-authenticate"]
     if method != "HEAD":
@@ -67,8 +70,15 @@ def test_the_official_client(locked: Served) -> None:
 
 
 def test_a_browser_is_asked(locked: Served) -> None:
-    _, headers, _ = locked.request("GET", "/", headers={"accept": "text/html"})
-    assert headers["www-authenticate"].startswith("Basic")
+    """By the page, which needs no key; by the browser itself only for what has no page."""
+    status, _, data = locked.request("GET", "/", headers={"accept": "text/html"})
+    assert (status, data[:15]) == (200, b"<!doctype html>")
+    status, headers, _ = locked.request("GET", "/status", headers={"accept": "text/html"})
+    assert (status, headers["www-authenticate"][:5]) == (401, "Basic")
+    status, headers, _ = locked.request("GET", "/status", headers={"accept": "*/*"})
+    assert (status, headers["www-authenticate"]) == (401, "Bearer")
+    for path in ("/store.py", "/app.js/x", "/../guard.py", "/%2e%2e/guard.py", "/index.html.bak"):
+        assert locked.request("GET", path)[0] == 401
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,11 @@ def test_logprobs_and_ids(served: Served) -> None:
     entries = [e for c in chunks if (lp := c["choices"][0]["logprobs"]) for e in lp["content"]]
     assert entries == whole["choices"][0]["logprobs"]["content"]
     ids = [i for c in chunks for i in c["choices"][0].get("token_ids", [])]
-    assert ids == whole["choices"][0]["token_ids"]
+    assert ids == whole["choices"][0]["token_ids"] == [entry["id"] for entry in entries]
+    for entry in entries:
+        assert [top["id"] for top in entry["top_logprobs"] if top["bytes"] == entry["bytes"]] in ([], [entry["id"]])
+    _, plain = served.post(CHAT, body(served, logprobs=True, top_logprobs=2))
+    assert not any("id" in entry for entry in plain["choices"][0]["logprobs"]["content"])
     assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
 
 

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from drivetrain.server.counts import Counts
+from drivetrain.server.endpoints.static import PAGE_PATHS
 from drivetrain.server.errors import refusal
 from drivetrain.server.faces import in_shape
 from drivetrain.server.http.intake import ClientGone, Intake, release_body
@@ -26,7 +27,10 @@ from drivetrain.server.tenants import SCOPE_KEY, Tenants
 from drivetrain.telemetry.ids import HTTP_REQUEST_ID, new_id
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
-"""For probes, which have no key. `SCOPE_KEY` is in the scope of callers that have one."""
+"""For probes, which have no key. `SCOPE_KEY` is in the scope of callers that have one.
+
+The page's own files, which are the same on every server, need none either: it is the page that asks for the key.
+"""
 
 KEYLESS_BODY_BYTES = 64 * 2**10
 """The limit for requests that need no key on a server with keys: probes and CORS preflights."""
@@ -118,7 +122,7 @@ class Guard:
         keys = self._admin_keys if is_admin and self._admin_keys else self._keys
         if keys:
             key_hash = _known_key(headers, keys)
-            if key_hash is None and scope["path"] in OPEN_PATHS:
+            if key_hash is None and (scope["path"] in OPEN_PATHS or _is_page(scope)):
                 return None
             if key_hash is None:
                 return refusal(
@@ -208,6 +212,10 @@ class Origins:
         return Response(status_code=204, headers=allowed)
 
 
+def _is_page(scope: Scope) -> bool:
+    return scope["path"] in PAGE_PATHS and scope["method"] in {"GET", "HEAD"}
+
+
 def _known_key(headers: Headers, keys: Sequence[bytes]) -> bytes | None:
     """The hash of a valid key. API clients send it as Bearer or, for Anthropic's API, in a header of its own; browsers
     as the password of Basic."""
@@ -225,7 +233,8 @@ def _known_key(headers: Headers, keys: Sequence[bytes]) -> bytes | None:
 
 
 def _challenge(headers: Headers) -> str:
-    """Basic only for a person who opens the page, so that the browser asks for the key; scripts get Bearer."""
+    """Basic only for a person who opens an address such as /status, so that the browser asks for the key. The page and
+    other scripts get Bearer: the page asks by itself."""
     return 'Basic realm="drivetrain: the API key as password"' if "text/html" in headers.get("accept", "") else "Bearer"
 
 

@@ -1,4 +1,4 @@
-"""The web page: the files in `page/`, and nothing else on this machine."""
+"""The web page: the files in `page/`, and nothing else on this machine. They are the same for all, and need no key."""
 
 from __future__ import annotations
 
@@ -23,9 +23,19 @@ _TYPES = {
 }
 
 
+_FILES = {
+    f"/{path.relative_to(FOLDER).as_posix()}": path
+    for path in FOLDER.rglob("*")
+    if path.is_file() and path.suffix in _TYPES
+}
+"""By their paths: no path from a client is ever followed."""
+
+PAGE_PATHS = frozenset(["/", *_FILES])
+
+
 async def page(request: Request, context: Context) -> Response:
     """Browsers always ask again, and get the file only if it changed: after an upgrade, old and new files never mix."""
-    content, media_type = _read(request.path_params.get("name") or "index.html")
+    content, media_type = _read(request.scope["path"])
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"cache-control": "no-cache", "etag": etag}
     if request.headers.get("if-none-match") == etag:
@@ -34,8 +44,7 @@ async def page(request: Request, context: Context) -> Response:
 
 
 def _read(name: str) -> tuple[bytes, str]:
-    """A small file of our package, found by its plain name: no path from a client is ever followed."""
-    path = next((path for path in FOLDER.iterdir() if path.name == name), None) if FOLDER.is_dir() else None
-    if path is None or path.suffix not in _TYPES or not path.is_file():
+    path = _FILES.get("/index.html" if name == "/" else name)
+    if path is None:
         raise HTTPException(404)
     return path.read_bytes(), _TYPES[path.suffix]

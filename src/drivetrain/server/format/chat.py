@@ -65,7 +65,9 @@ class ChatFormatter(ChunkFormatter):
         return {
             "index": choice.index,
             "message": message_json(choice),
-            "logprobs": chat_logprobs(choice.logprobs or ()) if self._request.logprobs else None,
+            "logprobs": chat_logprobs(choice.logprobs or (), ids=self._request.token_ids)
+            if self._request.logprobs
+            else None,
             "finish_reason": choice.finish_reason,
             **matched_stop_json(choice),
             **({"token_ids": choice.token_ids} if self._request.token_ids else {}),
@@ -109,13 +111,14 @@ class ChatFormatter(ChunkFormatter):
     def _detailed(self, event: Delta, deltas: Sequence[dict[str, Any]]) -> bytes:
         """Ids and logprobs go with the first chunk. They may come without text: for a special token, or for text that a
         stop cut off."""
-        logprobs = chat_logprobs(event.logprobs) if self._request.logprobs and event.logprobs else None
+        ids = self._request.token_ids
+        logprobs = chat_logprobs(event.logprobs, ids=ids) if self._request.logprobs and event.logprobs else None
         if not deltas and not event.logprobs and not self._request.token_ids:
             return b""
         chunks = []
         for place, delta in enumerate(deltas or [{"content": ""}]):
-            ids = {"token_ids": () if place else event.token_ids} if self._request.token_ids else {}
-            choice = _choice_chunk(event.index, delta) | {"logprobs": None if place else logprobs} | ids
+            added = {"token_ids": () if place else event.token_ids} if ids else {}
+            choice = _choice_chunk(event.index, delta) | {"logprobs": None if place else logprobs} | added
             chunks.append(self._chunk(choice))
         return b"".join(chunks)
 

@@ -84,8 +84,15 @@ def receipt_field(event: Finished) -> dict[str, Any]:
     return {} if event.receipt is None else {"receipt": document(event.receipt)}
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-    return {"content": Each(entries, chat_logprob), "refusal": None}
+def chat_logprobs(entries: Sequence[TokenLogprob], *, ids: bool = False) -> dict[str, Any]:
+    """`ids` adds the ids of the tokens and of their alternatives."""
+    return {"content": Each(entries, _chat_logprob_with_id if ids else chat_logprob), "refusal": None}
+
+
+def _chat_logprob_with_id(entry: TokenLogprob) -> dict[str, Any]:
+    made = chat_logprob(entry)
+    tops = [{"id": top.token_id, **shown} for top, shown in zip(entry.top, made["top_logprobs"], strict=True)]
+    return {"id": entry.token_id, **made, "top_logprobs": tops}
 
 
 def chat_logprob(entry: TokenLogprob) -> dict[str, Any]:

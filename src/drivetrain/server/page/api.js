@@ -15,8 +15,14 @@ export class ApiError extends Error {
 
 export const address = (path) => new URL(path, document.baseURI).href;
 
-export async function getJson(path, { signal } = {}) {
-  const response = await request(path, { signal });
+export const getJson = (path, { signal } = {}) => json(path, { signal });
+
+export const postJson = (path, body, signal) => json(path, { method: "POST", signal, ...asJson(body) });
+
+const asJson = (body) => ({ headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+
+async function json(path, options) {
+  const response = await request(path, options);
   try {
     return await response.json();
   } catch {
@@ -24,9 +30,9 @@ export async function getJson(path, { signal } = {}) {
   }
 }
 
-/** The chunks of a streamed chat completion, until `[DONE]`. An error event from the server is thrown. */
-export async function* streamChat(body, signal) {
-  const response = await request("v1/chat/completions", {
+/** The chunks of a streamed answer, until `[DONE]`. An error event from the server is thrown. */
+export async function* stream(path, body, signal) {
+  const response = await request(path, {
     method: "POST",
     signal,
     headers: { "Content-Type": "application/json", Accept: "text/event-stream" },

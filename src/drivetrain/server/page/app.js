@@ -1,25 +1,24 @@
 // Puts the page together: the model, the conversation on screen, and the panels around it.
 
-import { Chat, welcome } from "./chat.js";
+import { dismissCard, followCard } from "./card.js";
+import { Chat } from "./chat.js";
 import { CodePanel } from "./code.js";
 import { Composer } from "./composer.js";
-import { buildControls } from "./controls.js";
+import { drawMeter } from "./context.js";
+import { Drafts } from "./drafts.js";
 import { byId, h, toast } from "./elements.js";
 import { askForKey } from "./key.js";
 import { Layout } from "./layout.js";
 import { limit, listModels, loadModel } from "./model.js";
 import { LivePanel } from "./panel.js";
+import { SettingsPanel } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import * as store from "./store.js";
-import { followCard, hideCard } from "./tokens.js";
-
-const SUGGESTIONS = [
-  "Explain how a bicycle drivetrain works",
-  "Write four lines about rain in spring",
-  "List three unusual uses of a paper clip",
-];
+import { path } from "./tree.js";
+import { welcome } from "./welcome.js";
 
 const settings = store.loadSettings();
+const drafts = new Drafts();
 let model = null;
 let models = [];
 let problem = "";
@@ -31,7 +30,7 @@ const chat = new Chat({
   list: byId("thread-inner"),
   model: () => model,
   settings: () => settings,
-  welcome: greeting,
+  welcome: () => welcome(model, problem, (content) => send({ content })),
   changed: update,
   needKey: enterKey,
   away: (away) => (byId("jump").hidden = !away),
@@ -41,11 +40,23 @@ const chat = new Chat({
   },
 });
 const composer = new Composer({
-  send: (text, images) => Boolean(model) && chat.send(text, images),
+  send,
   stop: () => chat.stop(),
-  changed: () => code.draw(),
+  changed: () => {
+    drafts.keep(chat.conversation, composer.state);
+    code.draw();
+  },
 });
-const sidebar = new Sidebar({ open, start, forget, current: () => chat.conversation?.id });
+const sidebar = new Sidebar({ open, start, forget, current: () => chat.conversation?.id, live: (id) => chat.live(id) });
+const panel = new SettingsPanel(byId("panel-settings"), {
+  settings,
+  model: () => model,
+  conversation: () => chat.conversation,
+  changed: () => {
+    keep({});
+    code.draw();
+  },
+});
 const live = new LivePanel(byId("panel-live"), () => model?.maxConcurrency);
 const code = new CodePanel(byId("panel-code"), () =>
   model && chat.conversation ? { model, settings, conversation: chat.conversation, draft: composer.draft } : null,
@@ -97,7 +108,7 @@ function showModel() {
     maxImages: model ? limit(model, "max_images", 16) : 0,
     placeholder: model?.chat ? `Message ${model.id}` : "Message",
   });
-  drawSettings();
+  panel.draw();
   if (!chat.conversation.messages.length) chat.redraw();
   update();
 }
@@ -135,59 +146,23 @@ async function relist(select) {
   }
 }
 
-function drawSettings() {
-  const panel = byId("panel-settings");
-  const area = h("textarea", { id: "system", rows: "3", placeholder: "You are a helpful assistant." });
-  area.value = chat.conversation?.system ?? "";
-  area.addEventListener("input", () => {
-    chat.conversation.system = area.value;
-    if (chat.conversation.messages.length) store.saveConversation(chat.conversation);
-    code.draw();
-  });
-  const help = h(
-    "p",
-    { class: "help", id: "system-help" },
-    "For this conversation only, from the next answer on.",
-  );
-  area.setAttribute("aria-describedby", "system-help");
-  const system = h("div", { class: "field" }, h("label", { for: "system" }, "System prompt"), area, help);
-  const controls = model ? buildControls(model, settings, () => (keep({}), code.draw())) : [];
-  panel.replaceChildren(
-    h("h2", { class: "visually-hidden" }, "Settings"),
-    h("div", { class: "group" }, system),
-    ...controls,
-  );
-}
-
 function keep(changes) {
   Object.assign(settings, changes);
   store.saveSettings(settings);
 }
 
-function greeting() {
-  if (model?.chat)
-    return welcome(
-      "What shall we talk about?",
-      `${model.known ? `${model.id} is ready` : `${model.id} will be loaded by your first message`}. What you write stays between this browser and this server.`,
-      SUGGESTIONS,
-      (text) => chat.send(text),
-    );
-  if (model)
-    return welcome(
-      "This model cannot chat",
-      model.generation
-        ? "It completes plain prompts. Use /v1/completions."
-        : "It produces embeddings, not text. Use /v1/embeddings.",
-      [],
-      null,
-    );
-  return welcome(problem ? "Not connected" : "One moment", problem || "Connecting to the server.", [], null);
+function send(draft) {
+  const fresh = !chat.conversation.messages.length;
+  if (!model || !chat.send(draft)) return false;
+  if (fresh) drafts.begun();
+  return true;
 }
 
 function open(conversation) {
   chat.open(conversation);
+  composer.restore(drafts.of(chat.conversation));
   store.setCurrentId(conversation.id);
-  drawSettings();
+  panel.draw();
   update();
   layout.closeDrawer();
 }
@@ -208,6 +183,7 @@ function update() {
   composer.setBusy(chat.busy);
   sidebar.draw();
   code.draw();
+  drawMeter(path(chat.conversation), model?.contextLength);
 }
 
 function showPanels() {
@@ -220,8 +196,7 @@ function listen() {
   store.onOtherTab(() => sidebar.draw());
   addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || event.isComposing || byId("key-dialog").open) return;
-    if (!byId("token-card").hidden) hideCard();
-    else if (!layout.closeDrawer()) chat.stop();
+    if (!dismissCard() && !layout.closeDrawer()) chat.stop();
   });
   addEventListener("scroll", followCard, { capture: true, passive: true });
 }

@@ -1,14 +1,16 @@
-// The conversation on screen and the answers in progress. An answer goes on even if another conversation is opened.
+// The conversation on screen: what is sent, which branch of it is shown, and how its messages change.
 
-import { ApiError, streamChat } from "./api.js";
-import { announce, h } from "./elements.js";
-import { AnswerMessage, UserMessage } from "./messages.js";
-import { addCalls } from "./parts.js";
+import { announce } from "./elements.js";
+import { Answer } from "./answer.js";
+import { Question } from "./question.js";
 import { buildBody } from "./request.js";
+import { beginning, canResume, resume } from "./resuming.js";
+import { Runs } from "./runs.js";
 import { saveConversation } from "./store.js";
-import { compact } from "./tokens.js";
+import { hasBegun } from "./stream.js";
+import { add, parentOf, path, remove, show, turnTo, versions } from "./tree.js";
+import { versionSwitch } from "./versions.js";
 
-const SAVE_EVERY_MS = 1000;
 const TITLE_CHARS = 60;
 
 /**
@@ -20,153 +22,143 @@ export class Chat {
   constructor(page) {
     this.page = page;
     this.conversation = null;
-    this.runs = new Map();
+    this.runs = new Runs({ grew: (run) => this.grew(run), ended: (run) => this.ended(run), full: page.full });
     this.views = new Map();
     this.pinned = true;
     page.thread.addEventListener("scroll", () => this.scrolled(), { passive: true });
-    addEventListener("pagehide", () => this.runs.forEach((run) => saveConversation(run.conversation)));
+    new ResizeObserver(() => this.pinned && this.toEnd()).observe(page.thread); // The message box has grown, say.
   }
 
   get busy() {
-    return this.runs.has(this.conversation?.id);
+    return this.runs.of(this.conversation?.id).length > 0;
+  }
+
+  /** The conversation itself if it is on screen or being answered: what is stored may be older. */
+  live(id) {
+    return this.conversation?.id === id ? this.conversation : (this.runs.of(id)[0]?.conversation ?? null);
   }
 
   open(conversation) {
-    this.conversation = this.runs.get(conversation.id)?.conversation ?? conversation;
+    this.conversation = this.live(conversation.id) ?? conversation;
     this.redraw();
     this.pinned = true;
     this.follow();
   }
 
-  send(text, images = []) {
-    if (this.busy || (!text && !images.length)) return false;
-    const { messages } = this.conversation;
-    messages.push({ role: "user", content: text, ...(images.length ? { images } : {}) });
-    this.conversation.title ||= titleOf(text);
-    this.answer();
+  send({ content, images = [], files = [] }) {
+    if (this.busy || (!content && !images.length && !files.length)) return false;
+    const { conversation } = this;
+    conversation.title ||= titleOf(content) || files[0]?.name || "Image";
+    this.answer(add(conversation, conversation.current, question(content, { images, files })));
     return true;
   }
 
-  /** Drops the last answer and asks again. */
-  again() {
-    const { messages } = this.conversation;
+  /** Asks for another version of an answer. One that never began is replaced. */
+  again(message) {
     if (this.busy) return;
-    while (messages.at(-1)?.role === "assistant") messages.pop();
-    if (messages.length) this.answer();
+    const question = parentOf(this.conversation, message);
+    if (!hasBegun(message)) remove(this.conversation, message);
+    this.answer(question);
   }
 
-  /** Drops everything after the edited message: the conversation goes on from there. */
+  /** Sends another version of a message: the conversation goes on from there. The old one stays in its branch. */
   edit(message, text) {
-    const { messages } = this.conversation;
+    const { conversation } = this;
     this.stop();
-    const at = messages.indexOf(message);
-    if (at === 0) this.conversation.title = titleOf(text);
-    messages.splice(at, messages.length, { ...message, content: text });
-    this.answer();
+    if (conversation.title === titleOf(message.content)) conversation.title = titleOf(text);
+    this.answer(add(conversation, message.parent, question(text, message)));
+  }
+
+  /** Goes on with an answer, from its end or with another token at a place in it, as another version of it. */
+  resume(message, place, token) {
+    if (this.busy) return;
+    const { conversation } = this;
+    const [model, settings] = [this.page.model(), this.page.settings()];
+    show(conversation, message.parent);
+    const before = path(conversation);
+    const begun = add(conversation, message.parent, beginning(message, place, token));
+    this.start(begun, (signal) => resume(model, settings, conversation, before, begun, signal));
+    if (token) this.views.get(begun).toggleTokens();
   }
 
   stop() {
-    const run = this.runs.get(this.conversation?.id);
-    if (!run) return;
-    run.abort.abort();
-    this.end(run, { stopped: true });
+    this.runs.stop(this.conversation?.id);
   }
 
-  /** Ends the answer without keeping it: its conversation is being deleted. */
+  /** Ends the answers without keeping them: their conversation is being deleted. */
   forget(id) {
-    const run = this.runs.get(id);
-    this.runs.delete(id);
-    run?.abort.abort();
+    this.runs.forget(id);
   }
 
-  answer() {
-    const conversation = this.conversation;
-    const body = buildBody(this.page.model(), this.page.settings(), conversation, conversation.messages);
-    const message = { role: "assistant", content: "", model: body.model };
-    conversation.messages.push(message);
-    const run = { conversation, message, body, abort: new AbortController(), started: performance.now(), saved: 0 };
-    this.runs.set(conversation.id, run);
-    this.keep(run);
+  answer(question) {
+    const { conversation } = this;
+    show(conversation, question.id);
+    const body = buildBody(this.page.model(), this.page.settings(), conversation, path(conversation));
+    const form = body.response_format ? { form: "json" } : {};
+    const message = add(conversation, question.id, { role: "assistant", content: "", model: body.model, ...form });
+    this.start(message, () => ({ path: "v1/chat/completions", body }));
+  }
+
+  start(message, request) {
+    this.runs.start(this.conversation, message, request);
     this.redraw();
     this.pinned = true;
     this.follow();
     announce("Waiting for the answer");
     this.page.changed();
-    this.stream(run);
   }
 
-  async stream(run) {
-    try {
-      for await (const chunk of streamChat(run.body, run.abort.signal)) {
-        if (!this.isCurrent(run)) return;
-        this.take(run, chunk);
-      }
-      this.end(run, {});
-    } catch (error) {
-      if (!this.isCurrent(run)) return;
-      this.end(run, { error: described(error) });
-      if (error.status === 401 && (await this.page.needKey()) && this.conversation === run.conversation) this.again();
-    }
-  }
-
-  isCurrent(run) {
-    return this.runs.get(run.conversation.id) === run;
-  }
-
-  take(run, chunk) {
-    const { message } = run;
-    const choice = chunk.choices?.[0];
-    const delta = choice?.delta ?? {};
-    const [text, reasoning, calls] = [delta.content, delta.reasoning_content, delta.tool_calls ?? []];
-    const now = performance.now();
-    if (text || reasoning || calls.length) {
-      run.first ??= now;
-      run.latest = now;
-    }
-    if (text) message.content += text;
-    if (reasoning) message.reasoning = (message.reasoning ?? "") + reasoning;
-    if (calls.length) message.calls = addCalls(message.calls ?? [], calls);
-    const tokens = compact(choice?.logprobs);
-    if (tokens.length) (message.tokens ??= []).push(...tokens);
-    if (choice?.finish_reason) message.finish = choice.finish_reason;
-    if (chunk.usage) message.usage = chunk.usage;
-    if (now - run.saved > SAVE_EVERY_MS) this.keep(run);
+  grew({ message }) {
     this.views.get(message)?.update(true);
     this.follow();
   }
 
-  end(run, outcome) {
-    const { message, conversation } = run;
-    this.runs.delete(conversation.id);
-    Object.assign(message, outcome);
-    message.timing = timing(run);
-    conversation.updated = Date.now();
-    this.keep(run);
-    this.views.get(message)?.update(false, true);
+  async ended({ conversation, message }) {
+    this.views.get(message)?.update(false);
     this.follow();
     announce(announcement(message));
     this.page.changed();
+    if (message.error?.status === 401 && (await this.page.needKey()) && this.conversation === conversation)
+      this.again(message);
   }
 
-  keep(run) {
-    run.saved = performance.now();
-    if (!saveConversation(run.conversation)) this.page.full();
+  /** Shows another version of a message where the one before it was, with the focus where it was. */
+  turn(message, to, direction) {
+    const before = this.views.get(message).element.getBoundingClientRect().top;
+    turnTo(this.conversation, to);
+    if (!saveConversation(this.conversation)) this.page.full();
+    this.redraw();
+    const { element } = this.views.get(to);
+    this.page.thread.scrollTop += element.getBoundingClientRect().top - before;
+    element.querySelector(`.to-${direction}`)?.focus();
+    announce(element.querySelector(".versions")?.getAttribute("aria-label") ?? "");
+    this.page.changed();
   }
 
   redraw() {
     this.views.clear();
-    const { messages } = this.conversation;
+    const messages = path(this.conversation);
     const nodes = messages.map((message) => this.view(message, message === messages.at(-1)).element);
     this.page.list.replaceChildren(...(nodes.length ? nodes : [this.page.welcome()]));
   }
 
   view(message, last) {
-    if (message.role === "user") return new UserMessage(message, (text) => this.edit(message, text));
-    const view = new AnswerMessage(message, () => this.again());
-    const run = this.runs.get(this.conversation.id);
-    view.update(run?.message === message, last);
+    const turn = (to, direction) => this.turn(message, to, direction);
+    const nodes = versionSwitch(versions(this.conversation, message), message, turn);
+    const view =
+      message.role === "user"
+        ? new Question(message, { edit: (text) => this.edit(message, text), versions: nodes })
+        : new Answer(message, { again: () => this.again(message), resume: () => this.resuming(message), versions: nodes, last });
+    if (view instanceof Answer) view.update(this.runs.has(message));
     this.views.set(message, view);
     return view;
+  }
+
+  /** What goes on with this answer, or null if nothing can. */
+  resuming(message) {
+    const before = path(this.conversation).filter(({ id }) => id < message.id);
+    if (!canResume(this.page.model(), before, message)) return null;
+    return (place, token) => this.resume(message, place, token);
   }
 
   /** Stays at the end of a growing answer unless the reader scrolled away from it. */
@@ -187,32 +179,8 @@ export class Chat {
   }
 }
 
-/** What an empty conversation shows: what this is, and a few ways to begin. */
-export function welcome(title, text, suggestions, use) {
-  const buttons = suggestions.map((suggestion) =>
-    h("button", { type: "button", class: "suggestion", onclick: () => use(suggestion) }, suggestion),
-  );
-  return h(
-    "div",
-    { class: "welcome" },
-    h("img", { src: "logo.svg", alt: "", width: "64", height: "64", decoding: "sync" }),
-    h("h2", {}, title),
-    h("p", {}, text),
-    h("div", { class: "suggestions" }, buttons),
-  );
-}
-
-function described(error) {
-  if (error instanceof ApiError)
-    return { message: error.message, status: error.status, code: error.code, retryAfter: error.retryAfter };
-  return { message: "Something went wrong on this page." };
-}
-
-function timing({ started, first, latest, message }) {
-  if (first === undefined) return {};
-  const tokens = message.usage?.completion_tokens ?? message.tokens?.length ?? 0;
-  const seconds = (latest - first) / 1000;
-  return { first: (first - started) / 1000, rate: tokens > 1 && seconds > 0.005 ? (tokens - 1) / seconds : 0 };
+function question(content, { images = [], files = [] }) {
+  return { role: "user", content, ...(images.length ? { images } : {}), ...(files.length ? { files } : {}) };
 }
 
 function announcement({ error, stopped, content, calls = [] }) {
@@ -223,5 +191,5 @@ function announcement({ error, stopped, content, calls = [] }) {
 
 function titleOf(text) {
   const line = text.trim().split("\n")[0];
-  return line.length > TITLE_CHARS ? `${line.slice(0, TITLE_CHARS - 1).trimEnd()}…` : line || "Image";
+  return line.length > TITLE_CHARS ? `${line.slice(0, TITLE_CHARS - 1).trimEnd()}…` : line;
 }

@@ -2,6 +2,7 @@
 
 import { copyButton, h } from "./elements.js";
 import { asCurl, asPython, buildBody, shortened } from "./request.js";
+import { path } from "./tree.js";
 
 export class CodePanel {
   /** `situation()` gives model, settings, conversation and draft, or null while no model is known. */
@@ -37,8 +38,8 @@ export class CodePanel {
 
 /** With the message being written; if there is none, up to the last question. */
 function messages({ conversation, draft }) {
-  const sent = [...conversation.messages];
-  if (draft.content || draft.images.length) return [...sent, { role: "user", ...draft }];
+  const sent = path(conversation);
+  if (draft.content || draft.images.length || draft.files.length) return [...sent, { role: "user", ...draft }];
   while (sent.at(-1)?.role === "assistant") sent.pop();
   return sent.length ? sent : [{ role: "user", content: "Hello!" }];
 }

@@ -39,8 +39,12 @@ const ICONS = {
   sun: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 3v1.5M12 19.5V21M3 12h1.5M19.5 12H21M5.6 5.6l1.1 1.1M17.3 17.3l1.1 1.1M18.4 5.6l-1.1 1.1M6.7 17.3l-1.1 1.1",
   moon: "M19 14.5A7.5 7.5 0 0 1 9.5 5 7.5 7.5 0 1 0 19 14.5z",
   auto: "M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16",
-  image: "M4 5h16v14H4zM4 16l5-5 4 4 2.5-2.5L20 17M15.5 8.6v.01",
+  upload: "M12 16V5M7.5 9.5L12 5l4.5 4.5M5 19.5h14",
+  clip: "M18.5 11.5l-6.8 6.8a4.2 4.2 0 0 1-6-6l7.2-7.2a2.8 2.8 0 0 1 4 4l-7.1 7.1a1.4 1.4 0 0 1-2-2l6.4-6.4",
+  file: "M6.5 3.5h7L18 8v12.5H6.5zM13 3.5V8.5h5",
   close: "M6 6l12 12M18 6L6 18",
+  previous: "M14.5 6l-6 6 6 6",
+  next: "M9.5 6l6 6-6 6",
   down: "M12 5v14M6 13l6 6 6-6",
   tokens: "M4 7h6v4H4zM13 7h7v4h-7zM4 14h4v4H4zM11 14h9v4h-9z",
 };
@@ -54,6 +58,17 @@ export function icon(name) {
 /** Puts an icon, and text if given, into an element of the page's own markup. */
 export function dress(element, name, text = "") {
   element.replaceChildren(icon(name), ...(text ? [h("span", {}, text)] : []));
+}
+
+/** A small button under a message. */
+export function tool(name, label, run) {
+  return h("button", { type: "button", class: "tool", onclick: run }, icon(name), h("span", {}, label));
+}
+
+/** Makes a text area as high as its text. */
+export function fit(area) {
+  area.style.height = "auto";
+  area.style.height = `${area.scrollHeight + 2}px`;
 }
 
 /** A button that copies and says so. `text` is a function, called when the button is pressed. */
@@ -105,7 +120,7 @@ export function announce(text) {
 
 let toastTimer = 0;
 
-/** A short note at the foot of the page, with a button if `action` is given. */
+/** A short note above the message box, with a button if `action` is given. */
 export function toast(text, action = null) {
   const box = byId("toast");
   const hide = () => (box.hidden = true);
@@ -114,6 +129,9 @@ export function toast(text, action = null) {
     h("button", { type: "button", class: "button small", onclick: () => (hide(), action.run()) }, action.label);
   box.replaceChildren(h("span", {}, text), ...(button ? [button] : []));
   box.hidden = false;
+  const composer = byId("composer").getBoundingClientRect();
+  box.style.left = `${composer.left + composer.width / 2}px`;
+  box.style.bottom = `${innerHeight - composer.top + 12}px`;
   clearTimeout(toastTimer);
   toastTimer = setTimeout(hide, action ? 8000 : 4000);
 }

@@ -118,7 +118,8 @@ export class Layout {
     if (theme === "system") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
     const [icon, label] = THEME_LOOK[theme] ?? THEME_LOOK.system;
-    dress(byId("theme"), icon, label);
+    dress(byId("theme"), icon);
     byId("theme").setAttribute("aria-label", `Theme: ${label}. Change it`);
+    byId("theme").title = `Theme: ${label}`;
   }
 }

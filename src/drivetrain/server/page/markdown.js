@@ -10,6 +10,7 @@ const HEADING = /^ {0,3}(#{1,6})[ ]+(.*)$/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( +)(.*)|)$/;
+const TASK = /^\[([ xX])\] +(?=\S)/;
 const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 
 const rendered = new WeakMap();
@@ -163,22 +164,24 @@ function startsBlock(line) {
 const indentOf = (line) => line.length - line.trimStart().length;
 
 function node(block, depth) {
+  // A block written from right to left is set so; what is inside it follows it.
+  const dir = depth === 0 ? "auto" : null;
   switch (block.type) {
     case "heading":
       // The page itself uses h1 and h2, so the model's headings begin below them.
-      return h(`h${Math.min(block.level + 2, 6)}`, { class: `md-h${Math.min(block.level, 4)}` }, inline(block.text));
+      return h(`h${Math.min(block.level + 2, 6)}`, { class: `md-h${Math.min(block.level, 4)}`, dir }, inline(block.text));
     case "rule":
       return h("hr");
     case "code":
       return codeBlock(block);
     case "quote":
-      return h("blockquote", {}, inside(block.lines, depth));
+      return h("blockquote", { dir }, inside(block.lines, depth));
     case "list":
-      return listNode(block, depth);
+      return listNode(block, depth, dir);
     case "table":
-      return tableNode(block);
+      return tableNode(block, dir);
     default:
-      return h("p", {}, inline(block.text));
+      return h("p", { dir }, inline(block.text));
   }
 }
 
@@ -202,20 +205,33 @@ function codeBlock({ language, text }) {
   return h("figure", { class: "code" }, head, body);
 }
 
-function listNode({ ordered, start, items }, depth) {
-  const children = items.map((lines) => {
-    const blocks = depth >= MAX_DEPTH ? [] : parse(lines);
-    if (blocks[0]?.type !== "paragraph") return h("li", {}, inside(lines, depth));
-    const rest = blocks.slice(1).map((block) => node(block, depth + 1));
-    const tight = !lines.includes("");
-    return h("li", {}, tight ? inline(blocks[0].text) : h("p", {}, inline(blocks[0].text)), rest);
-  });
-  return h(ordered ? "ol" : "ul", { start: ordered && start !== 1 ? start : null }, children);
+function listNode({ ordered, start, items }, depth, dir) {
+  const attributes = { start: ordered && start !== 1 ? start : null, dir };
+  return h(
+    ordered ? "ol" : "ul",
+    attributes,
+    items.map((lines) => itemNode(lines, depth)),
+  );
 }
 
-function tableNode({ align, head, rows }) {
+function itemNode(lines, depth) {
+  const task = TASK.exec(lines[0]);
+  const box = task && h("span", { class: "box", role: "img", "aria-label": task[1] === " " ? "To do:" : "Done:" });
+  const rest = task ? [lines[0].slice(task[0].length), ...lines.slice(1)] : lines;
+  return h("li", { class: task && (task[1] === " " ? "task" : "task done") }, box, itemParts(rest, depth));
+}
+
+function itemParts(lines, depth) {
+  const blocks = depth >= MAX_DEPTH ? [] : parse(lines);
+  if (blocks[0]?.type !== "paragraph") return inside(lines, depth);
+  const tight = !lines.includes("");
+  const first = tight ? inline(blocks[0].text) : [h("p", {}, inline(blocks[0].text))];
+  return [...first, ...blocks.slice(1).map((block) => node(block, depth + 1))];
+}
+
+function tableNode({ align, head, rows }, dir) {
   const cell = (tag) => (text, i) => h(tag, { class: `align-${align[i] ?? "left"}` }, inline(text));
   const body = rows.map((row) => h("tr", {}, row.slice(0, head.length).map(cell("td"))));
-  const table = h("table", {}, h("thead", {}, h("tr", {}, head.map(cell("th")))), h("tbody", {}, body));
+  const table = h("table", { dir }, h("thead", {}, h("tr", {}, head.map(cell("th")))), h("tbody", {}, body));
   return h("div", { class: "table-wrap", tabindex: "0", role: "region", "aria-label": "Table" }, table);
 }

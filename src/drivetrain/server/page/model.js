@@ -31,6 +31,8 @@ export async function loadModel(id) {
     chat: raw.chat !== false && raw.generation !== false,
     generation: raw.generation !== false,
     vision: raw.vision === true,
+    tokens: raw.tokens === true,
+    ends: new Set(Array.isArray(raw.eos_ids) ? raw.eos_ids : []),
   };
 }
 

@@ -11,7 +11,7 @@ export class Reasoning {
       "details",
       { class: "reasoning" },
       h("summary", { onclick: () => (this.used = true) }, this.label),
-      h("div", { class: "reasoning-text" }, this.text),
+      h("div", { class: "reasoning-text", dir: "auto" }, this.text),
     );
     this.used = false;
     this.alone = false;

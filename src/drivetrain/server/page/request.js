@@ -1,28 +1,48 @@
 // Builds the request of a conversation, and writes it as curl and as Python.
 
 import { apiKey } from "./store.js";
+import { quotedFile } from "./files.js";
 import { canLogprobs, limit } from "./model.js";
 
 /** Fields that the `openai` client does not know: they go into `extra_body`. */
-const EXTRA = new Set(["top_k", "min_p", "repetition_penalty", "min_tokens"]);
+const EXTRA = new Set(["top_k", "min_p", "repetition_penalty", "min_tokens", "return_token_ids"]);
 const ALTERNATIVES = 5;
 
 /** The body of POST /v1/chat/completions for these messages of a conversation. */
 export function buildBody(model, settings, conversation, messages) {
-  const body = { model: model.id, messages: [] };
-  if (conversation.system.trim()) body.messages.push({ role: "system", content: conversation.system });
-  for (const message of answered(messages)) body.messages.push({ role: message.role, content: content(message) });
-  for (const [name, value] of Object.entries(settings.values)) {
-    if (model.parameters.has(name) && value !== null) body[name] = value;
-  }
-  body.stream = true;
-  body.stream_options = { include_usage: true };
-  if (settings.tokens && canLogprobs(model)) {
+  const body = { model: model.id, messages: toSend(conversation, messages), ...sampling(model, settings) };
+  if (showsTokens(model, settings)) {
     body.logprobs = true;
-    body.top_logprobs = Math.min(ALTERNATIVES, limit(model, "max_logprobs", 20));
+    body.top_logprobs = alternatives(model);
+    if (model.tokens) body.return_token_ids = true;
   }
   return body;
 }
+
+/** The body of POST /v1/completions that goes on behind these tokens: a prompt, and an answer so far. */
+export function resumingBody(model, settings, ids) {
+  const { response_format: _, ...values } = sampling(model, settings); // It is for whole answers.
+  const room = (model.contextLength ?? Infinity) - ids.length;
+  const longest = Math.min(values.max_tokens ?? room, room);
+  const body = { model: model.id, prompt_token_ids: ids, ...values, return_token_ids: true };
+  if (Number.isFinite(longest)) body.max_tokens = Math.max(1, longest);
+  if (showsTokens(model, settings)) body.logprobs = alternatives(model);
+  return body;
+}
+
+/** The messages as the server takes them, the system prompt first. */
+export function toSend(conversation, messages) {
+  const system = conversation.system.trim() ? [{ role: "system", content: conversation.system }] : [];
+  return [...system, ...answered(messages).map((message) => ({ role: message.role, content: content(message) }))];
+}
+
+function sampling(model, settings) {
+  const values = Object.entries(settings.values).filter(([name, value]) => model.parameters.has(name) && value !== null);
+  return { ...Object.fromEntries(values), stream: true, stream_options: { include_usage: true } };
+}
+
+const showsTokens = (model, settings) => settings.tokens && canLogprobs(model);
+const alternatives = (model) => Math.min(ALTERNATIVES, limit(model, "max_logprobs", 20));
 
 /** Without the turns whose answer never began: many templates insist that user and assistant take turns. */
 function answered(messages) {
@@ -30,10 +50,11 @@ function answered(messages) {
   return messages.filter((message, i) => !failed(message) && !failed(messages[i + 1]));
 }
 
-function content(message) {
-  if (!message.images?.length) return message.content;
-  const images = message.images.map((url) => ({ type: "image_url", image_url: { url } }));
-  return message.content ? [...images, { type: "text", text: message.content }] : images;
+function content({ content: written, images = [], files = [] }) {
+  const text = [...files.map(quotedFile), ...(written ? [written] : [])].join("\n\n");
+  if (!images.length) return text;
+  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return text ? [...parts, { type: "text", text }] : parts;
 }
 
 /** A line for a shell. The body goes in through a quoted here-document: nothing in it needs escaping. */

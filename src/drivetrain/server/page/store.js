@@ -1,12 +1,15 @@
 // What the browser keeps: conversations, settings and theme in localStorage, the key in sessionStorage only.
 // One entry per conversation, so that two tabs do not overwrite each other's.
 
+import { grown } from "./tree.js";
+
 const PREFIX = "drivetrain:";
 const CONVERSATION = `${PREFIX}conversation:`;
+const DRAFT = `${PREFIX}draft:`;
 
 export function newConversation() {
   const now = Date.now();
-  return { id: randomId(), title: "", system: "", created: now, updated: now, messages: [] };
+  return { id: randomId(), title: "", system: "", created: now, updated: now, current: null, messages: [] };
 }
 
 /** All conversations, newest first. */
@@ -14,16 +17,13 @@ export function listConversations() {
   const found = [];
   for (const key of keys()) {
     if (!key.startsWith(CONVERSATION)) continue;
-    const conversation = read(key);
-    if (isConversation(conversation)) found.push(conversation);
+    const conversation = readConversation(key);
+    if (conversation) found.push(conversation);
   }
   return found.sort((a, b) => b.updated - a.updated);
 }
 
-export function loadConversation(id) {
-  const conversation = read(CONVERSATION + id);
-  return isConversation(conversation) ? conversation : null;
-}
+export const loadConversation = (id) => readConversation(CONVERSATION + id);
 
 /** False if the browser's storage is full even without the token probabilities of older answers. */
 export function saveConversation(conversation) {
@@ -40,6 +40,7 @@ export function saveConversation(conversation) {
 
 export function deleteConversation(id) {
   remove(CONVERSATION + id);
+  remove(DRAFT + id);
 }
 
 /** Calls back when another tab has changed a conversation. */
@@ -52,8 +53,19 @@ export function onOtherTab(callback) {
 export const currentId = () => read(`${PREFIX}current`);
 export const setCurrentId = (id) => write(`${PREFIX}current`, id);
 
-export const loadSettings = () => ({ values: {}, tokens: true, inspector: true, ...read(`${PREFIX}settings`) });
+export const loadDraft = (key) => String(read(DRAFT + key) ?? "");
+export const saveDraft = (key, text) => (text ? write(DRAFT + key, text) : remove(DRAFT + key));
+
+export const loadSettings = () => ({ values: {}, tokens: true, inspector: true, unfolded: [], preset: "", ...read(`${PREFIX}settings`) });
 export const saveSettings = (settings) => write(`${PREFIX}settings`, settings);
+
+/** A list of `{ name, system, values }`. */
+export function loadPresets() {
+  const presets = read(`${PREFIX}presets`);
+  return Array.isArray(presets) ? presets.filter((preset) => typeof preset?.name === "string" && preset.values) : [];
+}
+
+export const savePresets = (presets) => write(`${PREFIX}presets`, presets);
 
 export function loadTheme() {
   try {
@@ -90,8 +102,9 @@ export function setApiKey(key) {
   }
 }
 
-function isConversation(value) {
-  return Boolean(value) && typeof value.id === "string" && Array.isArray(value.messages);
+function readConversation(key) {
+  const value = read(key);
+  return typeof value?.id === "string" && Array.isArray(value.messages) ? grown(value) : null;
 }
 
 function dropTokens(conversation) {

@@ -1,33 +1,42 @@
 // The token view: each token of an answer, coloured by its probability, with the alternatives the model considered.
 // One stop in the tab order; the arrow keys move among the tokens.
 
-import { byId, h, s } from "./elements.js";
+import { focusLeft, pinCard, pointerLeft, showCard } from "./card.js";
+import { h } from "./elements.js";
+import { percent, probability } from "./likelihood.js";
 
 const STEPS = [0.9, 0.7, 0.4, 0.2, 0.05];
 
-/** Tokens of a chunk in compact form: text, logprob and the alternatives. */
+/** Tokens of a chunk in compact form: text, logprob, id and the alternatives; the bytes if they are not text. */
 export function compact(logprobs) {
-  return (logprobs?.content ?? []).map((entry) => ({
-    t: tokenText(entry),
-    p: round(entry.logprob),
-    a: (entry.top_logprobs ?? []).map((top) => [tokenText(top), round(top.logprob)]),
-  }));
+  return (logprobs?.content ?? logprobs?.entries ?? []).map((entry) => {
+    const tops = entry.top_logprobs ?? entry.top ?? [];
+    return {
+      t: tokenText(entry),
+      p: round(entry.logprob),
+      a: tops.map((top) => [tokenText(top), round(top.logprob), top.id]),
+      i: entry.id,
+      ...(decoded(entry.bytes) === null ? { b: entry.bytes } : {}),
+    };
+  });
 }
 
 /** The view of one answer. Adding tokens to it later appends them. */
 export class TokenView {
-  constructor() {
+  /** `choose(place)` gives what to do with an alternative of a token, or null if it cannot be taken instead. */
+  constructor(choose) {
     this.tokens = [];
+    this.choose = choose;
     this.text = h("div", {
       class: "tokens",
       role: "group",
-      "aria-label": "Tokens of the answer. Arrow keys move from token to token.",
+      "aria-label": "Tokens of the answer. Arrow keys move from token to token, Enter opens the alternatives.",
       onkeydown: (event) => this.move(event),
       onfocusin: (event) => this.show(event.target),
-      onfocusout: hideCard,
+      onfocusout: (event) => focusLeft(event.relatedTarget),
       onpointerover: (event) => event.pointerType === "mouse" && this.show(event.target),
-      onpointerout: (event) => event.pointerType === "mouse" && hideCard(),
-      onclick: (event) => event.target.closest(".token")?.focus(),
+      onpointerout: (event) => event.pointerType === "mouse" && pointerLeft(),
+      onclick: (event) => this.open(event.target.closest(".token")),
     });
     this.element = h("div", { class: "token-view" }, legend(), this.text);
   }
@@ -43,7 +52,9 @@ export class TokenView {
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + 10, ArrowUp: at - 10, Home: 0, End: Infinity }[
       event.key
     ];
-    if (to === undefined || Number.isNaN(at)) return;
+    if (Number.isNaN(at)) return;
+    if (event.key === "Enter" || event.key === " ") return (event.preventDefault(), this.open(event.target, true));
+    if (to === undefined) return;
     event.preventDefault();
     const spans = this.text.querySelectorAll(".token");
     const next = spans[Math.max(0, Math.min(spans.length - 1, to))];
@@ -56,16 +67,24 @@ export class TokenView {
     const span = target.closest?.(".token");
     if (span) showCard(span, this.tokens[Number(span.dataset.index)]);
   }
+
+  /** Keeps the card open, with its alternatives as buttons. */
+  open(span, byKeyboard = false) {
+    if (!span) return;
+    const place = Number(span.dataset.index);
+    span.focus();
+    pinCard(span, this.tokens[place], this.choose(place), byKeyboard);
+  }
 }
 
 function tokenElement(token, index) {
   const share = probability(token.p);
   const step = share === null ? 0 : STEPS.findIndex((bound) => share >= bound);
-  const label = `${JSON.stringify(token.t)}, ${percent(share)}`;
+  const label = `${JSON.stringify(token.t)}, ${percent(share)}${token.picked ? ", picked by you" : ""}`;
   return h(
     "span",
     {
-      class: `token step-${step === -1 ? STEPS.length : step}`,
+      class: `token step-${step === -1 ? STEPS.length : step}${token.picked ? " picked" : ""}`,
       role: "button",
       tabindex: index === 0 ? "0" : "-1",
       "data-index": index,
@@ -82,69 +101,21 @@ function legend() {
   return h("div", { class: "token-legend" }, h("span", { class: "legend-title" }, "Probability"), items);
 }
 
-function showCard(span, token) {
-  const card = byId("token-card");
-  const rows = token.a.length ? token.a : [[token.t, token.p]];
-  const chosen = rows.findIndex(([text]) => text === token.t);
-  const items = rows.map(([text, logprob], i) => alternative(text, logprob, i === chosen));
-  if (chosen === -1) items.push(alternative(token.t, token.p, true));
-  card.replaceChildren(
-    h("div", { class: "card-title" }, h("code", {}, quoted(token.t)), h("b", {}, percent(probability(token.p)))),
-    h("ul", {}, items),
-  );
-  card.hidden = false;
-  place(card, span.getClientRects()[0] ?? span.getBoundingClientRect());
-}
-
-function alternative(text, logprob, chosen) {
-  const share = probability(logprob) ?? 0;
-  const bar = s(
-    "svg",
-    { class: "bar", viewBox: "0 0 64 6", "aria-hidden": "true" },
-    s("rect", { class: "bar-track", width: 64, height: 6, rx: 3 }),
-    s("rect", { class: "bar-fill", width: (64 * share).toFixed(1), height: 6, rx: 3 }),
-  );
-  return h("li", { class: chosen ? "chosen" : null }, h("code", {}, quoted(text)), bar, h("span", {}, percent(share)));
-}
-
-function place(card, box) {
-  const gap = 8;
-  const left = Math.max(gap, Math.min(box.left, innerWidth - card.offsetWidth - gap));
-  const below = box.bottom + gap + card.offsetHeight < innerHeight;
-  card.style.left = `${left}px`;
-  card.style.top = `${below ? box.bottom + gap : Math.max(gap, box.top - card.offsetHeight - gap)}px`;
-}
-
-export function hideCard() {
-  byId("token-card").hidden = true;
-}
-
-/** On scrolling, the card stays with a focused token, and is hidden otherwise. */
-export function followCard() {
-  const card = byId("token-card");
-  const span = document.activeElement?.closest(".token");
-  if (card.hidden) return;
-  if (span) place(card, span.getClientRects()[0]);
-  else hideCard();
-}
-
 /** The token's text; bytes that are not a whole character are written as hex. */
 function tokenText({ token, bytes }) {
   if (!Array.isArray(bytes)) return String(token ?? "");
+  return decoded(bytes) ?? bytes.map((byte) => `\\x${byte.toString(16).padStart(2, "0").toUpperCase()}`).join("");
+}
+
+/** Null if the bytes are not whole characters. */
+function decoded(bytes) {
+  if (!Array.isArray(bytes)) return "";
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes));
   } catch {
-    return bytes.map((byte) => `\\x${byte.toString(16).padStart(2, "0").toUpperCase()}`).join("");
+    return null;
   }
 }
 
 const visible = (text) => (text === "" ? "∅" : text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥\t"));
-const quoted = (text) => (text === "" ? "∅" : text.replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(" ", "␣"));
 const round = (logprob) => (typeof logprob === "number" ? Math.round(logprob * 1e4) / 1e4 : null);
-const probability = (logprob) => (logprob === null ? null : Math.exp(logprob));
-
-function percent(share) {
-  if (share === null) return "not predicted";
-  if (share < 0.001) return "< 0.1 %";
-  return `${(share * 100).toFixed(share > 0.9995 ? 0 : 1)} %`;
-}

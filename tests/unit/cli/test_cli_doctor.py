@@ -10,6 +10,7 @@ import pytest
 from cli_rigs import run_here, without_settings
 
 from drivetrain.cli.doctor import distributions, machine
+from drivetrain.cli.terminal import origin
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_without_extras_it_says_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_devices: None
 ) -> None:
-    real = distributions.installed_version
+    real = origin.installed_version
     monkeypatch.setattr(distributions, "installed_version", lambda n: None if n in {"torch", "gguf"} else real(n))
     outcome = run_here(capsys, "doctor")
     assert outcome.code == 0

@@ -17,7 +17,7 @@ from drivetrain.cli.flags import options
 
 _EPILOG = f"""examples:
   drivetrain bench smollm2-135m --streams 1,4,16 --slots 16
-  drivetrain bench ./my-model --engine native --against transformers --chart compared.svg
+  drivetrain bench ./my-model --engine native --against transformers --report compared.html
   drivetrain bench smollm2-135m --against engine=native,max_batch=16 --json compared.json
   drivetrain bench smollm2-135m --http --rate 2 --duration 60
   drivetrain bench http://127.0.0.1:8000/v1 --model my-model --against http://127.0.0.1:9000/v1
@@ -46,7 +46,9 @@ def add(commands: options.Commands) -> None:
     add_target(parser.add_argument_group("target"))
     add_results(parser.add_argument_group("results"))
     options.add_settings(parser, without=OWN_NAMES)
-    parser.show_first("--streams", "--rate", "--requests", "--max-tokens", "--against", "--http", "--json", "--engine")
+    parser.show_first(
+        "--streams", "--rate", "--requests", "--max-tokens", "--against", "--http", "--json", "--report", "--engine"
+    )
     parser.set_defaults(run=run)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.cli.flags import options
-from drivetrain.cli.terminal.report_files import check_writable
+from drivetrain.cli.terminal.report_files import add_report, check_writable
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker.settings import SAMPLING_NAMES
 
@@ -95,6 +95,7 @@ def add_results(group: Any) -> None:
     group.add_argument(
         "--json", dest="json_file", type=Path, metavar="FILE", help="write everything, as one JSON object"
     )
+    add_report(group)
     group.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
     group.add_argument("--chart", type=Path, metavar="FILE", help="write a chart, as SVG")
     group.add_argument(
@@ -115,7 +116,7 @@ def check(args: argparse.Namespace) -> None:
         options.check_range(args, name, low, high)
     if args.shared_prefix >= args.prompt_tokens and args.shared_prefix:
         raise InvalidSetting("--shared-prefix must be less than --prompt-tokens: the rest makes prompts differ")
-    check_writable(args.json_file, args.markdown, args.chart)
+    check_writable(args.json_file, args.report, args.markdown, args.chart)
 
 
 def stream_counts(text: str) -> list[int]:

@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import platform
 import random
-import shlex
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from drivetrain import __version__
 from drivetrain.cli.bench.options import MAX_REQUESTS, rates, stream_counts
 from drivetrain.cli.bench.sides import LocalSide, UrlSide, find, name_apart, opened, read_sides
-from drivetrain.cli.doctor.distributions import installed_version
-from drivetrain.cli.doctor.machine import cpu_model, num_usable_cpus
-from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal import origin, output
 from drivetrain.cli.terminal.event_loop import run_cancellable
 from drivetrain.cli.terminal.progress import ProgressLine, progress_line
 from drivetrain.cli.terminal.report_files import write_json, write_text
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.telemetry.memory import host_memory, settle_heap
+from drivetrain.telemetry.memory import settle_heap
 from drivetrain.tools.bench import tables
 from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, measure
 from drivetrain.tools.bench.chart import chart
+from drivetrain.tools.bench.page import page
 from drivetrain.tools.bench.report import BenchReport, NamedTarget, make_level, notes
 from drivetrain.tools.bench.session import BenchSide, Session
 from drivetrain.tools.bench.target import Target
 from drivetrain.tools.bench.workload import Closed, Level, Open, Workload, arrivals
-
-_PACKAGES = ("torch", "transformers", "xllamacpp", "numpy")
 
 
 @dataclass(slots=True)
@@ -152,9 +141,9 @@ def _report(measured: Measured, workload: Workload) -> BenchReport:
     played = [played for played in measured.session.played if any(played.rounds)]
     levels = [make_level(one, targets, measured.ceilings, workload) for one in played]
     return BenchReport(
-        command=shlex.join(["drivetrain", *sys.argv[1:]]),
+        command=origin.command(),
         began=measured.began,
-        machine=_machine(),
+        machine=origin.machine(),
         workload=workload,
         targets=tuple(targets),
         ceilings=measured.ceilings,
@@ -172,6 +161,8 @@ def _print(args: argparse.Namespace, report: BenchReport) -> None:
     output.line("\n" + "\n".join([*tables.legend(report), *tables.sentences(report)]))
     if args.json_file is not None:
         write_json(args.json_file, document(report))
+    if args.report is not None:
+        write_text(args.report, page(report, origin.facts_of(report.machine), document(report)))
     if args.markdown is not None:
         write_text(args.markdown, tables.markdown(report))
     if args.chart is not None:
@@ -185,29 +176,3 @@ def document(report: BenchReport) -> dict[str, Any]:
         if isinstance(level.level, Open):
             made["level"] = {"rate": level.level.rate, "requests": level.level.num_requests}
     return found
-
-
-def _machine() -> dict[str, Any]:
-    versions = {name: version for name in _PACKAGES if (version := installed_version(name)) is not None}
-    return {
-        "cpu": {"count": os.cpu_count() or 1, "usable": num_usable_cpus(), "model": cpu_model()},
-        "memory": {"total_bytes": host_memory().total_bytes},
-        "platform": platform.platform(),
-        "versions": {"drivetrain": __version__, "python": platform.python_version(), **versions},
-        "commit": _commit(),
-    }
-
-
-def _commit() -> str | None:
-    """Of the checkout that holds this package, with a plus if files were changed; None outside a checkout."""
-    root, git = Path(__file__).resolve().parents[4], shutil.which("git")
-    if git is None or not (root / ".git").exists():
-        return None
-
-    def output_of(*arguments: str) -> str:
-        command = [git, "-C", str(root), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)  # noqa: S603
-        return done.stdout.strip()
-
-    head = output_of("rev-parse", "--short", "HEAD")
-    return f"{head}{'+' if output_of('status', '--porcelain', '--untracked-files=no') else ''}" or None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drivetrain.cli.flags import options
 from drivetrain.cli.flags.keys import KEY_VARIABLE
-from drivetrain.cli.terminal.report_files import check_writable
+from drivetrain.cli.terminal.report_files import add_report, check_writable
 from drivetrain.core.errors import InvalidSetting
 
 KEY_VARIABLES = (KEY_VARIABLE, "OPENAI_API_KEY")
@@ -15,7 +15,7 @@ DEFAULT_TIMEOUT_S = 60.0
 
 _EPILOG = f"""examples:
   drivetrain conform http://127.0.0.1:8000
-  drivetrain conform http://127.0.0.1:8000/v1 --model my-model --html report.html
+  drivetrain conform http://127.0.0.1:8000/v1 --model my-model --report report.html
   drivetrain conform http://127.0.0.1:8000 --only stops,streaming.text
   drivetrain conform --list
 
@@ -47,9 +47,9 @@ def add(commands: options.Commands) -> None:
     parser.add_argument(
         "--json", dest="json_file", type=Path, metavar="FILE", help="write the report as one JSON object"
     )
-    parser.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="write the report as one HTML page")
+    add_report(parser, "--html")
     options.add_quiet(parser)
-    parser.show_first("--model", "--only", "--list", "--timeout", "--json", "--html")
+    parser.show_first("--model", "--only", "--list", "--timeout", "--json", "--report")
     parser.set_defaults(run=run)
 
 
@@ -64,4 +64,4 @@ def _check(args: argparse.Namespace) -> None:
     if args.url is None and not args.list:
         raise InvalidSetting("give the URL of a server, such as http://127.0.0.1:8000/v1, or --list")
     options.check_range(args, "timeout", 0.1, 86_400, " seconds")
-    check_writable(args.json_file, args.html_file)
+    check_writable(args.json_file, args.report)

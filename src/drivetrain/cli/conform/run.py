@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from drivetrain import __version__
 from drivetrain.cli.flags.keys import key_in_environment, sendable
-from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal import origin, output
 from drivetrain.cli.terminal.boundary import FAILED
 from drivetrain.cli.terminal.event_loop import run_cancellable
 from drivetrain.cli.terminal.progress import progress_line
@@ -74,5 +74,5 @@ def _print(args: argparse.Namespace, report: ConformReport) -> None:
         output.line("\nThe run was interrupted: cases are missing.")
     if args.json_file is not None:
         write_json(args.json_file, document(report))
-    if args.html_file is not None:
-        write_text(args.html_file, page(report))
+    if args.report is not None:
+        write_text(args.report, page(report, origin.facts()))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drivetrain.cli.flags import options
 from drivetrain.cli.flags.tool_options import tools_file
-from drivetrain.cli.terminal.report_files import check_writable
+from drivetrain.cli.terminal.report_files import add_report, check_writable
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker.settings import SAMPLING_NAMES
 
@@ -22,7 +22,7 @@ _RANGES = (("tokens", 1, 100_000), ("top", 2, 1000), ("tolerance", 0.0, 100.0))
 
 _EPILOG = """examples:
   drivetrain diff smollm2-135m --engines native,transformers,llamacpp
-  drivetrain diff ./my-model --engines native,native:quantize=int8,compile=on --prompts prompts.txt
+  drivetrain diff ./my-model --engines native,native:quantize=int8 --prompts prompts.txt --report diff.html
   drivetrain diff ./my-model --engines native,llamacpp --model-for llamacpp=my-model-f16.gguf --json diff.json
   drivetrain diff ./my-model --engines native,remote --model-for remote=http://127.0.0.1:8000/v1
 
@@ -78,8 +78,9 @@ def add(commands: options.Commands) -> None:
     parser.add_argument(
         "--json", dest="json_file", type=Path, metavar="FILE", help="write everything as one JSON object"
     )
+    add_report(parser)
     options.add_settings(parser, without=OWN_NAMES)
-    parser.show_first("--engines", "--model-for", "--prompts", "--chat", "--tokens", "--json")
+    parser.show_first("--engines", "--model-for", "--prompts", "--chat", "--tokens", "--json", "--report")
     parser.set_defaults(run=run)
 
 
@@ -95,4 +96,4 @@ def _check(args: argparse.Namespace) -> None:
         options.check_range(args, name, low, high)
     if args.tools is not None and not args.chat:
         raise InvalidSetting("--tools goes with --chat", param="tools")
-    check_writable(args.json_file)
+    check_writable(args.json_file, args.report)

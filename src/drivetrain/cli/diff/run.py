@@ -9,12 +9,13 @@ from pathlib import Path
 from drivetrain import __version__, assembly, sync
 from drivetrain.cli.diff.sides import PlannedEngine, read_sides
 from drivetrain.cli.flags import options
-from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal import origin, output
 from drivetrain.cli.terminal.boundary import FAILED
 from drivetrain.cli.terminal.progress import ProgressLine, progress_line
-from drivetrain.cli.terminal.report_files import write_json
+from drivetrain.cli.terminal.report_files import write_json, write_text
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.request import GenerateRequest
+from drivetrain.tools.diff.page import page
 from drivetrain.tools.diff.prompts import BUILT_IN, read_prompts
 from drivetrain.tools.diff.record import Questions, record
 from drivetrain.tools.diff.report import ComparedSide, DiffReport, document, lines_of, note_lines, side_table
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
             complete=len(sides) == len(planned),
         )
         if len(sides) > 1:
-            _print(report, args.json_file)
+            _print(report, args.json_file, args.report)
     return 0 if all(pair.summary.is_same for pair in report.pairs()) else FAILED
 
 
@@ -70,7 +71,7 @@ def _ask(planned: PlannedEngine, parts: assembly.Parts, questions: Questions, pr
         )
 
 
-def _print(report: DiffReport, json_file: Path | None) -> None:
+def _print(report: DiffReport, json_file: Path | None, html_file: Path | None) -> None:
     output.line("\n".join([output.table(*side_table(report)), *note_lines(report)]))
     for pair in report.pairs():
         output.line("\n".join(lines_of(pair, report)))
@@ -78,3 +79,5 @@ def _print(report: DiffReport, json_file: Path | None) -> None:
         output.line("\nThe run was not completed: not all engines were asked.")
     if json_file is not None:
         write_json(json_file, plain(document(report)))
+    if html_file is not None:
+        write_text(html_file, page(report, origin.facts(), plain(document(report))))

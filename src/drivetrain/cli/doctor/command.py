@@ -12,6 +12,7 @@ from typing import Any
 from drivetrain.cli.flags import options
 from drivetrain.cli.flags.keys import KEY_VARIABLE
 from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal.report_files import add_report, check_writable
 from drivetrain.core.errors import InvalidSetting
 
 DEFAULT_TIMEOUT_S = 5.0
@@ -21,6 +22,7 @@ _EPILOG = f"""examples:
   drivetrain doctor --json
   drivetrain doctor http://127.0.0.1:8000
   drivetrain doctor https://llm.example --api-key-file keys.txt --admin-key-file admin.txt
+  drivetrain doctor http://127.0.0.1:8000 --report doctor.html
   drivetrain doctor http://127.0.0.1:8000 --json | jq '.findings[] | .what'
 
 With a URL, it reads /health, /ready, /status, /metrics, /v1/models and /admin/models of that server and changes
@@ -41,9 +43,10 @@ def add(commands: options.Commands) -> None:
     parser.add_argument("url", metavar="URL", nargs="?", help="a running server, such as http://127.0.0.1:8000")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("with a URL")
+    add_report(group)
     add_access(group)
     group.add_argument("--admin-key-file", type=Path, metavar="FILE", help="the admin key, if /admin has its own")
-    parser.show_first("--json", "--api-key-file", "--admin-key-file", "--timeout")
+    parser.show_first("--json", "--report", "--api-key-file", "--admin-key-file", "--timeout")
     parser.set_defaults(run=run)
 
 
@@ -62,10 +65,13 @@ def add_access(group: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     options.check_range(args, "timeout", 0.1, 3600, " seconds")
+    check_writable(args.report)
     if args.url is not None:
         from drivetrain.cli.doctor import server as doctor_server
 
         return doctor_server.run(args)
+    if args.report is not None:
+        raise InvalidSetting("--report is about a server: give its URL, such as http://127.0.0.1:8000", param="url")
     if args.api_key_file is not None or args.admin_key_file is not None:
         raise InvalidSetting("a key is for a server: give its URL, such as http://127.0.0.1:8000", param="url")
     return _machine(args)

@@ -6,6 +6,8 @@ import importlib.metadata as metadata
 import re
 from dataclasses import dataclass
 
+from drivetrain.cli.terminal.origin import installed_version
+
 _REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(?P<needs>[^;]*)(?:;(?P<marker>.*))?"
 )
@@ -29,13 +31,6 @@ def base_packages() -> list[Package]:
 
 def extra_packages(extra: str) -> list[Package]:
     return _packages(extra)
-
-
-def installed_version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def fits(version: str, needs: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from drivetrain import __version__
 from drivetrain.assembly import ENGINES, EngineKind
 from drivetrain.cli.doctor.distributions import base_packages, extra_packages
+from drivetrain.cli.terminal.origin import cpu_model, num_usable_cpus
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.store.layout import default_root
@@ -109,23 +110,6 @@ def _engine(kind: EngineKind) -> dict[str, Any]:
         "problem": problem,
         "install": kind.install if problem else None,
     }
-
-
-def num_usable_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip().lower() in {"model name", "hardware"}:
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor()
 
 
 def _free_bytes(folder: Path) -> int:

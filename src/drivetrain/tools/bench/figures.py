@@ -6,6 +6,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+MOST_VALUES = 200
+"""So many are enough to draw how they are distributed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
@@ -29,6 +32,14 @@ class Spread:
 def percentiles(values: Iterable[float]) -> Percentiles:
     ordered = sorted(values)
     return Percentiles(len(ordered), *(_at(ordered, share) for share in (0.5, 0.9, 0.99)))
+
+
+def thinned(values: Iterable[float], most: int = MOST_VALUES) -> tuple[float, ...]:
+    """In order; of many, the lowest, the highest and others at even steps between them."""
+    ordered = sorted(values)
+    if len(ordered) > most:
+        ordered = [ordered[round(i * (len(ordered) - 1) / (most - 1))] for i in range(most)]
+    return tuple(round(value, 6) for value in ordered)
 
 
 def spread(values: Iterable[float]) -> Spread | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.tools.bench.ceilings import Ceilings, NotMeasured, Reached, reached
-from drivetrain.tools.bench.figures import Percentiles, Spread, percentiles, spread
+from drivetrain.tools.bench.figures import Percentiles, Spread, percentiles, spread, thinned
 from drivetrain.tools.bench.outcome import RequestOutcome, Round
 from drivetrain.tools.bench.session import Played
 from drivetrain.tools.bench.target import TargetFacts
@@ -43,6 +43,9 @@ class Figures:
     first_token_s: Percentiles
     between_events_s: Percentiles
     answer_s: Percentiles
+    first_token_values_s: tuple[float, ...]
+    between_events_values_s: tuple[float, ...]
+    """Sorted, and of many not all."""
     answers: int
     failures: Mapping[str, int]
     first_failures: Mapping[str, str]
@@ -158,16 +161,19 @@ def _figures(target: NamedTarget, rounds: list[Round], ceilings: Ceilings | NotM
     whole = [played for played in rounds if played.complete] or rounds
     answers = [answer for played in whole for answer in played.answers]
     failed = [outcome for played in whole for outcome in played.outcomes if outcome.failure is not None]
-    firsts = (answer.first_s for answer in answers)
+    firsts = [first for answer in answers if (first := answer.first_s) is not None]
+    gaps = [gap for answer in answers for gap in answer.gaps_s]
     lengths = Counter(answer.completion_tokens for answer in answers if answer.counted)
     del lengths[workload.max_tokens]
     return Figures(
         target=target.label,
         tokens_per_s=spread(played.tokens_per_s for played in whole),
         requests_per_s=spread(played.requests_per_s for played in whole),
-        first_token_s=percentiles(first for first in firsts if first is not None),
-        between_events_s=percentiles(gap for answer in answers for gap in answer.gaps_s),
+        first_token_s=percentiles(firsts),
+        between_events_s=percentiles(gaps),
         answer_s=percentiles(answer.total_s for answer in answers),
+        first_token_values_s=thinned(firsts),
+        between_events_values_s=thinned(gaps),
         answers=len(answers),
         failures=Counter(outcome.failure.kind for outcome in failed if outcome.failure),
         first_failures=_first_messages(failed),

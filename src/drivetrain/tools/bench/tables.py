@@ -23,7 +23,7 @@ def figures_table(report: BenchReport) -> Table:
             level.label,
             side.target,
             _spread(side.tokens_per_s),
-            _number(None if side.requests_per_s is None else side.requests_per_s.median),
+            number(None if side.requests_per_s is None else side.requests_per_s.median),
             _three(side.first_token_s, 1000),
             _three(side.between_events_s, 1000),
             _three(side.answer_s, 1),
@@ -161,18 +161,18 @@ def _cell(text: str) -> str:
 
 def _three(found: Percentiles, scale: float) -> str:
     values: Iterable[float | None] = (found.p50, found.p90, found.p99)
-    return NONE if found.count == 0 else " / ".join(_number(None if v is None else v * scale) for v in values)
+    return NONE if found.count == 0 else " / ".join(number(None if v is None else v * scale) for v in values)
 
 
 def _spread(found: Spread | None) -> str:
-    return NONE if found is None else f"{_number(found.median)} ({_number(found.low)}..{_number(found.high)})"
+    return NONE if found is None else f"{number(found.median)} ({number(found.low)}..{number(found.high)})"
 
 
 def _ratio(found: Spread | None) -> str:
     return NONE if found is None else f"{found.median:.3f} ({found.low:.3f}..{found.high:.3f})"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     """Three significant digits, or all that come before the point."""
     if value is None:
         return NONE

@@ -1,97 +1,118 @@
-"""The report as one self-contained HTML file. What a server sent is text there, never markup."""
+"""The results of a run as an HTML page: areas by outcome, each failure with its exchanges, all cases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from html import escape
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from drivetrain.tools.conform.exchange import Shown
-from drivetrain.tools.conform.report import CaseResult, ConformReport, area_table
+from drivetrain.tools.conform.report import CaseResult, ConformReport, area_table, document
 from drivetrain.tools.conform.verdict import Outcome
+from drivetrain.tools.reports import parts
+from drivetrain.tools.reports.charts import stack
+from drivetrain.tools.reports.markup import Content, Html
+from drivetrain.tools.reports.page import Head, page_of
+from drivetrain.tools.reports.parts import Tone
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --pass: #2a7d3f; --fail: #c0392b; --none: #777; --not: #a66a00 }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem; margin-bottom: .2rem } h2 { font-size: 1.15rem; margin-top: 2rem }
-.facts { color: var(--none) }
-table { border-collapse: collapse; width: 100%; margin: 1rem 0 }
-th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid var(--line) }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
-tr:last-child.sum td { font-weight: 600 }
-code, pre { font: 13px/1.45 ui-monospace, monospace }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--line); padding: .6rem }
-.outcome { font-weight: 600; white-space: nowrap }
-.pass { color: var(--pass) } .fail { color: var(--fail) }
-.not-offered { color: var(--none) } .not-run { color: var(--not) }
-summary { cursor: pointer } .reason { overflow-wrap: anywhere }
-"""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+TONES = {
+    Outcome.PASS: Tone.GOOD,
+    Outcome.FAIL: Tone.BAD,
+    Outcome.NOT_OFFERED: Tone.PLAIN,
+    Outcome.NOT_RUN: Tone.WARN,
+}
+OPEN = 3
+"""So few failures are shown unfolded."""
 
 
-def page(report: ConformReport) -> str:
-    return "\n".join(_lines(report)) + "\n"
-
-
-def _lines(report: ConformReport) -> Iterator[str]:
-    yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f"<title>Conformance of {escape(report.model)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>"
-    yield f"<h1>Conformance of {escape(report.model)}</h1>"
-    facts = [report.url, report.began, f"{report.took_s:.0f} s", f"drivetrain {report.version}"]
-    facts += [f"{name}: {value}" for name, value in report.about.items()]
-    yield f'<p class="facts">{escape(" · ".join(facts))}</p>'
-    if not report.complete:
-        yield '<p class="not-run">The run was interrupted: cases are missing.</p>'
-    yield from _areas(report)
+def page(report: ConformReport, origin: Mapping[str, str]) -> str:
+    """`origin` is how the report came about: the command, the machine."""
     failed = report.of(Outcome.FAIL)
+    facts: list[tuple[str, Content]] = [("Server", report.url), ("Model", report.model)]
+    facts += [(name.capitalize(), value) for name, value in report.about.items() if name != "server"]
+    facts += [
+        ("Began", parts.moment(report.began)),
+        ("Took", f"{report.took_s:.0f} s"),
+        ("Checked by", f"drivetrain {report.version}"),
+    ]
+    head = Head(
+        tool="drivetrain conform",
+        title=f"Conformance of {report.model}",
+        mark="fail" if failed else "pass" if report.complete else "interrupted",
+        tone=Tone.BAD if failed else Tone.GOOD if report.complete else Tone.WARN,
+        verdict=_verdict(report),
+        facts=[*facts, *origin.items()],
+    )
+    return page_of(head, _sections(report, failed), document(report))
+
+
+def _verdict(report: ConformReport) -> str:
+    counts, run = report.counts, len(report.results)
+    said = f"{counts[Outcome.FAIL]} of {run} cases failed" if counts[Outcome.FAIL] else f"None of {run} cases failed"
+    rest = f"{counts[Outcome.NOT_OFFERED]} are not offered, {counts[Outcome.NOT_RUN]} could not be run"
+    cut = "" if report.complete else " The run was interrupted: cases are missing."
+    return f"{said}; {counts[Outcome.PASS]} passed, {rest}.{cut}"
+
+
+def _sections(report: ConformReport, failed: list[CaseResult]) -> Iterator[Html]:
+    share = [(str(outcome).capitalize(), f"{report.counts[outcome]:,}", _share(report, outcome)) for outcome in Outcome]
+    yield parts.section("Result", parts.tiles(share), _matrix(report))
     if failed:
-        yield "<h2>Failures</h2>"
-    for result in failed:
-        yield from _failure(result)
-    yield "<h2>All cases</h2>\n<table>"
-    yield "<tr><th>case</th><th>outcome</th><th>asks, and what must hold</th><th>found</th></tr>"
-    for result in report.results:
-        yield _row(result)
-    yield "</table>\n</body>\n</html>"
+        yield parts.section("Failures", *[_failure(result, is_open=len(failed) <= OPEN) for result in failed])
+    areas = {area: [result for result in report.results if result.case.area is area] for area, _ in report.by_area()}
+    yield parts.section("All cases", *[_area(str(area), found) for area, found in areas.items()])
 
 
-def _areas(report: ConformReport) -> Iterator[str]:
+def _share(report: ConformReport, outcome: Outcome) -> str:
+    return f"{report.counts[outcome] / len(report.results):.0%} of {len(report.results)}" if report.results else ""
+
+
+def _matrix(report: ConformReport) -> Html:
     head, rows = area_table(report)
-    yield "<table>\n<tr>" + "".join(f"<th{_number(i)}>{escape(cell)}</th>" for i, cell in enumerate(head)) + "</tr>"
-    for row in rows:
-        kind = ' class="sum"' if row is rows[-1] else ""
-        yield f"<tr{kind}>" + "".join(f"<td{_number(i)}>{escape(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
-    yield "</table>"
+    counts = [*(found for _, found in report.by_area()), report.counts]
+    lines: list[list[Content]] = [
+        [parts.link(f"area-{row[0]}", row[0]) if row[0] != "all" else row[0], *row[1:], _bar(found)]
+        for row, found in zip(rows, counts, strict=True)
+    ]
+    columns = [*head, "share"]
+    return parts.table("How many cases of each area ended how", columns, lines, numbers={1, 2, 3, 4}, sum_row=True)
 
 
-def _number(column: int) -> str:
-    return ' class="n"' if column else ""
+def _bar(counts: Counter[Outcome]) -> Html:
+    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+    return stack([(TONES[outcome], counts[outcome], str(outcome)) for outcome in Outcome], said)
 
 
-def _failure(result: CaseResult) -> Iterator[str]:
+def _failure(result: CaseResult, *, is_open: bool) -> Html:
     case = result.case
-    yield f'<details id="{escape(case.id)}" open>\n<summary><code>{escape(case.id)}</code> '
-    yield f'<span class="fail reason">{escape(result.reason)}</span></summary>'
-    yield f"<p>{escape(case.asks)}. Must hold: {escape(case.holds)}.</p>"
-    for shown in result.exchanges:
-        yield from _exchange(shown)
-    yield "</details>"
+    summary = [parts.code(case.id), parts.span(result.reason, "note")]
+    what = parts.paragraph(f"{case.asks}. Must hold: {case.holds}.")
+    return parts.fold(summary, what, *map(_exchange, result.exchanges), anchor=f"case-{case.id}", is_open=is_open)
 
 
-def _exchange(shown: Shown) -> Iterator[str]:
+def _exchange(shown: Shown) -> Html:
     status = f"status {shown.status}" if shown.status else "no answer"
-    yield f"<pre>{escape(shown.request)}</pre>"
-    yield f"<pre>{escape(f'{status}, {shown.took_s} s')}\n{escape(shown.reply)}</pre>"
+    sent, reply = (
+        parts.pre(shown.request, "Request"),
+        parts.pre(shown.reply or "(nothing)", f"Reply: {status}, {shown.took_s} s"),
+    )
+    return parts.beside(sent, reply)
 
 
-def _row(result: CaseResult) -> str:
-    kind = str(result.outcome).replace(" ", "-")
-    name = f"<code>{escape(result.case.id)}</code>"
+def _area(name: str, results: list[CaseResult]) -> Html:
+    counts = Counter(result.outcome for result in results)
+    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+    return parts.fold(
+        [parts.span(name, "name"), parts.span(said, "note")], parts.cases(map(_case, results)), anchor=f"area-{name}"
+    )
+
+
+def _case(result: CaseResult) -> tuple[Html, Content, list[Content]]:
+    name: Content = parts.code(result.case.id)
     if result.outcome is Outcome.FAIL:
-        name = f'<a href="#{escape(result.case.id)}">{name}</a>'
-    what = f"{result.case.asks}. {result.case.holds}."
+        name = parts.link(f"case-{result.case.id}", name)
+    lines: list[Content] = [f"{result.case.asks}. {result.case.holds}."]
     return (
-        f'<tr><td>{name}</td><td class="outcome {kind}">{escape(str(result.outcome))}</td>'
-        f'<td>{escape(what)}</td><td class="reason">{escape(result.reason)}</td></tr>'
+        parts.badge(str(result.outcome), TONES[result.outcome]),
+        name,
+        [*lines, *([result.reason] if result.reason else [])],
     )

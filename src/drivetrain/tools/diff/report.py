@@ -102,7 +102,7 @@ def note_lines(report: DiffReport) -> list[str]:
 def lines_of(pair: SidePair, report: DiffReport) -> list[str]:
     """The summary of a pair, then each prompt that diverged."""
     names = f"{pair.first.label} and {pair.second.label}"
-    found = ["", f"{names}: {_counts(pair.summary)}", *(f"{INDENT}{line}" for line in _figures(pair, report))]
+    found = ["", f"{names}: {counts_line(pair.summary)}", *(f"{INDENT}{line}" for line in figure_lines(pair, report))]
     answers = zip(pair.first.answers, pair.second.answers, pair.comparisons, strict=True)
     for prompt, (answer, other, comparison) in zip(report.questions.prompts, answers, strict=True):
         if comparison.outcome is not Agreement.AGREES or comparison.parts_apart:
@@ -113,7 +113,7 @@ def lines_of(pair: SidePair, report: DiffReport) -> list[str]:
     return found
 
 
-def _counts(summary: Summary) -> str:
+def counts_line(summary: Summary) -> str:
     verbs = {
         Agreement.AGREES: "agree completely",
         Agreement.TIE: "diverge in a tie",
@@ -124,7 +124,7 @@ def _counts(summary: Summary) -> str:
     return f"of {summary.num_prompts} prompts {', '.join(counts)}"
 
 
-def _figures(pair: SidePair, report: DiffReport) -> list[str]:
+def figure_lines(pair: SidePair, report: DiffReport) -> list[str]:
     summary, lines = pair.summary, []
     if summary.fewest_until_parting is not None:
         until = f"at least {summary.fewest_until_parting}, median {summary.median_until_parting:g}"
@@ -171,7 +171,7 @@ def _prompt_lines(prompt: str, common: str, comparison: Comparison, pair: SidePa
     width = max(map(len, labels))
     sides = zip(labels, (parting.first, parting.second), strict=True)
     lists = [f"{INDENT}{label:<{width}}  {_place(place)}" for label, place in sides]
-    return [head, *lists, f"{INDENT}{_why(parting, pair.first.label, tolerance)}"]
+    return [head, *lists, f"{INDENT}{why(parting, pair.first.label, tolerance)}"]
 
 
 def _head(text: str) -> str:
@@ -186,15 +186,15 @@ def _place(place: AnswerToken | None) -> str:
     if place is None:
         return "(ended)"
     if not place.top:
-        return f"{_token(place.token_id, place.token)}  (no logprobs)"
-    return "  ".join(f"{_token(one.token_id, one.token)} {one.logprob:.4f}" for one in place.top)
+        return f"{token_text(place.token_id, place.token)}  (no logprobs)"
+    return "  ".join(f"{token_text(one.token_id, one.token)} {one.logprob:.4f}" for one in place.top)
 
 
-def _token(token_id: int, token: str) -> str:
+def token_text(token_id: int, token: str) -> str:
     return f"{token!r}#{token_id}" if token else f"#{token_id}"
 
 
-def _why(parting: Parting, first: str, tolerance: float) -> str:
+def why(parting: Parting, first: str, tolerance: float) -> str:
     if parting.first is None or parting.second is None:
         return "one answer ends where the other continues"
     if parting.gap is None:

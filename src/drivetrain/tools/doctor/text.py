@@ -32,18 +32,18 @@ _KINDS = {
 
 
 def lines(report: ServerReport) -> list[str]:
-    output = [f"{report.url}  {', '.join(_head(report))}", ""]
+    output = [f"{report.url}  {', '.join(headline(report))}", ""]
     loaded = [model for model in report.models if model.loaded]
     in_full = {model.name for model in loaded} if len(loaded) <= IN_FULL else set[str]()
     for model in report.models[:MOST_LINES]:
         output += ["", *_block(model), ""] if model.name in in_full else [_one_line(model)]
     if len(report.models) > MOST_LINES:
         output.append(f"… and {many(len(report.models) - MOST_LINES, 'model')} more (--json has all)")
-    output += ["", *_rows(_of_the_server(report)), "", *_findings(report)]
+    output += ["", *_rows(about_server(report)), "", *_findings(report)]
     return _without_double_gaps(output)
 
 
-def _head(report: ServerReport) -> Iterator[str]:
+def headline(report: ServerReport) -> Iterator[str]:
     if report.kind is ServerKind.OURS:
         yield f"drivetrain {report.version}" if report.version else "drivetrain"
     else:
@@ -69,10 +69,10 @@ def _block(model: ModelReport) -> list[str]:
     about += [model.dtype or "", f"context {model.context_length:,}" if model.context_length else ""]
     named = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
     head = f"{model.name}  {model.state}  {', '.join(filter(None, about))}{named}"
-    return [head.rstrip(), *(f"  {row}" for row in _rows(_about(model)))]
+    return [head.rstrip(), *(f"  {row}" for row in _rows(about_model(model)))]
 
 
-def _about(model: ModelReport) -> Iterator[tuple[str, str]]:
+def about_model(model: ModelReport) -> Iterator[tuple[str, str]]:
     progress = "" if model.since_progress_s is None else f"; last progress {span(model.since_progress_s)} ago"
     yield "requests", ", ".join(_load(model)) + progress
     yield "ended", _ended(model)
@@ -123,7 +123,7 @@ def _times(times: HistogramTimes | None, what: str) -> str:
     return f"median {span(times.median_s)}, p99 {over}{span(times.p99_s)} ({many(times.count, what)})"
 
 
-def _of_the_server(report: ServerReport) -> Iterator[tuple[str, str]]:
+def about_server(report: ServerReport) -> Iterator[tuple[str, str]]:
     if report.kind is ServerKind.PEER and report.gauges:
         yield "gauges", ", ".join(f"{name} {value:g}" for name, value in report.gauges.items())
     if report.tokens_per_s:

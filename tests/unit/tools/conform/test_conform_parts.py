@@ -22,7 +22,6 @@ from drivetrain.tools.conform.cases.cancel import _gauge
 from drivetrain.tools.conform.cases.stops import cut_at
 from drivetrain.tools.conform.client import Broken, Client, Unreachable
 from drivetrain.tools.conform.exchange import RecordedExchange, Shown, show
-from drivetrain.tools.conform.page import page
 from drivetrain.tools.conform.reading import error_of, honoured, names, param_names, refused, take
 from drivetrain.tools.conform.report import CaseResult, ConformReport, area_table, detail_lines, document
 from drivetrain.tools.conform.runner import GONE, STRANGE, find_model, run
@@ -425,20 +424,6 @@ def test_the_document() -> None:
     (case,) = found["cases"]
     assert case["exchanges"] == [{"request": "a", "status": 200, "reply": "b", "took_s": 0.1}]
     assert json.loads(json.dumps(found)) == found
-
-
-def test_the_page_shows_markup_as_text() -> None:
-    evil = "<script>alert(1)</script>\"'&"
-    text = page(report(made(Outcome.FAIL, evil, Shown(evil, 0, evil, 0.1)), made(Outcome.NOT_OFFERED, evil)))
-    assert "<script" not in text
-    assert "&lt;script&gt;" in text
-    assert "m&lt;1&gt;" in text
-    assert "default-src 'none'" in text
-    assert "http://" not in text.replace("http://h/v1", "")
-    assert "no answer" in text
-    unfinished = report()
-    unfinished.complete = False
-    assert "interrupted" in page(unfinished)
 
 
 # The runner

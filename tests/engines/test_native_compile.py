@@ -50,6 +50,18 @@ def a_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+async def compiled(
+    checkpoint: Callable[[str], Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Programs of the test's own, which it may damage, where the next start looks for them."""
+    async with opened(checkpoint):
+        pass
+    shutil.copytree(cache, tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "drivetrain" / "compiled"
+
+
+@pytest.fixture
 def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("nothing is left to compile")
@@ -174,12 +186,8 @@ async def test_two_models_of_one_class_do_not_share_weights(checkpoint: Callable
 
 
 async def test_programs_that_do_not_pass_leave_the_products_as_they_were(
-    checkpoint: Callable[[str], Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any
+    checkpoint: Callable[[str], Path], compiled: Path, monkeypatch: pytest.MonkeyPatch, request: Any
 ) -> None:
-    async with opened(checkpoint):
-        pass
-    shutil.copytree(cache, tmp_path / "cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     request.getfixturevalue("no_process")
 
     def check(compilation: Compilation, programs: Any) -> None:
@@ -193,15 +201,13 @@ async def test_programs_that_do_not_pass_leave_the_products_as_they_were(
         await ask(worker, random.Random(0), 0)
 
 
+def named(compiled: Path, name: str) -> list[Path]:
+    return list(compiled.glob(f"*/{name}"))
+
+
 @pytest.mark.parametrize("name", ["made.json", "one.so", "several.json", "product.so"])
-async def test_damaged_programs_are_made_anew(
-    checkpoint: Callable[[str], Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    async with opened(checkpoint):
-        pass
-    shutil.copytree(cache, tmp_path / "cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for file in (tmp_path / "cache" / "drivetrain" / "compiled").glob(f"*/{name}"):
+async def test_damaged_programs_are_made_anew(checkpoint: Callable[[str], Path], compiled: Path, name: str) -> None:
+    for file in named(compiled, name):
         file.write_bytes(file.read_bytes()[:-100])
     async with opened(checkpoint, compile_="auto") as worker:
         assert not is_compiled(worker)
@@ -209,14 +215,10 @@ async def test_damaged_programs_are_made_anew(
 
 
 async def test_programs_that_compute_something_else_are_made_anew(
-    checkpoint: Callable[[str], Path], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Callable[[str], Path], compiled: Path
 ) -> None:
     """The self-test is what decides; a digest only tells damage."""
-    async with opened(checkpoint):
-        pass
-    shutil.copytree(cache, tmp_path / "cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for made in (tmp_path / "cache" / "drivetrain" / "compiled").glob("*/made.json"):
+    for made in named(compiled, "made.json"):
         told = json.loads(made.read_text())
         norms = [i for i, (tensor, _) in enumerate(told["inputs"]["several"]) if tensor.endswith("layernorm.weight")]
         inputs = told["inputs"]["several"]

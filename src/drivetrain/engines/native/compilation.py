@@ -58,12 +58,10 @@ class Compilation:
         if self._folder is None or (programs := self._folder.load()) is None:
             return None
         try:
-            for _ in self._folder.lay_out():
+            for _ in self._taken_up(self._folder, programs):
                 pass
-            self._check(programs)
         except CannotCompile as exc:
             _log.warning("%s; the model is compiled anew", exc)
-            self._folder.lay_back()
             self._folder.remove()
             return None
         self._found = True
@@ -81,17 +79,21 @@ class Compilation:
         programs = self._folder.load()
         if programs is None:
             raise CannotCompile("what was compiled cannot be loaded")
-        try:
-            yield from self._folder.lay_out()
-            self._check(programs)
-        except CannotCompile:
-            self._folder.lay_back()
-            raise
+        yield from self._taken_up(self._folder, programs)
         runner = stepper.runner
         runner.compute = programs.forward
         runner.attention = programs.attention(self._loaded.layers, runner.cache)
         stepper.scheduler.budget = step_budget(self._loaded, runner.attention)
         self._found = True
+
+    def _taken_up(self, folder: ProgramFolder, programs: Pass) -> Iterator[None]:
+        """Our own products layer by layer, then the self-test. If it raises, the products are what they were."""
+        try:
+            yield from folder.lay_out()
+            self._check(programs)
+        except CannotCompile:
+            folder.lay_back()
+            raise
 
     def _check(self, programs: Pass) -> None:
         try:

@@ -225,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _file(self, name: str) -> None:
-        path = next((path for path in PAGE.iterdir() if path.name == name), None)
+        path = next((path for path in PAGE.rglob("*") if path.relative_to(PAGE).as_posix() == name), None)
         if path is None:
             self._json(404, {"error": {"message": "not found"}})
             return

@@ -254,6 +254,12 @@ def test_hostile_markdown_is_rendered_in_time(stub: Stub, page: Page) -> None:
         "#",
         "# " + " " * 9,
         "~~a ",
+        "$a",
+        "$$",
+        "$$\n",
+        "\\(a ",
+        "\\[\n",
+        "- [ ] ",
     ]
     computing = page.context.new_cdp_session(page)
     computing.send("Performance.enable", {"timeDomain": "threadTicks"})  # Other work on the machine does not count.

@@ -77,7 +77,18 @@ def test_a_browser_is_asked(locked: Served) -> None:
     assert (status, headers["www-authenticate"][:5]) == (401, "Basic")
     status, headers, _ = locked.request("GET", "/status", headers={"accept": "*/*"})
     assert (status, headers["www-authenticate"]) == (401, "Bearer")
-    for path in ("/store.py", "/app.js/x", "/../guard.py", "/%2e%2e/guard.py", "/index.html.bak"):
+    status, headers, data = locked.request("GET", "/vendor/temml.js")
+    assert (status, headers["content-type"], b"temml" in data) == (200, "text/javascript; charset=utf-8", True)
+    for path in (
+        "/store.py",
+        "/vendor/nothing.js",
+        "/vendor/../store.js",
+        "/vendor",
+        "/app.js/x",
+        "/../guard.py",
+        "/%2e%2e/guard.py",
+        "/index.html.bak",
+    ):
         assert locked.request("GET", path)[0] == 401
 
 

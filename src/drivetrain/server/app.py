@@ -59,6 +59,7 @@ ROUTES: tuple[Route, ...] = (
     ("POST", "/admin/models/unpin", admin.unpin),
     ("GET", "/openapi.json", openapi.document),
     ("GET", "/", static.page),
+    ("GET", "/vendor/{name}", static.page),
     ("GET", "/{name}", static.page),
 )
 """A name at the end of a path matches one segment, or with `:path` all the rest."""

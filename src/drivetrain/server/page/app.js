@@ -2,14 +2,15 @@
 
 import { dismissCard, followCard } from "./card.js";
 import { Chat } from "./chat.js";
+import { Chooser } from "./chooser.js";
 import { CodePanel } from "./code.js";
 import { Composer } from "./composer.js";
 import { drawMeter } from "./context.js";
 import { Drafts } from "./drafts.js";
-import { byId, h, toast } from "./elements.js";
+import { byId, toast } from "./elements.js";
 import { askForKey } from "./key.js";
 import { Layout } from "./layout.js";
-import { limit, listModels, loadModel } from "./model.js";
+import { limit, loadModel } from "./model.js";
 import { LivePanel } from "./panel.js";
 import { SettingsPanel } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
@@ -20,7 +21,7 @@ import { welcome } from "./welcome.js";
 const settings = store.loadSettings();
 const drafts = new Drafts();
 let model = null;
-let models = [];
+let second = null;
 let problem = "";
 let warnedFull = false;
 let wasBusy = false;
@@ -28,7 +29,7 @@ let wasBusy = false;
 const chat = new Chat({
   thread: byId("thread"),
   list: byId("thread-inner"),
-  model: () => model,
+  models: () => [model, ...(second?.chat ? [second] : [])],
   settings: () => settings,
   welcome: () => welcome(model, problem, (content) => send({ content })),
   changed: update,
@@ -38,6 +39,13 @@ const chat = new Chat({
     if (!warnedFull) toast("This browser's storage is full. Export and delete some conversations.");
     warnedFull = true;
   },
+});
+const chooser = new Chooser(byId("model"), {
+  use: (id) => {
+    keep({ model: id });
+    use(id).catch((error) => toast(error.message));
+  },
+  useSecond: (id) => useSecond(id).catch((error) => toast(error.message)),
 });
 const composer = new Composer({
   send,
@@ -72,14 +80,16 @@ listen();
 open(store.loadConversation(store.currentId()) ?? store.newConversation());
 await connect();
 
-/** Lists the models and reads the capabilities of the one chosen last, or else the first. */
+/** Lists the models and reads the capabilities of the one chosen last, or else the first; of the second one too. */
 async function connect() {
   problem = "";
-  byId("model").replaceChildren(h("span", { class: "quiet" }, "Connecting…"));
+  chooser.showQuiet("Connecting…");
   try {
-    models = await listModels();
-    if (!models.length) throw new Error("The server has no models.");
-    await use((models.find(({ id }) => id === settings.model) ?? models[0]).id);
+    const ids = await chooser.list();
+    if (!ids.length) throw new Error("The server has no models.");
+    const known = ids.includes(settings.second) && ids.length > 1;
+    second = known ? await loadModel(settings.second).catch(() => null) : null;
+    await use(ids.includes(settings.model) ? settings.model : ids[0]);
   } catch (error) {
     if (error.status === 401 && (await askForKey())) return connect();
     model = null;
@@ -93,6 +103,13 @@ async function use(id) {
   showModel();
 }
 
+/** Answers come from this model too, beside those of the first; none if the id is empty. */
+async function useSecond(id) {
+  keep({ second: id });
+  second = id ? await loadModel(id) : null;
+  showModel();
+}
+
 async function enterKey() {
   if (!(await askForKey())) return false;
   if (!model) await connect();
@@ -100,50 +117,18 @@ async function enterKey() {
 }
 
 function showModel() {
-  byId("model").replaceChildren(...modelLine());
+  if (model) chooser.show(model.id, second?.id);
+  else chooser.showProblem(problem, connect);
   document.title = model ? `${model.id} · Drivetrain` : "Drivetrain";
   composer.allow({
     enabled: Boolean(model?.chat),
     vision: Boolean(model?.vision),
     maxImages: model ? limit(model, "max_images", 16) : 0,
-    placeholder: model?.chat ? `Message ${model.id}` : "Message",
+    placeholder: model?.chat ? `Message ${model.id}${second ? ` and ${second.id}` : ""}` : "Message",
   });
   panel.draw();
   if (!chat.conversation.messages.length) chat.redraw();
   update();
-}
-
-function modelLine() {
-  if (!model) {
-    const retry = h("button", { type: "button", class: "button small", onclick: connect }, "Try again");
-    return [h("span", { class: "problem", role: "alert" }, problem), retry];
-  }
-  if (models.length === 1) return [h("span", { class: "model-name" }, model.id)];
-  const select = h(
-    "select",
-    { "aria-label": "Model" },
-    models.map((entry) => h("option", { value: entry.id }, titled(entry))),
-  );
-  select.value = model.id;
-  select.addEventListener("focus", () => relist(select));
-  select.addEventListener("change", () => {
-    keep({ model: select.value });
-    use(select.value).catch((error) => toast(error.message));
-  });
-  return [select];
-}
-
-function titled({ id, loaded }) {
-  return loaded ? id : `${id} · not loaded`;
-}
-
-/** Models are loaded and unloaded without the page hearing of it. */
-async function relist(select) {
-  models = await listModels().catch(() => models);
-  for (const option of select.options) {
-    const entry = models.find(({ id }) => id === option.value);
-    if (entry) option.textContent = titled(entry);
-  }
 }
 
 function keep(changes) {
@@ -179,6 +164,7 @@ function forget(id) {
 
 function update() {
   if (wasBusy && !chat.busy && model && !model.known) use(model.id).catch(() => {});
+  if (wasBusy && !chat.busy && second && !second.known) useSecond(second.id).catch(() => {});
   wasBusy = chat.busy;
   composer.setBusy(chat.busy);
   sidebar.draw();

@@ -2,20 +2,21 @@
 
 import { announce } from "./elements.js";
 import { Answer } from "./answer.js";
+import { sideBySide } from "./pairs.js";
 import { Question } from "./question.js";
 import { buildBody } from "./request.js";
 import { beginning, canResume, resume } from "./resuming.js";
 import { Runs } from "./runs.js";
 import { saveConversation } from "./store.js";
 import { hasBegun } from "./stream.js";
-import { add, parentOf, path, remove, show, turnTo, versions } from "./tree.js";
+import { add, pairOf, parentOf, path, remove, show, turnTo, versions } from "./tree.js";
 import { versionSwitch } from "./versions.js";
 
 const TITLE_CHARS = 60;
 
 /**
  * `page` gives what the chat needs from its surroundings: `thread` (scrolls), `list` (holds the messages),
- * `model()`, `settings()`, `changed()` (titles, busy state), `welcome()` (a node for an empty conversation),
+ * `models()` (the one that answers, and one beside it), `settings()`, `changed()` (titles, busy state), `welcome()` (a node for an empty conversation),
  * `needKey()` (a promise of whether there is a key now), `full()` (the browser's storage is full).
  */
 export class Chat {
@@ -55,7 +56,7 @@ export class Chat {
 
   /** Asks for another version of an answer. One that never began is replaced. */
   again(message) {
-    if (this.busy) return;
+    if (this.busy || !this.page.models()[0]) return;
     const question = parentOf(this.conversation, message);
     if (!hasBegun(message)) remove(this.conversation, message);
     this.answer(question);
@@ -64,6 +65,7 @@ export class Chat {
   /** Sends another version of a message: the conversation goes on from there. The old one stays in its branch. */
   edit(message, text) {
     const { conversation } = this;
+    if (!this.page.models()[0]) return;
     this.stop();
     if (conversation.title === titleOf(message.content)) conversation.title = titleOf(text);
     this.answer(add(conversation, message.parent, question(text, message)));
@@ -73,11 +75,11 @@ export class Chat {
   resume(message, place, token) {
     if (this.busy) return;
     const { conversation } = this;
-    const [model, settings] = [this.page.model(), this.page.settings()];
+    const [[model], settings] = [this.page.models(), this.page.settings()];
     show(conversation, message.parent);
     const before = path(conversation);
     const begun = add(conversation, message.parent, beginning(message, place, token));
-    this.start(begun, (signal) => resume(model, settings, conversation, before, begun, signal));
+    this.start([begun], () => (signal) => resume(model, settings, conversation, before, begun, signal));
     if (token) this.views.get(begun).toggleTokens();
   }
 
@@ -90,17 +92,21 @@ export class Chat {
     this.runs.forget(id);
   }
 
+  /** Each model answers; the conversation goes on from the first one's answer unless another is chosen. */
   answer(question) {
     const { conversation } = this;
     show(conversation, question.id);
-    const body = buildBody(this.page.model(), this.page.settings(), conversation, path(conversation));
-    const form = body.response_format ? { form: "json" } : {};
-    const message = add(conversation, question.id, { role: "assistant", content: "", model: body.model, ...form });
-    this.start(message, () => ({ path: "v1/chat/completions", body }));
+    const messages = path(conversation);
+    const models = this.page.models();
+    const bodies = models.map((model) => buildBody(model, this.page.settings(), conversation, messages));
+    const answers = bodies.map((body) => add(conversation, question.id, empty(body)));
+    if (answers.length > 1) for (const message of answers) message.pair = answers[0].id;
+    show(conversation, answers[0].id);
+    this.start(answers, (i) => () => ({ path: "v1/chat/completions", body: bodies[i] }));
   }
 
-  start(message, request) {
-    this.runs.start(this.conversation, message, request);
+  start(messages, request) {
+    messages.forEach((message, i) => this.runs.start(this.conversation, message, request(i)));
     this.redraw();
     this.pinned = true;
     this.follow();
@@ -138,17 +144,35 @@ export class Chat {
   redraw() {
     this.views.clear();
     const messages = path(this.conversation);
-    const nodes = messages.map((message) => this.view(message, message === messages.at(-1)).element);
+    const nodes = messages.map((message) => this.node(message, message === messages.at(-1)));
     this.page.list.replaceChildren(...(nodes.length ? nodes : [this.page.welcome()]));
+  }
+
+  /** A message, or the answers of two models side by side. */
+  node(message, last) {
+    const pair = pairOf(this.conversation, message);
+    if (pair.length < 2) return this.view(message, last).element;
+    const goOn = (chosen) => {
+      this.turn(chosen, chosen, "chosen");
+      this.views.get(chosen).element.closest(".pair").querySelector(".side-head button").focus();
+      announce(`The conversation goes on from the answer of ${chosen.model}`);
+    };
+    return sideBySide(pair, message, (each) => this.view(each, last && each === message).element, goOn);
   }
 
   view(message, last) {
     const turn = (to, direction) => this.turn(message, to, direction);
-    const nodes = versionSwitch(versions(this.conversation, message), message, turn);
+    const all = versions(this.conversation, message);
+    const nodes = all.length > pairOf(this.conversation, message).length ? versionSwitch(all, message, turn) : [];
     const view =
       message.role === "user"
         ? new Question(message, { edit: (text) => this.edit(message, text), versions: nodes })
-        : new Answer(message, { again: () => this.again(message), resume: () => this.resuming(message), versions: nodes, last });
+        : new Answer(message, {
+            again: () => this.again(message),
+            resume: () => this.resuming(message),
+            versions: nodes,
+            last,
+          });
     if (view instanceof Answer) view.update(this.runs.has(message));
     this.views.set(message, view);
     return view;
@@ -157,7 +181,7 @@ export class Chat {
   /** What goes on with this answer, or null if nothing can. */
   resuming(message) {
     const before = path(this.conversation).filter(({ id }) => id < message.id);
-    if (!canResume(this.page.model(), before, message)) return null;
+    if (!canResume(this.page.models()[0], before, message)) return null;
     return (place, token) => this.resume(message, place, token);
   }
 
@@ -183,10 +207,15 @@ function question(content, { images = [], files = [] }) {
   return { role: "user", content, ...(images.length ? { images } : {}), ...(files.length ? { files } : {}) };
 }
 
-function announcement({ error, stopped, content, calls = [] }) {
+const empty = ({ model, response_format: form }) => ({
+  ...{ role: "assistant", content: "", model },
+  ...(form ? { form: "json" } : {}),
+});
+
+function announcement({ error, stopped, content, model, pair, calls = [] }) {
   if (error) return ""; // The error note is itself an alert.
   const said = [content.slice(0, 4000), ...calls.map(({ name }) => `Call of ${name}.`)].filter(Boolean).join(" ");
-  return stopped ? "Stopped." : `Answer: ${said}`;
+  return stopped ? "Stopped." : `${pair ? `Answer of ${model}` : "Answer"}: ${said}`;
 }
 
 function titleOf(text) {

@@ -71,6 +71,7 @@ const KNOWN = {
   usage: having({ completion_tokens: isCount, total_tokens: maybe(isCount) }),
   timing: having({ first: maybe(isNumber), rate: maybe(isNumber) }),
   before: isCount,
+  pair: isCount,
   finish: isText,
   form: (value) => value === "json",
   stopped: (value) => value === true,

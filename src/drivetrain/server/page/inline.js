@@ -2,9 +2,11 @@
 // Linear in the text: markers without an end are remembered, so that no input makes it search again and again.
 
 import { h } from "./elements.js";
+import { formula } from "./formulas.js";
 
 const MAX_DEPTH = 8;
 const MAX_LABEL = 1000;
+const MAX_FORMULA = 1000;
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
 const WORD = /[\p{L}\p{N}]/u;
 const MARKERS = [
@@ -40,7 +42,11 @@ export function inline(text, depth = 0) {
 
 function match(text, i, depth, unclosed) {
   switch (text[i]) {
+    case "$":
+      return text[i + 1] === "$" ? marked(text, i, "$$", "$$") : dollars(text, i, unclosed);
     case "\\":
+      if (text[i + 1] === "(") return marked(text, i, "\\(", "\\)") ?? { node: "(", end: i + 2 };
+      if (text[i + 1] === "[") return marked(text, i, "\\[", "\\]") ?? { node: "[", end: i + 2 };
       return i + 1 < text.length && PUNCTUATION.test(text[i + 1]) ? { node: text[i + 1], end: i + 2 } : null;
     case "\n":
       return { node: h("br"), end: i + 1 };
@@ -79,6 +85,28 @@ function code(text, i, unclosed) {
   }
   unclosed.add(fence);
   return { node: fence, end: i + run };
+}
+
+/** A formula between two marks. */
+function marked(text, i, open, close) {
+  const within = text.slice(i + 2, i + 2 + MAX_FORMULA);
+  const length = within.indexOf(close);
+  const tex = within.slice(0, length);
+  if (length === -1 || !tex.trim()) return null;
+  return { node: formula(open + tex + close, tex, open === "$$" || open === "\\["), end: i + length + 4 };
+}
+
+/** A formula between single dollars, which more often are money: no space inside them, and no word behind them. */
+function dollars(text, i, unclosed) {
+  if (unclosed.has("$") || /[\s$]/.test(text[i + 1] ?? " ") || (i > 0 && WORD.test(text[i - 1]))) return null;
+  const within = text.slice(i + 1, i + 1 + MAX_FORMULA);
+  const length = within.search(/(?<![\s\\])\$(?![\p{L}\p{N}])|\n/u);
+  if (length <= 0 || within[length] === "\n") {
+    if (!text.includes("$", i + 1)) unclosed.add("$");
+    return null;
+  }
+  const tex = within.slice(0, length);
+  return { node: formula(`$${tex}$`, tex, false), end: i + length + 2 };
 }
 
 function emphasis(text, i, depth, unclosed) {

@@ -1,15 +1,19 @@
 // Renders a model's text as Markdown, with DOM nodes only. A growing text is rendered again from its first changed
 // block on, so a long answer stays cheap, and a selection in it survives.
 
+import { colour } from "./colours.js";
 import { copyButton, h } from "./elements.js";
+import { formula } from "./formulas.js";
 import { inline } from "./inline.js";
 
 const MAX_DEPTH = 10;
+const MAX_FORMULA_LINES = 60;
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})[ ]+(.*)$/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( +)(.*)|)$/;
+const FORMULA = /^ {0,3}(\$\$|\\\[)(.*)$/;
 const TASK = /^\[([ xX])\] +(?=\S)/;
 const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 
@@ -47,6 +51,9 @@ function take(lines, i) {
   const line = lines[i];
   const fence = FENCE.exec(line);
   if (fence) return takeCode(lines, i, fence);
+  const begun = FORMULA.exec(line);
+  const block = begun && takeFormula(lines, i, begun);
+  if (block) return block;
   const heading = HEADING.exec(line);
   if (heading) return [{ type: "heading", level: heading[1].length, text: withoutHashes(heading[2]) }, i + 1];
   if (RULE.test(line)) return [{ type: "rule" }, i + 1];
@@ -70,6 +77,23 @@ function takeCode(lines, i, [, fence, info]) {
   while (end < lines.length && !close.test(lines[end])) end++;
   const language = info.trim().split(/\s/)[0];
   return [{ type: "code", language, text: lines.slice(i + 1, end).join("\n") }, end + 1];
+}
+
+/** A formula on lines of its own; null if it has no end, or something else behind it. */
+function takeFormula(lines, i, [, mark, rest]) {
+  const close = mark === "$$" ? "$$" : "\\]";
+  const tex = [];
+  for (let end = i; end < Math.min(lines.length, i + MAX_FORMULA_LINES); end++) {
+    const line = end === i ? rest : lines[end];
+    const at = line.indexOf(close);
+    if (at !== -1) {
+      if (line.slice(at + 2).trim()) return null;
+      return [{ type: "formula", mark, close, text: [...tex, line.slice(0, at)].join("\n").trim() }, end + 1];
+    }
+    if (end > i && !line.trim()) return null;
+    tex.push(line);
+  }
+  return null;
 }
 
 function takeQuote(lines, i) {
@@ -158,7 +182,7 @@ function takeParagraph(lines, i) {
 
 function startsBlock(line) {
   const item = ITEM.exec(line);
-  return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || Boolean(item?.[4]);
+  return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || FORMULA.test(line) || Boolean(item?.[4]);
 }
 
 const indentOf = (line) => line.length - line.trimStart().length;
@@ -174,6 +198,8 @@ function node(block, depth) {
       return h("hr");
     case "code":
       return codeBlock(block);
+    case "formula":
+      return formula(`${block.mark}${block.text}${block.close}`, block.text, true);
     case "quote":
       return h("blockquote", { dir }, inside(block.lines, depth));
     case "list":
@@ -197,11 +223,10 @@ function codeBlock({ language, text }) {
     h("span", {}, language || "code"),
     copyButton(() => text, "Copy", "tool small"),
   );
-  const body = h(
-    "pre",
-    { tabindex: "0", role: "region", "aria-label": `${language || "Code"} block` },
-    h("code", {}, text),
-  );
+  const code = h("code", {}, text);
+  const label = `${language || "Code"} block`;
+  const body = h("pre", { tabindex: "0", role: "region", "aria-label": label }, code);
+  colour(code, language);
   return h("figure", { class: "code" }, head, body);
 }
 

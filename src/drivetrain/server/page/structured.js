@@ -1,5 +1,6 @@
 // Shows an answer that was asked for as JSON: as it comes while it grows, and set out in lines once it is whole.
 
+import { colour } from "./colours.js";
 import { h } from "./elements.js";
 
 export function renderStructured(container, text, whole) {
@@ -7,6 +8,7 @@ export function renderStructured(container, text, whole) {
   const shown = whole && isJson(text) ? setOut(text) : text;
   const code = h("code", {}, shown);
   container.replaceChildren(h("pre", { class: "json", tabindex: "0", role: "region", "aria-label": "JSON" }, code));
+  colour(code, "json");
 }
 
 function isJson(text) {

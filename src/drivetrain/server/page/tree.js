@@ -48,6 +48,10 @@ export const parentOf = ({ messages }, { parent }) => messages.find(({ id }) => 
 export const versions = ({ messages }, { parent, role }) =>
   messages.filter((other) => other.parent === parent && other.role === role);
 
+/** The answers of several models to one question that came together; the message alone if it was alone. */
+export const pairOf = (conversation, message) =>
+  message.pair ? versions(conversation, message).filter(({ pair }) => pair === message.pair) : [message];
+
 /** Shows the branch that goes through this message, to the end where it was left. */
 export function turnTo(conversation, message) {
   let end = message;

@@ -31,7 +31,7 @@ from drivetrain.tools.bench.session import BenchSide, Played, Session
 from drivetrain.tools.bench.target import TargetFacts
 from drivetrain.tools.bench.workload import Closed, Workload
 
-MODEL = "smollm2-135m"
+MODEL = "smollm2-135m:Q4_1"  # as the file is, for both
 CONTEXT = 1024
 PROMPT_TOKENS = 51
 

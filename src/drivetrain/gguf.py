@@ -5,9 +5,10 @@ Every length in it is checked against the file before it is believed.
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +36,29 @@ class CutShort(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`offset` counts from where the data begin."""
+    """`shape` has the innermost dimension first; `offset` counts from where the data begin."""
 
-    num_weights: int
+    name: bytes
+    shape: tuple[int, ...]
     kind: int
     offset: int
+
+    @property
+    def num_weights(self) -> int:
+        return math.prod(self.shape)
+
+
+def alignment(metadata: Mapping[str, Any]) -> int:
+    """To how many bytes each tensor is aligned, and where they begin."""
+    found = metadata.get("general.alignment", 32)
+    if not isinstance(found, int) or found <= 0 or found % 8:
+        raise ValueError("its alignment is impossible")
+    return found
+
+
+def aligned(place: int, to: int) -> int:
+    """The first place from here on that is a multiple."""
+    return -(-place // to) * to
 
 
 @contextmanager
@@ -63,25 +82,27 @@ class Header:
             raise ValueError(f"it is GGUF version {version}; versions 2 and 3 are read, little-endian")
         self.num_tensors = self._number("<Q", 8)
         self._num_keys = self._number("<Q", 8)
+        self.places: dict[str, int] = {}
+        """Where the value of each key begins, once the metadata are read."""
 
     def metadata(self, keep: Callable[[str], bool]) -> dict[str, Any]:
         """Strings are bytes. A list that is not kept is None, whatever else is not is left in."""
         found: dict[str, Any] = {}
         for _ in range(self._num_keys):
             key = self._take(self._number("<Q", 8)).decode("utf-8", "replace")
-            found[key] = self._value(self._number("<I", 4), keep=keep(key))
+            kind = self._number("<I", 4)
+            self.places[key] = self.at
+            found[key] = self._value(kind, keep=keep(key))
         return found
 
     def tensors(self) -> Iterator[Tensor]:
         for _ in range(self.num_tensors):
-            self._skip(self._number("<Q", 8))
+            name = self._take(self._number("<Q", 8))
             num_dimensions = self._number("<I", 4)
             if num_dimensions > MAX_DIMENSIONS:
                 raise ValueError("a tensor has too many dimensions")
-            num_weights = 1
-            for _ in range(num_dimensions):
-                num_weights *= self._number("<Q", 8)
-            yield Tensor(num_weights, kind=self._number("<I", 4), offset=self._number("<Q", 8))
+            shape = tuple(self._number("<Q", 8) for _ in range(num_dimensions))
+            yield Tensor(name, shape, kind=self._number("<I", 4), offset=self._number("<Q", 8))
 
     def _value(self, kind: int, *, keep: bool, nesting: int = 0) -> Any:
         if kind in _SCALARS:

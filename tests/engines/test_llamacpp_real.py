@@ -78,6 +78,15 @@ async def test_it_knows_the_capital_of_france(worker: EngineWorker) -> None:
     assert result.choices[0].finish_reason == "stop"
 
 
+async def test_in_the_form_of_the_catalogue_it_knows_it_with_that_line_too(smollm2: str) -> None:
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    async with drivetrain.Worker.open(smollm2) as made:
+        assert (made.metadata.engine, made.metadata.dtype) == ("llamacpp", "F16")
+        assert "Paris" in (await made.generate(messages=question, temperature=0, max_tokens=40)).text
+    async with drivetrain.Worker.open(f"{smollm2}:Q4_1") as made:
+        assert (made.metadata.name, made.metadata.dtype) == ("smollm2-135m:Q4_1", "Q4_1")
+
+
 async def test_what_it_says_of_itself(worker: EngineWorker) -> None:
     metadata = worker.metadata
     assert (metadata.engine, metadata.architecture, metadata.dtype, metadata.device) == (

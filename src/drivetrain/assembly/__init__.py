@@ -24,13 +24,25 @@ if TYPE_CHECKING:
     from drivetrain.assembly.opening import is_remote as is_remote
     from drivetrain.assembly.opening import name_of as name_of
     from drivetrain.assembly.opening import open_parts as open_parts
+    from drivetrain.assembly.opening import prepare as prepare
     from drivetrain.assembly.opening import remote_spec as remote_spec
     from drivetrain.assembly.opening import spec_of as spec_of
 
 _PLACES = {
     **dict.fromkeys(("EngineChoice", "check_engine", "choose_engine", "refuse_unused"), "drivetrain.assembly.choosing"),
     **dict.fromkeys(
-        ("Opening", "Parts", "Worker", "is_fake", "is_remote", "name_of", "open_parts", "remote_spec", "spec_of"),
+        (
+            "Opening",
+            "Parts",
+            "Worker",
+            "is_fake",
+            "is_remote",
+            "name_of",
+            "open_parts",
+            "prepare",
+            "remote_spec",
+            "spec_of",
+        ),
         "drivetrain.assembly.opening",
     ),
 }

@@ -155,7 +155,19 @@ def spec_of(found: LocalModel | None, settings: Settings, store: Store) -> Model
         derived=_Derived(store, found),
         catalogue_sampling=found.sampling,
         weights=found.weights,
+        form=found.form,
     )
+
+
+def prepare(found: LocalModel, store: Store, progress: Progress) -> None:
+    """Make now what the engine for these weights would make of them when it first loads them, if the catalogue asks."""
+    if found.form is None:
+        return
+    settings = Settings()
+    kind = choose_engine(settings, found).kind
+    prepare_weights = kind.enter().prepare if kind.installed else None
+    if prepare_weights is not None:
+        prepare_weights(spec_of(found, settings, store), progress)
 
 
 class _Derived:
@@ -171,8 +183,8 @@ class _Derived:
         folder = self._store.derived_path(self._model, kind)
         return folder if folder.is_dir() else None
 
-    def make(self, kind: str, build: Callable[[Path], None]) -> Path:
-        return self._store.derive(self._model, kind, build)
+    def make(self, kind: str, build: Callable[[Path], None], progress: Progress) -> Path:
+        return self._store.derive(self._model, kind, build, progress)
 
 
 class Opening:

@@ -93,9 +93,19 @@ def run(args: argparse.Namespace) -> int:
         else:
             result = worker.generate(**request)
             _print_result(result, as_json=args.json)
+        if not args.json:
+            _tell_if_cut(worker, request, result)
     if args.receipt is not None and result.receipt is not None:
         write_json(args.receipt, sealing.document(result.receipt))
     return 0
+
+
+def _tell_if_cut(worker: sync.Worker, request: dict[str, Any], result: Result) -> None:
+    from drivetrain.cli.terminal.answers import cut_off
+
+    length = worker.capabilities.context_length
+    if said := cut_off(result, length, asked=request.get("max_tokens"), more="--max-tokens N allows more"):
+        output.note(said)
 
 
 def _streams(args: argparse.Namespace, parameters: dict[str, Any]) -> bool:

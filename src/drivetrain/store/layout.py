@@ -151,11 +151,16 @@ def require_space(what: str, needed_bytes: int, free: int) -> None:
 
 
 @contextmanager
-def disk_errors(doing: str) -> Iterator[None]:
-    """Turns an error of the file system into one line with a remedy and without paths."""
+def disk_errors(doing: str, *, only_full: bool = False) -> Iterator[None]:
+    """Turns an error of the file system into one line with a remedy and without paths.
+
+    `only_full` is for what raises other `OSError`s of its own.
+    """
     try:
         yield
     except OSError as exc:
+        if only_full and exc.errno not in _FULL:
+            raise
         reason = exc.strerror or type(exc).__name__
         if exc.errno in _FULL:
             raise LoadFailed(

@@ -20,7 +20,8 @@ class LocalModel:
 
     `path` is what an engine loads: the folder for safetensors, the file for GGUF. `digest` names the contents: the
     sha256 of a pulled GGUF, one over the files of another pulled model, else a `quick-…` key (see `digests`).
-    `sampling` comes from the catalogue, for a short name.
+    `sampling` comes from the catalogue, for a short name, and so does `form`: in what form llama.cpp should run them,
+    if not as they are.
     """
 
     name: str
@@ -30,6 +31,7 @@ class LocalModel:
     digest: str | None
     source: str
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    form: str | None = None
 
     @property
     def weights(self) -> str | None:

@@ -27,7 +27,7 @@ _HUB_ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ShortName:
-    """A name of the catalogue."""
+    """A name of the catalogue. Those with the same text before a colon are of the same files."""
 
     name: str
 
@@ -162,7 +162,7 @@ def folder_name(reference: ShortName | HubId) -> str:
     An id cannot contain `+` or `=`, nor its `org/name` part `--`, so two ids never share a folder.
     """
     if isinstance(reference, ShortName):
-        return reference.name
+        return reference.name.partition(":")[0]
     revision = f"@{reference.revision.replace('/', '+')}" if reference.revision else ""
     variant = f"={reference.variant}" if reference.variant else ""
     return f"{reference.repo.replace('/', '--')}{revision}{variant}"

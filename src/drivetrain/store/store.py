@@ -127,7 +127,7 @@ class Store:
         self, model: LocalModel, kind: str, build: Callable[[Path], object], progress: Progress = no_progress
     ) -> Path:
         """The derived folder, made by `build(empty_folder)` if it is not there yet: once, however many processes ask
-        for it. What `build` raises is passed on, and then nothing remains.
+        for it. What `build` raises is passed on, unless the disk is full, and then nothing remains.
         """
         target = self.derived_path(model, kind)
         if target.is_dir():
@@ -140,7 +140,8 @@ class Store:
                     return target
                 staged = emptied(self.layout.partial(label))
             stack.callback(shutil.rmtree, staged, ignore_errors=True)
-            build(staged)
+            with disk_errors(f"prepare {model.name}", only_full=True):
+                build(staged)
             with disk_errors(f"store what was made of {model.name}"):
                 self.layout.publish(staged, target)
         return target
@@ -173,14 +174,16 @@ class Store:
             raise LoadFailed(f"the stored copy of {reference.name} is unusable: {exc}; {again}") from exc
         if damage := manifest.damage(folder):
             raise LoadFailed(f"the stored copy of {reference.name} is damaged: {damage}; {again}")
+        entry = self.catalogue[reference.name] if isinstance(reference, ShortName) else None
         return LocalModel(
             name=reference.name,
             path=detect(folder).path,
             format=manifest.format,
-            reference=manifest.reference,
+            reference=reference.name,
             digest=manifest.digest,
             source=manifest.source,
-            sampling=self.catalogue[reference.name].sampling if isinstance(reference, ShortName) else {},
+            sampling=entry.sampling if entry is not None else {},
+            form=entry.form if entry is not None else None,
         )
 
     def _fetch(self, reference: ShortName | HubId, progress: Progress) -> None:
@@ -189,9 +192,10 @@ class Store:
         content = staging / "content"
         try:
             source, files = self._fill(reference, staging, content, progress)
+            name = folder_name(reference) if isinstance(reference, ShortName) else reference.name
             manifest = Manifest(
-                name=reference.name,
-                reference=reference.name,
+                name=name,
+                reference=name,
                 source=source,
                 format=detect(content).format,
                 files=files,

@@ -76,7 +76,8 @@ def test_set_changes_the_next_requests(chatter: Chatter) -> None:
     )
     assert outcome.out == "re\nre:th\n"
     assert outcome.err.splitlines()[1:] == [
-        "(max_tokens is 2)", "temperature 0.0", "max_tokens 2", "(cut after 2 tokens)",
+        "(max_tokens is 2)", "temperature 0.0", "max_tokens 2",
+        "(cut off after 2 tokens; /set max_tokens N allows more)",
         "(max_tokens is back to its default)", "(ignore_eos is True)", "(stop is ['en'])",
     ]  # fmt: skip
     assert outcome.err.startswith("(nothing is set") or outcome.err.startswith("temperature 0.0")

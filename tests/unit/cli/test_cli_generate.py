@@ -103,6 +103,22 @@ def test_parameters_reach_the_request(capsys: pytest.CaptureFixture[str]) -> Non
     assert echoed.out == "Say: The\n"
 
 
+def test_an_answer_that_was_cut_off_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = "--max-tokens N allows more"
+    for how in ((), ("--no-stream",)):
+        cut = run_here(capsys, *ASK, "--max-tokens", "3", *how)
+        assert (cut.code, cut.out, cut.err) == (0, "The\n", f"(cut off after 3 tokens; {more})\n")
+        assert not run_here(capsys, *ASK, *how).err
+    assert run_here(capsys, *ASK, "--n", "2", "--max-tokens", "3").err == f"(2 of 2 choices were cut off; {more})\n"
+    assert not run_here(capsys, *ASK, "--max-tokens", "3", "--json").err
+    assert not run_here(capsys, *GREEDY, "--prompt", "Say: ", "--echo", "--max-tokens", "0").err
+    script_fake(monkeypatch, context_length=24)
+    full = run_here(capsys, *ASK)
+    assert full.err == f"(cut off after {len(full.out) - 1} tokens: the context of 24 tokens is full)\n"
+
+
 def test_a_seed_gives_the_same_text_again(capsys: pytest.CaptureFixture[str]) -> None:
     hot = ("generate", "fake", "--message", "hi", "--temperature", "1", "--seed", "7")
     assert run_here(capsys, *hot).out == run_here(capsys, *hot).out

@@ -72,7 +72,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat() -> None:
         _, err = process.communicate(timeout=20)
         assert process.returncode == 0
         assert err.decode().splitlines() == [
-            "(stopped)", "(max_tokens is 3)", "(cut after 3 tokens)", "active 0 loop None"
+            "(stopped)", "(max_tokens is 3)", "(cut off after 3 tokens; /set max_tokens N allows more)",
+            "active 0 loop None",
         ]  # fmt: skip
 
 

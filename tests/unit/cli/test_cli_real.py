@@ -31,6 +31,11 @@ def test_generate_and_inspect(capsys: pytest.CaptureFixture[str], smollm2: str) 
     assert found["sampling"]["top_k"]["origin"] == "neutral"
 
 
+def test_the_first_answer_is_right(capsys: pytest.CaptureFixture[str], smollm2: str) -> None:
+    answer = run_here(capsys, "generate", smollm2, QUESTION, *GREEDY)
+    assert (answer.code, "Paris" in answer.out) == (0, True)
+
+
 def test_chat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, smollm2: str) -> None:
     type_in(monkeypatch, "Say hello.\n/undo\nSay hello.\n")
     outcome = run_here(capsys, "chat", smollm2, *GREEDY)

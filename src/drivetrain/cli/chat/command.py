@@ -11,7 +11,6 @@ from drivetrain.cli.flags.request_options import CHAT, add_request, check_early,
 from drivetrain.cli.terminal import output
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import Delta
-from drivetrain.core.results import FinishReason
 
 if TYPE_CHECKING:
     from drivetrain import sync
@@ -129,7 +128,7 @@ class Chat:
 
     def _answer(self, text: str) -> None:
         """An answer that an interrupt cut short is kept, so that the chat goes on from what the user saw."""
-        from drivetrain.cli.terminal.answers import AnswerPrinter
+        from drivetrain.cli.terminal.answers import AnswerPrinter, cut_off
 
         question, printer = self._conversation.question(text), AnswerPrinter()
         try:
@@ -143,8 +142,9 @@ class Chat:
             return
         if printer.content:
             self._conversation.keep(question, printer.content)
-        if result.choices[0].finish_reason == FinishReason.LENGTH:
-            output.note(f"(cut after {result.usage.completion_tokens} tokens)")
+        asked, length = self._conversation.parameters.get("max_tokens"), self._worker.capabilities.context_length
+        if said := cut_off(result, length, asked=asked, more="/set max_tokens N allows more"):
+            output.note(said)
 
     def _print(self, request: dict[str, Any], printer: AnswerPrinter) -> Result | None:
         """Print the answer as it comes. Returns all of it, or what there was when the user stopped it."""

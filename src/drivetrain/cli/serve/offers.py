@@ -14,6 +14,7 @@ from drivetrain.scale.fleet.failure import reason
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.fleet.offer import Offer, Opened
 from drivetrain.scale.fleet.policy import FleetLimits
+from drivetrain.store.gguf_header import num_parameters
 from drivetrain.store.references import LocalPath, parse
 from drivetrain.store.store import Store
 from drivetrain.telemetry.memory import host_memory, settle_heap
@@ -66,7 +67,10 @@ def size_bytes(reference: str) -> int:
     if reference == "fake" or is_url(reference):
         return 0
     try:
-        path = Store().resolve(reference).path
+        model = Store().resolve(reference)
+        path = model.path
+        if model.form == "F16":
+            return round(BESIDE_WEIGHTS * 2 * num_parameters(path))
         files = [path] if path.is_file() else path.glob("*.safetensors")
         return round(BESIDE_WEIGHTS * sum(file.stat().st_size for file in files))
     except (DrivetrainError, OSError):

@@ -10,7 +10,7 @@ import json
 from drivetrain.cli.terminal import output
 from drivetrain.core.answer import CallBegun, ContentPiece, ReasoningPiece, ToolCall
 from drivetrain.core.events import Delta
-from drivetrain.core.results import Choice
+from drivetrain.core.results import Choice, FinishReason, Result
 from drivetrain.server.format.message import call_json
 from drivetrain.text.answers.told import AnswerTeller, ToldPiece, told
 
@@ -27,6 +27,22 @@ def print_choice(choice: Choice) -> None:
         output.line(answer.content or "")
     for call in answer.tool_calls:
         _print_call(call)
+
+
+def cut_off(result: Result, context_length: int, *, asked: int | None, more: str) -> str | None:
+    """What to say of an answer that ended before the model ended it; None if none did.
+
+    `asked` is the request's `max_tokens`, `more` how to allow more.
+    """
+    cut = sum(choice.finish_reason is FinishReason.LENGTH for choice in result.choices)
+    if not cut or asked == 0:  # then no answer was wanted
+        return None
+    if len(result.choices) > 1:
+        return f"({cut} of {len(result.choices)} choices were cut off; {more})"
+    tokens = result.usage.completion_tokens
+    if result.usage.total_tokens >= context_length and (asked is None or tokens < asked):
+        return f"(cut off after {tokens} tokens: the context of {context_length} tokens is full)"
+    return f"(cut off after {tokens} tokens; {more})"
 
 
 class AnswerPrinter:

@@ -27,6 +27,8 @@ class EntryPoints:
     """What there is to know without loading weights. None: the engine loads none, so loading it tells all."""
     stated_capabilities: StatedCapabilities | None = None
     """For where the modules of the extra are missing. None: `describe` needs none of them."""
+    prepare: Callable[[ModelSpec, Progress], object] | None = None
+    """Makes what a load would make of the weights, once, for a pull. None: there is nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ def safetensors_folder(spec: ModelSpec, progress: Progress, *, engine: str) -> P
         return spec.path
     if spec.derived is None:
         raise LoadFailed(f"the {engine} engine needs a place to keep what it makes of a GGUF file")
-    return spec.derived.make("safetensors", lambda target: convert(spec.path, target, progress))
+    return spec.derived.make("safetensors", lambda target: convert(spec.path, target, progress), progress)
 
 
 def safetensors_made(spec: ModelSpec) -> Path | None:

@@ -24,7 +24,7 @@ from drivetrain.engines.llamacpp import errors
 from drivetrain.engines.llamacpp.child.process import ServerProcess
 from drivetrain.engines.llamacpp.embedding import LlamaCppEmbedder
 from drivetrain.engines.llamacpp.generation import RunningServer
-from drivetrain.engines.llamacpp.loading import describe, open_model
+from drivetrain.engines.llamacpp.loading import describe, prepared
 from drivetrain.engines.llamacpp.request import LlamaCppGeneration
 from drivetrain.telemetry.memory import host_memory
 
@@ -60,7 +60,7 @@ class LlamaCppEngine:
         if spec.format is not WeightsFormat.GGUF:
             raise LoadFailed("the llamacpp engine loads GGUF files only")
         progress("reading the model's metadata", None)
-        model = await asyncio.to_thread(open_model, spec)
+        model = await asyncio.to_thread(prepared, spec, progress)
         self._process = ServerProcess(model.launch)
         progress("loading the weights", None)
         await self._process.start_async()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.engine import EngineInfo, ModelSpec
+from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.llama_server.completion import HONOURED
@@ -30,13 +30,15 @@ from drivetrain.engines.llamacpp.options import (
 from drivetrain.engines.llamacpp.slots import SlotPool
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit, Split
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
+from drivetrain.engines.llamacpp.widening import weights_made, weights_to_run
 
 
 @dataclass(frozen=True, slots=True)
 class GgufModel:
-    """A GGUF file that was looked at, and how it is to be run."""
+    """A GGUF file that was looked at, and how it is to be run: from it or, with the same metadata, from `weights`."""
 
     path: Path
+    weights: Path
     metadata: Mapping[str, Any]
     vocabulary: Vocabulary
     options: Options
@@ -48,7 +50,7 @@ class GgufModel:
     @property
     def launch(self) -> Launch:
         return Launch(
-            model=str(self.path),
+            model=str(self.weights),
             slots=self.options.slots,
             context_length=self.options.context_length,
             threads=self.options.threads,
@@ -115,14 +117,24 @@ class GgufModel:
 
 
 def open_model(spec: ModelSpec) -> GgufModel:
-    """Reads the file's metadata. Raises `LoadFailed` or `InvalidSetting` before any process is started."""
+    """Reads the file's metadata. Raises `LoadFailed` or `InvalidSetting` before any process is started.
+
+    The weights are those that are there already; `prepared` makes them first.
+    """
     metadata = read_metadata(spec.path)
     if of_architecture(metadata, "attention.causal") is False:
         raise LoadFailed(
             f"this is an encoder ({architecture(metadata)}) that gives embeddings only; the llamacpp engine serves "
             "models that generate text"
         )
-    return GgufModel(spec.path, metadata, Vocabulary(metadata), read_options(spec.options, metadata, spec.path))
+    options = read_options(spec.options, metadata, spec.path)
+    return GgufModel(spec.path, weights_made(spec), metadata, Vocabulary(metadata), options)
+
+
+def prepared(spec: ModelSpec, progress: Progress) -> GgufModel:
+    """What is wrong with the file or the settings is said before anything is made of it."""
+    model = open_model(spec)
+    return replace(model, weights=weights_to_run(spec, progress))
 
 
 async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:

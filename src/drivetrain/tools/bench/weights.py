@@ -13,6 +13,7 @@ from drivetrain.store import gguf_header
 from drivetrain.store.formats import detect
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+_LLAMACPP_BYTES = {"F16": 2, "BF16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,12 @@ class Weights:
     def bytes_as(self, engine: str | None, dtype: str | None) -> int | None:
         """What an engine reads for one token if it reads every weight once; None if not known.
 
-        llama.cpp runs the file as it is; the others hold every weight in their dtype.
+        llama.cpp runs the file as it is, or a wider copy; the others hold every weight in their dtype.
         """
-        if engine == "llamacpp":
-            return self.file_bytes
-        each = _BYTES.get(dtype or "")
-        return None if each is None else self.num_parameters * each
+        each = (_LLAMACPP_BYTES if engine == "llamacpp" else _BYTES).get(dtype or "")
+        if each is None:
+            return self.file_bytes if engine == "llamacpp" else None
+        return self.num_parameters * each
 
 
 def weigh(path: Path) -> Weights:

@@ -106,8 +106,8 @@ def test_what_is_not_known_has_no_share() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "dtype", "num_bytes"),
-    [("llamacpp", "Q4_1", 60_000_000), ("native", "bfloat16", 200_000_000), ("native", "int8", 100_000_000),
-     ("transformers", "strange", None), (None, None, None)],
+    [("llamacpp", "Q4_1", 60_000_000), ("llamacpp", "F16", 200_000_000), ("native", "bfloat16", 200_000_000),
+     ("native", "int8", 100_000_000), ("transformers", "strange", None), (None, None, None)],
 )  # fmt: skip
 def test_bytes_of_a_token(engine: str | None, dtype: str | None, num_bytes: int | None) -> None:
     assert WEIGHTS.bytes_as(engine, dtype) == num_bytes

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from drivetrain.tools.bench.report import BenchReport, Figures
 from drivetrain.tools.bench.workload import Level, Open
-from drivetrain.tools.reports import charts
-from drivetrain.tools.reports.charts import Chart, Distribution, Point, Series
+from drivetrain.tools.reports.charts import Chart, Point, Series
+from drivetrain.tools.reports.histograms import Distribution
+from drivetrain.tools.reports.picture import picture
 
 
 def chart(report: BenchReport) -> str:
@@ -16,7 +17,7 @@ def chart(report: BenchReport) -> str:
     model = " and ".join(dict.fromkeys(target.facts.model for target in report.targets))
     under = f"{model}: prompts of about {work.prompt_tokens} tokens, {work.max_tokens} new tokens"
     names = " against ".join(target.label for target in report.targets)
-    return charts.picture((throughput(report), first_token(report)), names, under)
+    return picture((throughput(report), first_token(report)), names, under)
 
 
 def throughput(report: BenchReport) -> Chart:

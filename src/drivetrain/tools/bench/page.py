@@ -9,6 +9,7 @@ from drivetrain.tools.bench import chart, tables
 from drivetrain.tools.bench.report import BenchReport, LevelReport
 from drivetrain.tools.bench.tables import number
 from drivetrain.tools.reports import charts, parts
+from drivetrain.tools.reports.histograms import distribution
 from drivetrain.tools.reports.markup import Content, Html
 from drivetrain.tools.reports.page import Head, page_of
 from drivetrain.tools.reports.parts import Tone
@@ -31,7 +32,8 @@ def page(report: BenchReport, origin: Mapping[str, str], data: Mapping[str, Any]
         mark=mark,
         tone=tone,
         verdict=_verdict(report),
-        facts=[*facts, *origin.items(), ("Command", parts.code(report.command))],
+        facts=facts,
+        origin={**origin, "Command": report.command},
     )
     return page_of(head, _sections(report), data)
 
@@ -87,7 +89,7 @@ def _sections(report: BenchReport) -> Iterator[Html]:
         _table("The first side over the second, by pairs of rounds", tables.against_table(report)),
         *map(parts.note, tables.legend(report)),
     )
-    spread = [charts.distribution(made(report)) for made in (chart.first_token_times, chart.between_times)]
+    spread = [distribution(made(report)) for made in (chart.first_token_times, chart.between_times)]
     if any(spread):
         yield parts.section("How the times are distributed", parts.beside(*spread))
     yield parts.section("What was measured", parts.bullets(tables.sentences(report)))

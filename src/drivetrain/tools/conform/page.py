@@ -9,8 +9,8 @@ from drivetrain.tools.conform.exchange import Shown
 from drivetrain.tools.conform.report import CaseResult, ConformReport, area_table, document
 from drivetrain.tools.conform.verdict import Outcome
 from drivetrain.tools.reports import parts
-from drivetrain.tools.reports.charts import stack
 from drivetrain.tools.reports.markup import Content, Html
+from drivetrain.tools.reports.meters import stack
 from drivetrain.tools.reports.page import Head, page_of
 from drivetrain.tools.reports.parts import Tone
 
@@ -40,7 +40,8 @@ def page(report: ConformReport, origin: Mapping[str, str]) -> str:
         mark="fail" if failed else "pass" if report.complete else "interrupted",
         tone=Tone.BAD if failed else Tone.GOOD if report.complete else Tone.WARN,
         verdict=_verdict(report),
-        facts=[*facts, *origin.items()],
+        facts=facts,
+        origin=origin,
     )
     return page_of(head, _sections(report, failed), document(report))
 

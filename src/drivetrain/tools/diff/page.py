@@ -18,9 +18,10 @@ from drivetrain.tools.diff.report import (
     token_text,
     why,
 )
-from drivetrain.tools.reports import charts, parts
-from drivetrain.tools.reports.charts import Distribution
+from drivetrain.tools.reports import parts
+from drivetrain.tools.reports.histograms import Distribution, distribution
 from drivetrain.tools.reports.markup import Content, Html
+from drivetrain.tools.reports.meters import meter, stack
 from drivetrain.tools.reports.page import Head, page_of
 from drivetrain.tools.reports.parts import Tone
 
@@ -54,7 +55,8 @@ def page(report: DiffReport, origin: Mapping[str, str], data: Mapping[str, Any])
         mark=mark,
         tone=tone,
         verdict=". ".join(f"{pair.first.label} and {pair.second.label}: {counts_line(pair.summary)}" for pair in pairs),
-        facts=[*facts, *origin.items()],
+        facts=facts,
+        origin=origin,
     )
     return page_of(head, _sections(report, pairs), data)
 
@@ -63,7 +65,7 @@ def _sections(report: DiffReport, pairs: list[SidePair]) -> Iterator[Html]:
     yield parts.section(
         "Engines", parts.table("What was compared", *side_table(report)), parts.bullets(note_lines(report))
     )
-    spread = charts.distribution(
+    spread = distribution(
         Distribution(
             title="How far apart the logprobs of common tokens are",
             about="differences above 0, how often each occurred; the line is the median",
@@ -87,7 +89,7 @@ def _pair(report: DiffReport, pair: SidePair, number: int) -> Html:
     rest = len(in_order) - SHOWN_PROMPTS
     return parts.section(
         f"{pair.first.label} and {pair.second.label}",
-        charts.stack(counts, counts_line(pair.summary)),
+        stack(counts, counts_line(pair.summary)),
         parts.badges(parts.badge(f"{MARKS[outcome][0]}: {count:,}", MARKS[outcome][1]) for outcome, count in found_as),
         parts.bullets(figure_lines(pair, report)),
         *[_prompt(*one, pair, report) for one in islice(in_order, SHOWN_PROMPTS)],
@@ -144,7 +146,7 @@ def _list(label: str, place: AnswerToken | None, other: AnswerToken | None, kind
     rows: list[list[Content]] = [
         [
             [_token(one.token_id, one.token), _chosen(one.token_id, place, other)],
-            charts.meter(math.exp(min(0.0, one.logprob)), kind, f"{math.exp(min(0.0, one.logprob)):.1%}"),
+            meter(math.exp(min(0.0, one.logprob)), kind, f"{math.exp(min(0.0, one.logprob)):.1%}"),
             f"{math.exp(min(0.0, one.logprob)):.1%}",
             f"{one.logprob:.4f}",
         ]

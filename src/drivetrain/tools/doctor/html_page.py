@@ -9,8 +9,9 @@ from drivetrain.store.display import size
 from drivetrain.tools.doctor.amounts import many, percent, span
 from drivetrain.tools.doctor.report import FAILURES, Finding, HistogramTimes, ModelReport, ServerReport, Severity
 from drivetrain.tools.doctor.text import about_model, about_server, headline
-from drivetrain.tools.reports import charts, parts
+from drivetrain.tools.reports import parts
 from drivetrain.tools.reports.markup import Content, Html
+from drivetrain.tools.reports.meters import meter
 from drivetrain.tools.reports.page import Head, page_of
 from drivetrain.tools.reports.parts import Tone
 
@@ -29,7 +30,8 @@ def page(report: ServerReport, began: str, origin: Mapping[str, str], data: Mapp
         mark=mark,
         tone=tone,
         verdict=_verdict(report),
-        facts=[*state, *origin.items()],
+        facts=state,
+        origin=origin,
     )
     return page_of(head, _sections(report), data)
 
@@ -51,7 +53,7 @@ def _sections(report: ServerReport) -> Iterator[Html]:
     rows = [*about_server(report), *((unread.path, f"not read: {unread.why}") for unread in report.unread)]
     memory = [(one.device, one.total_bytes - one.available_bytes, one.total_bytes) for one in report.memory]
     bars: list[list[Content]] = [
-        [device, charts.meter(used / total, "side-0", percent(used / total)), f"{size(used)} of {size(total)}"]
+        [device, meter(used / total, "side-0", percent(used / total)), f"{size(used)} of {size(total)}"]
         for device, used, total in memory
         if total > 0
     ]

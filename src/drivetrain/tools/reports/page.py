@@ -6,15 +6,18 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from drivetrain.tools.reports.markup import Content, Html, element, join, visible
-from drivetrain.tools.reports.parts import Tone, badge, facts_list
+from drivetrain.tools.reports.parts import Tone, badge, code, facts_list
 
 MOST_DATA_BYTES = 8 * 2**20
 """A report with more does not carry its data; --json writes them."""
+
+COMMAND = "Command"
+"""The fact that is shown as code, in a line of its own."""
 
 MOST_TITLE, MOST_VERDICT = 200, 1000
 """Characters; models and servers can have any name."""
@@ -31,7 +34,7 @@ _LOGO = (
 class Head:
     """`mark` is the result in one or two words and `verdict` in one line.
 
-    `facts` are what was measured, with what, where and when.
+    `facts` are what was measured and when; `origin` is the machine, the versions and the command.
     """
 
     tool: str
@@ -40,6 +43,7 @@ class Head:
     tone: Tone
     verdict: str
     facts: Sequence[tuple[str, Content]]
+    origin: Mapping[str, str]
 
 
 def page_of(head: Head, sections: Iterable[Content], data: object) -> str:
@@ -52,12 +56,17 @@ def page_of(head: Head, sections: Iterable[Content], data: object) -> str:
             element("p", Html(_LOGO), element("span", head.tool), class_="brand"),
             element("h1", title),
             element("p", badge(head.mark, head.tone), element("span", verdict), class_="verdict"),
-            facts_list(head.facts),
+            facts_list([*head.facts, *map(_origin, head.origin.items())]),
         ),
         element("main", *sections),
         element("footer", _data(head.tool, data)),
     )
     return f'<!doctype html>\n<html lang="en">\n{_head(title)}\n{body}\n</html>\n'
+
+
+def _origin(fact: tuple[str, str]) -> tuple[str, Content]:
+    name, value = fact
+    return name, code(value) if name == COMMAND else value
 
 
 def _head(title: str) -> Html:

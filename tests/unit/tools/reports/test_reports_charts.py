@@ -9,8 +9,11 @@ import pytest
 
 from drivetrain.tools.reports import charts
 from drivetrain.tools.reports.axes import between, from_zero, short, ticks
-from drivetrain.tools.reports.charts import HEIGHT, Chart, Distribution, Point, Series
+from drivetrain.tools.reports.charts import HEIGHT, Chart, Point, Series
+from drivetrain.tools.reports.histograms import Distribution, distribution
 from drivetrain.tools.reports.markup import Html
+from drivetrain.tools.reports.meters import meter, stack
+from drivetrain.tools.reports.picture import picture
 from written_page import HOSTILE, Node, WrittenPage
 
 
@@ -98,7 +101,7 @@ def test_a_chart_of_nothing() -> None:
         assert read(charts.bars(empty)).all("svg")
         assert read(charts.lines(empty)).all("svg")
     shown = Distribution(title="T", about="", axis="ms", labels=["1"], names=["a"], values=[[[]]])
-    assert charts.distribution(shown) is None
+    assert distribution(shown) is None
 
 
 def test_many_labels_do_not_run_into_each_other() -> None:
@@ -111,7 +114,7 @@ def test_many_labels_do_not_run_into_each_other() -> None:
 def test_a_distribution_counts_each_value_once() -> None:
     values = [[[1.0, 1.0, 2.0, 500.0], [3.0]], [[], [7.0, 0.0]]]
     figure = read(
-        charts.distribution(
+        distribution(
             Distribution(title="T", about="a", axis="ms", labels=["one", "two"], names=["x", "y"], values=values)
         )
     )
@@ -125,19 +128,27 @@ def test_a_distribution_counts_each_value_once() -> None:
     assert len(figure.all("line", "reach")) == 3
 
 
+def test_far_lower_values_do_not_squeeze_the_others() -> None:
+    values = [[[0.0001, *[float(i) for i in range(50, 100)]]]]
+    shown = Distribution(title="T", about="a", axis="ms", labels=["one"], names=["x"], values=values)
+    rects = read(distribution(shown)).all("rect", "side-0")
+    assert len(rects) > 5
+    assert percent(rects[0], "x") == [2]
+
+
 def test_one_bar_of_parts_and_of_a_share() -> None:
-    page = WrittenPage(str(charts.stack([("good", 3, "pass"), ("bad", 0, "fail"), ("warn", 1, "other")], "said")))
+    page = WrittenPage(str(stack([("good", 3, "pass"), ("bad", 0, "fail"), ("warn", 1, "other")], "said")))
     rects = page.root.all("rect")
     assert [percent(rect, "x", "width") for rect in rects] == [[0, 75], [75, 25]]
     assert page.root.one("svg").attributes["aria-label"] == "said"
-    assert not WrittenPage(str(charts.stack([], "said"))).root.all("rect")
+    assert not WrittenPage(str(stack([], "said"))).root.all("rect")
     for share, width in ((0.25, 25), (-1.0, 0), (2.0, 100)):
-        assert percent(WrittenPage(str(charts.meter(share, "good", "x"))).root.all("rect")[1], "width") == [width]
+        assert percent(WrittenPage(str(meter(share, "good", "x"))).root.all("rect")[1], "width") == [width]
 
 
 def test_the_picture_is_xml_and_light() -> None:
     hostile = chart(Series(HOSTILE, [Point(1.0, 1.0, 1.0)] * 2), OURS)
-    text = charts.picture((chart(OURS, THEIRS), hostile), HOSTILE, HOSTILE)
+    text = picture((chart(OURS, THEIRS), hostile), HOSTILE, HOSTILE)
     root = ElementTree.fromstring(text)
     assert root.get("width") == "960"
     assert not re.search(r"var\(|light-dark", text)

@@ -21,7 +21,13 @@ COLOUR = re.compile(r"(--[\w-]+): light-dark\((#\w{6}), (#\w{6})\);")
 
 def head(text: str = "x") -> Head:
     return Head(
-        tool="drivetrain test", title=text, mark=text, tone=Tone.GOOD, verdict=text, facts=[(text, text), ("B", "c")]
+        tool="drivetrain test",
+        title=text,
+        mark=text,
+        tone=Tone.GOOD,
+        verdict=text,
+        facts=[(text, text), ("B", "c")],
+        origin={"Command": text},
     )
 
 
@@ -32,7 +38,7 @@ def test_the_frame() -> None:
     assert page.root.one("title").text == page.root.one("h1").text == "A title"
     assert [node.attributes["id"] for node in page.root.all("h2")] == ["first-part", "second"]
     assert [node.attributes["aria-labelledby"] for node in page.root.all("section")] == ["first-part", "second"]
-    assert page.root.one("dl", "facts").text == "A titleA titleBc"
+    assert page.root.one("dl", "facts").text == "A titleA titleBcCommandA title"
     assert page.data == {"a": [1, None, "é\ud800</script>"]}
 
 

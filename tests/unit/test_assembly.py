@@ -107,7 +107,10 @@ def test_a_named_engine_is_the_only_one(tmp_path: Path) -> None:
 
 def test_gguf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = dataclasses.replace(model_of(tmp_path, {}), format=WeightsFormat.GGUF)
-    assert names(assembly.choose_engine(Settings(), model)) == ["llamacpp"]
+    choice = assembly.choose_engine(Settings(), model)
+    assert (names(choice), choice.why) == (["llamacpp"], "the weights are gguf, which llamacpp runs as they are")
+    widened = assembly.choose_engine(Settings(), dataclasses.replace(model, form="F16"))
+    assert (names(widened), "runs in F16" in widened.why) == (["llamacpp"], True)
     missing = dataclasses.replace(assembly.ENGINES["llamacpp"], needs=("no_such_module",))
     monkeypatch.setitem(assembly.ENGINES, "llamacpp", missing)
     choice = assembly.choose_engine(Settings(), model)

@@ -53,16 +53,17 @@ def choose_engine(settings: Settings, model: LocalModel | None) -> EngineChoice:
     if model is None:
         return EngineChoice((ENGINES["fake"],), "the model name is fake")
     if model.format is WeightsFormat.GGUF:
-        return _for_gguf()
+        return _for_gguf(model.form)
     return _for_folder(read_config(model.path), settings)
 
 
-def _for_gguf() -> EngineChoice:
+def _for_gguf(form: str | None) -> EngineChoice:
     first, second, third = ENGINES["llamacpp"], ENGINES["native"], ENGINES["transformers"]
     if second.installed and not first.installed:
         why = "the weights are gguf, and llamacpp, which runs them as they are, is not installed"
         return EngineChoice((second, third), why)
-    return EngineChoice((first,), "the weights are gguf, which llamacpp runs as they are")
+    how = "as they are" if form is None else f"in {form}, as the catalogue recommends for them"
+    return EngineChoice((first,), f"the weights are gguf, which llamacpp runs {how}")
 
 
 def _for_folder(config: Mapping[str, Any], settings: Settings) -> EngineChoice:

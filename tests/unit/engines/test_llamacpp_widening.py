@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import gguf
 import numpy
 import pytest
 
-from drivetrain.core.errors import LoadFailed
+from drivetrain.core.errors import LoadFailed, MissingExtra
 from drivetrain.engines.llamacpp.gguf import read_metadata
 from drivetrain.engines.llamacpp.widening import widen
 
@@ -94,6 +95,14 @@ def test_a_file_that_ends_too_early_is_refused(tmp_path: Path, left: float) -> N
     quantized(source)
     os.truncate(source, int(left * source.stat().st_size))
     with pytest.raises(LoadFailed, match=r"cannot be written in F16: .*; pull the model again"):
+        widen(source, tmp_path / "wide.gguf", no_progress)
+
+
+def test_without_numpy_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source.gguf"
+    quantized(source)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(MissingExtra, match=r"run: pip install 'drivetrain\[llamacpp\]'"):
         widen(source, tmp_path / "wide.gguf", no_progress)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Error, Page
 
 from browser.conftest import URL, Watch
 from browser.driving import answered, ask, loaded, painted, setting, unfold, until
@@ -204,6 +204,14 @@ TASKS = (
     '<ul><li class="task"><span class="box" role="img" aria-label="To do:"></span>a</li>'
     '<li class="task done"><span class="box" role="img" aria-label="Done:"></span><em>b</em></li><li>[y] c</li></ul>'
 )
+
+
+def test_nothing_can_parse_html(stub: Stub, page: Page, watch: Watch) -> None:
+    """Neither the page nor a library that it brings along, not even by mistake."""
+    watch.allowed = ("TrustedHTML",)
+    visit(page, stub.url)
+    with pytest.raises(Error, match="TrustedHTML"):
+        page.evaluate("document.createElement('div').innerHTML = '<b>x</b>'")
 
 
 def test_markdown_is_what_it_says(stub: Stub, page: Page) -> None:

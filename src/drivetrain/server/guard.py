@@ -38,7 +38,8 @@ KEYLESS_BODY_BYTES = 64 * 2**10
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _ALWAYS = [
     (b"content-security-policy", _CSP.encode()),

@@ -107,7 +107,7 @@ $(CLIENTS)/.installed: constraints-clients.txt
 	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-clients.txt
 	@touch $@
 
-test-clients: model $(CLIENTS)/.installed ## openai, instructor, pydantic-ai and langchain-openai with our server (.venv-clients)
+test-clients: model $(CLIENTS)/.installed ## openai, instructor, pydantic-ai, langchain-openai and cohere with our server (.venv-clients)
 	$(PATIENT) DRIVETRAIN_PYTHON=$(abspath $(BIN)/python) $(CLIENTS)/bin/python -m pytest -q tests/clients --timeout 300
 
 $(RAY)/.installed: pyproject.toml constraints-ray.txt

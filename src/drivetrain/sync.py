@@ -16,7 +16,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import Cancelled, NotReady
 from drivetrain.core.events import Event
 from drivetrain.core.options import GenerateOptions
-from drivetrain.core.results import Embeddings, Result
+from drivetrain.core.results import Embeddings, Ranking, Result
 from drivetrain.core.status import Metadata, Status
 from drivetrain.worker.health.closing import CLOSE_S
 from drivetrain.worker.stream import EventStream
@@ -102,6 +102,18 @@ class Worker:
         self, inputs: str | Sequence[str] | Sequence[Sequence[int]], *, timeout_s: float | None = None
     ) -> Embeddings:
         return self._call(lambda worker: worker.embed(inputs, timeout_s=timeout_s))
+
+    def rerank(
+        self,
+        query: str | Sequence[str],
+        documents: Sequence[str],
+        *,
+        max_tokens_per_doc: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Ranking:
+        return self._call(
+            lambda worker: worker.rerank(query, documents, max_tokens_per_doc=max_tokens_per_doc, timeout_s=timeout_s)
+        )
 
     async def _open(self, request: GenerateOptions) -> EventStream:
         return self._worker.stream(**request)

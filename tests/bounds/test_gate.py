@@ -80,6 +80,7 @@ ATTACKS: dict[str, Attack] = {
     "tokenize a chat": lambda worker, text: worker.tokenize(messages=[{"role": "user", "content": text}]),
     "detokenize": lambda worker, text: worker.detokenize(list(text.encode())),
     "embed": lambda worker, text: worker.embed([text]),
+    "rerank": lambda worker, text: worker.rerank("query", [text]),
 }
 
 

@@ -75,6 +75,8 @@ def may_be_missing(served: Served) -> set[str]:
         missing |= {case.id for case in ALL if case.area is Area.IMAGES}
     if not served.worker.capabilities.embeddings:
         missing |= {case.id for case in ALL if case.area is Area.EMBEDDINGS}
+    if served.worker.capabilities.rerank is None:
+        missing |= {case.id for case in ALL if case.area is Area.RERANK}
     if not can(served, "tools", "response_format"):
         missing |= {case.id for case in ALL if case.area is Area.TOOLS}
     missing |= {case.id for case in ALL if case.area is Area.REASONING}  # no model here does; another test has one

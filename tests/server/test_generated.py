@@ -104,6 +104,8 @@ POSTS = {
     "ChatBody": "/v1/chat/completions",
     "CompletionBody": "/v1/completions",
     "EmbeddingBody": "/v1/embeddings",
+    "RerankBody": "/v1/rerank",
+    "ScoreBody": "/score",
     "TokenizeBody": "/tokenize",
     "DetokenizeBody": "/detokenize",
 }
@@ -111,6 +113,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "ChatBody": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "CompletionBody": {"prompt": "x", "max_tokens": 1},
     "EmbeddingBody": {"input": "x"},
+    "RerankBody": {"query": "x", "documents": ["x"]},
+    "ScoreBody": {"text_1": "x", "text_2": "x"},
     "TokenizeBody": {"prompt": "x"},
     "DetokenizeBody": {"tokens": [1]},
 }

@@ -7,16 +7,17 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tiny import causal, embedding, seq2seq, vision
+from tiny import causal, embedding, scoring, seq2seq, vision
 from tiny.texts import TEXT
 from tiny.weights import Builder, quiet
 
-__all__ = ["ALL", "CAUSAL", "ENCODERS", "NEEDS_TORCHVISION", "SEQ2SEQ", "TEXT", "VISION", "checkpoint"]
+__all__ = ["ALL", "CAUSAL", "ENCODERS", "NEEDS_TORCHVISION", "SCORERS", "SEQ2SEQ", "TEXT", "VISION", "checkpoint"]
 
 CAUSAL: tuple[str, ...] = tuple(causal.ARCHITECTURES)
 SEQ2SEQ: tuple[str, ...] = tuple(seq2seq.ARCHITECTURES)
 VISION: tuple[str, ...] = tuple(vision.ARCHITECTURES)
 ENCODERS: tuple[str, ...] = tuple(embedding.ARCHITECTURES)
+SCORERS: tuple[str, ...] = tuple(scoring.ARCHITECTURES)
 NEEDS_TORCHVISION: tuple[str, ...] = tuple(vision.NEEDS_TORCHVISION)
 
 _BUILDERS: dict[str, Builder] = {
@@ -24,6 +25,7 @@ _BUILDERS: dict[str, Builder] = {
     **seq2seq.ARCHITECTURES,
     **vision.ARCHITECTURES,
     **embedding.ARCHITECTURES,
+    **scoring.ARCHITECTURES,
     **vision.NEEDS_TORCHVISION,
 }
 ALL: tuple[str, ...] = tuple(_BUILDERS)

@@ -317,6 +317,7 @@ with drivetrain.sync.Worker.open("fake") as worker:
         "stream": lambda: worker.stream(prompt="x"),
         "count_tokens": lambda: worker.count_tokens("x"),
         "embed": lambda: worker.embed("x"),
+        "rerank": lambda: worker.rerank("x", ["y"]),
         "metadata": lambda: worker.metadata,
         "capabilities": lambda: worker.capabilities,
         "status": lambda: worker.status,
@@ -347,8 +348,8 @@ def test_a_forked_child_is_told_that_the_worker_is_not_its_own() -> None:
     with _child(FORKING) as (_, out):
         *named, text, last = out.read().splitlines()
     assert named == [
-        "generate", "stream", "count_tokens", "embed", "metadata", "capabilities", "status", "__enter__", "__exit__",
-        "close", "next", "result", "stream.close",
+        "generate", "stream", "count_tokens", "embed", "rerank", "metadata", "capabilities", "status", "__enter__",
+        "__exit__", "close", "next", "result", "stream.close",
     ]  # fmt: skip
     assert text == "Th"
     assert last == "0 True"

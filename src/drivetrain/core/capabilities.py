@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,15 @@ class Limits:
     max_timeout_s: float = 3600.0
 
 
+class RerankWay(StrEnum):
+    """How a model tells how well a document fits a query."""
+
+    HEAD = "score_head"
+    """A head of its own gives one number for the two texts."""
+    LOGITS = "yes_no"
+    """It is asked, and its logits of yes and no are compared."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """`parameters` are the request fields that this model honours; any other field is refused by name.
@@ -40,6 +50,8 @@ class Capabilities:
     vision: bool = False
     embeddings: bool = False
     generation: bool = True
+    rerank: RerankWay | None = None
+    """Engines state a head; that a model can be asked follows from its parameters (`declared` in `worker/model.py`)."""
     template_variables: frozenset[str] = frozenset()
     """What `chat_template_kwargs` may set."""
     context_length: int

@@ -60,6 +60,26 @@ class ModelSpec:
     form: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two texts as one sequence. `type_ids` say which of them each id is of, for a model that wants to know."""
+
+    token_ids: tuple[int, ...]
+    type_ids: tuple[int, ...] | None = None
+
+
+class PairScorer(Protocol):
+    """A model's own head for pairs of texts."""
+
+    def encode(self, first: str, second: str) -> Pair:
+        """From any thread. A special token's spelling is plain text in both."""
+        ...
+
+    async def score(self, pairs: Sequence[Pair]) -> list[float]:
+        """The head's logit for each. Called like `Engine.embed`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """What was loaded. `default_sampling` is what came with the weights (`generation_config.json`)."""
@@ -79,6 +99,8 @@ class EngineInfo:
     image_token: str | None = None
     embedding_size: int = 0
     pooling: str | None = None
+    scorer: PairScorer | None = None
+    """Set if `capabilities.rerank` states a head."""
     stop: tuple[str, ...] = ()
     """Stop strings that come with the model, used if the prompt form names none."""
     default_sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -117,7 +117,8 @@ def _check_input(request: GenerateRequest, capabilities: Capabilities) -> None:
             param=given[-1] if given else "messages",
         )
     if not capabilities.generation:
-        raise Unsupported("this model produces embeddings, not text", param=given[0])
+        makes = "embeddings" if capabilities.embeddings else "scores of documents"
+        raise Unsupported(f"this model produces {makes}, not text", param=given[0])
     if request.messages is not None and not capabilities.chat:
         raise Unsupported("this model accepts a prompt, not messages", param="messages")
     if request.has_images and not capabilities.vision:

@@ -185,3 +185,17 @@ class Embeddings:
     model: str
     vectors: tuple[tuple[float, ...], ...]
     usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """`scores` says for each document, in the order in which they were sent, how well it fits: from 0 to 1."""
+
+    model: str
+    scores: tuple[float, ...]
+    usage: Usage
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The indices of the documents, the best one first; of equal ones, the one that was sent first."""
+        return tuple(sorted(range(len(self.scores)), key=lambda index: -self.scores[index]))

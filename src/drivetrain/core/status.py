@@ -45,6 +45,8 @@ class Metadata:
     eos_ids: tuple[int, ...]
     embedding_size: int
     pooling: str | None
+    rerank_form: str | None = None
+    """How a query and a document are put to the model, if it can rank: as a pair, or as a question of this name."""
     sampling: Mapping[str, tuple[str, Any]]
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str]

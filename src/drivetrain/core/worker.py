@@ -9,7 +9,7 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.events import Event
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Embeddings, Result
+from drivetrain.core.results import Embeddings, Ranking, Result
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata, State, Status
 
@@ -100,6 +100,19 @@ class WorkerPort(Protocol):
         timeout_s: float | None = None,
         trace_context: Mapping[str, str] | None = None,
     ) -> Embeddings: ...
+
+    async def rerank(
+        self,
+        query: str | Sequence[str],
+        documents: Sequence[str],
+        *,
+        max_tokens_per_doc: int | None = None,
+        timeout_s: float | None = None,
+        cache_salt: str | None = None,
+        trace_context: Mapping[str, str] | None = None,
+    ) -> Ranking:
+        """How well each document fits the query, or, of as many queries as documents, its own one."""
+        ...
 
     async def tokenize(
         self,

@@ -14,7 +14,7 @@ from ctypes import addressof, c_char
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.capabilities import Capabilities, RerankWay
 from drivetrain.core.constraint import Matcher
 from drivetrain.core.engine import (
     EmbedItem,
@@ -23,6 +23,7 @@ from drivetrain.core.engine import (
     Health,
     IdLogprobs,
     ModelSpec,
+    Pair,
     Progress,
     PromptStep,
     StepSink,
@@ -30,6 +31,7 @@ from drivetrain.core.engine import (
 )
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, LoadFailed
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.results import DeviceMemory, EngineCounts, FinishReason
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.base.channel import StepChannel
@@ -63,6 +65,7 @@ class Script:
     """End without a token and without a reason, as broken engines do."""
     load_error: Exception | None = None
     vision: bool = False
+    rerank: bool = True
     max_concurrency: int = 64
     context_length: int = 4096
     unsupported: frozenset[str] = frozenset()
@@ -115,6 +118,7 @@ class FakeEngine:
                 parameters=(WORKER_PARAMETERS | TOKEN_PARAMETERS | engine_side) - self.script.unsupported,
                 vision=self.script.vision,
                 embeddings=True,
+                rerank=RerankWay.HEAD if self.script.rerank else None,
                 context_length=self.script.context_length,
                 max_concurrency=self.script.max_concurrency,
             ),
@@ -126,6 +130,7 @@ class FakeEngine:
             dtype="none",
             embedding_size=8,
             pooling="mean",
+            scorer=self if self.script.rerank else None,
         )
 
     def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
@@ -154,6 +159,25 @@ class FakeEngine:
         if self._closed or self._dead:
             raise EngineFailed(self._dead or "the engine is closed")
         return [_unit_vector(item.token_ids) for item in items]
+
+    def encode(self, first: str, second: str) -> Pair:
+        """As in `PairScorer`."""
+        one, two = (self._tokenizer.encode(Prompt((Segment(text, literal=True),))) for text in (first, second))
+        return Pair((*one, *two), (*(0 for _ in one), *(1 for _ in two)))
+
+    async def score(self, pairs: Sequence[Pair]) -> list[float]:
+        """The more of the first text's words the second one has, the higher."""
+        if self._closed or self._dead:
+            raise EngineFailed(self._dead or "the engine is closed")
+        return [self._overlap(pair) for pair in pairs]
+
+    def _overlap(self, pair: Pair) -> float:
+        ids, types = pair.token_ids, pair.type_ids or (0,) * len(pair.token_ids)
+        texts = (
+            self._tokenizer.decode([i for i, of in zip(ids, types, strict=True) if of == which]) for which in (0, 1)
+        )
+        wanted, found = (set(text.lower().split()) for text in texts)
+        return 6 * len(wanted & found) / max(1, len(wanted)) - 3
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         return ()

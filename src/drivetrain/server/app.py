@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from drivetrain.core.errors import DrivetrainError, drop_frames
 from drivetrain.server.context import Context
 from drivetrain.server.counts import ROUTE_KEY
-from drivetrain.server.endpoints import admin, cards, health, openapi, static, tokens
+from drivetrain.server.endpoints import admin, cards, health, openapi, rerank, static, tokens
 from drivetrain.server.endpoints.embeddings import embeddings
 from drivetrain.server.errors import error_response, refusal
 from drivetrain.server.faces import in_shape
@@ -46,6 +46,11 @@ ROUTES: tuple[Route, ...] = (
     ("POST", "/v1/messages", messages),
     ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/v1/embeddings", embeddings),
+    ("POST", "/v1/rerank", rerank.rerank),
+    ("POST", "/v2/rerank", rerank.rerank_by_index),
+    ("POST", "/rerank", rerank.rerank),
+    ("POST", "/v1/score", rerank.score),
+    ("POST", "/score", rerank.score),
     ("POST", "/tokenize", tokens.tokenize),
     ("POST", "/detokenize", tokens.detokenize),
     ("GET", "/health", health.health),

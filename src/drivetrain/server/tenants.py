@@ -33,10 +33,16 @@ class Tenants:
 
 def apart(parsed: ParsedRequest, scope: Mapping[str, Any], capabilities: Capabilities) -> ParsedRequest:
     """The same with the tenant in each `cache_salt`, if the engine honours that."""
+    requests = tuple(_salted(request, scope, capabilities) for request in parsed.requests)
+    return replace(parsed, requests=requests)
+
+
+def salt_of(scope: Mapping[str, Any], capabilities: Capabilities, given: str | None = None) -> str | None:
+    """What takes the place of the `cache_salt` that was given, if any."""
     tenant: bytes | None = scope.get(SCOPE_KEY)
     if tenant is None or "cache_salt" not in capabilities.parameters:
-        return parsed
-    return replace(parsed, requests=tuple(_salted(request, tenant) for request in parsed.requests))
+        return given
+    return hmac.new(tenant, (given or "").encode(), hashlib.sha256).hexdigest()
 
 
 def shows_cached(scope: Mapping[str, Any], capabilities: Capabilities) -> bool:
@@ -44,6 +50,6 @@ def shows_cached(scope: Mapping[str, Any], capabilities: Capabilities) -> bool:
     return scope.get(SCOPE_KEY) is None or "cache_salt" in capabilities.parameters
 
 
-def _salted(request: GenerateRequest, tenant: bytes) -> GenerateRequest:
-    salt = hmac.new(tenant, (request.cache_salt or "").encode(), hashlib.sha256).hexdigest()
-    return request.having(cache_salt=salt)
+def _salted(request: GenerateRequest, scope: Mapping[str, Any], capabilities: Capabilities) -> GenerateRequest:
+    salt = salt_of(scope, capabilities, request.cache_salt)
+    return request if salt == request.cache_salt else request.having(cache_salt=salt)

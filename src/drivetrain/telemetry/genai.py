@@ -38,6 +38,8 @@ class Operation(StrEnum):
     CHAT = "chat"
     TEXT_COMPLETION = "text_completion"
     EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    """None of the conventions' own names, which have no other for it."""
 
 
 def identity(operation: Operation, model: str | None) -> dict[str, Value]:

@@ -106,6 +106,24 @@ class HfTokenizer:
         ids = self._encode_in_parts(prompt) if self._backend is None else self._encode_apart(prompt)
         return self._without_second_bos(ids, prompt)
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """Two texts with the tokenizer's own special tokens around them, and for each id which text it is of. In the
+        texts themselves, a special token's spelling is plain text."""
+        check_wanted()
+        if self._backend is None:
+            with self._lock:
+                found = self._tokenizer(first, second, split_special_tokens=True, return_token_type_ids=True)
+            return [int(i) for i in found["input_ids"]], [int(i) for i in found["token_type_ids"]]
+        encoding = self._plain_text_encoder[0].encode_batch_fast([(first, second)])[0]
+        ids: list[int] = []
+        types: list[int] = []
+        marks = zip(encoding.ids, encoding.type_ids, encoding.special_tokens_mask, strict=True)
+        for token_id, type_id, framing in marks:
+            pieces = (token_id,) if framing or not self._specials((token_id,)) else self._in_pieces(token_id)
+            ids += pieces
+            types += [type_id] * len(pieces)
+        return ids, types
+
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         if self._rule is None:
             return self._decode_by_library(ids, skip_special=skip_special)

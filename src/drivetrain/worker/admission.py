@@ -118,6 +118,12 @@ class Admission:
             )
         return Ticket(self, future)
 
+    def spare(self) -> Slot | None:
+        """A slot for a request that has one and could use another, if nobody waits for it."""
+        if self._closed or self.waiting or not self._alive() or self._held or self._running >= self._max_running:
+            return None
+        return self._taken()
+
     def goes_on(self, slot: Slot, error: DrivetrainError) -> bool:
         """Whether a request that failed with `error` may continue on the engine that replaces this slot's."""
         failed = not slot.is_good or self.waits_for_engine
@@ -172,10 +178,13 @@ class Admission:
             self._grant((self._returned or self._waiting).popleft())
 
     def _grant(self, future: asyncio.Future[Slot]) -> None:
+        future.set_result(self._taken())
+
+    def _taken(self) -> Slot:
         self._running += 1
         self._idle.clear()
         engine = self._num_engines
-        future.set_result(Slot(lambda: self._release(engine), lambda: self._num_engines == engine))
+        return Slot(lambda: self._release(engine), lambda: self._num_engines == engine)
 
     def _release(self, engine: int) -> None:
         if engine != self._num_engines:

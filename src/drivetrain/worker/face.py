@@ -11,13 +11,14 @@ from drivetrain.core.errors import DrivetrainError, InvalidRequest
 from drivetrain.core.options import GenerateOptions
 from drivetrain.core.parameters import build_request
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Embeddings, Result
+from drivetrain.core.results import Embeddings, Ranking, Result
 from drivetrain.core.stats import Stats, ending
 from drivetrain.core.worker import EventSink
 from drivetrain.telemetry.genai import Operation
 from drivetrain.telemetry.ids import id_here
 from drivetrain.telemetry.tracing import GenAiTracer
 from drivetrain.worker import logbook
+from drivetrain.worker.reranking import RerankCall
 from drivetrain.worker.stream import EventStream, Readable, Reader
 from drivetrain.worker.tracing import Traces
 
@@ -55,6 +56,9 @@ class Face(ABC):
     def _embed(
         self, inputs: Any, *, timeout_s: float | None, trace_context: Mapping[str, str] | None, request_id: str
     ) -> Awaitable[Embeddings]: ...
+
+    @abstractmethod
+    def _rerank(self, call: RerankCall, *, request_id: str) -> Awaitable[Ranking]: ...
 
     # Answers
 
@@ -165,6 +169,33 @@ class Face(ABC):
         embeddings = await self._finish(work, request_id, log)
         self.stats.prompt_tokens += embeddings.usage.prompt_tokens
         return embeddings
+
+    async def rerank(
+        self,
+        query: str | Sequence[str],
+        documents: Sequence[str],
+        *,
+        max_tokens_per_doc: int | None = None,
+        timeout_s: float | None = None,
+        cache_salt: str | None = None,
+        trace_context: Mapping[str, str] | None = None,
+    ) -> Ranking:
+        """How well each document fits the query, or, of as many queries as documents, its own one; from 0 to 1.
+
+        A document that does not fit into the context is refused, unless `max_tokens_per_doc` says after how many
+        tokens of it the rest may be left out. `capabilities.rerank` says by which way the scores come about.
+        """
+        request_id = id_here()
+        call = RerankCall(query, documents, max_tokens_per_doc, timeout_s, cache_salt, trace_context)
+        work = self._rerank(call, request_id=request_id)
+
+        def log(ranking: Ranking | None, error: BaseException | None, seconds: float) -> None:
+            logbook.reranked(request_id, self._name, error, ranking, seconds)
+
+        ranking = await self._finish(work, request_id, log)
+        self.stats.prompt_tokens += ranking.usage.prompt_tokens
+        self.stats.completion_tokens += ranking.usage.completion_tokens
+        return ranking
 
     async def _finish(
         self, work: Awaitable[T], request_id: str, log: Callable[[T | None, BaseException | None, float], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from drivetrain.core.errors import DrivetrainError
-from drivetrain.core.results import Embeddings, Metrics
+from drivetrain.core.results import Embeddings, Metrics, Ranking, Usage
 from drivetrain.core.stats import EndedRequest, ending
 from drivetrain.telemetry.logs import FIELDS
 
@@ -36,18 +36,30 @@ def ended(run: EndedRequest, error: DrivetrainError | None, metrics: Metrics) ->
 def embedded(
     request_id: str, model: str, error: BaseException | None, embeddings: Embeddings | None, seconds: float
 ) -> None:
+    made = (Usage(), 0) if embeddings is None else (embeddings.usage, len(embeddings.vectors))
+    _texts(request_id, model, error, "vectors", *made, seconds)
+
+
+def reranked(request_id: str, model: str, error: BaseException | None, ranking: Ranking | None, seconds: float) -> None:
+    made = (Usage(), 0) if ranking is None else (ranking.usage, len(ranking.scores))
+    _texts(request_id, model, error, "scores", *made, seconds)
+
+
+def _texts(
+    request_id: str, model: str, error: BaseException | None, what: str, usage: Usage, number: int, seconds: float
+) -> None:
     if _log.isEnabledFor(logging.INFO):
-        tokens, vectors = (0, 0) if embeddings is None else (embeddings.usage.prompt_tokens, len(embeddings.vectors))
         fields = {
             "request_id": request_id,
             "model": model,
             "ending": ending(error),
-            "prompt_tokens": tokens,
-            "vectors": vectors,
+            "prompt_tokens": usage.prompt_tokens,
+            what: number,
             "total_s": round(seconds, 6),
         }
-        shown = "%s %s %s %d vectors of %d tokens total %.3f"
-        _log.info(shown, request_id, model, ending(error), vectors, tokens, seconds, extra={FIELDS: fields})
+        shown = "%s %s %s %d %s of %d tokens total %.3f"
+        values = (request_id, model, ending(error), number, what, usage.prompt_tokens, seconds)
+        _log.info(shown, *values, extra={FIELDS: fields})
 
 
 def tokenized(request_id: str, model: str, error: BaseException | None, tokens: int, seconds: float) -> None:

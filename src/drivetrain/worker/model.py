@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.capabilities import Capabilities, RerankWay
 from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.request import Overflow
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata
 from drivetrain.families.base import Family
+from drivetrain.families.judging import Question, question_for
 from drivetrain.families.registry import FamilyChoice, TemplateFamily, choose
 from drivetrain.text.answers.detect import FormChoice, form_of
 from drivetrain.worker.chats import Chats, form_with_tools
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
+from drivetrain.worker.rankers import Ranker, ranker_for
 from drivetrain.worker.receipts import ReceiptMaker, receipt_key
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.settle import Defaults
@@ -38,9 +40,18 @@ def declared(engine: Capabilities, family: Family, settings: Settings) -> Capabi
         engine,
         parameters=parameters,
         template_variables=family.variables,
+        rerank=_rerank_way(engine),
         max_concurrency=concurrency(engine, settings),
         limits=settings.limits,
     )
+
+
+def _rerank_way(engine: Capabilities) -> RerankWay | None:
+    """Whoever can be held to two words, and says how likely each was, can be asked."""
+    if engine.rerank is not None:
+        return engine.rerank
+    can_be_asked = engine.generation and engine.tokens and {"logit_bias", "logprobs"} <= engine.parameters
+    return RerankWay.LOGITS if can_be_asked else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +64,7 @@ class LoadedModel:
     preparer: Preparer
     tokenizing: Tokenizing
     receipts: ReceiptMaker
+    ranker: Ranker | None
 
     @classmethod
     def of(
@@ -69,6 +81,7 @@ class LoadedModel:
         chosen = _choose(name, info, settings)
         capabilities = declared(info.capabilities, chosen.family, settings)
         form = form_of(info.tokenizer)
+        ranker = ranker_for(capabilities.rerank, info, _question(spec, info, settings))
         ends = {i for token in chosen.end_of_turn if (i := info.tokenizer.id_of(token)) is not None}
         eos_ids = info.eos_ids | ends
         defaults = Defaults(
@@ -78,7 +91,10 @@ class LoadedModel:
             family=chosen.family,
             honoured=capabilities.parameters,
         )
-        metadata = _describe(name, info, chosen, form, eos_ids, defaults)
+        metadata = replace(
+            _describe(name, info, chosen, form, eos_ids, defaults),
+            rerank_form=ranker.form if ranker is not None else None,
+        )
         return cls(
             info=info,
             capabilities=capabilities,
@@ -111,12 +127,18 @@ class LoadedModel:
                 overflow=Overflow(settings.overflow),
                 key=receipt_key(settings.receipt_key_file),
             ),
+            ranker=ranker,
         )
 
 
 def _choose(name: str, info: EngineInfo, settings: Settings) -> FamilyChoice:
     """A new one for each use: a template renders one chat at a time, and answers must not wait for other uses."""
     return choose(explicit=settings.family, tokenizer=info.tokenizer, architecture=info.architecture, name=name)
+
+
+def _question(spec: ModelSpec, info: EngineInfo, settings: Settings) -> Question:
+    family = _choose(spec.name, info, settings).family
+    return question_for(family, architecture=info.architecture, names=(spec.name, spec.path.name))
 
 
 def _describe(

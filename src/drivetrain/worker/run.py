@@ -21,6 +21,7 @@ from drivetrain.worker.echo import EchoFirst
 from drivetrain.worker.lifecycle import Lifecycle
 from drivetrain.worker.output import Output
 from drivetrain.worker.prepare import Prepared, Preparer
+from drivetrain.worker.rankers import Ranker
 from drivetrain.worker.receipts import ReceiptMaker
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,9 @@ class Host(Protocol):
 
     @property
     def receipts(self) -> ReceiptMaker: ...
+
+    @property
+    def ranker(self) -> Ranker | None: ...
 
     @property
     def admission(self) -> Admission: ...

@@ -114,7 +114,7 @@ class Settings:
     max_messages: int = _limit("max_messages", "messages per request")
     max_prompt_chars: int = _limit("max_prompt_chars", "characters per prompt")
     max_ids: int = _limit("max_ids", "token ids in one list or map of a request, except the prompt")
-    max_embed_inputs: int = _limit("max_embed_inputs", "texts per embeddings request")
+    max_embed_inputs: int = _limit("max_embed_inputs", "texts per embeddings request, documents per reranking request")
     max_images: int = _limit("max_images", "images per request", Integer(0, _MOST))
     max_image_bytes: int = _limit("max_image_bytes", "bytes per image")
     max_image_pixels: int = _limit("max_image_pixels", "pixels per image")

@@ -12,7 +12,7 @@ from opentelemetry.trace import INVALID_SPAN, Span
 
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Embeddings
+from drivetrain.core.results import Embeddings, Ranking
 from drivetrain.telemetry import content, genai
 from drivetrain.telemetry.genai import Operation, Value
 from drivetrain.telemetry.tracing import GenAiTracer, headers_below
@@ -62,10 +62,10 @@ class Traces:
             return NO_TRACE if request.trace_context is None else NoTrace(trace_context(request.trace_context))
         return RequestTrace(self._open(self._tracer, operation_of(request), request.trace_context))
 
-    def embedding(self, parent: Mapping[str, str] | None) -> EmbeddingTrace | NoTrace:
+    def texts(self, operation: Operation, parent: Mapping[str, str] | None) -> TextsTrace | NoTrace:
         if self._tracer is None:
             return NoTrace(trace_context(_headers(parent)))
-        return EmbeddingTrace(self._open(self._tracer, Operation.EMBEDDINGS, parent))
+        return TextsTrace(self._open(self._tracer, operation, parent))
 
     def _open(self, tracer: GenAiTracer, operation: Operation, parent: Mapping[str, str] | None) -> OpenSpan:
         opening = Instant()
@@ -189,8 +189,8 @@ class RequestTrace:
             self._opened.measure(genai.TIME_PER_OUTPUT_TOKEN, (times.ended - times.first_token) / (tokens - 1))
 
 
-class EmbeddingTrace:
-    """The span of one request for vectors."""
+class TextsTrace:
+    """The span of one request for vectors or scores."""
 
     def __init__(self, opened: OpenSpan) -> None:
         self._opened = opened
@@ -208,18 +208,20 @@ class EmbeddingTrace:
         del self._marks[1:]
         self._opened.restarted(error)
 
-    def close(self, made: Embeddings | None, error: BaseException | None) -> None:
+    def close(self, made: Embeddings | Ranking | None, error: BaseException | None) -> None:
         try:
             if made is not None and self._opened.recorded:
-                self._opened.span.set_attributes(
-                    {
-                        "gen_ai.usage.input_tokens": made.usage.prompt_tokens,
-                        "gen_ai.embeddings.dimension.count": len(made.vectors[0]),
-                    }
-                )
+                self._opened.span.set_attributes(_made(made))
             self._opened.close(self._marks, time.monotonic(), error)
         except Exception:  # noqa: BLE001 - whoever looks on must not take an ending away
             _log.exception("a request observer failed")
+
+
+def _made(made: Embeddings | Ranking) -> dict[str, Value]:
+    told: dict[str, Value] = {"gen_ai.usage.input_tokens": made.usage.prompt_tokens}
+    if isinstance(made, Embeddings):
+        return told | {"gen_ai.embeddings.dimension.count": len(made.vectors[0])}
+    return told | {"gen_ai.usage.output_tokens": made.usage.completion_tokens}
 
 
 def asked(request: GenerateRequest) -> dict[str, Value]:

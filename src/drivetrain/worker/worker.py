@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
@@ -15,11 +14,11 @@ from drivetrain.core.engine import Engine, EngineInfo, ModelSpec, Progress
 from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Embeddings, Metrics
+from drivetrain.core.results import Embeddings, Metrics, Ranking
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.core.worker import EventSink
-from drivetrain.telemetry.genai import error_type
+from drivetrain.telemetry.genai import Operation, error_type
 from drivetrain.telemetry.ids import id_here, new_id
 from drivetrain.telemetry.memory import MemoryAverage, RecentMemory
 from drivetrain.telemetry.tracing import GenAiTracer, end_span
@@ -33,12 +32,15 @@ from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.media.pictures import PixelRoom
 from drivetrain.worker.model import LoadedModel, concurrency
 from drivetrain.worker.prepare import Preparer
+from drivetrain.worker.rankers import Ranker
 from drivetrain.worker.receipts import ReceiptMaker
+from drivetrain.worker.reranking import RerankCall, Reranking
 from drivetrain.worker.run import Run
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import cancel_unread
 from drivetrain.worker.text_threads import TextThreads
-from drivetrain.worker.tracing import operation_of
+from drivetrain.worker.texts_run import TextsRun, TextsRuns
+from drivetrain.worker.tracing import NoTrace, TextsTrace, operation_of
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +85,6 @@ class EngineWorker(Face):
         self._media: MediaLoader | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._embeddings: set[Embedding] = set()
         self._runs: set[Run] = set()
         self._all_read = asyncio.Event()
         self._all_read.set()
@@ -98,6 +99,7 @@ class EngineWorker(Face):
             end_running=self._end_running,
         )
         self._admission = self._supervisor.admission
+        self._texts_runs = TextsRuns(self._traces, self._supervisor.ended)
         self._memory = RecentMemory(lambda: self._engine.memory())
         self._mean_memory = MemoryAverage()
 
@@ -256,8 +258,8 @@ class EngineWorker(Face):
         return min(1.0, held / room) if room else 0.0
 
     @property
-    def _requests(self) -> Sequence[Run | Embedding]:
-        return (*self._runs, *self._embeddings)
+    def _requests(self) -> Sequence[Run | TextsRun[Any, Any]]:
+        return (*self._runs, *self._texts_runs.open)
 
     # Requests: the rest is in `Face`
 
@@ -305,31 +307,25 @@ class EngineWorker(Face):
     def _embed(
         self, inputs: Any, *, timeout_s: float | None, trace_context: Mapping[str, str] | None, request_id: str
     ) -> Awaitable[Embeddings]:
-        return self._vectors(self._loaded(request_id), inputs, timeout_s, trace_context)
+        model, threads = self._loaded(request_id), self._texts
+        assert threads is not None
 
-    async def _vectors(
-        self, model: LoadedModel, inputs: Any, timeout_s: float | None, trace_context: Mapping[str, str] | None
-    ) -> Embeddings:
-        assert self._texts is not None
-        trace = self._traces.embedding(trace_context)
-        embedding: Embedding | None = None
-        try:
+        def begin(trace: TextsTrace | NoTrace) -> Embedding:
             items = check_embedding(inputs, timeout_s, model.capabilities, size=model.info.embedding_size)
-            embedding = Embedding(items, model=self._name, host=self, threads=self._texts, trace=trace)
-            self._embeddings.add(embedding)
-            embedding.work.add_done_callback(partial(self._let_go, embedding))
-            embeddings = await embedding.vectors(timeout_s or self._timeout_s)
-        except BaseException as exc:
-            trace.close(None, exc)
-            if embedding is not None and embedding.times.prepared is not None and isinstance(exc, DrivetrainError):
-                self._supervisor.ended(exc)
-            raise
-        trace.close(embeddings, None)
-        self._supervisor.ended(None)
-        return embeddings
+            return Embedding(items, model=self._name, host=self, threads=threads, trace=trace)
 
-    def _let_go(self, embedding: Embedding, work: asyncio.Task[None]) -> None:
-        self._embeddings.discard(embedding)
+        return self._texts_runs.made(begin, Operation.EMBEDDINGS, trace_context, timeout_s or self._timeout_s)
+
+    def _rerank(self, call: RerankCall, *, request_id: str) -> Awaitable[Ranking]:
+        model, threads = self._loaded(request_id), self._texts
+        assert threads is not None
+
+        def begin(trace: TextsTrace | NoTrace) -> Reranking:
+            texts = call.check(model.capabilities)
+            return Reranking(call, texts, model=self._name, host=self, threads=threads, trace=trace)
+
+        timeout_s = call.timeout_s or self._timeout_s
+        return self._texts_runs.made(begin, Operation.RERANK, call.trace_context, timeout_s)
 
     # For its runs
 
@@ -348,6 +344,10 @@ class EngineWorker(Face):
     @property
     def receipts(self) -> ReceiptMaker:
         return self._loaded().receipts
+
+    @property
+    def ranker(self) -> Ranker | None:
+        return self._loaded().ranker
 
     @property
     def admission(self) -> Admission:

@@ -18,9 +18,9 @@ from drivetrain.core.messages import ImagePart
 from drivetrain.core.status import State
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.text.byte_tokenizer import ByteTokenizer
-from drivetrain.worker.embedding import TEXTS_A_JOB
 from drivetrain.worker.prepare import Preparer
 from drivetrain.worker.settings import Settings
+from drivetrain.worker.texts_run import TEXTS_A_JOB
 from drivetrain.worker.worker import EngineWorker
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)

@@ -258,7 +258,8 @@ def _rendered(
     described: Description, chosen: FamilyChoice, given: Mapping[str, Any]
 ) -> tuple[Rendered | None, tuple[str, ...]]:
     if described.capabilities is not None and not described.capabilities.generation:
-        return None, ("this model gives embeddings: it has no prompt",)
+        gives = "embeddings" if described.capabilities.embeddings else "scores"
+        return None, (f"this model gives {gives}: it has no prompt",)
     prompt = _prompt(chosen, given)
     try:
         ids = tuple(described.tokenizer.encode(prompt))

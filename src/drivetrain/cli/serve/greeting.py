@@ -57,6 +57,9 @@ def _ways_in(
 def _example(model: str, capabilities: Capabilities) -> tuple[str, dict[str, Any], str]:
     """For the curl line the path and the body, for the Python line the call."""
     name = json.dumps(model)
+    if not capabilities.generation and not capabilities.embeddings:
+        body = {"model": model, "query": "What is red?", "documents": ["Grass is green.", "Blood is red."]}
+        return "rerank", body, f'post("/rerank", body={json.dumps(body)}, cast_to=dict)'
     if not capabilities.generation:
         call = f'embeddings.create(model={name}, input="Hello").data[0].embedding'
         return "embeddings", {"model": model, "input": "Hello"}, call

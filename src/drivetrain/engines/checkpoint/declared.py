@@ -28,12 +28,26 @@ def context_length(config: Any, tokenizer: Any, setting: int | None) -> int:
     for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"):
         value = getattr(text, name, None)
         if isinstance(value, int) and 0 < value < NO_LIMIT:
-            known = value
+            known = value - (_unused_positions(text) if name == "max_position_embeddings" else 0)
             break
     longest = getattr(tokenizer, "model_max_length", None)
     if known is None and isinstance(longest, int) and 0 < longest < NO_LIMIT:
         known = longest
     return within_model(setting, known) or known or DEFAULT_CONTEXT
+
+
+BEHIND_PADDING = frozenset({
+    "camembert", "data2vec-text", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta",
+    "xlm-roberta-xl", "xmod",
+})  # fmt: skip
+"""Kinds of models whose positions begin behind the padding's: a text that used them all would be out of bounds."""
+
+
+def _unused_positions(text: Any) -> int:
+    if getattr(text, "model_type", None) not in BEHIND_PADDING:
+        return 0
+    padding = getattr(text, "pad_token_id", None)
+    return 1 + (padding if isinstance(padding, int) else 1)
 
 
 def eos_ids(structure: Any, config: Any, tokenizer: Any) -> frozenset[int]:

@@ -14,6 +14,7 @@ class ModelKind(StrEnum):
     SEQ2SEQ = "seq2seq"
     VISION = "vision"
     ENCODER = "encoder"
+    SCORER = "scorer"
 
 
 IN_WORDS = {
@@ -21,6 +22,7 @@ IN_WORDS = {
     ModelKind.SEQ2SEQ: "it is an encoder-decoder",
     ModelKind.VISION: "it sees images",
     ModelKind.ENCODER: "it gives embeddings, not text",
+    ModelKind.SCORER: "it scores pairs of texts",
 }
 
 
@@ -47,6 +49,8 @@ def kind_of(config: Any) -> ModelKind:
 
     architecture = (getattr(config, "architectures", None) or [""])[0]
     model_type = config.model_type
+    if _is_scorer(architecture):
+        return ModelKind.SCORER
     if model_type in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and "ForCausalLM" not in architecture:
         return ModelKind.VISION
     if config.is_encoder_decoder and model_type in auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
@@ -56,13 +60,15 @@ def kind_of(config: Any) -> ModelKind:
         return ModelKind.CAUSAL
     if architecture.endswith(("Model", "ForMaskedLM")):
         return ModelKind.ENCODER
-    raise LoadFailed(f"{architecture or model_type} is not a model that gives text or embeddings")
+    raise LoadFailed(f"{architecture or model_type} is not a model that gives text, embeddings or scores")
 
 
 def stated_kind(config: Mapping[str, Any]) -> ModelKind:
     """The same from the JSON alone: the library may be missing, and takes seconds to import."""
     named = config.get("architectures")
     architecture = str(named[0]) if isinstance(named, list) and named else ""
+    if _is_scorer(architecture):
+        return ModelKind.SCORER
     if "vision_config" in config and "ForCausalLM" not in architecture:
         return ModelKind.VISION
     if config.get("is_encoder_decoder"):
@@ -70,6 +76,10 @@ def stated_kind(config: Mapping[str, Any]) -> ModelKind:
     if not _is_causal(architecture) and architecture.endswith(("Model", "ForMaskedLM")):
         return ModelKind.ENCODER
     return ModelKind.CAUSAL
+
+
+def _is_scorer(architecture: str) -> bool:
+    return architecture.endswith("ForSequenceClassification")
 
 
 def _is_causal(architecture: str) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
-from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Progress
+from drivetrain.core.capabilities import Capabilities, RerankWay
+from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Pair, Progress
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
-from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.checkpoint import declared, errors
 from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of, stated_kind
@@ -16,6 +16,7 @@ from drivetrain.engines.checkpoint.pooling import embedding_size
 from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.checkpoint.settings import CheckpointSettings
 from drivetrain.engines.transformers.loading import TransformersModel
+from drivetrain.text.hf_tokenizer import HfTokenizer
 
 
 def capabilities_of(kind: ModelKind, context_length: int) -> Capabilities:
@@ -26,7 +27,8 @@ def capabilities_of(kind: ModelKind, context_length: int) -> Capabilities:
         parameters=WORKER_PARAMETERS | TOKEN_PARAMETERS | (ENGINE_PARAMETERS - refused),
         vision=kind is ModelKind.VISION,
         embeddings=kind in (ModelKind.CAUSAL, ModelKind.ENCODER),
-        generation=kind is not ModelKind.ENCODER,
+        generation=kind not in (ModelKind.ENCODER, ModelKind.SCORER),
+        rerank=RerankWay.HEAD if kind is ModelKind.SCORER else None,
         context_length=context_length,
         max_concurrency=1,
     )
@@ -37,16 +39,43 @@ def stated_capabilities(config: Mapping[str, Any], context_length: int, options:
     return capabilities_of(stated_kind(config), context_length)
 
 
-def of_loaded(loaded: TransformersModel) -> EngineInfo:
+Score = Callable[[Sequence[Pair]], Awaitable[list[float]]]
+
+
+class Scorer:
+    """As `PairScorer`: the texts are encoded by the model's own tokenizer, and scored by its engine."""
+
+    def __init__(self, loaded: TransformersModel, tokenizer: HfTokenizer, score: Score) -> None:
+        self._takes_types = _takes_types(loaded)
+        self._tokenizer = tokenizer
+        self._score = score
+
+    def encode(self, first: str, second: str) -> Pair:
+        ids, types = self._tokenizer.encode_pair(first, second)
+        return Pair(tuple(ids), tuple(types) if self._takes_types else None)
+
+    async def score(self, pairs: Sequence[Pair]) -> list[float]:
+        return await self._score(pairs)
+
+
+def _takes_types(loaded: TransformersModel) -> bool:
+    """Some tokenizers give types that their models do not have."""
+    named = "token_type_ids" in loaded.tokenizer.model_input_names
+    taken = "token_type_ids" in signature(loaded.model.forward).parameters
+    return named and taken and getattr(loaded.model.config, "type_vocab_size", 2) > 1
+
+
+def of_loaded(loaded: TransformersModel, score: Score) -> EngineInfo:
     import torch
     import transformers
 
     model, kind = loaded.model, loaded.kind
+    tokenizer = _tokenizer(loaded.tokenizer, loaded.processor)
     capabilities = capabilities_of(kind, loaded.context_length)
     return EngineInfo(
         engine="transformers",
         capabilities=capabilities,
-        tokenizer=_tokenizer(loaded.tokenizer, loaded.processor),
+        tokenizer=tokenizer,
         eos_ids=loaded.eos_ids,
         vocab_size=model.get_input_embeddings().num_embeddings,
         architecture=model.config.model_type,
@@ -55,6 +84,7 @@ def of_loaded(loaded: TransformersModel) -> EngineInfo:
         encoder_decoder=kind is ModelKind.SEQ2SEQ,
         embedding_size=embedding_size(model.config),
         pooling=loaded.pooling if capabilities.embeddings else None,
+        scorer=Scorer(loaded, tokenizer, score) if kind is ModelKind.SCORER else None,
         default_sampling=declared.stated_sampling(loaded.structure),
         notes=declared.not_honoured(loaded.structure),
         versions={"torch": torch.__version__, "transformers": transformers.__version__},
@@ -95,8 +125,6 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
     )
 
 
-def _tokenizer(tokenizer: Any, processor: Any) -> Tokenizer:
-    from drivetrain.text.hf_tokenizer import HfTokenizer
-
+def _tokenizer(tokenizer: Any, processor: Any) -> HfTokenizer:
     template = getattr(processor, "chat_template", None)
     return HfTokenizer(tokenizer, chat_template=template if isinstance(template, str) else None)

@@ -7,16 +7,29 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, Health, ModelSpec, Progress, Step, StepSink
+from drivetrain.core.engine import (
+    EmbedItem,
+    EngineInfo,
+    EngineRequest,
+    Health,
+    ModelSpec,
+    Pair,
+    Progress,
+    Step,
+    StepSink,
+)
 from drivetrain.core.errors import Cancelled, DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 from drivetrain.core.results import DeviceMemory, EngineCounts
 from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 class TransformersEngine:
@@ -50,7 +63,7 @@ class TransformersEngine:
                 from drivetrain.engines.transformers import describe, loading
 
                 self._loaded = loading.load(spec, report)
-                return describe.of_loaded(self._loaded)
+                return describe.of_loaded(self._loaded, self.score)
             except Exception as exc:
                 self._loaded = None
                 raise errors.while_loading(exc, engine="transformers") from exc
@@ -87,15 +100,25 @@ class TransformersEngine:
     async def embed(self, items: Sequence[EmbedItem]) -> list[tuple[float, ...]]:
         from drivetrain.engines.transformers.embedding import embed
 
+        return await self._each(items, lambda item: embed(self._loaded, item.token_ids))
+
+    async def score(self, pairs: Sequence[Pair]) -> list[float]:
+        """As in `PairScorer`."""
+        from drivetrain.engines.transformers.embedding import score
+
+        return await self._each(pairs, lambda pair: score(self._loaded, pair))
+
+    async def _each(self, items: Sequence[Item], compute: Callable[[Item], Made]) -> list[Made]:
+        """On the thread, in one job, which ends early if nobody waits for it any more."""
         given_up = threading.Event()
 
-        def one(item: EmbedItem) -> tuple[float, ...]:
+        def one(item: Item) -> Made:
             if given_up.is_set():
-                raise Cancelled("the embeddings were cancelled")
+                raise Cancelled("nobody waits for these texts any more")
             self._count_step()
-            return embed(self._loaded, item.token_ids)
+            return compute(item)
 
-        def work() -> list[tuple[float, ...]]:
+        def work() -> list[Made]:
             try:
                 return [one(item) for item in items]
             except BaseException as exc:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress
+from drivetrain.core.errors import LoadFailed
 from drivetrain.engines.base.settings import Pooling
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
@@ -50,6 +51,8 @@ def _load(folder: CheckpointFolder, settings: CheckpointSettings, progress: Prog
     processor = folder.processor() if kind is ModelKind.VISION else None
     tokenizer = processor.tokenizer if processor is not None else folder.tokenizer()
     progress("loading the weights", None)
+    if kind is ModelKind.SCORER and config.num_labels != 1:
+        raise LoadFailed(f"the model sorts texts into {config.num_labels} classes; only a head with one number scores")
     unused = "pooler" if kind is ModelKind.ENCODER else None  # no loss
     model = folder.model(_model_class(kind), config, dtype, may_lack=unused)
     progress(f"moving the weights to {device}", None)
@@ -92,4 +95,5 @@ def _model_class(kind: ModelKind) -> Any:
         ModelKind.SEQ2SEQ: hf.AutoModelForSeq2SeqLM,
         ModelKind.VISION: hf.AutoModelForImageTextToText,
         ModelKind.ENCODER: hf.AutoModel,
+        ModelKind.SCORER: hf.AutoModelForSequenceClassification,
     }[kind]

@@ -62,5 +62,5 @@ def stated_capabilities(config: Mapping[str, Any], context_length: int, options:
 
 
 def refuse_unless_text(kind: ModelKind) -> None:
-    if kind in (ModelKind.ENCODER, ModelKind.SEQ2SEQ):
+    if kind in (ModelKind.ENCODER, ModelKind.SCORER, ModelKind.SEQ2SEQ):
         raise LoadFailed(f"{IN_WORDS[kind]}, which the vllm engine does not run; leave engine out, or use transformers")

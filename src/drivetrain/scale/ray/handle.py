@@ -14,7 +14,7 @@ from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError,
 from drivetrain.core.kinds import String
 from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
-from drivetrain.core.results import Embeddings
+from drivetrain.core.results import Embeddings, Ranking
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.core.worker import EventSink
@@ -28,6 +28,7 @@ from drivetrain.telemetry.ids import id_here
 from drivetrain.worker import logbook
 from drivetrain.worker.embedding import check_embedding
 from drivetrain.worker.face import Face
+from drivetrain.worker.reranking import RerankCall
 from drivetrain.worker.stream import cancel_unread
 from drivetrain.worker.tracing import operation_of
 
@@ -284,6 +285,13 @@ class HandleWorker(Face):
         items = check_embedding(inputs, timeout_s, report.capabilities, size=report.metadata.embedding_size)
         arguments = (items, timeout_s, trace_context, request_id)
         return await self._ask(Embeddings, "embed", arguments, timeout_s or report.terms.timeout_s)
+
+    def _rerank(self, call: RerankCall, *, request_id: str) -> Awaitable[Ranking]:
+        return self._scores(self._report_if_ready(request_id), call, request_id)
+
+    async def _scores(self, report: ReplicaReport, call: RerankCall, request_id: str) -> Ranking:
+        call.check(report.capabilities)
+        return await self._ask(Ranking, "rerank", (call, request_id), call.timeout_s or report.terms.timeout_s)
 
     async def _ask(self, hint: type[T], method: str, arguments: Any, limit_s: float) -> T:
         """A call with one answer. If its replica is lost it goes to another: nobody has seen anything of it."""

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from typing import Any
 
 from drivetrain import assembly
@@ -21,6 +22,7 @@ from drivetrain.scale.ray.observability import observing
 from drivetrain.scale.ray.reports import ReplicaReport, RoutingStats, Terms
 from drivetrain.telemetry.ids import HTTP_REQUEST_ID
 from drivetrain.telemetry.tracing import GenAiTracer
+from drivetrain.worker.reranking import RerankCall
 from drivetrain.worker.stream import EventStream, Reader
 from drivetrain.worker.worker import EngineWorker
 
@@ -117,6 +119,11 @@ class Replica:
         inputs, timeout_s, trace_context, request_id = protocol.loads(list[Any], call)
         HTTP_REQUEST_ID.set(request_id)  # the caller's, so that log lines here and there can be matched
         return await _answer(self.worker.embed(inputs, timeout_s=timeout_s, trace_context=trace_context))
+
+    async def rerank(self, data: bytes) -> bytes:
+        call, request_id = protocol.loads(tuple[RerankCall, str], data)
+        HTTP_REQUEST_ID.set(request_id)
+        return await _answer(self.worker.rerank(**{field.name: getattr(call, field.name) for field in fields(call)}))
 
     async def tokenize(self, call: bytes) -> bytes:
         text, messages, tools, special, request_id = protocol.loads(

@@ -70,6 +70,8 @@ def capabilities_json(worker: WorkerPort) -> dict[str, Any]:
         "embeddings": capabilities.embeddings,
         "embedding_size": metadata.embedding_size if capabilities.embeddings else None,
         "pooling": metadata.pooling if capabilities.embeddings else None,
+        "rerank": capabilities.rerank,
+        "rerank_form": metadata.rerank_form,
         "tokens": capabilities.tokens,
         "parameters": parameters_json(capabilities, metadata),
         "limits": asdict(capabilities.limits),

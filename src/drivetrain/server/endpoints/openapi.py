@@ -17,6 +17,7 @@ from drivetrain.server.errors import json_response
 from drivetrain.server.parse.bodies import BODIES
 from drivetrain.server.parse.body import Body
 from drivetrain.server.parse.messages import COUNT, MESSAGES
+from drivetrain.server.parse.rerank import RERANK, SCORE
 from drivetrain.server.parse.responses import RESPONSE
 from drivetrain.server.parse.schema import ADMIN, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, TOKENIZE
 
@@ -90,6 +91,14 @@ def _paths() -> dict[str, Any]:
         "/v1/embeddings": {
             "post": _post("Make a vector for each text", EMBEDDING, _object("object", "data", "model", "usage"))
         },
+        **{
+            path: {"post": _post("Put documents in the order of how well they fit a query", RERANK, _RANKED)}
+            for path in ("/v1/rerank", "/v2/rerank", "/rerank")
+        },
+        **{
+            path: {"post": _post("Score pairs of texts", SCORE, _object("id", "object", "model", "data", "usage"))}
+            for path in ("/v1/score", "/score")
+        },
         "/tokenize": {"post": _post("Turn a prompt or chat into token ids", TOKENIZE, _object("tokens", "count"))},
         "/detokenize": {"post": _post("Turn token ids into text", DETOKENIZE, _object("prompt"))},
         "/health": {"get": _get("Liveness; 503 if only a restart of the process helps", _object("status"))},
@@ -132,6 +141,25 @@ _ANSWER: dict[str, Any] = {
         "usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"]},
         "receipt": {"$ref": _REF + "Receipt"},
         "receipts": {"type": "array", "items": {"$ref": _REF + "Receipt"}, "description": "for several prompts"},
+    },
+}
+
+
+_RANKED: dict[str, Any] = {
+    "type": "object",
+    "required": ["id", "model", "results", "usage", "meta"],
+    "properties": {
+        "results": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["index", "relevance_score"],
+                "properties": {
+                    "index": {"type": "integer", "minimum": 0},
+                    "relevance_score": {"type": "number", "minimum": 0, "maximum": 1},
+                },
+            },
+        }
     },
 }
 

@@ -32,6 +32,7 @@ class Area(StrEnum):
     TOOLS = "tools"
     REASONING = "reasoning"
     EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
     TOKENS = "tokens"
     IMAGES = "images"
     AUTH = "auth"

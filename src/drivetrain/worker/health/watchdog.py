@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from drivetrain.core.engine import EmbedItem, Engine, EngineInfo, EngineRequest, Health, Step, TokenStep
+from drivetrain.core.engine import EmbedItem, Engine, EngineInfo, EngineRequest, Health, Pair, Step, TokenStep
 from drivetrain.core.errors import DeviceLost, DrivetrainError, EngineFailed, OutOfMemory
 
 TIMES_OUT_OF_MEMORY = 3
@@ -47,12 +47,14 @@ class _InARow:
 
 
 async def answers(engine: Engine, info: EngineInfo) -> bool | None:
-    """Whether it answers a request that is certainly valid, with a token, or a vector if it makes those. None: not in
-    time."""
+    """Whether it answers a request that is certainly valid, with a token, or a score or a vector if it makes those.
+    None: not in time."""
     try:
         async with asyncio.timeout(PROBE_S):
             if info.capabilities.generation:
                 return await _gives_a_token(engine, info.capabilities.context_length)
+            if info.scorer is not None:
+                return bool(await info.scorer.score([Pair(PROBE_IDS)]))
             return bool(await engine.embed([EmbedItem(PROBE_IDS)]))
     except TimeoutError:
         return None

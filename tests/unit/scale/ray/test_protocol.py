@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.core.answer import CallBegun, ContentPiece, ExtraField, ReasoningPiece
-from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.capabilities import Capabilities, RerankWay
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, MissingExtra, NotReady, Overloaded
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.messages import ImagePart, Message, TextPart
@@ -23,11 +23,13 @@ from drivetrain.core.results import (
     FinishReason,
     Metrics,
     Partial,
+    Ranking,
     TokenLogprob,
     TopLogprob,
     Usage,
 )
 from drivetrain.scale.ray import protocol
+from drivetrain.worker.reranking import RerankCall
 
 LOGPROB = TokenLogprob(
     1, "ÿ", b"\xff", None, (TopLogprob(2, "q", b"q", -1.5), TopLogprob(3, "", b"", -float("inf"))), 3
@@ -195,8 +197,12 @@ def test_a_field_of_a_newer_handle_is_left_out_of_a_part_too() -> None:
 def test_answers() -> None:
     made = Embeddings("m", ((0.5, -1.0), (1.0, 0.0)), Usage(2))
     assert protocol.load_answer(Embeddings, protocol.dump_answer(made)) == made
+    ranking = Ranking("m", (0.5, 1.0), Usage(2, 1))
+    assert protocol.load_answer(Ranking, protocol.dump_answer(ranking)) == ranking
+    call = (RerankCall("q", ["a", "é"], max_tokens_per_doc=3, trace_context={"a": "b"}), "id")
+    assert protocol.loads(tuple[RerankCall, str], protocol.dumps(call)) == call
     parsed = build_request({"messages": [{"role": "user", "content": "x"}]}).messages
     hint: Any = tuple[str | None, tuple[Message, ...] | None]
     assert protocol.loads(hint, protocol.dumps((None, parsed))) == (None, parsed)
-    capabilities = Capabilities(parameters=frozenset({"top_k", "seed"}), context_length=7)
+    capabilities = Capabilities(parameters=frozenset({"top_k", "seed"}), context_length=7, rerank=RerankWay.HEAD)
     assert protocol.loads(Capabilities, protocol.dumps(capabilities)) == capabilities

@@ -86,6 +86,14 @@ def prompts(value: Any) -> list[Any]:
     return value if texts or lists else []
 
 
+def documents(value: Any) -> list[str]:
+    """Empty for what is none."""
+    if not isinstance(value, list):
+        return []
+    found: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in value]
+    return found if all(isinstance(text, str) for text in found) else []
+
+
 SHARED: dict[str, Callable[[Any], bool]] = {
     "model": _is(str), "max_tokens": _whole(1, CONTEXT), "temperature": _number(0, 2), "stream": _is(bool),
     "stream_options": _is(dict), "n": _whole(1, 16), "seed": _whole(-(2**63), 2**63 - 1), "stop": _stop,
@@ -112,6 +120,15 @@ EMBEDDINGS: dict[str, Callable[[Any], bool]] = {
     "model": _is(str), "input": lambda v: bool(prompts(v)), "encoding_format": lambda v: v in {"float", "base64"},
     "dimensions": _whole(1, 16),
 }  # fmt: skip
+RERANK: dict[str, Callable[[Any], bool]] = {
+    "model": _is(str), "query": _is(str), "documents": lambda v: bool(documents(v)), "top_n": _whole(1, 10**6),
+    "return_documents": _is(bool),
+}  # fmt: skip
+SCORE: dict[str, Callable[[Any], bool]] = {
+    "model": _is(str),
+    "text_1": _is(str),
+    "text_2": lambda v: bool(documents(v)),
+}
 TOKENIZE: dict[str, Callable[[Any], bool]] = {
     "model": _is(str), "prompt": _is(str), "messages": CHAT["messages"],
 }  # fmt: skip

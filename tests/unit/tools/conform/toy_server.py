@@ -22,10 +22,13 @@ from toy_rules import (
     CONTEXT,
     DETOKENIZE,
     EMBEDDINGS,
+    RERANK,
+    SCORE,
     TOKENIZE,
     Refused,
     check,
     check_together,
+    documents,
     prompts,
 )
 from toy_tools import check_format, check_results, check_tools
@@ -191,6 +194,8 @@ class Toy:
             "/v1/chat/completions": ("POST", lambda b: _text(b, chat=True)),
             "/v1/completions": ("POST", lambda b: _text(b, chat=False)),
             "/v1/embeddings": ("POST", _embeddings),
+            "/v1/rerank": ("POST", _rerank),
+            "/v1/score": ("POST", _score),
             "/tokenize": ("POST", _tokenize),
             "/detokenize": ("POST", _detokenize),
         }
@@ -252,6 +257,29 @@ def _embeddings(body: Any) -> Reply:
     count = sum(map(len, lists))
     usage = {"prompt_tokens": count, "total_tokens": count}
     return Reply(200, {"object": "list", "data": data, "model": "toy", "usage": usage})
+
+
+def _fit(query: str, text: str) -> float:
+    wanted, found = set(query.lower().split()), set(text.lower().strip(".").split())
+    return (len(wanted & found) + len(text) / 1000) / (len(wanted) + 1)
+
+
+def _rerank(body: Any) -> Reply:
+    checked = check(body, RERANK, "model", "query", "documents")
+    texts = documents(checked["documents"])
+    scores = [_fit(checked["query"], text) for text in texts]
+    order = sorted(range(len(texts)), key=lambda i: -scores[i])[: checked.get("top_n")]
+    results: list[dict[str, Any]] = [{"index": i, "relevance_score": scores[i]} for i in order]
+    if checked.get("return_documents"):
+        results = [{**result, "document": {"text": texts[result["index"]]}} for result in results]
+    return Reply(200, {"id": "rerank-1", "model": "toy", "results": results})
+
+
+def _score(body: Any) -> Reply:
+    checked = check(body, SCORE, "model", "text_1", "text_2")
+    scores = [_fit(checked["text_1"], text) for text in documents(checked["text_2"])]
+    data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)]
+    return Reply(200, {"object": "list", "data": data, "model": "toy"})
 
 
 def _tokenize(body: Any) -> Reply:

@@ -123,6 +123,24 @@ def _two_numbers(data: list[Any]) -> None:
             item["embedding"] = "AACAPwAAAAA="
 
 
+def _results(change: Callable[[list[Any]], Any]) -> Make:
+    return answers(lambda document, body: change(document["results"]), "/rerank")
+
+
+def _by_company(results: list[Any]) -> None:
+    for result in results:
+        result["relevance_score"] /= len(results)
+
+
+def _later_first(results: list[Any]) -> None:
+    results.sort(key=lambda result: (-result["relevance_score"], -result["index"]))
+
+
+def _no_objects(body: dict[str, Any]) -> None:
+    if "query" in body and isinstance(body.get("documents"), list):
+        body["documents"] = [str(one) if isinstance(one, dict) else one for one in body["documents"]]
+
+
 def _cut_input(body: dict[str, Any]) -> None:
     if isinstance(body.get("input"), str):
         body["input"] = body["input"][:1000]
@@ -149,6 +167,17 @@ EXTRAS = (
     ),
     Wrong("dimensions are not cut", ignores("dimensions"), {"embeddings.dimensions": "is ignored"}),
     Wrong("long texts are cut", asked(_cut_input), {"embeddings.too_long": "was accepted"}),
+    Wrong("results turned", _results(lambda results: results.reverse()), {"rerank.shape": "do not fall"}),
+    Wrong("top_n is ignored", ignores("top_n"), {"rerank.top_n": "there are 4 results"}),
+    Wrong("scores by company", _results(_by_company), {"rerank.alone": "among others"}),
+    Wrong("later ones first", _results(_later_first), {"rerank.equal": "the later one comes first"}),
+    Wrong("objects are not read", asked(_no_objects), {"rerank.objects": "other scores"}),
+    Wrong("texts are kept back", ignores("return_documents"), {"rerank.texts": "document is None"}),
+    Wrong(
+        "other scores",
+        answers(lambda document, body: document["data"][0].update(score=0.9), "/score"),
+        {"rerank.score": "in /rerank"},
+    ),
     Wrong("a wrong count", answers(lambda d, b: d.update(count=0), "/tokenize"), {"tokens.ids": "count is 0"}),
     Wrong(
         "turned text",

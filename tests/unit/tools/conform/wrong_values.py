@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from toy_rules import CHAT, COMPLETIONS, CONTEXT, DETOKENIZE, EMBEDDINGS, TOKENIZE
+from toy_rules import CHAT, COMPLETIONS, CONTEXT, DETOKENIZE, EMBEDDINGS, RERANK, TOKENIZE
 from toy_server import Faults
 from wrongs import Make, Wrong, asked, choices, ignores, reword, says, usage
 
@@ -68,6 +68,7 @@ _RULES = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETIONS,
     "/v1/embeddings": EMBEDDINGS,
+    "/v1/rerank": RERANK,
     "/tokenize": TOKENIZE,
     "/detokenize": DETOKENIZE,
 }
@@ -76,6 +77,8 @@ _GOOD: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Hi"}],
     "prompt": "Hi",
     "input": "Hi",
+    "query": "Hi",
+    "documents": ["Hi"],
     "tokens": [65],
 }
 
@@ -120,6 +123,10 @@ REPAIRS = (
         | says("was accepted", "embeddings", "refuse_input_missing", "refuse_input_number", "refuse_input_empty_list")
         | says("was accepted", "embeddings", "refuse_input_mixed", "refuse_input_huge_id", "refuse_format")
         | says("was accepted", "embeddings", "refuse_dimensions_zero")
+        | says(
+            "was accepted", "rerank", "refuse_documents_missing", "refuse_documents_empty", "refuse_documents_number"
+        )
+        | says("was accepted", "rerank", "refuse_query_missing", "refuse_top_n_zero")
         | says("was accepted", "tokens", "refuse_nothing", "refuse_number", "refuse_no_tokens", "refuse_negative")
         | says("was accepted", "tokens", "refuse_huge", "refuse_string"),
     ),
@@ -132,6 +139,11 @@ REPAIRS = (
         "embeddings take any field",
         asked(lambda b: "input" in b and b.pop(UNKNOWN_FIELD, None)),
         {"embeddings.refuse_unknown": "was accepted"},
+    ),
+    Wrong(
+        "rerank takes any field",
+        asked(lambda b: "query" in b and b.pop(UNKNOWN_FIELD, None)),
+        {"rerank.refuse_unknown": "was accepted"},
     ),
 )
 

@@ -18,6 +18,7 @@ from drivetrain.tools.conform.cases import (
     parameters,
     reasoning,
     refusals,
+    rerank,
     robustness,
     schema_refusals,
     schemas,
@@ -35,7 +36,7 @@ from drivetrain.tools.conform.cases import (
 _FILES = (
     models, chat, completions, streaming, stops, parameters, refusals, logprobs, usage, errors, cancel, ids,
     structured, schemas, schema_refusals, explosive, tools, tool_streams, tool_rounds, tool_refusals, reasoning,
-    embeddings, tokens, images, auth, robustness,
+    embeddings, rerank, tokens, images, auth, robustness,
 )  # fmt: skip
 
 ALL: tuple[Case, ...] = tuple(

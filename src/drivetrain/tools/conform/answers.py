@@ -206,6 +206,14 @@ def _chunk(data: str) -> dict[str, Any]:
     return document
 
 
+def read_named(exchange: RecordedExchange) -> list[dict[str, Any]]:
+    """The events of an API that gives each a `type`."""
+    events = [_chunk(data) for data in read_events(exchange) if data != DONE]
+    for event in events:
+        take(event, "type", str)
+    return events
+
+
 def pieces(api: Api, answer: ParsedAnswer, index: int = 0) -> list[str]:
     """The text of each event of one choice, in order."""
     return [

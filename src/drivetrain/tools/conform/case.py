@@ -31,6 +31,8 @@ class Area(StrEnum):
     STRUCTURED = "structured"
     TOOLS = "tools"
     REASONING = "reasoning"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
     EMBEDDINGS = "embeddings"
     RERANK = "rerank"
     TOKENS = "tokens"

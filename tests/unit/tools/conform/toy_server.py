@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+import toy_faces
 from toy_answers import Asked, embedding, render
 from toy_model import decode, encode
 from toy_rules import (
@@ -193,6 +194,9 @@ class Toy:
             "/status": ("GET", lambda _: Reply(200, {"running": self.running, "version": "toy-1"})),
             "/v1/chat/completions": ("POST", lambda b: _text(b, chat=True)),
             "/v1/completions": ("POST", lambda b: _text(b, chat=False)),
+            "/v1/responses": ("POST", lambda b: _faced(toy_faces.response, b)),
+            "/v1/messages": ("POST", lambda b: _anthropic(toy_faces.message, b)),
+            "/v1/messages/count_tokens": ("POST", lambda b: _anthropic(toy_faces.counted, b)),
             "/v1/embeddings": ("POST", _embeddings),
             "/v1/rerank": ("POST", _rerank),
             "/v1/score": ("POST", _score),
@@ -241,6 +245,18 @@ def _text(body: Any, *, chat: bool) -> Reply:
     if deadline_s is not None and deadline_s < 0.02:
         raise Refused("the time is over", "timeout_s", 504, "deadline_exceeded")
     return Reply(200, events=[*events, "[DONE]"], step_s=step_s, deadline_s=deadline_s)
+
+
+def _faced(make: Callable[[Any], tuple[Any, list[Any] | None]], body: Any) -> Reply:
+    document, events = make(body)
+    return Reply(200, document, events=events)
+
+
+def _anthropic(make: Callable[[Any], tuple[Any, list[Any] | None]], body: Any) -> Reply:
+    try:
+        return _faced(make, body)
+    except Refused as exc:
+        return Reply(exc.status, {"type": "error", "error": exc.error})
 
 
 def _embeddings(body: Any) -> Reply:

@@ -14,11 +14,13 @@ from drivetrain.tools.conform.cases import (
     ids,
     images,
     logprobs,
+    messages,
     models,
     parameters,
     reasoning,
     refusals,
     rerank,
+    responses,
     robustness,
     schema_refusals,
     schemas,
@@ -36,7 +38,7 @@ from drivetrain.tools.conform.cases import (
 _FILES = (
     models, chat, completions, streaming, stops, parameters, refusals, logprobs, usage, errors, cancel, ids,
     structured, schemas, schema_refusals, explosive, tools, tool_streams, tool_rounds, tool_refusals, reasoning,
-    embeddings, rerank, tokens, images, auth, robustness,
+    responses, messages, embeddings, rerank, tokens, images, auth, robustness,
 )  # fmt: skip
 
 ALL: tuple[Case, ...] = tuple(

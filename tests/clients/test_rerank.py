@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import cohere
+import httpx
 import pytest
 
 from clients.conftest import MODEL
@@ -21,8 +24,15 @@ def server(url: str) -> str:
     return url.removesuffix("/v1")
 
 
-def test_version_2(server: str) -> None:
-    client = cohere.ClientV2(api_key="none", base_url=server, timeout=120)
+@pytest.fixture
+def http() -> Iterator[httpx.Client]:
+    """Closed when the test is over: not every version of the client closes its own."""
+    with httpx.Client(timeout=120) as made:
+        yield made
+
+
+def test_version_2(server: str, http: httpx.Client) -> None:
+    client = cohere.ClientV2(api_key="none", base_url=server, httpx_client=http)
     answer = client.rerank(model=MODEL, query=QUERY, documents=DOCUMENTS)
     scores = [result.relevance_score for result in answer.results]
     assert scores == sorted(scores, reverse=True)
@@ -38,8 +48,8 @@ def test_version_2(server: str) -> None:
     assert (answer.meta.tokens.input_tokens or 0) > 0
 
 
-def test_version_2_cut(server: str) -> None:
-    client = cohere.ClientV2(api_key="none", base_url=server, timeout=120)
+def test_version_2_cut(server: str, http: httpx.Client) -> None:
+    client = cohere.ClientV2(api_key="none", base_url=server, httpx_client=http)
     everything = client.rerank(model=MODEL, query=QUERY, documents=DOCUMENTS)
     best = client.rerank(model=MODEL, query=QUERY, documents=DOCUMENTS, top_n=2, max_tokens_per_doc=100)
     assert [result.index for result in best.results] == [result.index for result in everything.results][:2]
@@ -51,8 +61,8 @@ def test_version_2_cut(server: str) -> None:
 
 
 @pytest.mark.parametrize("returned", [True, False])
-def test_version_1(server: str, returned: bool) -> None:
-    client = cohere.Client(api_key="none", base_url=server, timeout=120)
+def test_version_1(server: str, http: httpx.Client, returned: bool) -> None:
+    client = cohere.Client(api_key="none", base_url=server, httpx_client=http)
     documents = [{"text": text} for text in DOCUMENTS]
     answer = client.rerank(model=MODEL, query=QUERY, documents=documents, top_n=3, return_documents=returned)
     assert len(answer.results) == 3
@@ -71,8 +81,8 @@ async def test_version_2_async(server: str) -> None:
     assert len(answer.results) == 1
 
 
-def test_what_is_wrong_is_told(server: str) -> None:
-    client = cohere.ClientV2(api_key="none", base_url=server, timeout=120)
+def test_what_is_wrong_is_told(server: str, http: httpx.Client) -> None:
+    client = cohere.ClientV2(api_key="none", base_url=server, httpx_client=http)
     with pytest.raises(cohere.NotFoundError):
         client.rerank(model="nobody", query=QUERY, documents=DOCUMENTS)
     with pytest.raises(cohere.BadRequestError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from drivetrain.core.events import Finished
 from drivetrain.core.receipt import Receipt, Settled
 from drivetrain.core.results import Result
 from drivetrain.core.sealing import Signature, document, ids_sha256, opened
+from drivetrain.tools.replay.reading import Entry
+from drivetrain.tools.replay.replaying import Terms, replay_all
+from drivetrain.tools.replay.verdict import GOOD, Verdict
 from drivetrain.worker.worker import EngineWorker
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 6}
@@ -133,3 +137,56 @@ async def test_a_key_signs_it(rig: Rig, tmp_path: Path) -> None:
         made = (await worker.generate(**CHAT, receipt=True)).receipt
         assert made is not None
         assert opened(document(made), b"a key that nobody knows") == (made, Signature.VALID)
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"enum": ["up", "down"]}}}},
+}
+REPLAYED: dict[str, dict[str, Any]] = {
+    "greedy": {"prompt": PROMPT, "temperature": 0, "max_tokens": 8},
+    "sampled": {"prompt": PROMPT, "temperature": 1.0, "max_tokens": 8},
+    "chat": {**CHAT, "temperature": 1.0, "stop": ["e", "a"]},
+    "choices": {"prompt": PROMPT, "temperature": 1.0, "n": 2, "max_tokens": 4},
+    "constraint": {"prompt": PROMPT, "temperature": 1.0, "constraint": {"regex": "[a-z]{3,9}"}, "max_tokens": 12},
+    "tools": {**CHAT, "tools": [TOOL], "tool_choice": "required", "max_tokens": 60},
+}
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+async def test_a_replay_on_the_same_engine_says_the_same(rig: Rig, worker: EngineWorker, name: str) -> None:
+    request = REPLAYED[name]
+    if not await honours(worker, "seed") or not await honours(
+        worker, *(k for k in ("n", "constraint") if k in request)
+    ):
+        return
+    if name == "tools" and not await honours(worker, "constraint"):
+        return
+    _, receipt = await receipt_of(worker, **request, receipt="full")
+    (replayed,) = await replay_all(worker, [Entry("here", receipt)], Terms(2, 0.001), "it", lambda what, share: None)
+    if rig.exact:
+        assert replayed.verdict is Verdict.IDENTICAL, replayed
+        assert all(logprob is None or logprob <= 0 for logprob in replayed.choices[0].logprobs)
+    else:
+        assert replayed.verdict in GOOD, replayed
+
+
+async def test_an_answer_that_is_not_the_recorded_one_is_found(worker: EngineWorker) -> None:
+    if not await honours(worker, "seed"):
+        return
+    _, receipt = await receipt_of(worker, **REPLAYED["greedy"], receipt="full")
+    (choice,) = receipt.choices
+    other = (*choice.token_ids[:3], (choice.token_ids[3] + 1) % worker.metadata.vocab_size, *choice.token_ids[4:])
+    forged = replace(receipt, choices=(replace(choice, token_ids=other),))
+    (replayed,) = await replay_all(worker, [Entry("here", forged)], Terms(2, 1e-9), "it", lambda what, share: None)
+    assert replayed.verdict is Verdict.DIFFERENT
+    (found,) = replayed.choices
+    assert found.at == 3
+    assert found.parting is not None
+    assert found.parting.first is not None
+    assert found.parting.second is not None
+    assert (found.parting.first.token_id, found.parting.second.token_id) == (other[3], choice.token_ids[3])
+    assert found.why
+    if {"prompt_logprobs", "logprobs"} <= worker.capabilities.parameters:  # then the recorded ids are scored
+        assert len(found.logprobs) == len(other)
+        assert found.parting.first.top

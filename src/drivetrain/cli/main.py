@@ -75,13 +75,14 @@ def _parsers() -> tuple[_Program, dict[str, CommandParser]]:
     from drivetrain.cli.diff import command as diff
     from drivetrain.cli.doctor import command as doctor
     from drivetrain.cli.inspect import command as inspect
+    from drivetrain.cli.replay import command as replay
     from drivetrain.cli.serve import command as serve
 
     groups: dict[str, tuple[Any, ...]] = {
         "Talk": (run_command, chat, generate, embed),
         "Serve": (serve, deploy, ps),
         "Models": (models, inspect),
-        "Examine": (doctor, bench, diff, conform),
+        "Examine": (doctor, bench, diff, replay, conform),
     }
     parser = _Program(prog="drivetrain")
     parser.add_argument("--version", action="version", version=f"drivetrain {__version__}")

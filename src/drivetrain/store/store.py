@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +17,14 @@ from drivetrain.core.engine import Progress, WeightsFormat
 from drivetrain.core.errors import LoadFailed, ModelNotFound
 from drivetrain.store import manifest as manifests
 from drivetrain.store.catalogue import CATALOGUE, Catalogue
-from drivetrain.store.digests import quick_digest
+from drivetrain.store.digests import quick_digest, sha256_of
 from drivetrain.store.display import quoted
 from drivetrain.store.formats import ModelFiles, detect
 from drivetrain.store.hub import Hub
 from drivetrain.store.layout import Layout, default_root, disk_errors, emptied, folder_size
 from drivetrain.store.locks import locked
 from drivetrain.store.manifest import BadManifest, FileRecord, Manifest
-from drivetrain.store.models import LocalModel, StoredModel
+from drivetrain.store.models import SHA256, LocalModel, StoredModel
 from drivetrain.store.references import HubId, LocalPath, RemoteUrl, ShortName, folder_name, parse, suggestion
 
 if TYPE_CHECKING:
@@ -78,6 +79,20 @@ class Store:
                 model = self._found(reference)
         assert model is not None  # it was published a moment ago, under our lock
         return model
+
+    def holds(self, model: LocalModel, digest: str) -> bool:
+        """Whether the weights are those of a digest, by their contents: `sha256:…`, or a `quick-…` key. Reads all."""
+        with disk_errors(f"read {model.name}"):
+            if not digest.startswith(SHA256):
+                return model.digest == digest
+            if model.path.is_file():
+                return SHA256 + sha256_of(model.path) == digest
+            try:
+                manifest = manifests.read(model.path)
+            except BadManifest:
+                return False
+            found = [replace(file, sha256=sha256_of(model.path / file.name)) for file in manifest.files]
+            return SHA256 + replace(manifest, files=tuple(found)).digest == digest
 
     def list(self) -> Sequence[StoredModel]:
         """The pulled models by name, damaged ones too, so that they can be removed."""

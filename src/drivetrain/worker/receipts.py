@@ -21,9 +21,9 @@ from drivetrain.core.results import Choice
 from drivetrain.core.sealing import FORM, ids_sha256, sealed, sha256_of
 from drivetrain.core.status import Metadata
 from drivetrain.worker.prepare import Prepared
+from drivetrain.worker.settings import RECEIPT_KEY_VARIABLE
 from drivetrain.worker.settle import Defaults
 
-KEY_VARIABLE = "DRIVETRAIN_RECEIPT_KEY"
 KEY_SETTING = "receipt_key_file"
 MIN_KEY_CHARS = 16
 
@@ -45,7 +45,7 @@ _SAYS_NO_PLACE = re.compile(r"[\w:+-]{1,64}")
 def receipt_key(file: str | None) -> bytes | None:
     """What receipts are signed with: of this file, else of the environment. Raises `InvalidSetting`."""
     if file is None:
-        where, text = KEY_VARIABLE, os.environ.get(KEY_VARIABLE, "")
+        where, text = RECEIPT_KEY_VARIABLE, os.environ.get(RECEIPT_KEY_VARIABLE, "")
         if not text.strip():
             return None
     else:

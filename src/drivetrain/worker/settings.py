@@ -15,6 +15,9 @@ from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import Overflow
 from drivetrain.core.settings import Setting
 
+RECEIPT_KEY_VARIABLE = "DRIVETRAIN_RECEIPT_KEY"
+"""The key of receipts itself, where no file has it."""
+
 
 class Group(StrEnum):
     """Sampling defaults and limits also have request fields or caps of the same name."""
@@ -91,7 +94,7 @@ class Settings:
         String(),
         "a file with the key that receipts are signed with",
         None,
-        otherwise="DRIVETRAIN_RECEIPT_KEY in the environment",
+        otherwise=f"{RECEIPT_KEY_VARIABLE} in the environment",
     )
 
     max_tokens: int | None = _setting(

@@ -16,7 +16,7 @@ from drivetrain.cli.help import SCREEN_COLUMNS, SCREEN_LINES
 
 COMMANDS = (
     "run", "chat", "generate", "embed", "serve", "deploy", "ps", "pull", "list", "rm", "inspect", "doctor", "bench",
-    "diff", "conform",
+    "diff", "replay", "conform",
 )  # fmt: skip
 OTHER_NAMES = {"ls": "list", "show": "inspect"}
 HEAVY = ("torch", "transformers", "numpy", "jinja2", "PIL", "asyncio", "huggingface_hub", "http", "ssl", "readline")

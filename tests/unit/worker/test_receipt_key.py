@@ -7,22 +7,23 @@ from pathlib import Path
 import pytest
 
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.worker.receipts import KEY_VARIABLE, receipt_key
+from drivetrain.worker.receipts import receipt_key
+from drivetrain.worker.settings import RECEIPT_KEY_VARIABLE
 
 
 @pytest.fixture(autouse=True)
 def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(RECEIPT_KEY_VARIABLE, raising=False)
 
 
 def test_there_is_none_unless_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert receipt_key(None) is None
-    monkeypatch.setenv(KEY_VARIABLE, "  \n")
+    monkeypatch.setenv(RECEIPT_KEY_VARIABLE, "  \n")
     assert receipt_key(None) is None
 
 
 def test_the_file_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(KEY_VARIABLE, "a key of the environment ")
+    monkeypatch.setenv(RECEIPT_KEY_VARIABLE, "a key of the environment ")
     assert receipt_key(None) == b"a key of the environment"
     file = tmp_path / "key"
     file.write_text("a key of the file, größer\n", "utf-8")
@@ -46,7 +47,7 @@ def test_a_file_that_cannot_be_read_is_refused(name: str, tmp_path: Path) -> Non
 
 
 def test_a_key_of_the_environment_that_is_too_short_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY_VARIABLE, "hunter2")
+    monkeypatch.setenv(RECEIPT_KEY_VARIABLE, "hunter2")
     with pytest.raises(InvalidSetting, match="has 7 characters") as caught:
         receipt_key(None)
     assert "hunter2" not in caught.value.message

@@ -70,8 +70,7 @@ def _greedy(honoured: frozenset[str], questions: Questions) -> dict[str, Any]:
 def _answer(worker: Generator, request: dict[str, Any]) -> RecordedAnswer:
     result = worker.generate(**request)
     (choice,) = result.choices
-    entries = choice.logprobs or ()
-    places = [_place(entry) for entry in entries] + [AnswerToken(i) for i in choice.token_ids[len(entries) :]]
+    places = places_of(choice)
     if _lacks_end(choice) and "min_tokens" in worker.capabilities.parameters and "logprobs" in request:
         places[-1] = _end(worker, request, choice)
     return RecordedAnswer(result.prompt_token_ids or (), tuple(places), _parts(choice))
@@ -106,7 +105,13 @@ def _end(worker: Generator, request: dict[str, Any], choice: Choice) -> AnswerTo
     return AnswerToken(end, found.token if found else "", found.logprob if found else None, top)
 
 
-def _place(entry: TokenLogprob) -> AnswerToken:
+def places_of(choice: Choice) -> list[AnswerToken]:
+    """Every id. Logprobs cover the text, to which the id that ended it does not belong."""
+    entries = choice.logprobs or ()
+    return [place_of(entry) for entry in entries] + [AnswerToken(i) for i in choice.token_ids[len(entries) :]]
+
+
+def place_of(entry: TokenLogprob) -> AnswerToken:
     return AnswerToken(entry.token_id, entry.token, entry.logprob, _candidates(entry))
 
 

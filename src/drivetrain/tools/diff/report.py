@@ -170,7 +170,7 @@ def _prompt_lines(prompt: str, common: str, comparison: Comparison, pair: SidePa
     labels = (pair.first.label, pair.second.label)
     width = max(map(len, labels))
     sides = zip(labels, (parting.first, parting.second), strict=True)
-    lists = [f"{INDENT}{label:<{width}}  {_place(place)}" for label, place in sides]
+    lists = [f"{INDENT}{label:<{width}}  {place_text(place)}" for label, place in sides]
     return [head, *lists, f"{INDENT}{why(parting, pair.first.label, tolerance)}"]
 
 
@@ -182,7 +182,8 @@ def _tail(text: str) -> str:
     return repr(text if len(text) <= SHOWN_CHARS else "…" + text[1 - SHOWN_CHARS :])
 
 
-def _place(place: AnswerToken | None) -> str:
+def place_text(place: AnswerToken | None) -> str:
+    """A token with what the engine rated likeliest there."""
     if place is None:
         return "(ended)"
     if not place.top:

@@ -31,10 +31,11 @@ def folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Path:
 
 
 def test_all_come_again(capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path) -> None:
-    file = tmp_path / "replay.json"
-    done = run_here(capsys, "replay", str(folder), "--json", str(file))
+    file, html = tmp_path / "replay.json", tmp_path / "replay.html"
+    done = run_here(capsys, "replay", str(folder), "--json", str(file), "--report", str(html))
     assert done.code == 0, done
     assert "of 3 receipts: 3 identical" in done.out
+    assert "identical: 3" in html.read_text()
     report = json.loads(file.read_text())
     assert report["complete"]
     assert report["counts"]["identical"] == 3
@@ -48,8 +49,10 @@ def test_an_engine_that_says_something_else(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script_fake(monkeypatch, text="The quiet brown fox")
-    done = run_here(capsys, "replay", str(folder / "a.json"))
+    html = folder / "replay.html"
+    done = run_here(capsys, "replay", str(folder / "a.json"), "--report", str(html))
     assert done.code == 1
+    assert "recorded: what it rated likeliest there" in html.read_text()
     assert "DIFFERENT at token 7: " in done.out
     assert "recorded  'c'#99" in done.out
     assert "again     'e'#101" in done.out

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from drivetrain.cli.flags import options
-from drivetrain.cli.terminal.report_files import check_writable
+from drivetrain.cli.terminal.report_files import add_report, check_writable
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker.settings import RECEIPT_KEY_VARIABLE, SAMPLING_NAMES
 
@@ -17,7 +17,7 @@ DEFAULT_TOP = 5
 
 _EPILOG = f"""examples:
   drivetrain replay receipt.json
-  drivetrain replay receipts.jsonl --json replay.json
+  drivetrain replay receipts.jsonl --report replay.html
   drivetrain replay receipts/ --engine transformers --model ./my-model
   drivetrain replay receipts/ --url http://127.0.0.1:8000/v1
   drivetrain replay receipts/ --verify
@@ -33,7 +33,7 @@ could not be replayed.
 def add(commands: options.Commands) -> None:
     parser = commands.add_parser(
         "replay",
-        help="make the answers of receipts again, and show where they differ",
+        help="make the answers of receipts again, and compare",
         description="Make the answers that receipts tell of again, as one batch, and show the first token at which an "
         "answer differs, with what the engine rated likeliest there.",
         usage="%(prog)s RECEIPT [RECEIPT ...] [option ...]",
@@ -58,8 +58,10 @@ def add(commands: options.Commands) -> None:
     parser.add_argument(
         "--json", dest="json_file", type=Path, metavar="FILE", help="write everything as one JSON object"
     )
+    add_report(parser)
     options.add_quiet(parser)
     options.add_settings(parser, without=OWN_NAMES)
+    parser.show_first("--model", "--url", "--engine", "--verify", "--tolerance", "--json", "--report")
     parser.set_defaults(run=run)
 
 
@@ -73,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     options.check_range(args, "top", 1, 1000)
     options.check_range(args, "tolerance", 0.0, 100.0)
-    if args.verify and (args.url is not None or args.json_file is not None):
-        name = "url" if args.url is not None else "json"
+    replaying = {"url": args.url, "json": args.json_file, "report": args.report}
+    if args.verify and (name := next((name for name, value in replaying.items() if value is not None), None)):
         raise InvalidSetting(f"--verify replays nothing; leave {options.flag(name)} out", param=name)
-    check_writable(args.json_file)
+    check_writable(args.json_file, args.report)

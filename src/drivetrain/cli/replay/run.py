@@ -11,14 +11,15 @@ from drivetrain import __version__, assembly
 from drivetrain.cli.flags import options
 from drivetrain.cli.replay.plan import PlannedWorker, grouped, plan
 from drivetrain.cli.replay.verifying import verify
-from drivetrain.cli.terminal import output
+from drivetrain.cli.terminal import origin, output
 from drivetrain.cli.terminal.event_loop import run_cancellable
 from drivetrain.cli.terminal.progress import ProgressLine, progress_line
-from drivetrain.cli.terminal.report_files import write_json
+from drivetrain.cli.terminal.report_files import write_json, write_text
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import DrivetrainError, ModelNotFound
 from drivetrain.engines.remote.address import is_url
 from drivetrain.store.store import Store
+from drivetrain.tools.replay.page import page
 from drivetrain.tools.replay.reading import Entry, read_entries
 from drivetrain.tools.replay.replaying import Terms, replay_all
 from drivetrain.tools.replay.report import (
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             complete=len(found) == num_groups,
         )
         if report.groups:
-            _print(report, args.json_file)
+            _print(report, args.json_file, args.report)
     return exit_code(report)
 
 
@@ -119,7 +120,7 @@ def _unread(group: tuple[Entry, ...]) -> ReplayedGroup:
     return ReplayedGroup(None, tuple(Replayed(each.where, None, Verdict.INVALID, each.fault) for each in group))
 
 
-def _print(report: ReplayReport, json_file: Path | None) -> None:
+def _print(report: ReplayReport, json_file: Path | None, html_file: Path | None) -> None:
     output.line(output.table(*group_table(report)))
     if lines := detail_lines(report):
         output.line("\n".join(lines))
@@ -128,3 +129,5 @@ def _print(report: ReplayReport, json_file: Path | None) -> None:
         output.line("The run was not completed: receipts are missing.")
     if json_file is not None:
         write_json(json_file, plain(document(report)))
+    if html_file is not None:
+        write_text(html_file, page(report, origin.facts(), plain(document(report))))

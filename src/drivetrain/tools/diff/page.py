@@ -136,10 +136,12 @@ def _parting(found: Comparison, pair: SidePair, report: DiffReport) -> Iterator[
         return
     one, two = found.parting.first, found.parting.second
     yield parts.paragraph(f"Here {why(found.parting, pair.first.label, report.tolerance)}.")
-    yield parts.beside(_list(pair.first.label, one, two, "side-0"), _list(pair.second.label, two, one, "side-1"))
+    yield parts.beside(
+        likeliest(pair.first.label, one, two, "side-0"), likeliest(pair.second.label, two, one, "side-1")
+    )
 
 
-def _list(label: str, place: AnswerToken | None, other: AnswerToken | None, kind: str) -> Html:
+def likeliest(label: str, place: AnswerToken | None, other: AnswerToken | None, kind: str) -> Html:
     """What one side rated likeliest where they diverge: bars of probability."""
     if place is None:
         return parts.table(f"{label} ended before", ["token"], [["(ended)"]])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import Progress
 from drivetrain.core.errors import DrivetrainError, InvalidRequest
+from drivetrain.core.options import GenerateOptions
 from drivetrain.core.receipt import ChoiceRecord, Receipt
 from drivetrain.core.request import choice_seed
 from drivetrain.core.results import Choice, Result
@@ -30,7 +31,7 @@ class Generator(Protocol):
     @property
     def metadata(self) -> Metadata: ...
 
-    async def generate(self, **request: Any) -> Result: ...
+    async def generate(self, **request: Unpack[GenerateOptions]) -> Result: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class _Replay:
         self._request = request_of(receipt, worker.capabilities)
 
     async def run(self) -> list[ChoiceVerdict]:
-        wanted = {"logprobs": self._terms.num_top} if "logprobs" in self._can else {}
+        wanted: dict[str, Any] = {"logprobs": self._terms.num_top} if "logprobs" in self._can else {}
         result = await self._worker.generate(**self._request, **wanted)
         if result.prompt_token_ids != self._receipt.prompt.ids:
             why = "the messages are rendered or split in another way here"
@@ -119,7 +120,7 @@ class _Replay:
         if not {"prompt_logprobs", "echo"} <= self._can or "prompt_token_ids" not in self._request or not ids:
             return []
         prompt = (*self._request["prompt_token_ids"], *ids)
-        asked = {"max_tokens": 0, "echo": True, "prompt_logprobs": self._terms.num_top}
+        asked: dict[str, Any] = {"max_tokens": 0, "echo": True, "prompt_logprobs": self._terms.num_top}
         try:
             result = await self._worker.generate(prompt_token_ids=prompt, **asked)
         except InvalidRequest:  # it is too long to be listed, say

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ async def bent(worker: EngineWorker, *seeds: int, temperature: float) -> tuple[R
     """An answer that took the second best token somewhere, by a bias that its receipt does not tell of: where, and how
     large it had to be."""
     for seed in seeds:
-        asked = {"prompt": "Once", "max_tokens": 6, "temperature": temperature, "seed": seed}
+        asked: dict[str, Any] = {"prompt": "Once", "max_tokens": 6, "temperature": temperature, "seed": seed}
         straight = (await worker.generate(**asked, logprobs=2)).choices[0]
         for place, entry in enumerate(straight.logprobs or ()):
             other = next(one.token_id for one in entry.top if one.token_id != entry.token_id)
@@ -103,7 +104,11 @@ async def test_what_cannot_be_replayed_says_why(worker: EngineWorker) -> None:
 
 async def test_messages_that_are_rendered_in_another_way_are_another_prompt(worker: EngineWorker) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-    asked = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool], "tool_choice": "required"}
+    asked: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [tool],
+        "tool_choice": "required",
+    }
     made = (await worker.generate(**asked, max_tokens=40, receipt="full")).receipt
     assert made is not None
     assert made.request is not None

@@ -22,6 +22,7 @@ from tiny import pictures
 PNG = pictures.png(pictures.circle())
 
 
+@pytest.mark.slow
 async def test_an_answer_about_an_image_comes_again(checkpoint: Callable[[str], Path]) -> None:
     async with TransformersRig(checkpoint, "llava").open() as worker:
         asked: dict[str, Any] = {"prompt": "<image> What is this?", "images": [PNG], "max_tokens": 6}

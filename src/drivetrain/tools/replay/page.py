@@ -9,8 +9,9 @@ from typing import Any
 from drivetrain.tools.diff.page import likeliest
 from drivetrain.tools.replay.report import ReplayReport, exit_code, group_table, summary_line
 from drivetrain.tools.replay.verdict import ChoiceVerdict, Replayed, Verdict
-from drivetrain.tools.reports import charts, parts
+from drivetrain.tools.reports import parts
 from drivetrain.tools.reports.markup import Content, Html
+from drivetrain.tools.reports.meters import stack
 from drivetrain.tools.reports.page import Head, page_of
 from drivetrain.tools.reports.parts import Tone
 
@@ -43,7 +44,8 @@ def page(report: ReplayReport, origin: Mapping[str, str], data: Mapping[str, Any
         mark=mark,
         tone=tone,
         verdict=summary_line(report),
-        facts=[*facts, *origin.items()],
+        facts=facts,
+        origin=origin,
     )
     return page_of(head, _sections(report), data)
 
@@ -53,7 +55,7 @@ def _sections(report: ReplayReport) -> Iterator[Html]:
     names, rows = group_table(report)
     yield parts.section(
         "Verdicts",
-        charts.stack([(str(TONES[verdict]), count, str(verdict)) for verdict, count in found], summary_line(report)),
+        stack([(str(TONES[verdict]), count, str(verdict)) for verdict, count in found], summary_line(report)),
         parts.badges(parts.badge(f"{verdict}: {count:,}", TONES[verdict]) for verdict, count in found),
         parts.table("What was replayed", names, rows, numbers=set(range(4, len(names)))),
     )

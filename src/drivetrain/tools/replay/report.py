@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from drivetrain.core.receipt import Receipt
-from drivetrain.tools.diff.report import INDENT, place_text
+from drivetrain.tools.diff.compare import AnswerToken
+from drivetrain.tools.diff.report import INDENT, place_text, token_text
 from drivetrain.tools.replay.verdict import GOOD, NOT_REPLAYED, ChoiceVerdict, Replayed, Verdict, mean_logprob, worst
 
 SHOWN = 20
@@ -120,8 +121,17 @@ def _choice_lines(choice: ChoiceVerdict, name: str) -> list[str]:
     if choice.parting is None:
         return [head, f"{INDENT}{choice.why}"]
     sides = (("recorded", choice.parting.first), ("again", choice.parting.second))
-    lists = [f"{INDENT}{label:<8}  {place_text(side)}" for label, side in sides]
+    lists = [f"{INDENT}{label:<8}  {_side_text(side)}" for label, side in sides]
     return [head, *lists, f"{INDENT}{choice.why}"]
+
+
+def _side_text(side: AnswerToken | None) -> str:
+    """The token that was taken, which need not be the likeliest, and the list."""
+    if side is None:
+        return place_text(side)
+    known = "" if side.logprob is None else f" {side.logprob:.4f}"
+    taken = f"{token_text(side.token_id, side.token)}{known}"
+    return f"{taken}, of  {place_text(side)}" if side.top else taken
 
 
 def summary_line(report: ReplayReport) -> str:

@@ -17,13 +17,14 @@ SIDE_BY_SIDE := --dist loadfile -n
 PATIENT := OMP_WAIT_POLICY=passive
 # The browser tests need Chromium, those on vLLM an environment of their own: targets of their own.
 QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_vision --ignore=tests/dropin --ignore=tests/on_ray \
-          --ignore=tests/clients --ignore=tests/on_cuda
+          --ignore=tests/clients --ignore=tests/on_cuda --ignore=tests/docs/test_run.py
 VLLM   := .venv-vllm
 RAY    := .venv-ray
 CLIENTS := .venv-clients
 CUDA   := .venv-cuda
+DOCS   := .venv-docs
 
-.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda bench fmt wheel clean chromium compiler numa
+.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda test-docs bench fmt wheel clean chromium compiler numa
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -119,6 +120,21 @@ $(RAY)/.installed: pyproject.toml constraints-ray.txt
 test-ray: model $(RAY)/.installed ## The contract through a deployment handle, and deployments, on a small local Ray (.venv-ray)
 	$(PATIENT) $(RAY)/bin/python -m pytest -q tests/on_ray --timeout 600
 
+# A reader's environment: the wheel with the extras that the pages name, and their clients. The pages run in it.
+$(DOCS)/.installed: pyproject.toml constraints.txt $(STAMP)
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	rm -rf $(DOCS)/dist
+	$(BIN)/python -m build --wheel --outdir $(DOCS)/dist . >/dev/null
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  "$$(ls $(DOCS)/dist/*.whl)[server,llamacpp,native,otel]" hatchling openai anthropic
+	@touch $@
+
+test-docs: model $(DOCS)/.installed ## The README and the guides: every block is pasted and run (.venv-docs)
+	rm -rf $(DOCS)/dist
+	$(BIN)/python -m build --wheel --outdir $(DOCS)/dist . >/dev/null
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(DOCS)/dist/*.whl
+	DRIVETRAIN_DOCS=$(abspath $(DOCS)) $(PYTEST) -q tests/docs/test_run.py --timeout 600
+
 # On a machine with a GPU, with the torch that is installed for PYTHON. CUDA_PYTHON names one that has all packages already.
 CUDA_PYTHON ?= $(CUDA)/bin/python
 $(CUDA)/.installed: pyproject.toml
@@ -154,4 +170,4 @@ wheel: $(STAMP) ## The wheel, in dist/
 	$(BIN)/python -m build --wheel
 
 clean: ## Everything that was built here
-	rm -rf $(VENV) $(VLLM) $(RAY) $(CLIENTS) $(CUDA) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(RAY) $(CLIENTS) $(CUDA) $(DOCS) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis

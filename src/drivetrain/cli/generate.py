@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from drivetrain.worker.sources import Resolved
 
 _EPILOG = """examples:
-  drivetrain generate smollm2-135m "Write a haiku about the sea." --temperature 0
+  drivetrain generate smollm2-135m "Write a haiku." --temperature 0 --max-tokens 60
   drivetrain generate ./my-model --system "Answer in French." "Good morning" --max-tokens 50 --stop END
   drivetrain generate org/name --prompt "Once upon a time" --seed 7 --n 3 --json
   drivetrain generate org/vision-model "What is this?" --image cat.png

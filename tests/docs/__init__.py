@@ -1,0 +1,1 @@
+"""The pages run: each of their blocks is pasted, as a reader would."""

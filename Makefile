@@ -21,10 +21,11 @@ QUIET  := --ignore=tests/browser --ignore=tests/on_vllm --ignore=tests/on_vllm_v
 VLLM   := .venv-vllm
 RAY    := .venv-ray
 CLIENTS := .venv-clients
+AISDK  := tests/clients/ai_sdk
 CUDA   := .venv-cuda
 DOCS   := .venv-docs
 
-.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda test-docs bench fmt wheel clean chromium compiler numa
+.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda test-docs bench fmt wheel clean chromium compiler numa node
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -108,8 +109,18 @@ $(CLIENTS)/.installed: constraints-clients.txt
 	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-clients.txt
 	@touch $@
 
-test-clients: model $(CLIENTS)/.installed ## openai, instructor, pydantic-ai, langchain-openai and cohere with our server (.venv-clients)
-	$(PATIENT) DRIVETRAIN_PYTHON=$(abspath $(BIN)/python) $(CLIENTS)/bin/python -m pytest -q tests/clients --timeout 300
+node: ## Node.js for the tests of the AI SDK (Debian's, installed if there is none)
+	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nodejs npm; }
+
+$(AISDK)/node_modules/.package-lock.json: $(AISDK)/package-lock.json | node
+	cd $(AISDK) && npm ci --no-audit --no-fund --silent
+	@touch $@
+
+# The run makes docs/clients.md; where the committed one says something else, commit what was made.
+test-clients: model $(CLIENTS)/.installed $(AISDK)/node_modules/.package-lock.json ## The official clients with our server (.venv-clients, Node.js); docs/clients.md lists them
+	$(PATIENT) DRIVETRAIN_PYTHON=$(abspath $(BIN)/python) DRIVETRAIN_CLIENTS_TABLE=$(CLIENTS)/clients.md \
+	  $(CLIENTS)/bin/python -m pytest -q tests/clients --timeout 300
+	diff -u docs/clients.md $(CLIENTS)/clients.md
 
 $(RAY)/.installed: pyproject.toml constraints-ray.txt
 	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
@@ -170,4 +181,4 @@ wheel: $(STAMP) ## The wheel, in dist/
 	$(BIN)/python -m build --wheel
 
 clean: ## Everything that was built here
-	rm -rf $(VENV) $(VLLM) $(RAY) $(CLIENTS) $(CUDA) $(DOCS) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(RAY) $(CLIENTS) $(AISDK)/node_modules $(CUDA) $(DOCS) .venv-fastchat .venv-dbgpt dist build .mypy_cache .ruff_cache .import_linter_cache .hypothesis

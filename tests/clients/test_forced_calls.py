@@ -48,6 +48,7 @@ def without_strict(tools: Any) -> Any:
 
 
 @pytest.mark.parametrize("tools", [TOOLS, without_strict(TOOLS)], ids=["strict", "not strict"])
+@pytest.mark.shows("openai", "chat: tools, and their results")
 @pytest.mark.parametrize("seed", range(2))
 def test_openai_named(client: openai.OpenAI, tools: Any, seed: int) -> None:
     choice = client.chat.completions.create(
@@ -58,6 +59,7 @@ def test_openai_named(client: openai.OpenAI, tools: Any, seed: int) -> None:
     assert isinstance(arguments_of((choice.message.tool_calls or [])[0]), Alarm)
 
 
+@pytest.mark.shows("openai", "chat: tools, and their results")
 def test_openai_required(client: openai.OpenAI) -> None:
     choice = client.chat.completions.create(
         model=MODEL, messages=MESSAGES, max_completion_tokens=LIMIT, seed=0, tools=TOOLS, tool_choice="required",
@@ -68,6 +70,7 @@ def test_openai_required(client: openai.OpenAI) -> None:
     arguments_of(call)
 
 
+@pytest.mark.shows("openai", "chat: tools, and their results")
 def test_openai_calls_in_a_row(client: openai.OpenAI) -> None:
     """A small model may call until its limit: then the last call is not whole, and that is told."""
     choice = client.chat.completions.create(
@@ -82,6 +85,7 @@ def test_openai_calls_in_a_row(client: openai.OpenAI) -> None:
         arguments_of(call)
 
 
+@pytest.mark.shows("openai", "chat: tools, and their results")
 def test_openai_parsed_calls(client: openai.OpenAI) -> None:
     choice = client.chat.completions.parse(
         model=MODEL, messages=MESSAGES, max_completion_tokens=LIMIT, seed=0, tools=TOOLS, tool_choice=NAMED
@@ -89,6 +93,7 @@ def test_openai_parsed_calls(client: openai.OpenAI) -> None:
     assert isinstance((choice.message.tool_calls or [])[0].function.parsed_arguments, Alarm)
 
 
+@pytest.mark.shows("openai", "chat: tools, streamed")
 @pytest.mark.parametrize("tool_choice", [NAMED, "required"], ids=["named", "required"])
 def test_openai_stream(client: openai.OpenAI, tool_choice: Any) -> None:
     with client.chat.completions.stream(
@@ -109,6 +114,7 @@ def test_openai_stream(client: openai.OpenAI, tool_choice: Any) -> None:
     assert [event.name for event in done] == [call.function.name for call in calls]
 
 
+@pytest.mark.shows("openai", "chat: tools, and their results")
 def test_openai_with_the_results_of_calls(client: openai.OpenAI) -> None:
     """The call and its result go back; the next answer is held to a schema again."""
     message = client.chat.completions.create(
@@ -132,6 +138,7 @@ def test_openai_a_result_of_no_call(client: openai.OpenAI) -> None:
         client.chat.completions.create(model=MODEL, messages=[*MESSAGES, result], max_completion_tokens=LIMIT)
 
 
+@pytest.mark.shows("instructor", "TOOLS")
 def test_instructor(client: openai.OpenAI) -> None:
     ticket = instructor.from_openai(client, mode=instructor.Mode.TOOLS).chat.completions.create(
         model=MODEL, messages=MESSAGES, max_tokens=LIMIT, response_model=Ticket, max_retries=0
@@ -145,12 +152,14 @@ async def model(url: str) -> AsyncIterator[OpenAIChatModel]:
         yield OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=made))
 
 
+@pytest.mark.shows("pydantic-ai", "structured output by the chat model: by schema, and by a tool")
 async def test_pydantic_ai_output(model: OpenAIChatModel) -> None:
     agent = Agent(model, output_type=ToolOutput(Ticket), retries=0)
     ran = await agent.run(QUESTION, model_settings=ModelSettings(max_tokens=LIMIT))
     assert isinstance(ran.output, Ticket)
 
 
+@pytest.mark.shows("pydantic-ai", "tools")
 async def test_pydantic_ai_tool(model: OpenAIChatModel) -> None:
     """One request to the model: an agent that is forced to call in each step would never end."""
     tool = ToolDefinition(name="Alarm", parameters_json_schema=Alarm.model_json_schema(), description="Raise an alarm.")
@@ -174,12 +183,14 @@ def langchain(url: str, **more: Any) -> ChatOpenAI:
     )
 
 
+@pytest.mark.shows("langchain-openai", "structured output, whole and streamed")
 @pytest.mark.parametrize("streamed", [False, True])
 def test_langchain_output(url: str, streamed: bool) -> None:
     structured = langchain(url, streaming=streamed).with_structured_output(Ticket, method="function_calling")
     assert isinstance(structured.invoke(QUESTION), Ticket)
 
 
+@pytest.mark.shows("langchain-openai", "tools")
 @pytest.mark.parametrize("tool_choice", ["Alarm", "any"])
 def test_langchain_bound_tools(url: str, tool_choice: str) -> None:
     message = (

@@ -31,6 +31,7 @@ def http() -> Iterator[httpx.Client]:
         yield made
 
 
+@pytest.mark.shows("cohere", "rerank, by version 2 of its API")
 def test_version_2(server: str, http: httpx.Client) -> None:
     client = cohere.ClientV2(api_key="none", base_url=server, httpx_client=http)
     answer = client.rerank(model=MODEL, query=QUERY, documents=DOCUMENTS)
@@ -48,6 +49,7 @@ def test_version_2(server: str, http: httpx.Client) -> None:
     assert (answer.meta.tokens.input_tokens or 0) > 0
 
 
+@pytest.mark.shows("cohere", "rerank, by version 2 of its API")
 def test_version_2_cut(server: str, http: httpx.Client) -> None:
     client = cohere.ClientV2(api_key="none", base_url=server, httpx_client=http)
     everything = client.rerank(model=MODEL, query=QUERY, documents=DOCUMENTS)
@@ -60,6 +62,7 @@ def test_version_2_cut(server: str, http: httpx.Client) -> None:
     assert len(cut.results) == 2
 
 
+@pytest.mark.shows("cohere", "rerank, by version 1 of its API")
 @pytest.mark.parametrize("returned", [True, False])
 def test_version_1(server: str, http: httpx.Client, returned: bool) -> None:
     client = cohere.Client(api_key="none", base_url=server, httpx_client=http)
@@ -75,6 +78,7 @@ def test_version_1(server: str, http: httpx.Client, returned: bool) -> None:
     assert answer.meta is not None
 
 
+@pytest.mark.shows("cohere", "rerank, by version 2 of its API")
 async def test_version_2_async(server: str) -> None:
     async with cohere.AsyncClientV2(api_key="none", base_url=server, timeout=120) as client:
         answer = await client.rerank(model=MODEL, query=QUERY, documents=DOCUMENTS[:2], top_n=1)

@@ -26,6 +26,7 @@ def client(url: str) -> Iterator[openai.OpenAI]:
         yield made
 
 
+@pytest.mark.shows("openai", "chat: structured output, whole and streamed")
 @pytest.mark.parametrize("seed", range(3))
 def test_openai_parse(client: openai.OpenAI, seed: int) -> None:
     answer = client.chat.completions.parse(
@@ -36,6 +37,7 @@ def test_openai_parse(client: openai.OpenAI, seed: int) -> None:
     assert answer.choices[0].message.refusal is None
 
 
+@pytest.mark.shows("openai", "chat: structured output, whole and streamed")
 def test_openai_stream(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(
         model=MODEL, messages=MESSAGES, max_completion_tokens=LIMIT, seed=0, response_format=Ticket
@@ -57,6 +59,7 @@ def test_openai_cut_by_the_limit(client: openai.OpenAI) -> None:
     assert caught.value.completion.usage.completion_tokens == 3
 
 
+@pytest.mark.shows("instructor", "JSON_SCHEMA, whole and as partial answers")
 def test_instructor(client: openai.OpenAI) -> None:
     ticket, raw = instructor.from_openai(
         client, mode=instructor.Mode.JSON_SCHEMA
@@ -67,6 +70,7 @@ def test_instructor(client: openai.OpenAI) -> None:
     assert raw.choices[0].finish_reason == "stop"
 
 
+@pytest.mark.shows("instructor", "JSON_SCHEMA, whole and as partial answers")
 def test_instructor_streams_partial_answers(client: openai.OpenAI) -> None:
     partial = instructor.from_openai(client, mode=instructor.Mode.JSON_SCHEMA).chat.completions.create_partial(
         model=MODEL, messages=MESSAGES, max_tokens=LIMIT, response_model=Ticket, max_retries=0
@@ -76,6 +80,7 @@ def test_instructor_streams_partial_answers(client: openai.OpenAI) -> None:
     assert isinstance(Ticket.model_validate(seen[-1].model_dump()), Ticket)
 
 
+@pytest.mark.shows("pydantic-ai", "structured output by the chat model: by schema, and by a tool")
 async def test_pydantic_ai(url: str) -> None:
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
         model = OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=client))
@@ -84,6 +89,7 @@ async def test_pydantic_ai(url: str) -> None:
     assert isinstance(ran.output, Ticket)
 
 
+@pytest.mark.shows("langchain-openai", "structured output, whole and streamed")
 @pytest.mark.parametrize("streamed", [False, True])
 def test_langchain(url: str, streamed: bool) -> None:
     chat = ChatOpenAI(

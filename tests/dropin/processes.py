@@ -52,6 +52,7 @@ class Process:
 
     patience_s = 2.0
     """FastChat's controller has a thread that no SIGTERM ends."""
+    start_s = 120.0
 
     def __init__(self, command: Sequence[str | Path], port: int, folder: Path, name: str) -> None:
         self.port = port
@@ -67,7 +68,7 @@ class Process:
             self._running = subprocess.Popen(
                 self._command, stdout=log, stderr=log, cwd=self._folder, env={**quiet, "LOGDIR": str(self._folder)}
             )
-        until(lambda: self._here(ready), f"{self.log.name}: not ready")
+        until(lambda: self._here(ready), f"{self.log.name}: not ready", self.start_s)
 
     def _here(self, ready: Callable[[], bool] | None) -> bool:
         assert self._running is not None

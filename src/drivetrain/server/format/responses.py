@@ -164,7 +164,7 @@ class _Items:
             return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
         sealed = {"encrypted_content": encrypted(block.text)} if self._encrypts else {}
         content = [_reasoning_part(block.text)]
-        return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": content, **sealed}
+        return {"id": item_id, "type": "reasoning", "summary": [], "content": content, **sealed}
 
     def opened(self, block: Block) -> list[tuple[str, dict[str, Any]]]:
         item = self.whole(block, "in_progress")
@@ -189,7 +189,7 @@ class _Items:
         item = self.whole(block, status)
         done = ("response.output_item.done", {"output_index": block.index, "item": item})
         if block.kind is BlockKind.CALL:
-            told = {**self._place(block), "name": block.name, "arguments": block.text}
+            told = {**self._place(block), "arguments": block.text}
             return [("response.function_call_arguments.done", told), done]
         place = self._part_place(block)
         if block.kind is BlockKind.REASONING:

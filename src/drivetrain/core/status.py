@@ -39,6 +39,8 @@ class Metadata:
     tool_form: str
     """Of the answers to a chat that offers tools."""
     tool_form_why: str
+    reasons: bool = False
+    """Whether the model's templates know reasoning."""
     roles: Mapping[str, str]
     separator: str
     stop: tuple[str, ...]

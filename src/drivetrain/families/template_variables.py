@@ -13,6 +13,8 @@ EFFORT = "reasoning_effort"
 _SWITCHES = ("enable_thinking", "thinking")
 """What templates call a switch for reasoning."""
 EFFORT_VARIABLES = (EFFORT, *_SWITCHES)
+REASON = "on"
+"""An effort that says whether to reason, and leaves it to the model how much."""
 _GIVEN = "chat_template_kwargs"
 
 
@@ -22,8 +24,8 @@ def template_variables(
     """The variables to render with. `known` are those that the prompt form reads.
 
     An effort goes to the variable of that name; if there is none, to a switch for reasoning: `none` turns it off, all
-    others on. Failing that, it means nothing for a model that does not reason. Raises `Unsupported` for what the form
-    does not read, and `InvalidRequest` for an effort that contradicts a variable.
+    others on. `on` goes to a switch alone. Failing that, it means nothing for a model that does not reason. Raises
+    `Unsupported` for what the form does not read, and `InvalidRequest` for an effort that contradicts a variable.
     """
     variables = dict(given or {})
     for name in variables:
@@ -31,9 +33,10 @@ def template_variables(
             raise _unknown(name, known)
     if effort is None:
         return variables
-    reads = next((name for name in EFFORT_VARIABLES if name in known), None)
+    readable = _SWITCHES if effort == REASON else EFFORT_VARIABLES
+    reads = next((name for name in readable if name in known), None)
     if reads is None:
-        if reasons:
+        if reasons and effort != REASON:
             what = "this model's chat template has no variable for it"
             raise Unsupported(f"{EFFORT} is not supported: {what}", param=EFFORT)
         return variables

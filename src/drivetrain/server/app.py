@@ -15,13 +15,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from drivetrain.core.errors import DrivetrainError, drop_frames
 from drivetrain.server.context import Context
 from drivetrain.server.counts import ROUTE_KEY
-from drivetrain.server.endpoints import admin, cards, health, openapi, rerank, static, tokens
+from drivetrain.server.endpoints import admin, cards, health, ollama, openapi, rerank, static, tokens
 from drivetrain.server.endpoints.embeddings import embeddings
 from drivetrain.server.errors import error_response, refusal
 from drivetrain.server.faces import in_shape
 from drivetrain.server.format.chat import chat
 from drivetrain.server.format.completions import completions
 from drivetrain.server.format.messages import count_tokens, messages
+from drivetrain.server.format.ollama import chat as ollama_chat
+from drivetrain.server.format.ollama import generate as ollama_generate
 from drivetrain.server.format.responses import responses
 from drivetrain.server.guard import Guard
 from drivetrain.server.http.exchange import Exchange
@@ -51,6 +53,19 @@ ROUTES: tuple[Route, ...] = (
     ("POST", "/rerank", rerank.rerank),
     ("POST", "/v1/score", rerank.score),
     ("POST", "/score", rerank.score),
+    ("POST", "/api/chat", ollama_chat),
+    ("POST", "/api/generate", ollama_generate),
+    ("POST", "/api/embed", ollama.embed),
+    ("POST", "/api/embeddings", ollama.embeddings),
+    ("GET", "/api/tags", ollama.tags),
+    ("GET", "/api/ps", ollama.loaded),
+    ("GET", "/api/version", ollama.version),
+    ("POST", "/api/show", ollama.show),
+    ("POST", "/api/pull", ollama.pull),
+    ("POST", "/api/push", ollama.not_here),
+    ("POST", "/api/create", ollama.not_here),
+    ("POST", "/api/copy", ollama.not_here),
+    ("DELETE", "/api/delete", ollama.not_here),
     ("POST", "/tokenize", tokens.tokenize),
     ("POST", "/detokenize", tokens.detokenize),
     ("GET", "/health", health.health),

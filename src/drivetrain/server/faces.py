@@ -11,6 +11,8 @@ from drivetrain.core.errors import DrivetrainError
 from drivetrain.server.errors import ErrorFields, ErrorResponse, fields_of, json_response, status_of
 from drivetrain.telemetry.ids import id_here
 
+OLLAMA = "/api/"
+
 ErrorShape = Callable[[ErrorFields, int], dict[str, Any]]
 
 
@@ -29,6 +31,15 @@ def anthropic_error(error: DrivetrainError) -> dict[str, Any]:
     return _anthropic(fields_of(error), status_of(error)[0])
 
 
+def ollama_error(error: DrivetrainError) -> dict[str, Any]:
+    return _ollama(fields_of(error), status_of(error)[0])
+
+
+def _ollama(fields: ErrorFields, status: int) -> dict[str, Any]:
+    """The message alone is the API's."""
+    return {"error": fields["message"], "param": fields["param"], "code": fields["code"]}
+
+
 def _anthropic(fields: ErrorFields, status: int) -> dict[str, Any]:
     """With the field's name and our code, which the API does not have."""
     kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
@@ -40,7 +51,12 @@ def _anthropic_body(fields: ErrorFields, status: int) -> dict[str, Any]:
     return {**_anthropic(fields, status), "request_id": id_here()}
 
 
-_SHAPES: tuple[tuple[str, ErrorShape], ...] = (("/v1/messages", _anthropic_body),)
+_SHAPES: tuple[tuple[str, ErrorShape | None], ...] = (
+    ("/v1/messages", _anthropic_body),
+    ("/api/worker/", None),
+    (OLLAMA, _ollama),
+)
+"""By how a path begins; the first counts. `/api/worker/` is DB-GPT's."""
 
 _ANTHROPIC_TYPES = {
     401: "authentication_error",

@@ -115,3 +115,18 @@ class Models(Protocol):
     def unpin(self, name: str) -> ServedModel:
         """Raises `InvalidRequest` if it could not be loaded again."""
         ...
+
+
+LATEST = "latest"
+
+
+def tagged(models: Models, name: str) -> str:
+    """A served name from one that may have a tag, as Ollama's clients write it: the name as it is, or `NAME:latest` for
+    `NAME`, or `NAME:TAG` for `NAME-TAG`. Any other tag is of another model. Raises `ModelNotFound`."""
+    head, colon, tag = name.rpartition(":")
+    served = {one for member in models.members for one in (member.name, *member.aliases)}
+    if colon and name not in served:
+        meant = head if tag == LATEST else f"{head}-{tag}"
+        name = meant if meant in served else name
+    models.member(name)
+    return name

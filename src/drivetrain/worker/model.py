@@ -157,6 +157,7 @@ def _describe(
         family_why=chosen.why,
         answer_form=form.name,
         answer_form_why=form.why,
+        reasons=form.reasons,
         tool_form=with_tools.name,
         tool_form_why=with_tools.why,
         roles={"system": roles.system, "user": roles.user, "assistant": roles.assistant},

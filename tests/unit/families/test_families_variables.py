@@ -25,6 +25,10 @@ SWITCH, EFFORT, BOTH = {"enable_thinking"}, {"reasoning_effort"}, {"enable_think
         (None, "minimal", SWITCH, {"enable_thinking": True}),
         (None, "high", {"thinking", "x"}, {"thinking": True}),
         ({"enable_thinking": True}, "high", SWITCH, {"enable_thinking": True}),
+        (None, "on", EFFORT, {}),
+        (None, "on", SWITCH, {"enable_thinking": True}),
+        (None, "on", BOTH, {"enable_thinking": True}),
+        (None, "on", set(), {}),
         ({"x": [1]}, "none", {"thinking", "x"}, {"x": [1], "thinking": False}),
     ],
 )

@@ -23,12 +23,17 @@ from drivetrain.server.parse.translate import trace_headers
 
 async def embeddings(exchange: Exchange, context: Context) -> Response:
     values = await read_body(exchange, context, EMBEDDING)
-    lease = context.models.lease(values["model"], values.get("timeout_s"))
+    result = await embedded(exchange, context, values, values["model"])
+    return json_response(await encoded(_document(values, result)), headers=values.headers)
+
+
+async def embedded(exchange: Exchange, context: Context, values: Values, model: str) -> Embeddings:
+    """The vectors of the body's `input`."""
+    lease = context.models.lease(model, values.get("timeout_s"))
     async with lease as worker:
         _check(values, worker)
         timeout_s, trace = lease.left_s or values.get("timeout_s"), trace_headers(exchange.headers)
-        result = await worker.embed(values["input"], timeout_s=timeout_s, trace_context=trace)
-    return json_response(await encoded(_document(values, result)), headers=values.headers)
+        return await worker.embed(values["input"], timeout_s=timeout_s, trace_context=trace)
 
 
 def _check(values: Values, worker: WorkerPort) -> None:

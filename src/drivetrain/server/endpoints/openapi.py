@@ -17,12 +17,20 @@ from drivetrain.server.errors import json_response
 from drivetrain.server.parse.bodies import BODIES
 from drivetrain.server.parse.body import Body
 from drivetrain.server.parse.messages import COUNT, MESSAGES
+from drivetrain.server.parse.ollama import (
+    OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE,
+    OLLAMA_PULL,
+    OLLAMA_SHOW,
+)
 from drivetrain.server.parse.rerank import RERANK, SCORE
 from drivetrain.server.parse.responses import RESPONSE
 from drivetrain.server.parse.schema import ADMIN, CHAT, COMPLETION, DETOKENIZE, EMBEDDING, TOKENIZE
 
 _REF = "#/components/schemas/"
-_SSE: dict[str, Any] = {"text/event-stream": {}}
+_SSE, _LINES = "text/event-stream", "application/x-ndjson"
 
 _FAILURES = {
     400: "the request is wrong; error.param names the field",
@@ -64,19 +72,23 @@ def build() -> dict[str, Any]:
 
 
 def _paths() -> dict[str, Any]:
+    return {**_openai_paths(), **_ollama_paths(), **_own_paths()}
+
+
+def _openai_paths() -> dict[str, Any]:
     return {
         "/v1/models": {"get": _get("List the models", _object("object", "data"))},
         "/v1/models/{name}": {
             "get": _get("One model and its capabilities", _object("id", "object", "created", "state"), parameter="name")
         },
-        "/v1/chat/completions": {"post": _post("Answer a chat", CHAT, _ANSWER, streams=True)},
-        "/v1/completions": {"post": _post("Complete a prompt", COMPLETION, _ANSWER, streams=True)},
+        "/v1/chat/completions": {"post": _post("Answer a chat", CHAT, _ANSWER, streams=_SSE)},
+        "/v1/completions": {"post": _post("Complete a prompt", COMPLETION, _ANSWER, streams=_SSE)},
         "/v1/responses": {
             "post": _post(
                 "Answer a conversation, as Open Responses has it",
                 RESPONSE,
                 _object("id", "object", "status", "output"),
-                streams=True,
+                streams=_SSE,
             )
         },
         "/v1/messages": {
@@ -84,7 +96,7 @@ def _paths() -> dict[str, Any]:
                 "Answer a chat, as Anthropic's API has it",
                 MESSAGES,
                 _object("id", "type", "role", "content", "usage"),
-                streams=True,
+                streams=_SSE,
             )
         },
         "/v1/messages/count_tokens": {"post": _post("Count the tokens of such a chat", COUNT, _object("input_tokens"))},
@@ -99,6 +111,33 @@ def _paths() -> dict[str, Any]:
             path: {"post": _post("Score pairs of texts", SCORE, _object("id", "object", "model", "data", "usage"))}
             for path in ("/v1/score", "/score")
         },
+    }
+
+
+def _ollama_paths() -> dict[str, Any]:
+    """Failures have the same statuses, and a body of their own."""
+    answer, vectors = _object("model", "created_at", "done"), _object("model", "embeddings")
+    paths = {
+        "/api/chat": {"post": _post("Answer a chat, as Ollama's API has it", OLLAMA_CHAT, answer, streams=_LINES)},
+        "/api/generate": {"post": _post("Answer a prompt, as it has it", OLLAMA_GENERATE, answer, streams=_LINES)},
+        "/api/embed": {"post": _post("Make a vector for each text, as it has it", OLLAMA_EMBED, vectors)},
+        "/api/embeddings": {"post": _post("Make a vector, as it had it", OLLAMA_EMBEDDINGS, _object("embedding"))},
+        "/api/tags": {"get": _get("List the models, as it has it", _object("models"))},
+        "/api/ps": {"get": _get("The models that are loaded", _object("models"))},
+        "/api/version": {"get": _get("The version of Ollama whose API this is", _object("version"))},
+        "/api/show": {"post": _post("One model and its capabilities", OLLAMA_SHOW, _object("details", "model_info"))},
+        "/api/pull": {"post": _post("Whether a model is here", OLLAMA_PULL, _object("status"))},
+        **{path: {"post": _not_here()} for path in ("/api/push", "/api/create", "/api/copy")},
+        "/api/delete": {"delete": _not_here()},
+    }
+    for path in paths.values():
+        for operation in path.values():
+            operation["responses"] |= _failures("OllamaError")
+    return paths
+
+
+def _own_paths() -> dict[str, Any]:
+    return {
         "/tokenize": {"post": _post("Turn a prompt or chat into token ids", TOKENIZE, _object("tokens", "count"))},
         "/detokenize": {"post": _post("Turn token ids into text", DETOKENIZE, _object("prompt"))},
         "/health": {"get": _get("Liveness; 503 if only a restart of the process helps", _object("status"))},
@@ -176,16 +215,20 @@ def _get(
     return operation
 
 
-def _post(summary: str, body: Body, schema: dict[str, Any], *, streams: bool = False) -> dict[str, Any]:
+def _post(summary: str, body: Body, schema: dict[str, Any], *, streams: str = "") -> dict[str, Any]:
     answer = _answer(summary, schema, "application/json")
     if streams:
-        answer["content"] |= _SSE
+        answer["content"][streams] = {}
     content = {"application/json": {"schema": {"$ref": _REF + body.name}}}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": content},
         "responses": {"200": answer} | _failures(),
     }
+
+
+def _not_here() -> dict[str, Any]:
+    return {"summary": "Refused: models are fetched and named by commands", "responses": {}}
 
 
 def _change(summary: str, status: int) -> dict[str, Any]:
@@ -198,8 +241,8 @@ def _answer(summary: str, schema: dict[str, Any], media: str) -> dict[str, Any]:
     return {"description": summary, "content": {media: {"schema": schema}}}
 
 
-def _failures() -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": _REF + "Error"}}}
+def _failures(error: str = "Error") -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": _REF + error}}}
     return {str(status): {"description": meaning, "content": content} for status, meaning in _FAILURES.items()}
 
 
@@ -212,7 +255,8 @@ def _schemas() -> dict[str, Any]:
     }
     ready = {"properties": {"error": error, "status": {"type": "string"}, "models": {"type": "object"}}}
     bodies = {body.name: body.schema() for body in BODIES}
-    return {**bodies, "Error": {"type": "object", **ready}, "Receipt": _receipt()}
+    ollama = {**_object("error"), "properties": {"error": {"type": "string"}, "param": nullable, "code": nullable}}
+    return {**bodies, "Error": {"type": "object", **ready}, "OllamaError": ollama, "Receipt": _receipt()}
 
 
 def _receipt() -> dict[str, Any]:

@@ -5,9 +5,11 @@ The Responses API calls them items, the Messages API content blocks.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from drivetrain.core.answer import AnswerEvent, ArgumentsPiece, CallBegun, ContentPiece, ReasoningPiece
 from drivetrain.core.results import Choice, TokenLogprob
@@ -34,6 +36,15 @@ class Block:
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of a call, for APIs that have no place for their text: empty if it was cut off or is malformed."""
+        try:
+            value = json.loads(self.text)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -142,19 +141,10 @@ def _delta(block: Block, text: str) -> dict[str, Any]:
 
 def _whole_block(block: Block) -> dict[str, Any]:
     if block.kind is BlockKind.CALL:
-        return _empty_block(block) | {"input": _input(block.text)}
+        return _empty_block(block) | {"input": block.arguments}
     if block.kind is BlockKind.REASONING:
         return {"type": "thinking", "thinking": block.text, "signature": UNSIGNED}
     return {"type": "text", "text": block.text}
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """Empty if the call was cut off or is malformed: the API has no place for its text."""
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _usage_json(usage: Usage) -> dict[str, int]:

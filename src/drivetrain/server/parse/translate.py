@@ -70,7 +70,7 @@ class ParsedRequest:
 
 def chat_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
     names = {"logprobs": "top_logprobs" if body.get("top_logprobs") else "logprobs"}
-    values = shared_values(body, headers, names) | {"messages": body["messages"], "logprobs": _top_logprobs(body)}
+    values = shared_values(body, headers, names) | {"messages": body["messages"], "logprobs": top_logprobs(body)}
     if "tools" not in values:
         drop_idle_choice(values)
     max_tokens = body.get("max_completion_tokens")
@@ -264,7 +264,7 @@ def parsed_request(
     )
 
 
-def _top_logprobs(body: Values) -> int | None:
+def top_logprobs(body: Values) -> int | None:
     top: int = body.get("top_logprobs", 0)
     if body.get("logprobs"):
         return top

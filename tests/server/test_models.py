@@ -127,13 +127,24 @@ def test_addresses_and_methods(served: Served) -> None:
         ("/v1/v1/nothing", "no such endpoint; see"),
         ("/chat/completions", "; did you mean /v1/chat/completions? Give a base URL that ends in /v1"),
         ("/embeddings", "; did you mean /v1/embeddings?"),
+        ("/responses", "; did you mean /v1/responses? Give a base URL that ends in /v1"),
+        ("/messages/", "; did you mean /v1/messages?"),
+        ("/tags", "; did you mean /api/tags? Give a base URL that ends in /api"),
+        ("/v1/api/chat", "; did you mean /api/chat? Give a base URL without /v1"),
+        ("/api/v1/chat/completions", "; did you mean /v1/chat/completions? Give a base URL without /api"),
+        ("/openai/v1/embeddings", "; did you mean /v1/embeddings? Give a base URL without /openai"),
+        ("/v1/complete", "; did you mean /v1/messages?"),
+        ("/generate", "; did you mean /v1/completions?"),
+        ("/chat", "; did you mean /v1/chat/completions?"),
+        ("/api/nothing", "; under /api there are /api/chat, /api/generate"),
         ("/nothing", "no such endpoint; see /openapi.json"),
     ],
 )
 def test_a_wrong_address_names_the_right_one(served: Served, path: str, said: str) -> None:
     status, _, data = served.request("POST", path, {})
     assert status == 404
-    assert said in json.loads(data)["error"]["message"]
+    error = json.loads(data)["error"]
+    assert said in (error if path.startswith("/api/") else error["message"])
 
 
 def test_the_page(served: Served) -> None:

@@ -84,7 +84,25 @@ ROUTES: tuple[Route, ...] = (
 )
 """A name at the end of a path matches one segment, or with `:path` all the rest."""
 
-_APIS = tuple(path for _, path, _ in ROUTES if path.startswith("/v1/") and "{" not in path)
+_APIS = tuple(path for _, path, _ in ROUTES if path.startswith(("/v1/", "/api/")) and "{" not in path)
+_BASES = ("/v1", "/api")
+
+_ELSEWHERE = {
+    "/v1/complete": "/v1/messages",
+    "/completion": "/v1/completions",
+    "/complete": "/v1/completions",
+    "/infill": "/v1/completions",
+    "/generate": "/v1/completions",
+    "/generate_stream": "/v1/completions",
+    "/v1/generate": "/v1/completions",
+    "/chat": "/v1/chat/completions",
+    "/v1/chat": "/v1/chat/completions",
+    "/api/completions": "/v1/completions",
+    "/embed": "/v1/embeddings",
+    "/v1/embed": "/v1/embeddings",
+    "/api/models": "/v1/models",
+}
+"""What other servers call an endpoint, or an API had before."""
 
 
 def create_app(
@@ -164,8 +182,14 @@ def _error_page(exc: HTTPException, path: str) -> Response:
 
 def _instead(path: str) -> str:
     """A hint for clients with a wrong base URL, or with another API in mind."""
+    path = path.rstrip("/")
+    if path in _ELSEWHERE:
+        return f"; did you mean {_ELSEWHERE[path]}?"
     if path.startswith("/v1/v1/"):
         return f"; did you mean {path[3:]}? Give a base URL with a single /v1" if path[3:] in _APIS else ""
-    if f"/v1{path}" in _APIS:
-        return f"; did you mean /v1{path}? Give a base URL that ends in /v1"
-    return f"; under /v1 there are {', '.join(_APIS)}" if path.startswith("/v1/") else ""
+    if (base := next((base for base in _BASES if base + path in _APIS), None)) is not None:
+        return f"; did you mean {base}{path}? Give a base URL that ends in {base}"
+    if (end := next((api for api in _APIS if path.endswith(api)), None)) is not None:
+        return f"; did you mean {end}? Give a base URL without {path.removesuffix(end)}"
+    base = next((base for base in _BASES if path.startswith(f"{base}/")), None)
+    return "" if base is None else f"; under {base} there are {', '.join(one for one in _APIS if one.startswith(base))}"

@@ -16,6 +16,9 @@ from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import GenerateRequest
 from drivetrain.server.parse.bodies import BODIES
 from drivetrain.server.parse.body import Body, Field, ignored_header
+from drivetrain.server.parse.messages import MESSAGES
+from drivetrain.server.parse.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
+from drivetrain.server.parse.responses import RESPONSE
 from drivetrain.server.parse.schema import CHAT, COMPLETION
 from drivetrain.server.parse.translate import chat_request, completion_request, honoured
 
@@ -189,6 +192,28 @@ def test_what_was_meant_is_a_field_that_does_something(name: str, chat: str, com
     for body, meant in ((CHAT, chat), (COMPLETION, completion)):
         hint = f"did you mean {meant}?" if meant else "see /openapi.json"
         assert refusal(body, name).startswith(f"{name} is not a parameter of this endpoint; {hint} (")
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "hint"),
+    [
+        (COMPLETION, "messages", "it belongs to /v1/chat/completions"),
+        (RESPONSE, "messages", "it belongs to /v1/chat/completions"),
+        (CHAT, "prompt", "it belongs to /v1/completions"),
+        (CHAT, "input", "it belongs to /v1/responses, or to /v1/embeddings"),
+        (CHAT, "system", "it belongs to /v1/messages"),
+        (MESSAGES, "max_tokens_to_sample", "send max_tokens to /v1/messages"),
+        (CHAT, "options", "it belongs to /api/chat"),
+        (OLLAMA_CHAT, "prompt", "it belongs to /api/generate"),
+        (OLLAMA_GENERATE, "messages", "it belongs to /api/chat"),
+        (OLLAMA_CHAT, "temperature", "did you mean options.temperature?"),
+        (OLLAMA_GENERATE, "num_predict", "did you mean options.num_predict?"),
+        (CHAT, "include_usage", "did you mean stream_options.include_usage?"),
+    ],
+)
+def test_a_field_of_another_body_says_where_it_belongs(body: Body, name: str, hint: str) -> None:
+    assert f"{name} is not a parameter of this endpoint; " in refusal(body, name)
+    assert hint in refusal(body, name)
 
 
 def test_no_field_that_does_nothing_is_ever_meant() -> None:

@@ -20,6 +20,18 @@ IGNORED_HEADER = "x-drivetrain-ignored"
 MAX_IGNORED_CHARS = 1000
 MAX_NAME_CHARS = 100
 
+ELSEWHERE: Mapping[str, str] = {
+    "messages": "/v1/chat/completions",
+    "prompt": "/v1/completions",
+    "input": "/v1/responses, or to /v1/embeddings",
+    **dict.fromkeys(("instructions", "previous_response_id", "reasoning", "text"), "/v1/responses"),
+    **dict.fromkeys(("system", "thinking", "output_config"), "/v1/messages"),
+    "max_tokens_to_sample": "an older API; send max_tokens to /v1/messages",
+    **dict.fromkeys(("options", "format", "think"), "/api/chat"),
+    **dict.fromkeys(("raw", "template", "context"), "/api/generate"),
+}
+"""Where a field is at home that clients with another API in mind send."""
+
 _WARN_HINT = " (a server started with --unknown-fields warn ignores such fields)"
 
 
@@ -96,6 +108,8 @@ class Body:
     fields: Mapping[str, Field]
     one_of: tuple[str, ...] = ()
     strict: bool = False
+    elsewhere: Mapping[str, str] | None = None
+    """More of `ELSEWHERE`, for a body with a neighbour in its own API."""
 
     def judge(self, given: Mapping[str, Any], *, lenient: bool) -> Values:
         """Stops at the first fault. Raises `InvalidRequest` or `Unsupported`, naming the field."""
@@ -146,9 +160,19 @@ class Body:
 
     def _unknown(self, name: str, where: str) -> Unsupported:
         shown_name = name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 3] + "..."
-        honoured = [known for known, field in self.fields.items() if not (field.inert or field.refused)]
-        hint = did_you_mean(name, honoured) or "; see /openapi.json"
+        hint = ("" if where else self._placed(name)) or did_you_mean(name, self._honoured()) or "; see /openapi.json"
         return Unsupported(f"{where}{shown_name} is not a parameter of this endpoint{hint}", param=where + name)
+
+    def _honoured(self) -> list[str]:
+        return [name for name, field in self.fields.items() if not (field.inert or field.refused)]
+
+    def _placed(self, name: str) -> str:
+        """For a field that stands further inside here, or at the top of another API's body."""
+        for outer, field in self.fields.items():
+            if isinstance(field.kind, Body) and name in field.kind._honoured():
+                return f"; did you mean {outer}.{name}?"
+        place = {**ELSEWHERE, **(self.elsewhere or {})}.get(name)
+        return "" if place is None else f"; it belongs to {place}"
 
     def schema(self) -> Schema:
         schema: Schema = {

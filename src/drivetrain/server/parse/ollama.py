@@ -97,6 +97,7 @@ OLLAMA_CHAT = Body(
         "messages": Field(MESSAGE_LIST, "the chat so far; without any, the model is loaded", nothing=([],)),
         "tools": like("tools", nothing=([],)),
     },
+    elsewhere={"prompt": "/api/generate", "input": "/api/embed"},
 )
 
 OLLAMA_GENERATE = Body(
@@ -111,6 +112,7 @@ OLLAMA_GENERATE = Body(
         "template": _only("is not supported: prompts are rendered by the model's own template; leave it out", ""),
         "context": _only("is not supported: nothing is kept between requests; send messages to /api/chat", []),
     },
+    elsewhere={"messages": "/api/chat", "tools": "/api/chat", "input": "/api/embed"},
 )
 
 OLLAMA_EMBED = Body(

@@ -137,7 +137,7 @@ $(DOCS)/.installed: pyproject.toml constraints.txt $(STAMP)
 	rm -rf $(DOCS)/dist
 	$(BIN)/python -m build --wheel --outdir $(DOCS)/dist . >/dev/null
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  "$$(ls $(DOCS)/dist/*.whl)[server,llamacpp,native,otel]" hatchling openai anthropic
+	  "$$(ls $(DOCS)/dist/*.whl)[server,llamacpp,native,otel]" hatchling openai anthropic ollama
 	@touch $@
 
 test-docs: model $(DOCS)/.installed ## The README and the guides: every block is pasted and run (.venv-docs)

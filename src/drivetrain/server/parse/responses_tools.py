@@ -41,6 +41,8 @@ class FlatToolChoice(Kind):
     def judge(self, name: str, value: Any) -> ToolChoice:
         if not isinstance(value, Mapping):
             return _CHOICES.judge(name, value)
+        if "allowed_tools" in value:
+            raise _nested_form(name, "allowed_tools", "the mode and the tools")
         tools = value.get("tools")
         listed = {"tools": _nested_all(f"{name}.tools", tools)} if isinstance(tools, list) else {}
         nested = {**_nested(name, value), **listed}
@@ -51,7 +53,7 @@ class FlatToolChoice(Kind):
         named = {
             "type": "object",
             "properties": {"type": {"const": "function"}, "name": {"type": "string", "minLength": 1}},
-            "required": ["type", "name"],
+            "required": ["name"],
         }
         allowed = {
             "type": "object",
@@ -90,9 +92,13 @@ def _nested(where: str, value: Any) -> Any:
     if not isinstance(value, Mapping) or value.get("type", "function") != "function":
         return value
     if "function" in value:
-        what = "is the form of /v1/chat/completions; here the name and the parameters stand in the tool itself"
-        raise InvalidRequest(f"{where}.function {what}", param=f"{where}.function")
+        raise _nested_form(where, "function", "the name and the parameters")
     return {"type": "function", "function": {key: value[key] for key in _KEYS if key in value}}
+
+
+def _nested_form(where: str, key: str, what: str) -> InvalidRequest:
+    message = f"{where}.{key} is the form of /v1/chat/completions; here {what} stand in the object itself"
+    return InvalidRequest(message, param=f"{where}.{key}")
 
 
 @contextmanager

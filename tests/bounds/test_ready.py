@@ -202,7 +202,7 @@ async def test_texts_without_a_vector_have_a_broken_engine_replaced_only(
 async def test_a_model_without_answers_is_asked_for_a_vector(engine: type[FakeEngine], sound: bool) -> None:
     made = engine(STEADY)
     info = await made.load(SPEC, lambda what, share: None)
-    info = replace(info, capabilities=replace(info.capabilities, generation=False))
+    info = replace(info, scorer=None, capabilities=replace(info.capabilities, generation=False))
     assert await watchdog.answers(made, info) is sound
     await made.close()
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
@@ -107,8 +108,14 @@ class Watch:
 
 
 @pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 860}, reduced_motion="reduce")
+def options() -> dict[str, Any]:
+    """Of the browser's context, for a module that wants others."""
+    return {}
+
+
+@pytest.fixture
+def context(browser: Browser, options: dict[str, Any]) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, reduced_motion="reduce", **options)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     context.set_default_timeout(1000 * TIMEOUT_S)
     yield context

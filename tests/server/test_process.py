@@ -139,7 +139,7 @@ def test_the_lines_work_when_pasted(way: str, tmp_path: Path) -> None:
                 assert page.status == 200
         else:
             with pytest.raises(urllib.error.HTTPError):
-                urllib.request.urlopen(f"{server.base}/")
+                urllib.request.urlopen(f"{server.base}/v1/models")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -219,7 +219,7 @@ def test_a_second_signal_ends_it_now() -> None:
         (["fake", "--host", "no.such.name.invalid", "--insecure-no-key"], "cannot listen"),
         (["fake", "--port", "70000"], "port is 70000"),
         (["fake", "--api-key-file", "/nowhere"], "cannot be read"),
-        (["fake", "--max-body-bytes", "0"], "max_body_bytes"),
+        (["fake", "--max-body-bytes", "0"], "--max-body-bytes is 0"),
     ],
 )
 def test_one_line_errors(arguments: list[str], words: str) -> None:

@@ -112,7 +112,8 @@ class ToolChoices(Kind):
     def schema(self) -> Schema:
         named = {"type": "object", "properties": {"function": _NAMED}, "required": ["function"]}
         allowed = {"mode": {"enum": ["auto", "required"]}, "tools": {"type": "array", "items": named, "minItems": 1}}
-        several = {"type": "object", "properties": allowed, "required": ["mode", "tools"]}
+        several = {"type": "object", "properties": allowed, "required": ["tools"]}
+        nothing_nested = {"type": {"const": "allowed_tools"}, "allowed_tools": False, **allowed}
         return {
             "anyOf": [
                 {"type": "string", "enum": [*map(str, ToolMode)]},
@@ -122,6 +123,7 @@ class ToolChoices(Kind):
                     "properties": {"type": {"const": "allowed_tools"}, "allowed_tools": several},
                     "required": ["type", "allowed_tools"],
                 },
+                {"type": "object", "properties": nothing_nested, "required": ["type", "tools"]},
             ]
         }
 

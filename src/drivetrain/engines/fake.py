@@ -169,15 +169,7 @@ class FakeEngine:
         """The more of the first text's words the second one has, the higher."""
         if self._closed or self._dead:
             raise EngineFailed(self._dead or "the engine is closed")
-        return [self._overlap(pair) for pair in pairs]
-
-    def _overlap(self, pair: Pair) -> float:
-        ids, types = pair.token_ids, pair.type_ids or (0,) * len(pair.token_ids)
-        texts = (
-            self._tokenizer.decode([i for i, of in zip(ids, types, strict=True) if of == which]) for which in (0, 1)
-        )
-        wanted, found = (set(text.lower().split()) for text in texts)
-        return 6 * len(wanted & found) / max(1, len(wanted)) - 3
+        return [_overlap(pair) for pair in pairs]
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         return ()
@@ -378,6 +370,13 @@ def _unit_vector(ids: Sequence[int]) -> tuple[float, ...]:
     values = [rng.gauss(0, 1) for _ in range(8)]
     norm = sum(v * v for v in values) ** 0.5
     return tuple(v / norm for v in values)
+
+
+def _overlap(pair: Pair) -> float:
+    types = pair.type_ids or (0,) * len(pair.token_ids)
+    texts = (bytes(i % 256 for i, of in zip(pair.token_ids, types, strict=True) if of == which) for which in (0, 1))
+    wanted, found = (set(text.split()) for text in texts)
+    return 6 * len(wanted & found) / max(1, len(wanted)) - 3
 
 
 def scripted(**changes: Any) -> FakeEngine:

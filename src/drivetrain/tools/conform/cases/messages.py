@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from drivetrain.tools.conform.answers import CHAT, read_named
@@ -20,6 +21,7 @@ CASES = Cases(Area.MESSAGES, BY_ENDPOINT)
 case = CASES.case
 
 SYSTEM = "Answer like a pirate."
+STOP_TOKENS = 32
 _TOOL = {"name": "set_door", "description": "set door", "input_schema": DOOR["function"]["parameters"]}
 _NAMED = {"type": "tool", "name": "set_door"}
 _VERSION = {"anthropic-version": "2023-06-01"}
@@ -104,11 +106,12 @@ async def _length(t: Trial) -> None:
 @case("stop", asks="stop_sequences with a piece of the answer", holds="the text before it, and which one it was")
 async def _stop(t: Trial) -> None:
     await t.known.sample(CHAT)
-    text = text_of(await _whole(t))
-    stop = text[len(text) // 2 :][:4]
-    if not stop or "\ufffd" in stop:
-        raise NotRun("the text is too short to be stopped in")
-    message = await _whole(t, stop_sequences=[stop])
+    text = text_of(await _whole(t, max_tokens=STOP_TOKENS))
+    run = max(re.findall("[^\ufffd]+", text), key=len, default="")
+    if not run:
+        raise NotRun("the answer has no text to stop at")
+    stop = run[len(run) // 2 :][:4]
+    message = await _whole(t, max_tokens=STOP_TOKENS, stop_sequences=[stop])
     text = text[: text.index(stop)]
     ensure(text_of(message) == text, f"the text is {brief(text_of(message))}, not {brief(text)}")
     told = message.get("stop_reason"), message.get("stop_sequence")

@@ -113,7 +113,7 @@ class ToolChoices(Kind):
         named = {"type": "object", "properties": {"function": _NAMED}, "required": ["function"]}
         allowed = {"mode": {"enum": ["auto", "required"]}, "tools": {"type": "array", "items": named, "minItems": 1}}
         several = {"type": "object", "properties": allowed, "required": ["tools"]}
-        nothing_nested = {"type": {"const": "allowed_tools"}, "allowed_tools": False, **allowed}
+        nothing_nested = {"type": {"const": "allowed_tools"}, "allowed_tools": {"not": {}}, **allowed}
         return {
             "anyOf": [
                 {"type": "string", "enum": [*map(str, ToolMode)]},

@@ -211,6 +211,35 @@ def test_tokens_are_counted_as_they_are_used(served: Served) -> None:
     assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
+def test_counting_has_the_limits_of_answers(unharmed: Served) -> None:
+    said = [{"role": "user", "content": "x"}] * 1025
+    tools = [{"name": f"f{i}", "input_schema": {}} for i in range(129)]
+    for fields, param in (
+        ({"messages": said}, "messages"),
+        ({"tools": tools}, "tools"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
+    ):
+        plain = {"model": unharmed.model, "messages": said[:1]}
+        assert refused(unharmed, {**plain, **fields}, path=f"{PATH}/count_tokens")["param"] == param
+
+
+def test_an_empty_system_text_is_none(unharmed: Served) -> None:
+    plain = ask(unharmed, max_tokens=1)["usage"]
+    assert ask(unharmed, max_tokens=1, system="")["usage"] == plain
+    assert ask(unharmed, max_tokens=1, system=[])["usage"] == plain
+
+
+def test_arguments_that_json_has_no_form_for() -> None:
+    """Whole and streamed: the call keeps its name."""
+    said = '<tool_call>\n{"name": "now", "arguments": {"a": 1e999}}\n</tool_call>'
+    with says(said) as served:
+        whole = ask(served, tools=TOOLS)
+        names = [name for name, _ in streamed(served, tools=TOOLS)]
+    (block,) = whole["content"]
+    assert (block["name"], block["input"]) == ("now", {})
+    assert names[-1] == "message_stop"
+
+
 _NOT_COUNTED = {"max_tokens", "temperature"}
 
 
@@ -234,12 +263,17 @@ def test_keys_and_errors_are_those_of_the_api() -> None:
         missing, _, data = served.request("POST", PATH, body(served))
         wrong, _, _ = served.request("POST", PATH, body(served), {"x-api-key": "other"})
         right, _, _ = served.request("POST", PATH, body(served), {"x-api-key": "sesame"})
+        both = {"x-api-key": "sesame", "authorization": "Bearer none"}
+        assert served.request("POST", PATH, body(served), both)[0] == 200
         _, _, unknown = served.request("POST", PATH, body(served, model="nobody"), {"x-api-key": "sesame"})
         _, _, large = served.request("POST", PATH, b"x" * (33 * 2**20), {"x-api-key": "sesame"})
     assert (missing, wrong, right) == (401, 401, 200)
     assert json.loads(data)["error"]["type"] == "authentication_error"
     assert json.loads(unknown)["error"]["type"] == "not_found_error"
     assert json.loads(large)["error"]["type"] == "request_too_large"
+
+
+_USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 
 
 @pytest.mark.parametrize(
@@ -271,6 +305,9 @@ def test_keys_and_errors_are_those_of_the_api() -> None:
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"temperature": -1}, "temperature"),
         ({"colour": 1}, "colour"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 7}, "max_reasoning_tokens": 8}, "max_reasoning_tokens"),
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "high"}}, "output_config.effort"),
+        ({"messages": [{"role": "assistant", "content": [_USE] * 129}]}, "messages[0].content[128]"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(unharmed: Served, fields: dict[str, Any], param: str) -> None:

@@ -208,6 +208,45 @@ def test_an_engine_that_fails_in_the_middle() -> None:
     assert sent[-1][1]["response"]["status"] == "failed"
 
 
+def test_logprobs_are_of_the_text_alone() -> None:
+    with serving(thoughtful(text="<think>why not</think>Paris")) as served:
+        whole = ask(served, top_logprobs=0)
+        sent = streamed(served, top_logprobs=0)
+    entries = whole.output[1].content[0].logprobs
+    assert b"".join(bytes(entry.bytes) for entry in entries).decode() == "Paris"
+    pieces = [entry for name, data in sent if name == "response.output_text.delta" for entry in data["logprobs"]]
+    assert b"".join(bytes(entry["bytes"]) for entry in pieces).decode() == "Paris"
+
+
+def test_what_a_lenient_server_left_out_is_not_claimed() -> None:
+    """And a failure goes on where the events stopped."""
+    script: dict[str, Any] = {
+        "unsupported": frozenset({"logprobs", "constraint"}),
+        "fault": EngineFailed("no"),
+        "fault_at_step": 5,
+    }
+    asked = {"tools": TOOLS, "tool_choice": "required", "top_logprobs": 3}
+    with serving(fake(text="one two three", **script), unknown_fields="warn") as served:
+        sent = streamed(served, **asked)
+    assert [data["sequence_number"] for _, data in sent] == list(range(len(sent)))
+    assert sent[-1][0] == "response.failed"
+    told = sent[0][1]["response"]
+    assert (told["tool_choice"], told["top_logprobs"]) == ("auto", 0)
+
+
+def test_an_error_about_a_picture_names_its_item() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,eA=="}
+    with serving(fake(vision=True)) as served:
+        error = served.refused(
+            "/v1/responses",
+            {"model": served.model, "instructions": "Look.", "input": [{"role": "user", "content": [image]}]},
+        )
+    assert error["param"].startswith("input[0].content[0]")
+
+
+_CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -224,6 +263,12 @@ def test_an_engine_that_fails_in_the_middle() -> None:
         ({"store": True}, "store"),
         ({"background": True}, "background"),
         ({"n": 2}, "n"),
+        ({"metadata": {"a": "\ud800"}}, "metadata.a"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {f"{i}": "" for i in range(17)}}, "metadata"),
+        ({"input": [_CALL] * 129}, "input[128]"),
+        ({"tools": [{"type": "function", "name": "f", "colour": 1}]}, "tools[0].colour"),
+        ({"tools": [{"type": "function", "name": "a.function"}] * 2}, "tools[1].name"),
         ({"messages": []}, "messages"),
         ({"max_output_tokens": 10**9}, "max_output_tokens"),
         ({"max_output_tokens": -2}, "max_output_tokens"),

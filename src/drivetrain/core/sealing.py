@@ -118,6 +118,9 @@ def _check(receipt: Receipt) -> None:
     numbers = [receipt.prompt.tokens, *(choice.index for choice in receipt.choices), *(i for each in ids for i in each)]
     texts = [receipt.model, receipt.engine, receipt.request_id, receipt.prompt.sha256, *receipt.parameters]
     texts += [choice.finish_reason for choice in receipt.choices]
+    texts += [receipt.device, receipt.dtype, receipt.family, receipt.digest, receipt.weights or ""]
+    if not all(isinstance(each, Mapping) for each in (receipt.settings, receipt.versions, receipt.parameters)):
+        raise TypeError
     if any(type(number) is not int or number < 0 for number in numbers) or not all(isinstance(t, str) for t in texts):
         raise TypeError
     if [choice.index for choice in receipt.choices] != list(range(len(receipt.choices))) or not receipt.choices:

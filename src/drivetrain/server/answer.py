@@ -98,12 +98,12 @@ async def answer(
         context.counts.refused(error)
         record_refusal(context.tracer, exchange.scope, error, began_ns)
         drop_frames(exc)
-        await exchange.write(formatter.failure(error), last=True)
+        await exchange.write(writer.failure(error), last=True)
     except Exception:
         if not exchange.started:
             raise
         _log.exception("failed to write a stream")
-        await exchange.write(formatter.failure(EngineFailed("the server failed on this stream")), last=True)
+        await exchange.write(writer.failure(EngineFailed("the server failed on this stream")), last=True)
 
 
 async def _deliver(worker: WorkerPort, parsed: ParsedRequest, writer: ResponseWriter) -> None:
@@ -147,6 +147,10 @@ class ResponseWriter:
     def narrow(self, formatter: Formatter, headers: Mapping[str, str]) -> None:
         """The model cannot do all that was asked. To be called before anything is formatted."""
         self._formatter, self._headers = formatter, dict(headers)
+
+    def failure(self, error: DrivetrainError) -> bytes:
+        """The end of a stream that broke: it goes on where the formatter stopped."""
+        return self._formatter.failure(error)
 
     def prompt(self) -> PromptSink:
         """The sink of one more prompt."""

@@ -113,8 +113,13 @@ _UNSUPPORTED_NAMES = {"prompt_logprobs": "echo with logprobs"}
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
-    """The same error with the endpoint's name for the field, if that differs from the one in our request."""
-    head, rest = split_param(error.param or "")
+    """The same error with the endpoint's name for the field, if that differs from the one in our request.
+
+    `names` may have a place inside a field too, and with `.function` the name of that object inside tools.
+    """
+    if ".function" in names and (place := error.param or "").startswith("tools["):
+        return _with_place(error, place, place.replace(".function", names[".function"]))
+    head, rest = _named_part(error.param or "", names)
     if head not in names:
         return error
     param, message = names[head] + rest, error.message
@@ -124,6 +129,23 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     copy = error.again()
     copy.args, copy.message, copy.param = (message,), message, param
     return copy
+
+
+def _with_place(error: InvalidRequest, place: str, other: str) -> InvalidRequest:
+    copy = error.again()
+    copy.param, copy.message = other, other + error.message.removeprefix(place)
+    copy.args = (copy.message,)
+    return copy
+
+
+def _named_part(param: str, names: Mapping[str, str]) -> tuple[str, str]:
+    """The longest beginning of the place that has a name of its own, and the rest."""
+    head, rest = split_param(param)
+    if rest.startswith("["):
+        place = f"{head}{rest[: rest.find(']') + 1]}"
+        if place in names:
+            return place, param[len(place) :]
+    return head, rest
 
 
 def split_param(param: str) -> tuple[str, str]:

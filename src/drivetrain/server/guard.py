@@ -219,18 +219,23 @@ def _is_page(scope: Scope) -> bool:
 
 def _known_key(headers: Headers, keys: Sequence[bytes]) -> bytes | None:
     """The hash of a valid key. API clients send it as Bearer or, for Anthropic's API, in a header of its own; browsers
-    as the password of Basic."""
-    scheme, _, value = (headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}").partition(" ")
+    as the password of Basic. Clients may send both of the first two; one valid key is enough."""
+    sent = [_sent_key(headers.get("authorization", "")), headers.get("x-api-key", "").strip().encode("latin-1")]
+    digests = [hashlib.sha256(key).digest() for key in sent if key]
+    valid = [digest for digest in digests if sum(hmac.compare_digest(digest, known) for known in keys) > 0]
+    return valid[0] if valid else None
+
+
+def _sent_key(authorization: str) -> bytes:
+    """Empty if there is none."""
+    scheme, _, value = authorization.partition(" ")
     key = value.strip().encode("latin-1")
     if scheme.lower() == "basic":
         try:
-            key = base64.b64decode(key, validate=True).partition(b":")[2]
+            return base64.b64decode(key, validate=True).partition(b":")[2]
         except binascii.Error:
-            return None
-    elif scheme.lower() != "bearer":
-        return None
-    digest = hashlib.sha256(key).digest()
-    return digest if sum(hmac.compare_digest(digest, known) for known in keys) > 0 else None
+            return b""
+    return key if scheme.lower() == "bearer" else b""
 
 
 def _challenge(headers: Headers) -> str:

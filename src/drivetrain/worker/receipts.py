@@ -59,7 +59,10 @@ def receipt_key(file: str | None) -> bytes | None:
     if len(key) < MIN_KEY_CHARS:
         what = f"the key of receipts in {where} has {len(key)} characters; it must have at least {MIN_KEY_CHARS}"
         raise InvalidSetting(what, param=KEY_SETTING)
-    return key.encode()
+    try:
+        return key.encode()
+    except UnicodeEncodeError:
+        raise InvalidSetting(f"the key of receipts in {where} is not text", param=KEY_SETTING) from None
 
 
 class ReceiptMaker:

@@ -19,7 +19,7 @@ def read_keys(file: Path | None) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not text"
         raise InvalidSetting(f"the key file {file} cannot be read: {reason}", param="api_key_file") from exc
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.strip().startswith("#"))
     if not keys:
         raise InvalidSetting(f"the key file {file} contains no key", param="api_key_file")
     return keys

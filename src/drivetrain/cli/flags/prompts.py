@@ -71,7 +71,7 @@ def take_text(args: argparse.Namespace, unknown: list[str]) -> None:
 
 def read_input(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """The input fields of a request; empty if none was given. Raises `InvalidSetting` or `InvalidRequest`."""
-    args.turns = _with_text(args)
+    args.turns = _with_pipe(_with_text(args), args, settings)
     named = ("turns", "messages_file", "prompt", "prompt_file", "prompt_token_ids")
     given = [name for name in named if getattr(args, name, None) is not None]
     if len(given) > 1:
@@ -122,9 +122,23 @@ def _with_text(args: argparse.Namespace) -> list[tuple[str, str]] | None:
     return [*(turns or ()), ("user", text)]
 
 
+def _with_pipe(
+    turns: list[tuple[str, str]] | None, args: argparse.Namespace, settings: Settings
+) -> list[tuple[str, str]] | None:
+    """A system message alone is no question: the question is what is written to stdin, if that is no terminal."""
+    if not turns or any(role != "system" or text == STDIN for role, text in turns) or not _is_piped(args):
+        return turns
+    text = _stdin_text(_text_limit(settings))
+    return [*turns, ("user", text)] if text.strip() else turns
+
+
+def _is_piped(args: argparse.Namespace) -> bool:
+    return hasattr(args, "text") and sys.stdin is not None and not sys.stdin.isatty()
+
+
 def _from_pipe(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """What is written to stdin, if that is no terminal."""
-    if not hasattr(args, "text") or sys.stdin is None or sys.stdin.isatty():
+    if not _is_piped(args):
         return {}
     text = _stdin_text(_text_limit(settings))
     return {"messages": _with_images([user_message(text, ())], args)} if text.strip() else {}
@@ -209,6 +223,8 @@ def _text_limit(settings: Settings) -> int:
 
 
 def _stdin_text(limit_bytes: int) -> str:
+    if sys.stdin is None:
+        raise InvalidSetting("stdin is closed; give the text another way")
     return _decoded(sys.stdin.buffer, limit_bytes, "stdin")
 
 

@@ -79,3 +79,11 @@ def _check(args: argparse.Namespace) -> None:
     if args.verify and (name := next((name for name, value in replaying.items() if value is not None), None)):
         raise InvalidSetting(f"--verify replays nothing; leave {options.flag(name)} out", param=name)
     check_writable(args.json_file, args.report)
+    for file in filter(None, (args.json_file, args.report)):
+        if any(_is_in(Path(file), path) for path in args.receipts):
+            raise InvalidSetting(f"{file} is among the receipts, and would be written over; name another file")
+
+
+def _is_in(file: Path, receipts: Path) -> bool:
+    made, given = file.resolve(), receipts.resolve()
+    return made == given or (given.is_dir() and given in made.parents and made.exists())

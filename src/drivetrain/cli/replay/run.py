@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
         return verify(entries, args.model)
     groups = grouped(entries)
     planned = plan(groups, args)
-    found = [_unread(group) for group in groups if group[0].receipt is None]
+    unread = [_unread(group) for group in groups if group[0].receipt is None]
+    found: list[ReplayedGroup] = []
     began = datetime.now(UTC).isoformat(timespec="seconds")
     num_groups = len(groups)
     try:
@@ -59,10 +60,11 @@ def run(args: argparse.Namespace) -> int:
 
             async def replay_each() -> None:
                 for one in planned:
-                    found[:0] = await _on(one, args, progress)
+                    found.extend(await _on(one, args, progress))
 
             run_cancellable(replay_each)
     finally:  # also what was found before an interrupt
+        found += unread
         report = ReplayReport(
             version=__version__,
             began=began,

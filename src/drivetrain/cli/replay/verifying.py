@@ -35,7 +35,7 @@ def verify(entries: Sequence[Entry], model: str | None) -> int:
     if len(broken) > SHOWN:
         output.line(f"and {len(broken) - SHOWN} more")
     output.line(f"of {len(entries)} receipts {len(entries) - len(broken)} are valid")
-    return USAGE_ERROR if broken else FAILED if OTHER in weights.values() else 0
+    return USAGE_ERROR if broken or ABSENT in weights.values() else FAILED if OTHER in weights.values() else 0
 
 
 def _weights(receipt: Receipt, model: str | None) -> str:

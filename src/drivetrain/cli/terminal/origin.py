@@ -26,7 +26,9 @@ _SECRET = re.compile(
     r"""((?:bearer\s+)?[^\s"',&}]+)""",
     re.IGNORECASE,
 )
-_USER = re.compile(r"(?<=://)[^/@\s]*@")
+_USER = re.compile(r"(?<=://)[^/\s'\"]*@")
+_QUERY = re.compile(r"(://[^\s'\"?]*\?)[^\s'\"]+")
+"""Of an address: it may be signed."""
 
 
 def command() -> str:
@@ -35,7 +37,7 @@ def command() -> str:
     for name, value in os.environ.items():
         if name.endswith("_API_KEY") and value:
             text = text.replace(value, HIDDEN)
-    return _SECRET.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text))
+    return _SECRET.sub(rf"\1{HIDDEN}", _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text)))
 
 
 def machine() -> dict[str, Any]:

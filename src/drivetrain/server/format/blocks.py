@@ -42,7 +42,8 @@ class Block:
         """Of a call, for APIs that have no place for their text: empty if it was cut off or is malformed."""
         try:
             value = json.loads(self.text)
-        except ValueError:
+            json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # no infinity, no lone surrogate
+        except (ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}
 
@@ -125,7 +126,19 @@ def blocks_of(choice: Choice) -> list[Block]:
     if message.reasoning:
         blocks.append(Block(0, BlockKind.REASONING, pieces=[message.reasoning]))
     if message.content:
-        blocks.append(Block(len(blocks), BlockKind.TEXT, pieces=[message.content], logprobs=logprobs))
+        told_entries = _of_content(logprobs, choice.text, message.content)
+        blocks.append(Block(len(blocks), BlockKind.TEXT, pieces=[message.content], logprobs=told_entries))
     for call in message.tool_calls:
         blocks.append(Block(len(blocks), BlockKind.CALL, call.id, call.name, [call.arguments]))
     return blocks
+
+
+def _of_content(entries: list[TokenLogprob], text: str, content: str) -> list[TokenLogprob]:
+    """Those of the tokens that the content is made of: none of reasoning or of calls. Content that stands around a call
+    cannot be found in one piece; then there are none."""
+    start = text.rfind(content)
+    if start < 0 or not entries:
+        return []
+    ends = [entry.text_offset for entry in entries[1:]] + [len(text)]
+    stop = start + len(content)
+    return [entry for entry, end in zip(entries, ends, strict=True) if entry.text_offset < stop and end > start]

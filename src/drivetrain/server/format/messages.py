@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
+from drivetrain.core.parameters import at_most
 from drivetrain.core.results import FinishReason, MatchedStop, Result, Usage
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
@@ -34,6 +35,9 @@ async def count_tokens(exchange: Exchange, context: Context) -> Response:
     values = await read_body(exchange, context, COUNT)
     said, tools = count_request(values)
     async with context.models.lease(values["model"]) as worker:
+        limits = worker.capabilities.limits
+        at_most("messages", len(said), limits.max_messages, "entries")
+        at_most("tools", len(tools), limits.max_tools, "entries")
         try:
             ids = await worker.tokenize(messages=said, tools=tools)
         except InvalidRequest as exc:

@@ -41,7 +41,7 @@ class ResponseFormatter:
     head_first = False
 
     def __init__(self, frame: ResponseFrame, defaults: Defaults, parsed: ParsedRequest) -> None:
-        self._frame = frame
+        self._frame = frame.without(parsed.ignored)
         self._defaults = defaults
         self._logprobs = parsed.logprobs
         self._blocks = Blocks()

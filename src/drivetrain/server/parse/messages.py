@@ -10,9 +10,10 @@ from drivetrain.core.constraint import Constraint
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import Boolean, Integer, ListOf, OneOf, String
 from drivetrain.core.messages import Message
-from drivetrain.core.tools import Tool, ToolChoice, ToolMode, Tools
+from drivetrain.core.tools import Tool, ToolChoice, ToolMode, Tools, check_choice
+from drivetrain.families.template_variables import REASON
 from drivetrain.server.parse.body import Body, Field, Values
-from drivetrain.server.parse.messages_content import MESSAGE_LIST, SYSTEM, chat_of
+from drivetrain.server.parse.messages_content import MESSAGE_LIST, SYSTEM, turns_of
 from drivetrain.server.parse.schema import (
     MODEL,
     SAMPLING,
@@ -71,6 +72,7 @@ _TOOLS = Several(
             )
         },
         usual="custom",
+        others=_SERVER_TOOL,
     )
 )
 
@@ -148,15 +150,17 @@ COUNT = Body("CountTokensBody", {**_ASKED, "mcp_servers": MESSAGES.fields["mcp_s
 _NAMES = {
     "stop": "stop_sequences",
     "constraint": "output_config.format",
-    "reasoning_effort": "output_config.effort",
-    "max_reasoning_tokens": "thinking.budget_tokens",
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    ".function": "",
 }
 
 
 def messages_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
-    names = dict(_NAMES)
-    values = shared_values(body, headers, names) | _asked(body)
+    _check_thinking(body)
+    turns = turns_of(body["messages"], body.get("system", ()))
+    asked = _asked(body, turns.messages())
+    names = {**_NAMES, **turns.names, **_thinking_names(body)}
+    values = shared_values(body, headers, names) | asked
     values["stop"] = values.pop("stop_sequences", None)
     if "tools" not in values:
         drop_idle_choice(values)
@@ -165,15 +169,15 @@ def messages_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
 
 def count_request(body: Values) -> tuple[tuple[Message, ...], tuple[Tool, ...]]:
     """The messages and the tools that the prompt is made of."""
-    asked = _asked(body)
-    choice = asked.get("tool_choice")
-    offered = () if choice is not None and choice.mode is ToolMode.NONE else asked.get("tools", ())
-    return asked["messages"], offered
+    asked = _asked(body, turns_of(body["messages"], body.get("system", ())).messages())
+    choice, tools = asked.get("tool_choice", ToolChoice()), asked.get("tools", ())
+    check_choice(tools, choice)
+    return asked["messages"], () if choice.mode is ToolMode.NONE else tools
 
 
-def _asked(body: Values) -> dict[str, Any]:
+def _asked(body: Values, messages: tuple[Message, ...]) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "messages": chat_of(body["messages"], body.get("system")),
+        "messages": messages,
         **_choice(body.get("tool_choice")),
         **_thinking(body.get("thinking")),
     }
@@ -203,13 +207,11 @@ def _tools(given: tuple[Mapping[str, Any], ...]) -> tuple[Tool, ...]:
     try:
         return Tools().judge("tools", functions)
     except InvalidRequest as exc:
-        exc.message = _own_places(exc.message)
-        exc.args, exc.param = (exc.message,), _own_places(exc.param or "")
+        place = exc.param or ""
+        exc.param = place.replace(".function.parameters", ".input_schema").replace(".function", "")
+        exc.message = f"{exc.param}{exc.message.removeprefix(place)}" if exc.message.startswith(place) else exc.message
+        exc.args = (exc.message,)
         raise
-
-
-def _own_places(text: str) -> str:
-    return text.replace(".function.parameters", ".input_schema").replace(".function", "")
 
 
 def _choice(given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -234,7 +236,28 @@ def _thinking(given: Mapping[str, Any] | None) -> dict[str, Any]:
         raise InvalidRequest(what, param="thinking.budget_tokens")
     if kind is Thinking.DISABLED:
         return {"reasoning_effort": "none"}
-    return {} if budget is None else {"max_reasoning_tokens": budget}
+    on = {"reasoning_effort": REASON} if kind is Thinking.ENABLED else {}
+    return on if budget is None else {**on, "max_reasoning_tokens": budget}
+
+
+def _check_thinking(body: Values) -> None:
+    """Raises `InvalidRequest` for what says the same thing twice, and differently."""
+    thinking, limit = body.get("thinking", {}), body.get("max_reasoning_tokens")
+    budget = thinking.get("budget_tokens", limit)
+    if limit is not None and budget != limit:
+        what = f"max_reasoning_tokens is {limit}, but thinking.budget_tokens {budget}; send one of them"
+        raise InvalidRequest(what, param="max_reasoning_tokens")
+    effort = body.get("output_config", {}).get("effort", "none")
+    if thinking.get("type") is Thinking.DISABLED and effort != "none":
+        what = f"output_config.effort is {effort}, but thinking is disabled; send one of them"
+        raise InvalidRequest(what, param="output_config.effort")
+
+
+def _thinking_names(body: Values) -> dict[str, str]:
+    """What asked for reasoning, for errors about it."""
+    effort = "output_config.effort" if "effort" in body.get("output_config", {}) else "thinking.type"
+    limit = "max_reasoning_tokens" if "max_reasoning_tokens" in body else "thinking.budget_tokens"
+    return {"reasoning_effort": effort, "max_reasoning_tokens": limit}
 
 
 def _schema(given: Mapping[str, Any]) -> Constraint:

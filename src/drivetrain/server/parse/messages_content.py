@@ -8,9 +8,10 @@ from typing import Any
 
 from drivetrain.core.errors import Unsupported
 from drivetrain.core.kinds import Boolean, Matching, String
-from drivetrain.core.messages import ImagePart, Message, Part, TextPart
+from drivetrain.core.messages import ImagePart, Part, TextPart
+from drivetrain.core.tools import JsonObject
 from drivetrain.server.parse.body import Body, Field
-from drivetrain.server.parse.schema import Anything, Object, inert
+from drivetrain.server.parse.schema import Anything, inert
 from drivetrain.server.parse.shapes import Several, Tagged
 from drivetrain.server.parse.turns import Turns
 
@@ -57,7 +58,7 @@ _BLOCKS = {
         {
             "id": Field(String(non_empty=True), "what its result answers to", required=True),
             "name": Field(String(non_empty=True), "the tool", required=True),
-            "input": Field(Object(), "as the model gave it", required=True),
+            "input": Field(JsonObject(), "as the model gave it", required=True),
             "caller": _IGNORED,
             **_CACHED,
         },
@@ -104,22 +105,22 @@ MESSAGE_LIST = Several(
 SYSTEM = Several(Tagged({"text": _TEXT}), text_as="text")
 
 
-def chat_of(messages: Sequence[Mapping[str, Any]], system: Sequence[Mapping[str, Any]] | None) -> tuple[Message, ...]:
+def turns_of(messages: Sequence[Mapping[str, Any]], system: Sequence[Mapping[str, Any]]) -> Turns:
     """The messages of a chat. Results of tools are messages of their own; consecutive ones of the assistant, one.
 
     Raises `InvalidRequest` for the result of a call that nobody made, and `Unsupported` for an answer that is begun.
     """
     turns = Turns()
-    if system is not None:
-        turns.add("system", (TextPart("\n".join(block["text"] for block in system)),))
+    if text := "\n".join(block["text"] for block in system):
+        turns.add("system", (TextPart(text),), "system")
     for i, message in enumerate(messages):
         add = _assistant if message["role"] == "assistant" else _user
-        add(turns, message["content"], f"messages[{i}].content")
+        add(turns, message["content"], f"messages[{i}]")
     if messages[-1]["role"] == "assistant":
         place = f"messages[{len(messages) - 1}]"
         what = "is the assistant's: continuing a given beginning is not supported; end with a message of the user"
         raise Unsupported(f"{place} {what}", param=place)
-    return turns.messages()
+    return turns
 
 
 def _user(turns: Turns, blocks: Sequence[Mapping[str, Any]], where: str) -> None:
@@ -127,21 +128,22 @@ def _user(turns: Turns, blocks: Sequence[Mapping[str, Any]], where: str) -> None
     said: list[Part] = []
     for i, block in enumerate(blocks):
         if block["type"] == "tool_result":
-            turns.result(block["tool_use_id"], _result(block), f"{where}[{i}].tool_use_id")
+            turns.result(block["tool_use_id"], _result(block), f"{where}.content[{i}]", "tool_use_id")
         else:
             said.append(_part(block))
     if said:
-        turns.add("user", said)
+        turns.add("user", said, where)
 
 
 def _assistant(turns: Turns, blocks: Sequence[Mapping[str, Any]], where: str) -> None:
-    for block in blocks:
+    for i, block in enumerate(blocks):
         if block["type"] == "tool_use":
-            turns.called(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False))
+            arguments = json.dumps(block["input"], ensure_ascii=False)
+            turns.called(block["id"], block["name"], arguments, f"{where}.content[{i}]")
         elif block["type"] == "thinking":
-            turns.reasoned(block["thinking"])
+            turns.reasoned(block["thinking"], where)
         else:
-            turns.answered((_part(block),))
+            turns.answered((_part(block),), where)
 
 
 def _result(block: Mapping[str, Any]) -> list[Part]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from drivetrain.core.answer import ToolCall
 from drivetrain.core.constraint import schema_source
+from drivetrain.core.earlier_calls import MAX_CALLS
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Integer, ListOf, String, shown
 from drivetrain.core.messages import ImagePart, Message, Part, TextPart
@@ -102,13 +103,21 @@ class _Calls:
 
     def made(self, given: Sequence[Mapping[str, Any]], where: str) -> tuple[ToolCall, ...]:
         made = []
+        if len(given) > MAX_CALLS:
+            raise InvalidRequest(f"{where} has {len(given):,} calls; the limit is {MAX_CALLS}", param=where)
         for i, call in enumerate(given):
-            function, call_id = call["function"], call.get("id") or f"call_{self._count}"
+            function, call_id = call["function"], call.get("id") or self._new_id()
             arguments = schema_source(function.get("arguments", {}), f"{where}[{i}].function.arguments", "an object")
             self._open[call_id] = function["name"]
             self._count += 1
             made.append(ToolCall(i, function["name"], arguments, id=call_id))
         return tuple(made)
+
+    def _new_id(self) -> str:
+        """One that no open call has."""
+        while f"call_{self._count}" in self._open:
+            self._count += 1
+        return f"call_{self._count}"
 
     def answered(self, given: Mapping[str, Any], where: str) -> str:
         """The call's id. A result that says nothing and follows no call has none, as in any other chat."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from drivetrain.core.constraint import Constraint, ConstraintForm
 from drivetrain.core.errors import InvalidRequest
-from drivetrain.core.kinds import Boolean, Integer, ListOf, OneOf, String
+from drivetrain.core.kinds import Boolean, Integer, Kind, ListOf, OneOf, Schema, String, StringMap
 from drivetrain.core.request import Overflow
 from drivetrain.server.parse.body import Body, Field, Values
-from drivetrain.server.parse.responses_input import INPUT, chat_of
+from drivetrain.server.parse.responses_input import INPUT, turns_of
 from drivetrain.server.parse.responses_tools import FlatToolChoice, FlatTools, flat_choice, flat_tool
-from drivetrain.server.parse.schema import MODEL, SAMPLING, SCHEMA_CONSTRAINT, FormatType, Object, Refused, inert, like
+from drivetrain.server.parse.schema import MODEL, SAMPLING, SCHEMA_CONSTRAINT, FormatType, Refused, inert, like
 from drivetrain.server.parse.translate import ParsedRequest, drop_idle_choice, new_hex, parsed_request, shared_values
 
 
@@ -54,6 +54,27 @@ _TEXT = Body(
     "TextOptions",
     {"format": Field(_FORMAT, "what the text must be"), "verbosity": inert(String())},
 )
+
+
+class Metadata(Kind):
+    takes = "up to 16 strings by name"
+
+    def judge(self, name: str, value: Any) -> Mapping[str, str]:
+        judged = StringMap().judge(name, value)
+        if len(judged) > MAX_METADATA:
+            raise self.refuse(name, value)
+        for key, text in judged.items():
+            String(max_chars=64).judge(name, key)
+            String(max_chars=512).judge(f"{name}.{key[:64]}", text)
+        return judged
+
+    def schema(self) -> Schema:
+        texts = {"type": "string", "maxLength": 512}
+        names = {"maxLength": 64}
+        return {"type": "object", "maxProperties": MAX_METADATA, "propertyNames": names, "additionalProperties": texts}
+
+
+MAX_METADATA = 16
 
 _REASONING = Body(
     "ReasoningOptions",
@@ -95,7 +116,7 @@ RESPONSE = Body(
         "truncation": Field(OneOf(Truncation), "auto cuts the middle of an input that does not fit"),
         "chat_template_kwargs": like("chat_template_kwargs", nothing=({},)),
         "max_reasoning_tokens": like("max_reasoning_tokens"),
-        "metadata": Field(Object(), "returned as it is"),
+        "metadata": Field(Metadata(), "returned as it is"),
         "safety_identifier": _TOLD,
         "prompt_cache_key": _TOLD,
         "prompt_cache_retention": inert(String()),
@@ -118,6 +139,7 @@ _NAMES = {
     "constraint": "text.format",
     "reasoning_effort": "reasoning.effort",
     "overflow": "truncation",
+    ".function": "",
 }
 
 
@@ -132,10 +154,33 @@ class ResponseFrame:
     sampling: Mapping[str, Any]
     encrypts_reasoning: bool
 
+    def without(self, ignored: Collection[str]) -> ResponseFrame:
+        """The same for a model that cannot do all that was asked: what was left out is not claimed."""
+        if not ignored:
+            return self
+        neutral = {name: value for place, (name, value) in _LEFT_OUT.items() if place in ignored}
+        if "tools" in ignored:
+            neutral["tool_choice"] = "auto"
+        sampling = {name: value for name, value in self.sampling.items() if name not in ignored}
+        return replace(self, fields={**self.fields, **neutral}, sampling=sampling)
+
+
+_LEFT_OUT: Mapping[str, tuple[str, Any]] = {
+    "tools": ("tools", []),
+    "tool_choice": ("tool_choice", "auto"),
+    "parallel_tool_calls": ("parallel_tool_calls", True),
+    "top_logprobs": ("top_logprobs", 0),
+    "text.format": ("text", {"format": {"type": FormatType.TEXT}}),
+    "reasoning.effort": ("reasoning", {"effort": None, "summary": None}),
+}
+"""Fields of a request, each with what a response says that did without it."""
+
 
 def response_request(body: Values, headers: Mapping[str, str]) -> tuple[ParsedRequest, ResponseFrame]:
-    names = dict(_NAMES)
-    values = shared_values(body, headers, names) | {"messages": chat_of(body["input"], body.get("instructions"))}
+    turns = turns_of(body["input"], body.get("instructions"))
+    messages = turns.messages()
+    names = {**_NAMES, **turns.names}
+    values = shared_values(body, headers, names) | {"messages": messages}
     include = body.get("include", ())
     logprobs = Include.LOGPROBS in include or "top_logprobs" in body
     if logprobs:
@@ -178,7 +223,7 @@ def _frame(body: Values, parsed: ParsedRequest, include: tuple[Include, ...]) ->
         "max_output_tokens": request.max_tokens,
         "max_tool_calls": body.get("max_tool_calls"),
         "metadata": body.get("metadata", {}),
-        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "previous_response_id": None,
         "prompt_cache_key": body.get("prompt_cache_key"),
         "reasoning": {"effort": request.reasoning_effort, "summary": None},

@@ -10,7 +10,7 @@ from typing import Any
 
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import OneOf, String
-from drivetrain.core.messages import ImagePart, Message, Part, TextPart
+from drivetrain.core.messages import ImagePart, Part, TextPart
 from drivetrain.server.parse.body import Body, Field
 from drivetrain.server.parse.schema import Anything, Refused, inert
 from drivetrain.server.parse.shapes import Several, Tagged
@@ -106,17 +106,17 @@ INPUT = Several(
 """A text alone is an item of the type `text`."""
 
 
-def chat_of(items: Sequence[Mapping[str, Any]], instructions: str | None) -> tuple[Message, ...]:
+def turns_of(items: Sequence[Mapping[str, Any]], instructions: str | None) -> Turns:
     """The messages of a chat. Consecutive items of the assistant make one message.
 
     Raises `InvalidRequest` for the result of a call that nobody made.
     """
     turns = Turns()
     if instructions is not None:
-        turns.add("system", (TextPart(instructions),))
+        turns.add("system", (TextPart(instructions),), "instructions")
     for i, item in enumerate(items):
         _add(turns, item, f"input[{i}]")
-    return turns.messages()
+    return turns
 
 
 def encrypted(reasoning: str) -> str:
@@ -127,17 +127,18 @@ def encrypted(reasoning: str) -> str:
 def _add(turns: Turns, item: Mapping[str, Any], where: str) -> None:
     kind = item["type"]
     if kind == "reasoning":
-        turns.reasoned(_reasoning(item, where))
+        turns.reasoned(_reasoning(item, where), where)
     elif kind == "function_call":
-        turns.called(item["call_id"], item["name"], item["arguments"])
+        turns.called(item["call_id"], item["name"], item["arguments"], where)
     elif kind == "text":
-        turns.add("user", (TextPart(item["text"]),))
+        turns.add("user", (TextPart(item["text"]),), "input")
     elif kind == "function_call_output":
-        turns.result(item["call_id"], _parts(item["output"]), f"{where}.call_id")
+        turns.result(item["call_id"], _parts(item["output"]), where, "call_id")
     elif item["role"] is Role.ASSISTANT:
-        turns.answered(_parts(item["content"]))
+        turns.answered(_parts(item["content"]), where)
     else:
-        turns.add("system" if item["role"] is Role.DEVELOPER else str(item["role"]), _parts(item["content"]))
+        role = "system" if item["role"] is Role.DEVELOPER else str(item["role"])
+        turns.add(role, _parts(item["content"]), where)
 
 
 def _parts(content: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:

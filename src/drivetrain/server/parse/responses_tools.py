@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Kind, Schema
 from drivetrain.core.tools import Tool, ToolChoice, ToolChoices, ToolMode, Tools
 
@@ -93,6 +93,9 @@ def _nested(where: str, value: Any) -> Any:
         return value
     if "function" in value:
         raise _nested_form(where, "function", "the name and the parameters")
+    if other := next((key for key in value if key not in (*_KEYS, "type")), None):
+        place = f"{where}.{other}"
+        raise Unsupported(f"{place} is not a parameter of a tool, which has {', '.join(_KEYS)}", param=place)
     return {"type": "function", "function": {key: value[key] for key in _KEYS if key in value}}
 
 
@@ -107,6 +110,8 @@ def _flat_places() -> Iterator[None]:
     try:
         yield
     except InvalidRequest as exc:
-        exc.message, exc.param = exc.message.replace(".function", ""), (exc.param or "").replace(".function", "")
+        place = exc.param or ""
+        exc.param = place.replace(".function", "").replace(".allowed_tools", "")
+        exc.message = f"{exc.param}{exc.message.removeprefix(place)}" if exc.message.startswith(place) else exc.message
         exc.args = (exc.message,)
         raise

@@ -28,6 +28,8 @@ class Tagged(Kind):
     usual: str | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     tag: str = "type"
+    others: str = ""
+    """Why any other type is refused, where there are too many to name."""
 
     @property
     def takes(self) -> str:
@@ -42,9 +44,10 @@ class Tagged(Kind):
     def _judged(self, name: str, value: Any, leave_out: LeaveOut) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise self.refuse(name, value)
-        kind, place = value.get(self.tag, self.usual), f"{name}.{self.tag}"
-        if isinstance(kind, str) and kind in self.refused:
-            raise Unsupported(f"{place} is {kind}: {self.refused[kind]}", param=place)
+        kind, place = value.get(self.tag), f"{name}.{self.tag}"
+        kind = self.usual if kind is None else kind
+        if isinstance(kind, str) and kind not in self.types and (why := self.refused.get(kind, self.others)):
+            raise Unsupported(f"{place} is {shown(kind)}: {why}", param=place)
         if not isinstance(kind, str) or kind not in self.types:
             raise InvalidRequest(f"{place} is {shown(kind)}; it must be one of {', '.join(self.types)}", param=place)
         fields = {key: item for key, item in value.items() if key != self.tag}
@@ -55,8 +58,10 @@ class Tagged(Kind):
 
     def _schema_of(self, kind: str, body: Body) -> Schema:
         schema = body.schema()
-        required = schema["required"] if kind == self.usual else [self.tag, *schema["required"]]
-        return {**schema, "properties": {self.tag: {"const": kind}, **schema["properties"]}, "required": required}
+        is_usual = kind == self.usual
+        tag = {"enum": [kind, None]} if is_usual else {"const": kind}
+        required = schema["required"] if is_usual else [self.tag, *schema["required"]]
+        return {**schema, "properties": {self.tag: tag, **schema["properties"]}, "required": required}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,8 @@ class Several(Kind):
                 if leave_out is None:
                     raise
                 leave_out(exc.param or name)
+        if self.non_empty and not judged:
+            raise InvalidRequest(f"{name} has nothing that can be served", param=name)
         return tuple(judged)
 
     def schema(self) -> Schema:

@@ -20,6 +20,9 @@ _CHANGES_NO_ID = frozenset({"echo", "logprobs", "prompt_logprobs", "context_leng
 _NOT_REPEATED = _CHANGES_NO_ID.union(CHAT_ONLY)
 """What goes with messages stands in the receipt's `request`, where it matters."""
 
+_HELD = frozenset({"messages", "prompt", "images", "constraint", *CHAT_ONLY, "parallel_tool_calls"})
+"""What a receipt's `request` may hold; see `worker/receipts.py`."""
+
 _NEUTRAL: Mapping[str, Any] = {
     field.name: neutral for field in fields(Sampling) if (neutral := PARAMETERS[field.name].neutral) is not None
 }
@@ -51,12 +54,23 @@ def _held(receipt: Receipt) -> dict[str, Any]:
     if receipt.request is None:
         return {}
     try:
+        if not receipt.request.keys() <= _HELD:
+            raise InvalidRequest("its request has more than what an answer is held to", param="receipt")
         request: GenerateRequest = shaped(GenerateRequest, receipt.request)
+        _refuse_foreign(request)
     except DrivetrainError:
         raise
     except Exception:  # noqa: BLE001 - anybody can write a receipt
         raise InvalidRequest("its request is not one that this version can read", param="receipt") from None
     return request.given()
+
+
+def _refuse_foreign(request: GenerateRequest) -> None:
+    """Anybody can write a receipt: nothing that it names is opened or fetched."""
+    images = [*(request.images or ()), *(image for message in request.messages or () for image in message.images)]
+    if any(image.data is None and not (image.url or "")[:5].lower().startswith("data:") for image in images):
+        what = "it names an image by a path or a URL; only images that it holds are shown to a model again"
+        raise InvalidRequest(what, param="receipt")
 
 
 def is_greedy(receipt: Receipt) -> bool:

@@ -39,6 +39,8 @@ def _files(path: Path) -> Iterable[Path]:
 
 
 def _of_file(file: Path, key: bytes | None) -> Iterator[Entry]:
+    if not file.is_file():
+        raise InvalidSetting(f"{file} is not a file" if file.exists() else f"{file} does not exist")
     try:
         text = file.read_text("utf-8")
     except OSError as exc:

@@ -73,6 +73,8 @@ async def replay(worker: Generator, entry: Entry, terms: Terms) -> Replayed:
         return Replayed(entry.where, receipt, Verdict.REFUSED, exc.message)
     except DrivetrainError as exc:
         return Replayed(entry.where, receipt, Verdict.FAILED, exc.message)
+    except (TypeError, ValueError, AttributeError, KeyError):  # anybody can write a receipt
+        return Replayed(entry.where, receipt, Verdict.REFUSED, "what it holds is not a request of this version")
 
 
 class _Replay:

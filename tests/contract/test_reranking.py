@@ -50,9 +50,9 @@ async def test_each_document_has_its_score_and_equal_ones_keep_their_order(rig: 
     assert found.order.index(0) < found.order.index(3)
     for i in (1, 4):
         alone = await ranker.rerank(QUERY, [DOCUMENTS[i]])
-        assert alone.scores[0] == pytest.approx(found.scores[i], abs=1e-5 if rig.exact else 0.05)
+        assert alone.scores[0] == pytest.approx(found.scores[i], abs=1e-5 if rig.exact else 0.15)
     pairs = await ranker.rerank([QUERY, "price"], [DOCUMENTS[1], DOCUMENTS[0]])
-    assert pairs.scores[0] == pytest.approx(found.scores[1], abs=1e-5 if rig.exact else 0.05)
+    assert pairs.scores[0] == pytest.approx(found.scores[1], abs=1e-5 if rig.exact else 0.15)
     assert len(pairs.scores) == 2
 
 
@@ -60,7 +60,7 @@ async def test_usage_is_that_of_what_was_computed(ranker: EngineWorker) -> None:
     before = ranker.status
     one = await ranker.rerank(QUERY, ["A small boat."])
     two = await ranker.rerank(QUERY, ["A small boat."] * 2)
-    assert two.scores[0] == two.scores[1] == pytest.approx(one.scores[0], abs=0.05)
+    assert two.scores[0] == two.scores[1] == pytest.approx(one.scores[0], abs=0.15)
     assert two.usage.prompt_tokens == 2 * one.usage.prompt_tokens > 0
     if ranker.capabilities.rerank is RerankWay.HEAD:
         assert one.usage.completion_tokens == 0
@@ -83,7 +83,7 @@ async def test_a_long_document_is_refused_or_cut_if_asked(ranker: EngineWorker) 
     cut = await ranker.rerank(QUERY, [long, "word " * 6, "é🌍" * 40], max_tokens_per_doc=3)
     whole = await ranker.rerank(QUERY, ["word " * 6])
     assert cut.usage.prompt_tokens < 3 * whole.usage.prompt_tokens
-    assert cut.scores[0] == pytest.approx(cut.scores[1], abs=0.05)
+    assert cut.scores[0] == pytest.approx(cut.scores[1], abs=0.15)
 
 
 @pytest.mark.parametrize(

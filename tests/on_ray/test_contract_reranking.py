@@ -2,7 +2,6 @@
 
 from contract.test_reranking import (
     ranker,
-    test_deadline_and_cancelling_free_the_engine,
     test_each_document_has_its_score_and_equal_ones_keep_their_order,
     test_usage_is_that_of_what_was_computed,
     test_what_is_wrong_is_named,
@@ -10,7 +9,6 @@ from contract.test_reranking import (
 
 __all__ = [
     "ranker",
-    "test_deadline_and_cancelling_free_the_engine",
     "test_each_document_has_its_score_and_equal_ones_keep_their_order",
     "test_usage_is_that_of_what_was_computed",
     "test_what_is_wrong_is_named",

@@ -166,6 +166,13 @@ def serving(
         assert not thread.is_alive()
 
 
+@contextlib.contextmanager
+def says(text: str, **script: Any) -> Iterator[Served]:
+    """A server whose model says this."""
+    with serving(fake(text=text, **script)) as served:
+        yield served
+
+
 def fake(settings: dict[str, Any] | None = None, /, tracer: GenAiTracer | None = None, **script: Any) -> OpenWorker:
     """A worker on the fake engine with this script."""
     return open_fake(FakeEngine(Script(**script)), settings, tracer)
@@ -200,4 +207,4 @@ def open_fake(
     return open_worker
 
 
-__all__ = ["HttpServer", "OpenWorker", "Served", "fake", "open_fake", "serving", "thoughtful"]
+__all__ = ["HttpServer", "OpenWorker", "Served", "fake", "open_fake", "says", "serving", "thoughtful"]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from drivetrain.core.errors import EngineFailed
 from server.conftest import can
-from server.serving import Served, fake, serving, thoughtful
+from server.serving import Served, fake, says, serving, thoughtful
 from server.sse import events
 
 PATH = "/v1/messages"
@@ -30,12 +28,6 @@ CALLS = (
 )
 CITY = {"city": 'Łódź "1" 🙂'}
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-
-
-@contextmanager
-def says(text: str, **script: Any) -> Iterator[Served]:
-    with serving(fake(text=text, **script)) as served:
-        yield served
 
 
 def body(served: Served, **fields: Any) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 from drivetrain.core.errors import EngineFailed
 from server.conftest import can
-from server.serving import Served, fake, serving, thoughtful
+from server.serving import Served, fake, says, serving, thoughtful
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 TOOLS: list[Any] = [
@@ -41,12 +39,6 @@ END = {
     "done", "done_reason", "total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration",
     "eval_count", "eval_duration",
 }  # fmt: skip
-
-
-@contextmanager
-def says(text: str, **script: Any) -> Iterator[Served]:
-    with serving(fake(text=text, **script)) as served:
-        yield served
 
 
 def body(served: Served, path: str = CHAT, **fields: Any) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import openai
@@ -12,7 +10,7 @@ import pytest
 
 from drivetrain.core.errors import EngineFailed
 from server.conftest import can
-from server.serving import Served, fake, serving, thoughtful
+from server.serving import Served, fake, says, serving, thoughtful
 from server.sse import events
 
 TOOLS: list[Any] = [
@@ -37,12 +35,6 @@ PERSON = {
     "required": ["name", "old"],
     "additionalProperties": False,
 }
-
-
-@contextmanager
-def says(text: str, **script: Any) -> Iterator[Served]:
-    with serving(fake(text=text, **script)) as served:
-        yield served
 
 
 def ask(served: Served, **fields: Any) -> Any:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import openai
 import pytest
 
-from server.serving import Served, fake, serving
+from server.serving import Served, says
 
 TOOLS: list[Any] = [
     {
@@ -30,12 +28,6 @@ CALLS = (
     '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 )
 ARGUMENTS = '{"city": "Łódź \\"1\\" 🙂"}'
-
-
-@contextmanager
-def says(text: str, **script: Any) -> Iterator[Served]:
-    with serving(fake(text=text, **script)) as served:
-        yield served
 
 
 def ask(served: Served, **fields: Any) -> Any:

@@ -118,22 +118,24 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     `names` may have a place inside a field too, and with `.function` the name of that object inside tools.
     """
     if ".function" in names and (place := error.param or "").startswith("tools["):
-        return _with_place(error, place, place.replace(".function", names[".function"]))
+        return moved(error, place.replace(".function", names[".function"]))
     head, rest = _named_part(error.param or "", names)
     if head not in names:
         return error
-    param, message = names[head] + rest, error.message
-    if message.startswith(head):
-        name = _UNSUPPORTED_NAMES.get(head, names[head]) if isinstance(error, Unsupported) else names[head]
-        message = name + message[len(head) :]
-    copy = error.again()
-    copy.args, copy.message, copy.param = (message,), message, param
-    return copy
+    name = _UNSUPPORTED_NAMES.get(head, names[head]) if isinstance(error, Unsupported) else names[head]
+    return _said_of(error, names[head] + rest, head, name)
 
 
-def _with_place(error: InvalidRequest, place: str, other: str) -> InvalidRequest:
+def moved(error: InvalidRequest, place: str) -> InvalidRequest:
+    """The same error about another place, which its message begins with if it began with the old one."""
+    return _said_of(error, place, error.param or "", place)
+
+
+def _said_of(error: InvalidRequest, param: str, begins: str, name: str) -> InvalidRequest:
     copy = error.again()
-    copy.param, copy.message = other, other + error.message.removeprefix(place)
+    copy.param = param
+    if error.message.startswith(begins):
+        copy.message = name + error.message.removeprefix(begins)
     copy.args = (copy.message,)
     return copy
 

@@ -10,6 +10,7 @@ from drivetrain.core.engine import EngineInfo, ModelSpec
 from drivetrain.core.request import Overflow
 from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata
+from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.families.base import Family
 from drivetrain.families.judging import Question, question_for
 from drivetrain.families.registry import FamilyChoice, TemplateFamily, choose
@@ -82,8 +83,7 @@ class LoadedModel:
         capabilities = declared(info.capabilities, chosen.family, settings)
         form = form_of(info.tokenizer)
         ranker = ranker_for(capabilities.rerank, info, _question(spec, info, settings))
-        ends = {i for token in chosen.end_of_turn if (i := info.tokenizer.id_of(token)) is not None}
-        eos_ids = info.eos_ids | ends
+        eos_ids = info.eos_ids | _end_ids(chosen, info.tokenizer)
         defaults = Defaults(
             settings=settings.sampling,
             weights=info.default_sampling,
@@ -129,6 +129,10 @@ class LoadedModel:
             ),
             ranker=ranker,
         )
+
+
+def _end_ids(chosen: FamilyChoice, tokenizer: Tokenizer) -> frozenset[int]:
+    return frozenset(i for token in chosen.end_of_turn if (i := tokenizer.id_of(token)) is not None)
 
 
 def _choose(name: str, info: EngineInfo, settings: Settings) -> FamilyChoice:

@@ -6,12 +6,13 @@ The Responses API calls them items, the Messages API content blocks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from drivetrain.core.answer import AnswerEvent, ArgumentsPiece, CallBegun, ContentPiece, ReasoningPiece
+from drivetrain.core.answer import ArgumentsPiece, CallBegun, ContentPiece, ReasoningPiece
+from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice, TokenLogprob
 from drivetrain.text.answers.told import AnswerTeller, ToldPiece, told
 
@@ -75,18 +76,15 @@ class Blocks:
         self._open: Block | None = None
         self.closed: list[Block] = []
 
-    def text(self, text: str) -> Iterator[BlockEvent]:
-        """For answers that are all content."""
-        return self._piece(ContentPiece(text)) if text else iter(())
-
-    def take(self, parts: Iterable[AnswerEvent]) -> Iterator[BlockEvent]:
-        for piece in self._teller.take(parts):
+    def take(self, delta: Delta) -> Iterator[BlockEvent]:
+        """What new text of the choice adds."""
+        for piece in _content(delta.text) if delta.parts is None else self._teller.take(delta.parts):
             yield from self._piece(piece)
 
     def end(self) -> Iterator[BlockEvent]:
         """The choice has finished."""
-        if rest := self._teller.end():
-            yield from self._piece(ContentPiece(rest))
+        for piece in _content(self._teller.end()):
+            yield from self._piece(piece)
         yield from self._close()
 
     def _piece(self, piece: ToldPiece) -> Iterator[BlockEvent]:
@@ -111,6 +109,10 @@ class Blocks:
             block, self._open = self._open, None
             self.closed.append(block)
             yield Closed(block)
+
+
+def _content(text: str) -> tuple[ContentPiece, ...]:
+    return (ContentPiece(text),) if text else ()
 
 
 _KINDS = {ContentPiece: BlockKind.TEXT, ReasoningPiece: BlockKind.REASONING, ArgumentsPiece: BlockKind.CALL}

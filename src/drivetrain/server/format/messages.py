@@ -78,8 +78,7 @@ class MessagesFormatter:
 
     def _of(self, event: Event) -> bytes:
         if type(event) is Delta:
-            blocks = self._blocks.text(event.text) if event.parts is None else self._blocks.take(event.parts)
-            return _told(blocks)
+            return _told(self._blocks.take(event))
         if type(event) is ChoiceFinished:
             self._ended = self._ending(event.reason, event.matched_stop)
             return _told(self._blocks.end())

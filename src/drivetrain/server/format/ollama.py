@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -119,8 +119,7 @@ class OllamaFormatter:
 
     def _of(self, event: Event) -> bytes:
         if type(event) is Delta:
-            blocks = self._blocks.text(event.text) if event.parts is None else self._blocks.take(event.parts)
-            said = _told(blocks)
+            said = _told(self._blocks.take(event))
             if not self._logprobs or not event.logprobs:
                 return b"".join([self._line(one, done=False) for one in said])
             logprobs = chat_logprobs(event.logprobs)["content"]
@@ -138,7 +137,7 @@ class OllamaFormatter:
         return f"{compact({**self._head, **self._where(said), **more})}\n".encode()
 
 
-def _told(events: Sequence[BlockEvent] | Any) -> list[Fields]:
+def _told(events: Iterable[BlockEvent]) -> list[Fields]:
     """What each event says. A call is told once it is whole."""
     told = []
     for event in events:

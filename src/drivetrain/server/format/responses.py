@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -80,8 +80,7 @@ class ResponseFormatter:
 
     def _of(self, event: Event) -> bytes:
         if type(event) is Delta:
-            blocks = self._blocks.text(event.text) if event.parts is None else self._blocks.take(event.parts)
-            return self._told(blocks, event.logprobs or ())
+            return self._told(self._blocks.take(event), event.logprobs or ())
         if type(event) is ChoiceFinished:
             self._reason = event.reason
             return self._told(self._blocks.end(), ())
@@ -94,7 +93,7 @@ class ResponseFormatter:
             )
         return b""
 
-    def _told(self, events: Sequence[BlockEvent] | Any, logprobs: Sequence[TokenLogprob]) -> bytes:
+    def _told(self, events: Iterable[BlockEvent], logprobs: Sequence[TokenLogprob]) -> bytes:
         told: list[bytes] = []
         for event in events:
             block = event.block

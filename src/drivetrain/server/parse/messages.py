@@ -12,6 +12,7 @@ from drivetrain.core.kinds import Boolean, Integer, ListOf, OneOf, String
 from drivetrain.core.messages import Message
 from drivetrain.core.tools import Tool, ToolChoice, ToolMode, Tools, check_choice
 from drivetrain.families.template_variables import REASON
+from drivetrain.server.errors import moved
 from drivetrain.server.parse.body import Body, Field, Values
 from drivetrain.server.parse.messages_content import MESSAGE_LIST, SYSTEM, turns_of
 from drivetrain.server.parse.schema import (
@@ -207,11 +208,8 @@ def _tools(given: tuple[Mapping[str, Any], ...]) -> tuple[Tool, ...]:
     try:
         return Tools().judge("tools", functions)
     except InvalidRequest as exc:
-        place = exc.param or ""
-        exc.param = place.replace(".function.parameters", ".input_schema").replace(".function", "")
-        exc.message = f"{exc.param}{exc.message.removeprefix(place)}" if exc.message.startswith(place) else exc.message
-        exc.args = (exc.message,)
-        raise
+        place = (exc.param or "").replace(".function.parameters", ".input_schema").replace(".function", "")
+        raise moved(exc, place) from None
 
 
 def _choice(given: Mapping[str, Any] | None) -> dict[str, Any]:

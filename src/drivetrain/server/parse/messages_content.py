@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drivetrain.core.errors import Unsupported
 from drivetrain.core.kinds import Boolean, Matching, String
 from drivetrain.core.messages import ImagePart, Part, TextPart
 from drivetrain.core.tools import JsonObject
 from drivetrain.server.parse.body import Body, Field
 from drivetrain.server.parse.schema import Anything, inert
 from drivetrain.server.parse.shapes import Several, Tagged
-from drivetrain.server.parse.turns import Turns
+from drivetrain.server.parse.turns import Turns, refuse_begun
 
 _IGNORED = inert(Anything())
 _CACHED = {"cache_control": _IGNORED}
@@ -116,10 +115,7 @@ def turns_of(messages: Sequence[Mapping[str, Any]], system: Sequence[Mapping[str
     for i, message in enumerate(messages):
         add = _assistant if message["role"] == "assistant" else _user
         add(turns, message["content"], f"messages[{i}]")
-    if messages[-1]["role"] == "assistant":
-        place = f"messages[{len(messages) - 1}]"
-        what = "is the assistant's: continuing a given beginning is not supported; end with a message of the user"
-        raise Unsupported(f"{place} {what}", param=place)
+    refuse_begun(messages)
     return turns
 
 

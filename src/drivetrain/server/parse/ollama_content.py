@@ -8,12 +8,13 @@ from typing import Any
 from drivetrain.core.answer import ToolCall
 from drivetrain.core.constraint import schema_source
 from drivetrain.core.earlier_calls import MAX_CALLS
-from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import Integer, ListOf, String, shown
 from drivetrain.core.messages import ImagePart, Message, Part, TextPart
 from drivetrain.server.parse.body import Body, Field
 from drivetrain.server.parse.schema import Object, inert
 from drivetrain.server.parse.shapes import Several, Tagged
+from drivetrain.server.parse.turns import refuse_begun
 
 IMAGES = Field(ListOf(String(non_empty=True)), "pictures in base64", nothing=([],))
 
@@ -76,10 +77,7 @@ def said(text: str, images: Sequence[str]) -> tuple[Part, ...]:
 
 def chat_of(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     """Raises `InvalidRequest` for the result of a call that nobody made, and `Unsupported` for a begun answer."""
-    if messages[-1]["role"] == "assistant":
-        place = f"messages[{len(messages) - 1}]"
-        what = "is the assistant's: continuing a given beginning is not supported; end with a message of the user"
-        raise Unsupported(f"{place} {what}", param=place)
+    refuse_begun(messages)
     calls = _Calls()
     return tuple(_message(message, f"messages[{i}]", calls) for i, message in enumerate(messages))
 

@@ -10,6 +10,7 @@ from typing import Any
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Kind, Schema
 from drivetrain.core.tools import Tool, ToolChoice, ToolChoices, ToolMode, Tools
+from drivetrain.server.errors import moved
 
 _TOOLS, _CHOICES = Tools(), ToolChoices()
 _KEYS = ("name", "description", "parameters", "strict")
@@ -110,8 +111,4 @@ def _flat_places() -> Iterator[None]:
     try:
         yield
     except InvalidRequest as exc:
-        place = exc.param or ""
-        exc.param = place.replace(".function", "").replace(".allowed_tools", "")
-        exc.message = f"{exc.param}{exc.message.removeprefix(place)}" if exc.message.startswith(place) else exc.message
-        exc.args = (exc.message,)
-        raise
+        raise moved(exc, (exc.param or "").replace(".function", "").replace(".allowed_tools", "")) from None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from drivetrain.core.answer import ToolCall
 from drivetrain.core.earlier_calls import MAX_CALLS
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import shown
 from drivetrain.core.messages import Message, Part, TextPart
 
@@ -76,3 +77,11 @@ class Turns:
         content, reasoning = tuple(self._content) or (TextPart(""),), "\n".join(self._reasoning)
         self._put(Message("assistant", content, tuple(self._calls), reasoning=reasoning), self._begun_at)
         self._content, self._reasoning, self._calls, self._begun_at = [], [], [], None
+
+
+def refuse_begun(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises `Unsupported` if the last message is the beginning of an answer."""
+    if messages[-1]["role"] == "assistant":
+        place = f"messages[{len(messages) - 1}]"
+        what = "is the assistant's: continuing a given beginning is not supported; end with a message of the user"
+        raise Unsupported(f"{place} {what}", param=place)

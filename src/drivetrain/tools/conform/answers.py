@@ -211,6 +211,7 @@ def read_named(exchange: RecordedExchange) -> list[dict[str, Any]]:
     events = [_chunk(data) for data in read_events(exchange) if data != DONE]
     for event in events:
         take(event, "type", str)
+    ensure(events, "the stream has no events")
     return events
 
 

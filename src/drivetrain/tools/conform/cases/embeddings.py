@@ -8,7 +8,8 @@ import struct
 from typing import Any
 
 from drivetrain.tools.conform.answers import read_usage
-from drivetrain.tools.conform.case import BY_EFFECT, BY_ENDPOINT, BY_FIELD, Area, Cases
+from drivetrain.tools.conform.case import BY_ENDPOINT, BY_FIELD, Area, Cases
+from drivetrain.tools.conform.cases.refusing import refusal
 from drivetrain.tools.conform.exchange import RecordedExchange
 from drivetrain.tools.conform.reading import brief, honoured, is_number, param_names, refused, take
 from drivetrain.tools.conform.requester import LEFT_OUT
@@ -164,19 +165,8 @@ _BAD: tuple[tuple[str, str, Any], ...] = (
 )
 
 
-def _bad(name: str, field: str, value: Any) -> None:
-    shown = f"no {field}" if value is LEFT_OUT else f"{field} = {brief(value, 24)}"
-
-    offered = BY_EFFECT if field == UNKNOWN_FIELD else BY_ENDPOINT
-
-    @case(f"refuse_{name}", asks=shown, holds=f"4xx that names {field}", offered=offered)
-    async def _check(t: Trial) -> None:
-        await _embed(t)
-        refused(await _post(t, **{field: value}), shown, field)
-
-
 for _row in _BAD:
-    _bad(*_row)
+    refusal(CASES, *_row, plain=_embed, post=_post)
 
 
 @case("too_long", asks="a text twice as long as the context", holds="4xx")

@@ -130,7 +130,7 @@ async def test_a_break_in_mid_stream_is_a_typed_ending_with_what_came(name: str)
 
 @pytest.mark.parametrize("name", BEFORE)
 async def test_a_break_before_the_first_byte_is_tried_again(name: str) -> None:
-    quick = QUICK if "silence" not in name else type(QUICK)(connect_s=1, ask_s=1, first_s=0.2, idle_s=0.2)
+    quick = QUICK if "silence" not in name else type(QUICK)(connect_s=5, ask_s=5, first_s=1, idle_s=1)
     async with scripted(BEFORE[name], GOOD) as upstream, worker_at(upstream.url, timeouts=quick) as worker:
         assert (await worker.generate(**CHAT)).text == "good"
         assert len(upstream.generations) == 2
@@ -138,7 +138,7 @@ async def test_a_break_before_the_first_byte_is_tried_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", BEFORE)
 async def test_what_stays_broken_is_a_typed_ending(name: str) -> None:
-    quick = type(QUICK)(connect_s=1, ask_s=1, first_s=0.2, idle_s=0.2)
+    quick = type(QUICK)(connect_s=5, ask_s=5, first_s=1, idle_s=1)
     async with scripted(BEFORE[name]) as upstream, worker_at(upstream.url, timeouts=quick) as worker:
         with pytest.raises(EngineFailed) as caught:
             await worker.generate(**CHAT)
@@ -261,7 +261,7 @@ async def test_silence_while_it_is_asked_is_no_lower_tier(owner: str) -> None:
 
         upstream._answer = busy  # type: ignore[method-assign]  # one test's server
         with pytest.raises(LoadFailed, match="did not report what it can do"):
-            async with worker_at(upstream.url, timeouts=Timeouts(connect_s=1, ask_s=0.2, first_s=0.2, idle_s=0.2)):
+            async with worker_at(upstream.url, timeouts=Timeouts(connect_s=1, ask_s=1, first_s=1, idle_s=1)):
                 pass
         assert len(upstream.asked) == 2
         assert not any("chat" in asked.path for asked in upstream.asked)

@@ -41,7 +41,7 @@ from tiny import tokenizers as made
 
 TEXTS = ["Hello", "Hello", "Something else entirely", "héllo 🌍"]
 SIZE = 3
-HASTY = Timeouts(connect_s=1.0, ask_s=1.0, first_s=0.2, idle_s=0.2)
+HASTY = Timeouts(connect_s=5.0, ask_s=5.0, first_s=1.0, idle_s=1.0)
 CARD: dict[str, Any] = {
     "tokens": True, "generation": True, "embeddings": True, "embedding_size": SIZE, "pooling": "mean", "eos_ids": [2],
     "context_length": 100, "max_concurrency": 4, "vocab_size": 300, "stop": [], "architecture": "toy", "dtype": "none",

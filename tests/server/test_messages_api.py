@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from drivetrain.core.errors import EngineFailed
+from drivetrain.engines.fake import FakeEngine, Script
+from drivetrain.text.byte_tokenizer import ByteTokenizer
 from server.conftest import can
-from server.serving import Served, fake, says, serving, thoughtful
+from server.serving import Served, fake, open_fake, says, serving, thoughtful
 from server.sse import events
 
 PATH = "/v1/messages"
@@ -201,6 +203,29 @@ def test_tokens_are_counted_as_they_are_used(served: Served) -> None:
     assert status == 200, counted
     usage = ask(served, **{**asked, "max_tokens": 1})["usage"]
     assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
+
+
+class SwitchedTokenizer(ByteTokenizer):
+    """Its chat template opens the reasoning where it is asked to."""
+
+    chat_template = f"{ByteTokenizer.chat_template}{{% if enable_thinking %}}<think>{{% endif %}}"
+
+
+def test_counting_renders_what_is_answered() -> None:
+    """Thinking and the variables of the template make the prompt longer."""
+    with serving(open_fake(FakeEngine(Script(text="Fine."), tokenizer=SwitchedTokenizer()))) as served:
+        plain = body(served)
+        lengths = []
+        for fields in ({}, {"thinking": {"type": "enabled"}}, {"chat_template_kwargs": {"enable_thinking": True}}):
+            asked = {**plain, **fields}
+            usage = ask(served, **asked)["usage"]
+            counted = {name: value for name, value in asked.items() if name not in _NOT_COUNTED}
+            status, document = served.post(f"{PATH}/count_tokens", counted)
+            assert (status, document) == (200, {"input_tokens": usage["input_tokens"]})
+            lengths.append(document["input_tokens"])
+        error = refused(served, {**counted, "chat_template_kwargs": {"mood": 1}}, path=f"{PATH}/count_tokens")
+    assert lengths == [lengths[0], lengths[0] + 7, lengths[0] + 7]
+    assert error["param"] == "chat_template_kwargs.mood"
 
 
 def test_counting_has_the_limits_of_answers(unharmed: Served) -> None:

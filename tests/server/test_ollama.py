@@ -352,6 +352,7 @@ def test_errors_are_those_of_the_api() -> None:
         ),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "y"}]}, "messages[0].tool_call_id"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"function": {"name": "f", "colour": 1}}]}, "tools[0].function.colour"),
         ({"format": "yaml"}, "format"),
         ({"format": []}, "format"),
         ({"think": "a lot"}, "think"),

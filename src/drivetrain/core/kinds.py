@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,6 +19,8 @@ MAX_INT = 2**31 - 1
 MAX_SHOWN_CHARS = 60
 
 Schema = dict[str, Any]
+LeaveOut = Callable[[str], None] | None
+"""Gets the place of what a lenient server leaves out; None: it is refused."""
 
 
 class Kind(ABC):
@@ -299,6 +301,17 @@ def _token_id(name: str, key: Any) -> int:
             raise InvalidRequest(f"{name} has the key {shown(key)}; it must be a token id", param=name)
         return int(key)
     return TOKEN_ID.judge(name, key)
+
+
+def refuse_unknown(where: str, value: Mapping[str, Any], known: Sequence[str], leave_out: LeaveOut) -> None:
+    """Raise `Unsupported` for a key that means nothing here, naming its place."""
+    for key in value:
+        if key in known:
+            continue
+        place = f"{where}.{str(key)[:MAX_SHOWN_CHARS]}"
+        if leave_out is None:
+            raise Unsupported(f"{place} is not supported; the fields here are {', '.join(known)}", param=place)
+        leave_out(place)
 
 
 def check_text(name: str, text: str) -> None:

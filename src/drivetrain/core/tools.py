@@ -11,7 +11,7 @@ from typing import Any
 
 from drivetrain.core.constraint import schema_source
 from drivetrain.core.errors import InvalidRequest, Unsupported
-from drivetrain.core.kinds import Kind, Schema, String, check_text, shown
+from drivetrain.core.kinds import Kind, LeaveOut, Schema, String, check_text, refuse_unknown, shown
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 """Nothing in a name can be part of a marker."""
@@ -66,17 +66,17 @@ class Tools(Kind):
         return self._judged(name, value, None)
 
     def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> tuple[Tool, ...] | None:
-        """Tools that are no functions are left out; None if there are no others."""
+        """Tools that are no functions are left out, and unknown keys; None if there are no other tools."""
         return self._judged(name, value, leave_out) or None
 
-    def _judged(self, name: str, value: Any, leave_out: Callable[[str], None] | None) -> tuple[Tool, ...]:
+    def _judged(self, name: str, value: Any, leave_out: LeaveOut) -> tuple[Tool, ...]:
         if not isinstance(value, (list, tuple)):
             raise self.refuse(name, value)
         tools: dict[str, Tool] = {}
         for i, item in enumerate(value):
             place = f"{name}[{i}]"
             try:
-                tool = _tool(place, item)
+                tool = _tool(place, item, leave_out)
             except Unsupported:
                 if leave_out is None:
                     raise
@@ -96,6 +96,17 @@ class ToolChoices(Kind):
     takes = "auto, none, required, or an object that names a function"
 
     def judge(self, name: str, value: Any) -> ToolChoice:
+        return self._judged(name, value, None)
+
+    def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> ToolChoice | None:
+        """Unknown keys are left out, and a choice of an unknown type."""
+        try:
+            return self._judged(name, value, leave_out)
+        except Unsupported as exc:
+            leave_out(exc.param or name)
+            return None
+
+    def _judged(self, name: str, value: Any, leave_out: LeaveOut) -> ToolChoice:
         if isinstance(value, ToolChoice):
             return value
         if isinstance(value, str) and value in tuple(ToolMode):
@@ -104,28 +115,21 @@ class ToolChoices(Kind):
             raise self.refuse(name, value)
         kind = value.get("type", "function")
         if kind == "function":
-            return ToolChoice(ToolMode.REQUIRED, (_named(value, name),))
+            return ToolChoice(ToolMode.REQUIRED, (_named(value, name, leave_out),))
         if kind == "allowed_tools":
-            return _allowed(value.get("allowed_tools", value), f"{name}.allowed_tools")
+            return _allowed(value, name, leave_out)
         raise Unsupported(f"{name}.type is {shown(kind)}; it must be function or allowed_tools", param=f"{name}.type")
 
     def schema(self) -> Schema:
-        named = {"type": "object", "properties": {"function": _NAMED}, "required": ["function"]}
-        allowed = {"mode": {"enum": ["auto", "required"]}, "tools": {"type": "array", "items": named, "minItems": 1}}
-        several = {"type": "object", "properties": allowed, "required": ["tools"]}
-        nothing_nested = {"type": {"const": "allowed_tools"}, "allowed_tools": {"not": {}}, **allowed}
-        return {
-            "anyOf": [
-                {"type": "string", "enum": [*map(str, ToolMode)]},
-                {**named, "properties": {"type": {"const": "function"}, "function": _NAMED}},
-                {
-                    "type": "object",
-                    "properties": {"type": {"const": "allowed_tools"}, "allowed_tools": several},
-                    "required": ["type", "allowed_tools"],
-                },
-                {"type": "object", "properties": nothing_nested, "required": ["type", "tools"]},
-            ]
+        named = _object(["function"], type={"const": "function"}, function=_NAMED)
+        allowed: Schema = {
+            "mode": {"enum": ["auto", "required"]},
+            "tools": {"type": "array", "items": named, "minItems": 1},
         }
+        kind: Schema = {"const": "allowed_tools"}
+        nested = _object(["type", "allowed_tools"], type=kind, allowed_tools=_object(["tools"], **allowed))
+        flat = _object(["type", "tools"], type=kind, **allowed)
+        return {"anyOf": [{"type": "string", "enum": [*map(str, ToolMode)]}, named, nested, flat]}
 
 
 class JsonObject(Kind):
@@ -143,7 +147,7 @@ class JsonObject(Kind):
         return {"type": "object"}
 
 
-def _tool(where: str, value: Any) -> Tool:
+def _tool(where: str, value: Any, leave_out: LeaveOut) -> Tool:
     if isinstance(value, Tool):
         _checked_name(f"{where}.name", value.name)
         check_text(f"{where}.description", value.description)
@@ -153,9 +157,12 @@ def _tool(where: str, value: Any) -> Tool:
     kind = value.get("type", "function")
     if kind != "function":
         raise Unsupported(f"{where}.type is {shown(kind)}; only functions can be called", param=f"{where}.type")
-    where, function = f"{where}.function", value.get("function")
+    function = value.get("function")
     if not isinstance(function, Mapping):
-        raise InvalidRequest(f"{where} must be an object with a name", param=where)
+        raise InvalidRequest(f"{where}.function must be an object with a name", param=f"{where}.function")
+    refuse_unknown(where, value, _ITEM_KEYS, leave_out)
+    where += ".function"
+    refuse_unknown(where, function, _FUNCTION_KEYS, leave_out)
     name, description = _checked_name(f"{where}.name", function.get("name")), function.get("description")
     text = "" if description is None else _TEXT.judge(f"{where}.description", description)
     strict = function.get("strict")
@@ -179,22 +186,31 @@ def _checked_name(where: str, name: Any) -> str:
     return name
 
 
-def _named(value: Any, where: str) -> str:
+def _named(value: Any, where: str, leave_out: LeaveOut) -> str:
     function = value.get("function") if isinstance(value, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(name, str) or not name:
+    if function is None or not isinstance(name, str) or not name:
         raise InvalidRequest(f"{where}.function.name is missing", param=f"{where}.function.name")
+    refuse_unknown(where, value, _ITEM_KEYS, leave_out)
+    refuse_unknown(f"{where}.function", function, ("name",), leave_out)
     return name
 
 
-def _allowed(value: Any, where: str) -> ToolChoice:
+def _allowed(choice: Mapping[str, Any], where: str, leave_out: LeaveOut) -> ToolChoice:
+    """`mode` and `tools` stand in an object of their own, or beside the type."""
+    value: Any = choice
+    fields = ["type", "mode", "tools"]
+    if "allowed_tools" in choice:
+        refuse_unknown(where, choice, ["type", "allowed_tools"], leave_out)
+        value, where, fields = choice["allowed_tools"], f"{where}.allowed_tools", ["mode", "tools"]
     tools = value.get("tools") if isinstance(value, Mapping) else None
     if not isinstance(tools, Sequence) or isinstance(tools, str) or not tools:
         raise InvalidRequest(f"{where}.tools must be a list that is not empty", param=f"{where}.tools")
+    refuse_unknown(where, value, fields, leave_out)
     mode = value.get("mode", "auto")
     if mode not in ("auto", "required"):
         raise InvalidRequest(f"{where}.mode is {shown(mode)}; it must be auto or required", param=f"{where}.mode")
-    names = (_named(tool, f"{where}.tools[{i}]") for i, tool in enumerate(tools))
+    names = (_named(tool, f"{where}.tools[{i}]", leave_out) for i, tool in enumerate(tools))
     return ToolChoice(ToolMode(mode), tuple(dict.fromkeys(names)))
 
 
@@ -207,24 +223,19 @@ def check_choice(tools: Sequence[Tool], choice: ToolChoice) -> None:
         raise InvalidRequest(f"tool_choice names {shown(unknown)}, which is none of the tools", param="tool_choice")
 
 
+def _object(required: Sequence[str], **properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+
+
 _TEXT = String()
-_NAMED: Schema = {"type": "object", "properties": {"name": {"type": "string", "minLength": 1}}, "required": ["name"]}
-_TOOL: Schema = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "function"},
-        "function": {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string", "pattern": f"^{NAME.pattern}$"},
-                "description": {"type": ["string", "null"]},
-                "parameters": {
-                    "anyOf": [{"type": "object", "properties": {"type": {"const": "object"}}}, {"type": "null"}]
-                },
-                "strict": {"type": ["boolean", "null"]},
-            },
-            "required": ["name"],
-        },
-    },
-    "required": ["function"],
-}
+_ITEM_KEYS = ("type", "function")
+_FUNCTION_KEYS = ("name", "description", "parameters", "strict")
+_NAMED = _object(["name"], name={"type": "string", "minLength": 1})
+_FUNCTION = _object(
+    ["name"],
+    name={"type": "string", "pattern": f"^{NAME.pattern}$"},
+    description={"type": ["string", "null"]},
+    parameters={"anyOf": [{"type": "object", "properties": {"type": {"const": "object"}}}, {"type": "null"}]},
+    strict={"type": ["boolean", "null"]},
+)
+_TOOL = _object(["function"], type={"const": "function"}, function=_FUNCTION)

@@ -122,18 +122,25 @@ class Face(ABC):
         *,
         messages: Sequence[Any] | None = None,
         tools: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        reasoning_effort: str | None = None,
         add_special_tokens: bool | None = None,
     ) -> list[int]:
-        """The ids of a prompt, or of a chat once it is rendered with these tools.
+        """The ids of a prompt, or of a chat once it is rendered with these tools and variables.
 
         `add_special_tokens` says whether the tokenizer adds its own around the text, such as a BOS. None does as for an
         answer: yes for a prompt, and what the prompt form says for a chat.
         """
         if (text is None) == (messages is None):
             raise InvalidRequest("give either a text or messages", param="text")
-        if tools and messages is None:
-            raise InvalidRequest("tools go with messages, not with a text", param="tools")
-        chat = build_request({"messages": messages, "tools": tools}) if messages is not None else None
+        said = {
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+            "reasoning_effort": reasoning_effort,
+        }
+        if messages is None and (name := next((name for name, value in said.items() if value), None)):
+            raise InvalidRequest(f"{name} goes with messages, not with a text", param=name)
+        chat = build_request({"messages": messages, **said}) if messages is not None else None
         request_id = id_here()
         work = self._tokenize(text, chat, add_special_tokens=add_special_tokens, request_id=request_id)
 

@@ -14,6 +14,7 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.tools import NO_PARAMETERS, Tool, ToolChoice, ToolMode
 from drivetrain.server.endpoints import openapi
 from drivetrain.server.parse.body import read_object
+from drivetrain.server.parse.responses_tools import FlatToolChoice, FlatTools
 from drivetrain.server.parse.schema import CHAT, COMPLETION
 from drivetrain.server.parse.translate import ParsedRequest, chat_request, completion_request, honoured
 from drivetrain.server.settings import ServerSettings
@@ -153,6 +154,20 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "tool_choice.allowed_tools.mode",
         "auto or required",
     ),
+    ({"tools": [function("f", colour=1)]}, "tools[0].function.colour", "name, description, parameters, strict"),
+    ({"tools": [CLOCK, {**WEATHER, "colour": None}]}, "tools[1].colour", "type, function"),
+    ({"tools": [CLOCK], "tool_choice": {**CLOCK, "colour": 1}}, "tool_choice.colour", "type, function"),
+    ({"tools": [CLOCK], "tool_choice": function("clock", colour=1)}, "tool_choice.function.colour", "name"),
+    (
+        {"tools": [CLOCK], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [CLOCK], "colour": 1}},
+        "tool_choice.colour",
+        "type, mode, tools",
+    ),
+    (
+        {"tools": [CLOCK], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [CLOCK], "colour": 1}}},
+        "tool_choice.allowed_tools.colour",
+        "mode, tools",
+    ),
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
     ({"tools": [], "tool_choice": function("clock")}, "tool_choice", "no tools"),
     ({"tools": [CLOCK], "parallel_tool_calls": 1}, "parallel_tool_calls", "true or false"),
@@ -241,6 +256,23 @@ def test_a_lenient_server_leaves_out_tools_that_are_no_functions() -> None:
     with pytest.raises(InvalidRequest) as caught:
         chat(lenient=True, tools=[CLOCK, function("a b")])
     assert caught.value.param == "tools[1].function.name"
+
+
+def test_a_lenient_server_leaves_out_unknown_keys() -> None:
+    tool = {**function("clock", strict=True, colour=1), "mood": 2}
+    parsed = chat(lenient=True, tools=[tool], tool_choice=function("clock", colour=1))
+    assert asked(parsed).tools == (Tool("clock", strict=True),)
+    assert asked(parsed).tool_choice == ToolChoice(ToolMode.REQUIRED, ("clock",))
+    assert parsed.ignored == ("tools[0].mood", "tools[0].function.colour", "tool_choice.function.colour")
+
+
+def test_the_flat_form_names_its_own_places() -> None:
+    left_out: list[str] = []
+    flat = {"type": "function", "name": "clock", "colour": 1}
+    assert FlatTools().judge_leniently("tools", [flat], left_out.append) == (Tool("clock"),)
+    choice = FlatToolChoice().judge_leniently("tool_choice", flat, left_out.append)
+    assert choice == ToolChoice(ToolMode.REQUIRED, ("clock",))
+    assert left_out == ["tools[0].colour", "tool_choice.colour"]
 
 
 def test_a_model_without_tools() -> None:

@@ -257,8 +257,7 @@ class HandleWorker(Face):
         request_id: str,
     ) -> Awaitable[list[int]]:
         limit = self._report_if_ready(request_id).terms.timeout_s
-        messages, tools = (None, None) if chat is None else (chat.messages, chat.tools)
-        return self._ids(text, (text, messages, tools, add_special_tokens, request_id), limit)
+        return self._ids(text, (text, chat, add_special_tokens, request_id), limit)
 
     async def _ids(self, text: str | None, arguments: tuple[Any, ...], limit_s: float) -> list[int]:
         """The text is checked here: as JSON, bytes would arrive as text."""

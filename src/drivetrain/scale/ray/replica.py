@@ -13,9 +13,8 @@ from typing import Any
 from drivetrain import assembly
 from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.events import Event, Finished
-from drivetrain.core.messages import Message
+from drivetrain.core.request import GenerateRequest
 from drivetrain.core.status import State
-from drivetrain.core.tools import Tool
 from drivetrain.scale.ray import protocol
 from drivetrain.scale.ray.event_link import EventClient, Route
 from drivetrain.scale.ray.observability import observing
@@ -126,11 +125,12 @@ class Replica:
         return await _answer(self.worker.rerank(**{field.name: getattr(call, field.name) for field in fields(call)}))
 
     async def tokenize(self, call: bytes) -> bytes:
-        text, messages, tools, special, request_id = protocol.loads(
-            tuple[str | None, tuple[Message, ...] | None, tuple[Tool, ...] | None, bool | None, str], call
+        text, chat, special, request_id = protocol.loads(
+            tuple[str | None, GenerateRequest | None, bool | None, str], call
         )
         HTTP_REQUEST_ID.set(request_id)
-        return await _answer(self.worker.tokenize(text, messages=messages, tools=tools, add_special_tokens=special))
+        said = {} if chat is None else chat.given()
+        return await _answer(self.worker.tokenize(text, **said, add_special_tokens=special))
 
     async def detokenize(self, call: bytes) -> bytes:
         ids, request_id = protocol.loads(list[Any], call)

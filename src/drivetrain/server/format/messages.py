@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from drivetrain.core.errors import DrivetrainError, InvalidRequest
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
-from drivetrain.core.parameters import at_most
+from drivetrain.core.parameters import check
 from drivetrain.core.results import FinishReason, MatchedStop, Result, Usage
 from drivetrain.server.answer import answer
 from drivetrain.server.context import Context
@@ -20,8 +20,8 @@ from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks
 from drivetrain.server.format.openai import compact, receipt_field, receipt_json
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_body
-from drivetrain.server.parse.messages import COUNT, MESSAGES, count_request, messages_request
-from drivetrain.server.parse.translate import ParsedRequest
+from drivetrain.server.parse.messages import COUNT, MESSAGES, messages_request
+from drivetrain.server.parse.translate import ParsedRequest, honoured
 
 
 async def messages(exchange: Exchange, context: Context) -> None:
@@ -33,16 +33,21 @@ async def messages(exchange: Exchange, context: Context) -> None:
 
 async def count_tokens(exchange: Exchange, context: Context) -> Response:
     values = await read_body(exchange, context, COUNT)
-    said, tools = count_request(values)
+    parsed = messages_request(values, exchange.headers)
     async with context.models.lease(values["model"]) as worker:
-        limits = worker.capabilities.limits
-        at_most("messages", len(said), limits.max_messages, "entries")
-        at_most("tools", len(tools), limits.max_tools, "entries")
+        parsed = honoured(parsed, worker.capabilities)
+        (request,) = parsed.requests
         try:
-            ids = await worker.tokenize(messages=said, tools=tools)
+            check(request, worker.capabilities)
+            ids = await worker.tokenize(
+                messages=request.messages,
+                tools=request.offered_tools,
+                chat_template_kwargs=request.chat_template_kwargs,
+                reasoning_effort=request.reasoning_effort,
+            )
         except InvalidRequest as exc:
-            raise renamed(exc, {"text": "messages"}) from exc
-    return json_response({"input_tokens": len(ids)}, headers=values.headers)
+            raise renamed(exc, {**parsed.names, "text": "messages"}) from exc
+    return json_response({"input_tokens": len(ids)}, headers=parsed.headers)
 
 
 class MessagesFormatter:

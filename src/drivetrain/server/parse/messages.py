@@ -10,7 +10,7 @@ from drivetrain.core.constraint import Constraint
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import Boolean, Integer, ListOf, OneOf, String
 from drivetrain.core.messages import Message
-from drivetrain.core.tools import Tool, ToolChoice, ToolMode, Tools, check_choice
+from drivetrain.core.tools import Tool, ToolChoice, ToolMode, Tools
 from drivetrain.families.template_variables import REASON
 from drivetrain.server.errors import moved
 from drivetrain.server.parse.body import Body, Field, Values
@@ -121,6 +121,7 @@ _ASKED = {
     "tool_choice": Field(_TOOL_CHOICE, "whether and which to call"),
     "thinking": Field(_THINKING, "whether to reason"),
     "output_config": Field(_OUTPUT, "what the text must be, and how much to reason"),
+    "chat_template_kwargs": like("chat_template_kwargs", nothing=({},)),
     "cache_control": _IGNORED,
 }
 """What says how long the prompt is."""
@@ -133,7 +134,6 @@ MESSAGES = Body(
         "stop_sequences": Field(ListOf(String(non_empty=True)), "strings that end the answer", nothing=([],)),
         "stream": Field(Boolean(), "server-sent events"),
         **{name: field for name, field in SAMPLING.items() if name not in _OWN_NAMES},
-        "chat_template_kwargs": like("chat_template_kwargs", nothing=({},)),
         "max_reasoning_tokens": like("max_reasoning_tokens", "the same as thinking.budget_tokens"),
         "metadata": inert(Object()),
         "service_tier": inert(String()),
@@ -166,14 +166,6 @@ def messages_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
     if "tools" not in values:
         drop_idle_choice(values)
     return parsed_request(body, [values], names, f"msg_{new_hex()}", logprobs=False)
-
-
-def count_request(body: Values) -> tuple[tuple[Message, ...], tuple[Tool, ...]]:
-    """The messages and the tools that the prompt is made of."""
-    asked = _asked(body, turns_of(body["messages"], body.get("system", ())).messages())
-    choice, tools = asked.get("tool_choice", ToolChoice()), asked.get("tools", ())
-    check_choice(tools, choice)
-    return asked["messages"], () if choice.mode is ToolMode.NONE else tools
 
 
 def _asked(body: Values, messages: tuple[Message, ...]) -> dict[str, Any]:

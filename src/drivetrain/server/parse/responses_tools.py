@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import Kind, Schema
 from drivetrain.core.tools import Tool, ToolChoice, ToolChoices, ToolMode, Tools
 from drivetrain.server.errors import moved
 
 _TOOLS, _CHOICES = Tools(), ToolChoices()
-_KEYS = ("name", "description", "parameters", "strict")
 
 
 class FlatTools(Kind):
@@ -27,34 +26,35 @@ class FlatTools(Kind):
     def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> tuple[Tool, ...] | None:
         nested = _nested_all(name, value)
         with _flat_places():
-            return _TOOLS.judge_leniently(name, nested, leave_out)
+            return _TOOLS.judge_leniently(name, nested, lambda place: leave_out(_flat(place)))
 
     def schema(self) -> Schema:
         item = _TOOLS.schema()["items"]["properties"]
         function = item["function"]
         properties = {"type": item["type"], **function["properties"]}
-        return {"type": "array", "items": {"type": "object", "properties": properties, "required": ["type", "name"]}}
+        flat = {"type": "object", "properties": properties, "required": ["type", "name"], "additionalProperties": False}
+        return {"type": "array", "items": flat}
 
 
 class FlatToolChoice(Kind):
     takes = "auto, none, required, or an object that names a function"
 
     def judge(self, name: str, value: Any) -> ToolChoice:
-        if not isinstance(value, Mapping):
-            return _CHOICES.judge(name, value)
-        if "allowed_tools" in value:
-            raise _nested_form(name, "allowed_tools", "the mode and the tools")
-        tools = value.get("tools")
-        listed = {"tools": _nested_all(f"{name}.tools", tools)} if isinstance(tools, list) else {}
-        nested = {**_nested(name, value), **listed}
+        nested = _nested_choice(name, value)
         with _flat_places():
             return _CHOICES.judge(name, nested)
+
+    def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> ToolChoice | None:
+        nested = _nested_choice(name, value)
+        with _flat_places():
+            return _CHOICES.judge_leniently(name, nested, lambda place: leave_out(_flat(place)))
 
     def schema(self) -> Schema:
         named = {
             "type": "object",
             "properties": {"type": {"const": "function"}, "name": {"type": "string", "minLength": 1}},
             "required": ["name"],
+            "additionalProperties": False,
         }
         allowed = {
             "type": "object",
@@ -64,6 +64,7 @@ class FlatToolChoice(Kind):
                 "tools": {"type": "array", "items": named, "minItems": 1},
             },
             "required": ["type", "tools"],
+            "additionalProperties": False,
         }
         return {"anyOf": [{"type": "string", "enum": [*map(str, ToolMode)]}, named, allowed]}
 
@@ -94,10 +95,17 @@ def _nested(where: str, value: Any) -> Any:
         return value
     if "function" in value:
         raise _nested_form(where, "function", "the name and the parameters")
-    if other := next((key for key in value if key not in (*_KEYS, "type")), None):
-        place = f"{where}.{other}"
-        raise Unsupported(f"{place} is not a parameter of a tool, which has {', '.join(_KEYS)}", param=place)
-    return {"type": "function", "function": {key: value[key] for key in _KEYS if key in value}}
+    return {"type": "function", "function": {key: item for key, item in value.items() if key != "type"}}
+
+
+def _nested_choice(name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if "allowed_tools" in value:
+        raise _nested_form(name, "allowed_tools", "the mode and the tools")
+    tools = value.get("tools")
+    listed = {"tools": _nested_all(f"{name}.tools", tools)} if isinstance(tools, list) else {}
+    return {**_nested(name, value), **listed}
 
 
 def _nested_form(where: str, key: str, what: str) -> InvalidRequest:
@@ -111,4 +119,8 @@ def _flat_places() -> Iterator[None]:
     try:
         yield
     except InvalidRequest as exc:
-        raise moved(exc, (exc.param or "").replace(".function", "").replace(".allowed_tools", "")) from None
+        raise moved(exc, _flat(exc.param or "")) from None
+
+
+def _flat(place: str) -> str:
+    return place.replace(".function", "").replace(".allowed_tools", "")

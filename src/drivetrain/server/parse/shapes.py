@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
-from drivetrain.core.kinds import Kind, Schema, String, shown
+from drivetrain.core.kinds import Kind, LeaveOut, Schema, String, shown
 from drivetrain.server.parse.body import Body
-
-LeaveOut = Callable[[str], None] | None
 
 
 @dataclass(frozen=True, slots=True)

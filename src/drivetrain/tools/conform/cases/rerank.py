@@ -19,7 +19,7 @@ case = CASES.case
 QUERY = "a small boat on the sea"
 DOCUMENTS = ["The price of tin in 1911.", "A small boat on the sea.", "Tin is a metal.", "A ship on the water."]
 NEAR = 0.15
-"""Some engines round by what else they compute."""
+"""Some engines round by what else they compute, so that documents this near may change places."""
 
 
 async def _post(t: Trial, path: str = "/rerank", **fields: Any) -> RecordedExchange:
@@ -63,9 +63,13 @@ async def _shape(t: Trial) -> None:
 
 @case("top_n", asks="top_n = 2", holds="the first two of all results", offered=BY_FIELD)
 async def _top_n(t: Trial) -> None:
-    everything, first = list(await _rank(t)), list(await _rank(t, top_n=2))
+    everything, first = await _rank(t), list(await _rank(t, top_n=2))
     ensure(len(first) == 2, f"with top_n = 2 there are {len(first)} results")
-    ensure(first == everything[:2], f"with top_n = 2 the results are {first}, and without {everything}")
+    second = sorted(everything.values(), reverse=True)[1]
+    ensure(
+        all(everything[index] > second - NEAR for index in first),
+        f"with top_n = 2 the results are {first}, and the scores without it {everything}",
+    )
 
 
 @case("alone", asks="a document alone, and among others", holds="about the same score")

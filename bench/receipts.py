@@ -1,13 +1,16 @@
 """Receipts of a mixed load on one model and engine, a line each, for `drivetrain replay`.
 
 Many requests at a time, so that answers are made in company: plain and sampled, with seeds and without, several
-choices, stops, penalties where they are honoured, schemas, regexes, choices and tools.
+choices, stops, penalties where they are honoured, schemas, regexes, choices, tools, and pictures where the model
+sees them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
+import io
 import itertools
 import json
 import time
@@ -15,6 +18,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from drivetrain import Worker
 from drivetrain.core.errors import InvalidRequest
@@ -52,6 +57,7 @@ TOOL = {
 def kinds(number: int, prompt: str) -> dict[str, dict[str, Any]]:
     """Requests of every kind, by its name. `number` makes each one different."""
     chat = [{"role": "user", "content": f"{number}. {prompt}"}]
+    seen = [{"role": "user", "content": [_picture(number), {"type": "text", "text": "What is this?"}]}]
     text = f"({number}) {prompt}"
     return {
         "greedy": {"prompt": text, "temperature": 0, "max_tokens": 8},
@@ -66,7 +72,16 @@ def kinds(number: int, prompt: str) -> dict[str, dict[str, Any]]:
         "regex": {"prompt": text, "temperature": 1.0, "constraint": {"regex": "[a-z ]{4,16}"}, "max_tokens": 8},
         "choice": {"prompt": text, "temperature": 1.0, "constraint": {"choice": ["yes", "no", "maybe"]}},
         "tools": {"messages": chat, "temperature": 1.0, "tools": [TOOL], "tool_choice": "required", "max_tokens": 40},
+        "picture": {"messages": seen, "temperature": 1.0, "max_tokens": 8},
     }
+
+
+def _picture(number: int) -> dict[str, Any]:
+    """Of one colour, another for each number."""
+    file = io.BytesIO()
+    Image.new("RGB", (56, 56), (number % 256, 255 - number % 256, number // 4 % 256)).save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def load(number: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -104,9 +119,10 @@ async def main() -> None:
     parser.add_argument("model", nargs="?", default="smollm2-135m")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--number", type=int, default=1000)
+    parser.add_argument("--context-length", type=int, default=2048)
     parser.add_argument("--out", type=Path, default=Path("receipts.jsonl"))
     args = parser.parse_args()
-    async with Worker.open(args.model, args.engine, context_length=2048) as worker:
+    async with Worker.open(args.model, args.engine, context_length=args.context_length) as worker:
         print(json.dumps({"engine": worker.metadata.engine, **await make(worker, args.number, args.out)}))
 
 

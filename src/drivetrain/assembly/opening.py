@@ -178,10 +178,7 @@ class _Derived:
         self._model = model
 
     def find(self, kind: str) -> Path | None:
-        if self._model.digest is None:
-            return None
-        folder = self._store.derived_path(self._model, kind)
-        return folder if folder.is_dir() else None
+        return self._store.derived(self._model, kind)
 
     def make(self, kind: str, build: Callable[[Path], None], progress: Progress) -> Path:
         return self._store.derive(self._model, kind, build, progress)

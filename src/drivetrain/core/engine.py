@@ -30,13 +30,13 @@ class Derived(Protocol):
     """Folders of what engines derive from the weights, kept beside them."""
 
     def find(self, kind: str) -> Path | None:
-        """The folder, if there is one."""
+        """The folder, if there is one and it is whole."""
         ...
 
     def make(self, kind: str, build: Callable[[Path], None], progress: Progress) -> Path:
-        """The folder, filled by `build` if it does not exist: once and atomically, even across processes.
+        """The folder, filled by `build` if there is none that is whole: once and atomically, even across processes.
 
-        `progress` tells of the wait for another process that makes it.
+        `progress` tells of the wait for another process that makes it. Raises `NotStored` if it cannot be kept.
         """
         ...
 

@@ -16,6 +16,7 @@
     ├── ModelNotFound             no such name, path or id
     └── LoadFailed                the model is there, but cannot be loaded
         ├── MissingExtra          a package is not installed; `extra` names what to install
+        ├── NotStored             the store cannot be written, so what is made of the weights has no place
         └── UnfitEngine           nothing is wrong with the model, but this engine cannot run it; another one may
 
 An error that ends a request carries in `partial` what was done before it: the choices, finished or not, and the usage
@@ -121,6 +122,10 @@ class MissingExtra(LoadFailed):
     def __init__(self, what: str, *, extra: str) -> None:
         super().__init__(f"{what} needs a package that is not installed; run: pip install 'drivetrain[{extra}]'")
         self.extra = extra
+
+
+class NotStored(LoadFailed):
+    """Has no code of its own: for whoever asked for the model, it was not loaded."""
 
 
 class UnfitEngine(LoadFailed):

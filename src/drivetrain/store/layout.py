@@ -151,7 +151,7 @@ def require_space(what: str, needed_bytes: int, free: int) -> None:
 
 
 @contextmanager
-def disk_errors(doing: str, *, only_full: bool = False) -> Iterator[None]:
+def disk_errors(doing: str, *, only_full: bool = False, raises: type[LoadFailed] = LoadFailed) -> Iterator[None]:
     """Turns an error of the file system into one line with a remedy and without paths.
 
     `only_full` is for what raises other `OSError`s of its own.
@@ -163,11 +163,11 @@ def disk_errors(doing: str, *, only_full: bool = False) -> Iterator[None]:
             raise
         reason = exc.strerror or type(exc).__name__
         if exc.errno in _FULL:
-            raise LoadFailed(
+            raise raises(
                 f"cannot {doing}: the disk is full; free some space (drivetrain list shows the models, "
                 "drivetrain rm deletes one), or set DRIVETRAIN_HOME to a folder on a larger disk"
             ) from exc
-        raise LoadFailed(f"cannot {doing}: {reason}; set DRIVETRAIN_HOME to a folder that can be written") from exc
+        raise raises(f"cannot {doing}: {reason}; set DRIVETRAIN_HOME to a folder that can be written") from exc
 
 
 def _folders_in(parent: Path) -> list[Path]:

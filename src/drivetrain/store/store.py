@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drivetrain.core.engine import Progress, WeightsFormat
-from drivetrain.core.errors import LoadFailed, ModelNotFound
+from drivetrain.core.errors import LoadFailed, ModelNotFound, NotStored
 from drivetrain.store import manifest as manifests
 from drivetrain.store.catalogue import CATALOGUE, Catalogue
 from drivetrain.store.digests import quick_digest, sha256_of
@@ -26,6 +26,7 @@ from drivetrain.store.locks import locked
 from drivetrain.store.manifest import BadManifest, FileRecord, Manifest
 from drivetrain.store.models import SHA256, LocalModel, StoredModel
 from drivetrain.store.references import HubId, LocalPath, RemoteUrl, ShortName, folder_name, parse, suggestion
+from drivetrain.store.seal import is_whole, seal
 
 if TYPE_CHECKING:
     from drivetrain.store.download import Downloader
@@ -133,31 +134,40 @@ class Store:
             return freed + sum(self.layout.discard(path) for path in unused)
 
     def derived_path(self, model: LocalModel, kind: str) -> Path:
-        """Where an engine keeps what it makes from these weights. It exists only once it is complete."""
+        """Where an engine keeps what it makes from these weights."""
         if model.digest is None:
             raise ValueError("a model without a digest has no place for what is derived from it")
         return self.layout.derived(model.digest, kind)
 
+    def derived(self, model: LocalModel, kind: str) -> Path | None:
+        """The folder of what an engine made from these weights, if it is there and whole."""
+        if model.digest is None:
+            return None
+        folder = self.derived_path(model, kind)
+        return folder if is_whole(folder) else None
+
     def derive(
         self, model: LocalModel, kind: str, build: Callable[[Path], object], progress: Progress = no_progress
     ) -> Path:
-        """The derived folder, made by `build(empty_folder)` if it is not there yet: once, however many processes ask
-        for it. What `build` raises is passed on, unless the disk is full, and then nothing remains.
+        """The derived folder, made by `build(empty_folder)` if it is not there or not whole: once, however many
+        processes ask for it. Raises `NotStored` if the store cannot take it. What `build` raises is passed on, unless
+        the disk is full, and then nothing remains.
         """
         target = self.derived_path(model, kind)
-        if target.is_dir():
+        if is_whole(target):
             return target
         label = f"derived-{model.digest}-{kind}"
         with ExitStack() as stack:
-            with disk_errors(f"prepare {model.name}"):
+            with disk_errors(f"prepare {model.name}", raises=NotStored):
                 stack.enter_context(self._locked(label, model.name, progress))
-                if target.is_dir():
+                if is_whole(target):
                     return target
                 staged = emptied(self.layout.partial(label))
             stack.callback(shutil.rmtree, staged, ignore_errors=True)
-            with disk_errors(f"prepare {model.name}", only_full=True):
+            with disk_errors(f"prepare {model.name}", only_full=True, raises=NotStored):
                 build(staged)
-            with disk_errors(f"store what was made of {model.name}"):
+            with disk_errors(f"store what was made of {model.name}", raises=NotStored):
+                seal(staged)
                 self.layout.publish(staged, target)
         return target
 

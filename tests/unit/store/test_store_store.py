@@ -358,8 +358,8 @@ def test_derive_once_and_remove_with_the_model(
     assert store.derive(model, "safetensors", build) == path
     assert len(built) == 1
     assert built[0] != path
-    assert folder_size(path) == 1000
-    assert store.list()[0].derived_bytes == 1000
+    assert files_in(path) == ["drivetrain.json", "sub/w"]
+    assert store.list()[0].derived_bytes == folder_size(path) > 1000
     assert store.remove("tiny") >= len(sample.gguf) + 1000
     assert files_in(tmp_path / "home") == []
 
@@ -427,7 +427,7 @@ def test_two_processes_derive_once(tmp_path: Path) -> None:
     processes = _derivers(tmp_path, 3, 0.3)
     outputs = [process.communicate(timeout=60)[0].split() for process in processes]
     assert sorted(outputs) == [["built", "safetensors"], ["safetensors"], ["safetensors"]]
-    assert [Path(name).name for name in files_in(tmp_path / "home")] == ["whole"]
+    assert [Path(name).name for name in files_in(tmp_path / "home")] == ["drivetrain.json", "whole"]
 
 
 def test_killed_derive_leaves_nothing_that_looks_complete(store: Store, tmp_path: Path) -> None:
@@ -439,7 +439,7 @@ def test_killed_derive_leaves_nothing_that_looks_complete(store: Store, tmp_path
     model = store.resolve(str(tmp_path / "a.gguf"))
     assert not store.derived_path(model, "safetensors").exists()
     path = store.derive(model, "safetensors", lambda folder: (folder / "whole").write_text("x"))
-    assert files_in(path) == ["whole"]
+    assert files_in(path) == ["drivetrain.json", "whole"]
 
 
 def test_prune_deletes_what_belongs_to_no_pulled_model(
@@ -453,8 +453,10 @@ def test_prune_deletes_what_belongs_to_no_pulled_model(
     broken = store.layout.partial("other")
     broken.mkdir()
     (broken / "x.part").write_bytes(bytes(10))
-    assert store.prune() == 110
-    assert files_in(tmp_path / "home") == [f"derived/{pulled.digest}/safetensors/w", *PULLED]
+    kept = f"derived/{pulled.digest}/safetensors"
+    seal_bytes = (tmp_path / "home" / kept / "drivetrain.json").stat().st_size
+    assert store.prune() == 110 + seal_bytes
+    assert files_in(tmp_path / "home") == [f"{kept}/drivetrain.json", f"{kept}/w", *PULLED]
     assert store.prune() == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo, ModelSpec, Progress
-from drivetrain.core.errors import LoadFailed
+from drivetrain.core.errors import LoadFailed, NotStored
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.llama_server.completion import HONOURED
 from drivetrain.engines.llamacpp.child.connection import ChildConnection
@@ -32,6 +33,8 @@ from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.engines.llamacpp.widening import weights_made, weights_to_run
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class GgufModel:
@@ -42,6 +45,7 @@ class GgufModel:
     metadata: Mapping[str, Any]
     vocabulary: Vocabulary
     options: Options
+    notes: tuple[str, ...] = ()
 
     @property
     def sees(self) -> bool:
@@ -132,9 +136,17 @@ def open_model(spec: ModelSpec) -> GgufModel:
 
 
 def prepared(spec: ModelSpec, progress: Progress) -> GgufModel:
-    """What is wrong with the file or the settings is said before anything is made of it."""
+    """What is wrong with the file or the settings is said before anything is made of it.
+
+    Where what is made of it cannot be kept, the file runs as it is, and that is told.
+    """
     model = open_model(spec)
-    return replace(model, weights=weights_to_run(spec, progress))
+    try:
+        return replace(model, weights=weights_to_run(spec, progress))
+    except NotStored as exc:
+        note = f"the weights run as their file has them, not in {spec.form}, so answers may differ: {exc.message}"
+        _log.warning("%s: %s", spec.name, note)
+        return replace(model, weights=spec.path, notes=(note,))
 
 
 async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:
@@ -160,6 +172,6 @@ async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:
         pooling=model.options.pooling,
         image_token=model.image_token,
         default_sampling=stated_sampling(model.metadata),
-        notes=model.options.vision.notes,
+        notes=(*model.notes, *model.options.vision.notes),
         versions={"xllamacpp": process.version},
     )

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
-from drivetrain.cli.flags.prompts import stdin_lines
+from drivetrain.cli.flags.prompts import STDIN, stdin_lines
 from drivetrain.cli.terminal import output
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.worker.settings import SAMPLING_NAMES
@@ -39,7 +39,9 @@ def add(commands: options.Commands) -> None:
         epilog=_EPILOG,
     )
     options.add_model(parser)
-    parser.add_argument("texts", metavar="TEXT", nargs="*", help="a text; without any, each line of stdin is one")
+    parser.add_argument(
+        "texts", metavar="TEXT", nargs="*", help="a text; without any, or for -, each line of stdin is one"
+    )
     options.add_remote(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object, with the usage")
     options.add_settings(parser, without=SAMPLING_NAMES)
@@ -51,12 +53,15 @@ def run(args: argparse.Namespace) -> int:
     resolved = options.read_settings(args)
     if args.explain:
         return options.explain(args, resolved)
-    if not args.texts and (sys.stdin is None or sys.stdin.isatty()):
+    if STDIN in args.texts and len(args.texts) > 1:
+        raise InvalidSetting("- reads the texts from stdin; leave the others out")
+    from_stdin = args.texts in ([], [STDIN])
+    if from_stdin and (sys.stdin is None or (not args.texts and sys.stdin.isatty())):
         raise InvalidSetting("there is nothing to embed: give TEXT, or pipe in lines")
     from drivetrain.cli.start_worker import opened
 
     limit = min(TEXTS_AT_ONCE, resolved.settings.max_embed_inputs)
-    texts = iter(args.texts or stdin_lines(resolved.settings))
+    texts = stdin_lines(resolved.settings) if from_stdin else iter(args.texts)
     first = list(islice(texts, limit))
     if not first:
         raise InvalidSetting("there is nothing to embed: stdin has no text")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from drivetrain.cli.terminal import output
 from drivetrain.core.errors import InvalidSetting
 
 SCREEN_LINES = 24
@@ -63,6 +63,10 @@ class CommandParser(argparse.ArgumentParser):
         fitting = [line for line in lines if len(line) < SCREEN_COLUMNS][: max(1, room)]
         return f"\n{found}" + "".join(f"{line.rstrip()}\n" for line in fitting) if found else ""
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """What argparse prints: help and the version. It would say nothing of a full disk."""
+        output.write(message)
+
     def error(self, message: str) -> NoReturn:
         raise InvalidSetting(f"{message} (see {self.prog} --help)")
 
@@ -85,7 +89,7 @@ def _short(text: str, width: int) -> str:
 
 class _Help(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        sys.stdout.write(parser.first_screen() if isinstance(parser, CommandParser) else parser.format_help())
+        output.write(parser.first_screen() if isinstance(parser, CommandParser) else parser.format_help())
         parser.exit()
 
 

@@ -66,18 +66,17 @@ def _report(args: argparse.Namespace) -> ServerReport:
     server = reader(args)
     try:
         return gather(run_cancellable(server.read))
-    except InvalidSetting as exc:
-        if given is None:
-            exc.message += "; give the URL of a server, or start one: drivetrain serve MODEL"
-        raise
+    except InvalidSetting as exc:  # the URL is fine, or it would have been refused above
+        hint = "; give the URL of a server, or start one: drivetrain serve MODEL" if given is None else ""
+        raise DrivetrainError(exc.message + hint) from exc
 
 
 def _own_url() -> str:
     """Where `drivetrain serve` listens without flags."""
+    from drivetrain.http.address import url_of_listener
+
     stated = read_server(argparse.Namespace(config=None))
-    host = str(stated.value("host"))
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound to it
-    return f"http://{f'[{host}]' if ':' in host else host}:{stated.value('port')}"
+    return url_of_listener(stated.value("host"), stated.value("port"))
 
 
 def _lines(report: ServerReport) -> list[str]:

@@ -65,6 +65,13 @@ class Address:
         return f"http{'s' if self.secure else ''}://{self.authority}{self.path}"
 
 
+def url_of_listener(host: str, port: int) -> str:
+    """Where this machine reaches a server that listens on `host`, with or without brackets if that is of IPv6."""
+    bare = host.strip("[]")
+    bare = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bare, bare)  # noqa: S104 - compared, not bound
+    return f"http://{f'[{bare}]' if ':' in bare else bare}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether it can only reach this machine: `localhost`, or a loopback address in any spelling."""
     with suppress(ValueError):

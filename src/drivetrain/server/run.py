@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
 from drivetrain.core.errors import InvalidSetting
+from drivetrain.http.address import url_of_listener
 from drivetrain.server.http.connection import connection_class
 from drivetrain.server.http.file_limit import within_files
 from drivetrain.server.settings import ServerSettings
@@ -59,8 +60,7 @@ def bind(settings: ServerSettings) -> socket.socket:
 def address_of(sock: socket.socket) -> str:
     """The URL at which this machine can reach a bound socket."""
     host, port = sock.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url_of_listener(host, port)
 
 
 class HttpServer(Server):

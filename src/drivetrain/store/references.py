@@ -88,6 +88,8 @@ def parse(text: str, names: Collection[str] = CATALOGUE) -> ModelReference:
         return LocalPath(text, path)
     if (path := _existing(text)) is not None:
         return LocalPath(text, path)
+    if (name := next((name for name in names if name.lower() == text.lower()), None)) is not None:
+        return ShortName(name)
     if (hub_id := _parse_hub_id(text)) is not None:
         return hub_id
     known = ", ".join(sorted(names)) or "none"

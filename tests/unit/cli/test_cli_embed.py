@@ -39,6 +39,24 @@ def test_texts_behind_an_option(capsys: Capture) -> None:
     assert "unknown option --quit; did you mean --quiet?" in run_here(capsys, "embed", "fake", "--quit", "a").error
 
 
+def test_behind_two_dashes_nothing_is_an_option(capsys: Capture) -> None:
+    for options in ((), ("--json",)):
+        outcome = run_here(capsys, "embed", "fake", *options, "--", "-a", "--b")
+        found = outcome.json["data"] if options else rows(outcome)
+        assert [row["text"] for row in found] == ["-a", "--b"]
+
+
+@pytest.mark.parametrize("arguments", [("-",), ("--quiet", "-"), ("--quiet", "--", "-"), ("--quiet", "--")])
+def test_a_dash_is_stdin(capsys: Capture, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    type_in(monkeypatch, "eins\nzwei")
+    assert [row["text"] for row in rows(run_here(capsys, "embed", "fake", *arguments))] == ["eins", "zwei"]
+
+
+def test_a_dash_among_texts_is_refused(capsys: Capture) -> None:
+    outcome = run_here(capsys, "embed", "fake", "a", "-")
+    assert (outcome.code, outcome.error) == (2, "- reads the texts from stdin; leave the others out")
+
+
 def test_json_is_one_object_with_the_usage(capsys: Capture) -> None:
     document = run_here(capsys, "embed", "fake", "a", "bc", "--json").json
     assert set(document) == {"model", "pooling", "data", "usage"}

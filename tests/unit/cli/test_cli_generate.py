@@ -33,6 +33,16 @@ def test_text_as_it_comes_at_once_and_in_json_is_the_same(capsys: pytest.Capture
     assert not streamed.err
 
 
+@pytest.mark.parametrize("options", [(), ("--max-tokens", "5"), ("--max-tokens", "5", "--seed", "1")])
+def test_behind_two_dashes_nothing_is_an_option(capsys: pytest.CaptureFixture[str], options: tuple[str, ...]) -> None:
+    document = run_here(capsys, "generate", "fake", "--json", *options, "--", "-hello").json
+    prompt = bytes(token_id for token_id in document["prompt_token_ids"] if token_id < 256)
+    assert b"-hello" in prompt
+    assert b"--" not in prompt
+    outcome = run_here(capsys, "generate", "fake", *options, "--", "-a", "-b")
+    assert (outcome.code, "-b" in outcome.error) == (2, True)
+
+
 def test_json_is_the_whole_result(capsys: pytest.CaptureFixture[str]) -> None:
     document = run_here(capsys, *ASK, "--json", "--stop", "fox", "--request-id", "mine").json
     assert set(document) == {"id", "model", "choices", "usage", "metrics", "prompt_token_ids", "truncated_tokens"}

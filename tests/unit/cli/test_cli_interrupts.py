@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 from cli_rigs import SLOW_FAKE, read_some, slow_chatterbox
@@ -44,9 +45,12 @@ def test_a_reader_that_has_enough_ends_it_silently() -> None:
         assert process.stderr.read().decode().splitlines() == ["active 0 loop None"]
 
 
-def test_a_full_disk_is_told() -> None:
+@pytest.mark.parametrize(
+    "arguments", [GENERATE, ("--help",), ("--version",), (), ("generate", "--help"), ("generate", "--help-all")]
+)
+def test_a_full_disk_is_told(arguments: Sequence[str]) -> None:
     with open("/dev/full", "wb") as full:
-        command = [sys.executable, "-m", "drivetrain", *GENERATE]
+        command = [sys.executable, "-m", "drivetrain", *arguments]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.decode() == "drivetrain: cannot write the output: No space left on device\n"

@@ -72,12 +72,12 @@ def test_where_no_server_is(capsys: Capture, monkeypatch: pytest.MonkeyPatch) ->
     url = f"http://127.0.0.1:{port}"
     monkeypatch.setenv("DRIVETRAIN_PORT", str(port))
     outcome = run_here(capsys, "ps")
-    assert outcome.code == 2
+    assert outcome.code == 1
     assert outcome.error.endswith(
         "nobody listens there; give the URL of a server, or start one: drivetrain serve MODEL"
     )
     outcome = run_here(capsys, "ps", url)
-    assert (outcome.code, outcome.error.endswith("nobody listens there")) == (2, True)
+    assert (outcome.code, outcome.error.endswith("nobody listens there")) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,9 @@ def test_where_no_server_is(capsys: Capture, monkeypatch: pytest.MonkeyPatch) ->
         ("", "http://127.0.0.1:8000"),
         ("0.0.0.0", "http://127.0.0.1:8000"),
         ("::", "http://[::1]:8000"),
+        ("::1", "http://[::1]:8000"),
+        ("[::1]", "http://[::1]:8000"),
+        ("[::]", "http://[::1]:8000"),
         ("a.b", "http://a.b:8000"),
     ],
 )
@@ -118,5 +121,5 @@ def test_what_is_no_server(capsys: Capture) -> None:
     assert "lists no models" in outcome.error
     with behaving(silent) as url:
         outcome = run_here(capsys, "ps", url, "--timeout", "0.2")
-    assert outcome.code != 0
+    assert outcome.code == 1
     assert outcome.error

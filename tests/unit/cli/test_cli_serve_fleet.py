@@ -11,12 +11,13 @@ import pytest
 from cli_rigs import run_here, without_settings
 
 from drivetrain.cli import main
-from drivetrain.cli.flags.server_options import OF_SEVERAL, SERVER
+from drivetrain.cli.flags.server_options import LIMITS, OF_SEVERAL, SERVER
 from drivetrain.cli.serve import fleet as serve_fleet
 from drivetrain.cli.serve.fleet import FleetArguments
 from drivetrain.cli.serve.offers import make_fleet, size_bytes, spoilt
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.parameters import build_request
+from drivetrain.scale.fleet.policy import FleetLimits
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -85,6 +86,35 @@ def test_flags_beat_the_file(tmp_path: Path) -> None:
     assert said("other=fake", "--config", str(file)).models == ("other=fake",)
 
 
+def test_the_environment_stands_between_flags_and_the_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('[serve]\nmax_loaded = 1\nidle_s = 5\nturn_s = 6\npinned = ["fake"]\n')
+    monkeypatch.setenv("DRIVETRAIN_MAX_LOADED", "2")
+    assert said("fake").max_loaded == 2
+    monkeypatch.setenv("DRIVETRAIN_IDLE_S", "7")
+    arguments = ("fake", "b=fake", "--config", str(file), "--idle-s", "8", "--alias", "x=b")
+    found = said(*arguments)
+    assert (found.max_loaded, found.idle_s, found.turn_s) == (2, 8, 6)
+    shown = run_here(capsys, "serve", *arguments, "--explain").out.partition("several models\n")[2].splitlines()
+    assert {line.split()[0]: line.split(None, 1)[1] for line in shown} == {
+        "max_loaded": "2  (environment DRIVETRAIN_MAX_LOADED)",
+        "idle_s": "8.0  (flag)",
+        "turn_s": f"6.0  (file {file}: serve.turn_s)",
+        "room_wait_s": "60.0  (default)",
+        "pinned": "('fake',)  (file: serve.pinned)",
+        "aliases": "{'x': 'b'}  (flag)",
+    }
+    monkeypatch.setenv("DRIVETRAIN_MAX_LOADED", "none")
+    outcome = run_here(capsys, "serve", "fake")
+    assert (outcome.code, outcome.error) == (2, "DRIVETRAIN_MAX_LOADED must be an integer, not 'none'")
+
+
+def test_the_defaults_are_those_of_the_fleet() -> None:
+    assert FleetLimits(**{name: one.default for name, one in LIMITS.items()}) == FleetLimits()
+
+
 def test_the_one_model_may_stand_in_the_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "serve.toml"
     file.write_text('[serve]\nmodels = ["fake"]\n')
@@ -115,10 +145,10 @@ def test_the_example() -> None:
     [
         ("[serve]\nmax_load = 1", "there is no max_load under [serve]; did you mean max_loaded?"),
         ("[serve]\nxyz = 1", "there is no xyz under [serve]; choose from admin_key_file, "),
-        ("[serve]\nmax_loaded = 0", "it must be a whole number from 1"),
-        ("[serve]\nmax_loaded = true", "it must be a whole number from 1"),
+        ("[serve]\nmax_loaded = 0", "it must be from 1 to"),
+        ("[serve]\nmax_loaded = true", "must be an integer"),
         ('[serve]\nmodels = "fake"', "it must be a list of strings"),
-        ("[serve]\nidle_s = -1", "it must be a number from 0"),
+        ("[serve]\nidle_s = -1", "it must be from 0 to"),
         ("[serve.aliases]\na = 1", "it must be a table of strings"),
         ("serve = 1", "must be a table"),
         ("[serve", "is not TOML"),

@@ -48,7 +48,7 @@ def explained(capsys: Capture, *arguments: str) -> dict[str, str]:
     """The rows of the server in `serve --explain`."""
     outcome = run_here(capsys, "serve", *(arguments or ("fake",)), "--explain")
     assert (outcome.code, outcome.err) == (0, "")
-    rows = outcome.out.partition("\nserver\n")[2].splitlines()
+    rows = outcome.out.partition("\nserver\n")[2].partition("\n\n")[0].splitlines()
     return {row.split()[0]: row.split(None, 1)[1] for row in rows}
 
 
@@ -60,7 +60,7 @@ def test_flag_environment_file_default_in_that_order(
     monkeypatch.setenv("DRIVETRAIN_MAX_PROMPTS", "22")
     monkeypatch.setenv("DRIVETRAIN_ALLOWED_ORIGINS", "https://a.example, http://localhost:3000")
     rows = explained(capsys, "fake", "--port", "3333", "--unknown-fields", "warn")
-    assert set(rows) == set(SERVER)
+    assert set(rows) == {*SERVER, "api_keys", "admin_keys"}
     assert rows["port"] == "3333  (flag)"
     assert rows["unknown_fields"] == "'warn'  (flag)"
     assert rows["max_prompts"] == "22  (environment DRIVETRAIN_MAX_PROMPTS)"
@@ -127,6 +127,18 @@ def test_what_kubernetes_sets_for_a_service_is_left_alone(capsys: Capture, monke
     monkeypatch.setenv("DRIVETRAIN_PORT_8000_TCP_ADDR", "10.0.0.7")
     monkeypatch.setenv("DRIVETRAIN_SERVICE_HOST", "10.0.0.7")
     assert explained(capsys)["port"] == "8000  (default)"
+
+
+def test_explain_tells_of_keys_and_never_which(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert explained(capsys)["api_keys"] == "0  (default)"
+    monkeypatch.setenv("DRIVETRAIN_API_KEY", "hidden")
+    assert explained(capsys)["api_keys"] == "1  (environment DRIVETRAIN_API_KEY)"
+    (tmp_path / "keys").write_text("hidden\nhidden too\n")
+    rows = explained(capsys, "fake", "--api-key-file", str(tmp_path / "keys"))
+    assert (rows["api_keys"], rows["admin_keys"]) == ("2  (api_key_file)", "0  (default)")
+    assert "hidden" not in str(rows)
 
 
 def test_explain_tells_the_engine_and_why(capsys: Capture, tmp_path: Path) -> None:

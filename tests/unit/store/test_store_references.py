@@ -22,6 +22,7 @@ def _in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_short_name_wins_over_a_folder_of_that_name() -> None:
     Path("smollm2-135m").mkdir()
     assert parse("smollm2-135m") == ShortName("smollm2-135m")
+    assert parse("SmolLM2-135M:q4_1") == ShortName("smollm2-135m:Q4_1")
     assert isinstance(parse("./smollm2-135m"), LocalPath)
 
 

@@ -17,6 +17,7 @@ from drivetrain.core.messages import ImagePart, Message, TextPart, parse_message
 from drivetrain.worker.settings import Settings
 
 STDIN = "-"
+_END_OF_OPTIONS = "--"
 _ROLES = {"--system": "system", "--message": "user", "--assistant": "assistant"}
 
 
@@ -60,13 +61,30 @@ def add_text(parser: argparse.ArgumentParser) -> None:
 
 
 def take_text(args: argparse.Namespace, unknown: list[str]) -> None:
-    """Before Python 3.13, argparse does not see texts or models behind an option."""
+    """Before Python 3.13, argparse does not see texts or models behind an option, nor the -- before them."""
     for name in ("texts", "models"):
         if getattr(args, name, None) == []:
-            while unknown and not unknown[0].startswith("-"):
-                getattr(args, name).append(unknown.pop(0))
-    if getattr(args, "text", "") is None and unknown and (unknown[0] == STDIN or not unknown[0].startswith("-")):
-        args.text = unknown.pop(0)
+            setattr(args, name, _taken(unknown, len(unknown)))
+    if getattr(args, "text", "") is None:
+        args.text = next(iter(_taken(unknown, 1)), None)
+    if unknown == [_END_OF_OPTIONS]:
+        unknown.clear()
+
+
+def _taken(unknown: list[str], most: int) -> list[str]:
+    """What stands at the front and is no option; behind -- nothing is one."""
+    taken: list[str] = []
+    ended = False
+    while unknown and len(taken) < most:
+        first = unknown[0]
+        if first == _END_OF_OPTIONS and not ended:
+            ended = True
+        elif ended or first == STDIN or not first.startswith("-"):
+            taken.append(first)
+        else:
+            break
+        del unknown[0]
+    return taken
 
 
 def read_input(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:

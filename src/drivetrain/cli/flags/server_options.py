@@ -8,14 +8,17 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drivetrain.assembly import SETTINGS
 from drivetrain.cli.flags import options
 from drivetrain.core.errors import InvalidSetting
-from drivetrain.core.kinds import String
+from drivetrain.core.kinds import Integer, Number, String
 from drivetrain.core.settings import Setting, declarations
 from drivetrain.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from drivetrain.worker.sources import Layer
 
 _NOT_STATED = ("api_keys", "admin_keys", "write_timeout_s")
 """Keys are in files or in their variable; the other follows from the settings of the workers."""
@@ -30,7 +33,17 @@ SERVER: Mapping[str, Setting] = {
     **KEY_FILES,
 }
 
-OF_SEVERAL = ("models", "max_loaded", "idle_s", "turn_s", "room_wait_s", "pinned", "aliases")
+_SECONDS = Number(0, 10**15)
+
+LIMITS: Mapping[str, Setting] = {
+    "max_loaded": Setting(Integer(1), "models in memory at once", otherwise="as many as fit"),
+    "idle_s": Setting(_SECONDS, "seconds after which an unused model is unloaded", otherwise="never"),
+    "turn_s": Setting(_SECONDS, "seconds that a busy model keeps its place", default=5.0),
+    "room_wait_s": Setting(_SECONDS, "seconds that a request waits for room", default=60.0),
+}
+"""Of several models, in the places where the server's settings are."""
+
+OF_SEVERAL = ("models", *LIMITS, "pinned", "aliases")
 """What else `[serve]` may have, for several models."""
 
 _DEST = "server_"
@@ -55,10 +68,9 @@ class ServerStated:
         """Those that `ServerSettings` has."""
         return {name: value for name, value in self.values.items() if name not in KEY_FILES}
 
-    def explain(self) -> str:
-        from drivetrain.worker.sources import explained
-
-        return explained({name: (self.value(name), origin) for name, origin in self.origins.items()}, SERVER)
+    @property
+    def told(self) -> Layer:
+        return {name: (self.value(name), origin) for name, origin in self.origins.items()}
 
 
 def add_server_flags(group: Any, *, without: Collection[str] = ()) -> None:
@@ -75,19 +87,27 @@ def read_server(
 
     environment = os.environ if environment is None else environment
     settings = {name: one for name, one in SERVER.items() if name not in without}
-    sources.refuse_misspelt(environment, SETTINGS.all, settings)
-    path = sources.config_file(args.config, environment)
-    ours = {name: text for name, text in environment.items() if not _OF_KUBERNETES.match(text)}
-    flags = options.prefixed(args, _DEST)
-    stated = {
-        **({} if path is None else sources.from_table(settings, serve_table(args, environment), path, "serve.")),
-        **sources.from_environment(settings, ours, lambda name: (f"DRIVETRAIN_{name.upper()}",)),
-        **{name: (sources.judged(name, settings[name], v, options.flag(name)), "flag") for name, v in flags.items()},
-    }
+    sources.refuse_misspelt(environment, SETTINGS.all, {*settings, *LIMITS})
+    stated = read_stated(settings, args, options.prefixed(args, _DEST), environment)
     return ServerStated(
         {name: value for name, (value, _) in stated.items()},
         {name: stated[name][1] if name in stated else "default" for name in settings},
     )
+
+
+def read_stated(
+    settings: Mapping[str, Setting], args: argparse.Namespace, flags: Mapping[str, Any], environment: Mapping[str, str]
+) -> Layer:
+    """What the flags, the variables and `[serve]` state of these settings. Raises `InvalidSetting`."""
+    from drivetrain.worker import sources
+
+    path = sources.config_file(args.config, environment)
+    ours = {name: text for name, text in environment.items() if not _OF_KUBERNETES.match(text)}
+    return {
+        **({} if path is None else sources.from_table(settings, serve_table(args, environment), path, "serve.")),
+        **sources.from_environment(settings, ours, lambda name: (f"DRIVETRAIN_{name.upper()}",)),
+        **{name: (sources.judged(name, settings[name], v, options.flag(name)), "flag") for name, v in flags.items()},
+    }
 
 
 def serve_table(args: argparse.Namespace, environment: Mapping[str, str] | None = None) -> dict[str, Any]:

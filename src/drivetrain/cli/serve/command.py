@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if args.explain:
         from drivetrain.cli.serve.explain import explain
 
-        explain(stated, chosen or [_alone(args.model, resolved[0])])
+        explain(stated, server, chosen or [_alone(args.model, resolved[0])], fleet.told(args, several))
         return 0
     if any(importlib.util.find_spec(package) is None for package in _PACKAGES):
         raise MissingExtra("the HTTP server", extra="server")

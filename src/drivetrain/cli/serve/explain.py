@@ -7,21 +7,37 @@ from typing import TYPE_CHECKING
 
 from drivetrain import assembly
 from drivetrain.assembly import SETTINGS
+from drivetrain.cli.flags.keys import KEY_VARIABLE
+from drivetrain.cli.flags.server_options import LIMITS, SERVER
 from drivetrain.cli.terminal import output
 from drivetrain.core.errors import LoadFailed, ModelNotFound
 from drivetrain.worker.settings import Group
+from drivetrain.worker.sources import explained
 
 if TYPE_CHECKING:
     from drivetrain.assembly import EngineChoice
     from drivetrain.cli.flags.server_options import ServerStated
     from drivetrain.cli.serve.fleet import FleetModel
+    from drivetrain.server.settings import ServerSettings
     from drivetrain.worker.settings import Settings
+    from drivetrain.worker.sources import Layer
 
 
-def explain(server: ServerStated, models: Sequence[FleetModel]) -> None:
+def explain(stated: ServerStated, server: ServerSettings, models: Sequence[FleetModel], several: Layer) -> None:
     """Raises what starting would raise, as far as it shows without weights."""
-    parts = [_model(one) for one in models]
-    output.line("\n\n".join([*parts, f"server\n{server.explain()}"]))
+    of_server = explained({**stated.told, **_keys(stated, server)}, SERVER)
+    parts = [*map(_model, models), f"server\n{of_server}", f"several models\n{explained(several, LIMITS)}"]
+    output.line("\n\n".join(parts))
+
+
+def _keys(stated: ServerStated, server: ServerSettings) -> Layer:
+    """How many there are and where they come from, never what they are."""
+    layer: Layer = {}
+    for name, keys in (("api_key", server.api_keys), ("admin_key", server.admin_keys)):
+        file = f"{name}_file"
+        origin = file if stated.value(file) is not None else f"environment {KEY_VARIABLE}" if keys else "default"
+        layer[f"{name}s"] = (len(keys), origin)
+    return layer
 
 
 def _model(one: FleetModel) -> str:

@@ -1,25 +1,24 @@
-"""`serve` with several models: what the flags and the file's `[serve]` table say about them."""
+"""`serve` with several models: what the flags, the environment and the file's `[serve]` table say about them."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.cli.flags import options
-from drivetrain.cli.flags.server_options import OF_SEVERAL, serve_table
+from drivetrain.cli.flags.server_options import LIMITS, OF_SEVERAL, read_stated, serve_table
 from drivetrain.core.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from drivetrain.worker.sources import Resolved
-
-_LIMITS = ("max_loaded", "idle_s", "turn_s", "room_wait_s")
+    from drivetrain.worker.sources import Layer, Resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetArguments:
-    """What the flags and the file say about several models. The fields have the names that they have in the file."""
+    """What was stated about several models. The fields have the names that they have in the file."""
 
     models: tuple[str, ...] = ()
     max_loaded: int | None = None
@@ -31,7 +30,7 @@ class FleetArguments:
 
     @property
     def limits(self) -> dict[str, Any]:
-        return {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
+        return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +43,8 @@ class FleetModel:
 
 
 def add_fleet_flags(group: Any) -> None:
-    number, count = options.number, options.whole_number
-    group.add_argument(
-        "--max-loaded", type=count, metavar="N", help="models in memory at once (default: as many as fit)"
-    )
-    group.add_argument(
-        "--idle-s", type=number, metavar="X", help="seconds after which an unused model is unloaded (default: never)"
-    )
-    group.add_argument(
-        "--turn-s", type=number, metavar="X", help="seconds that a busy model keeps its place (default: 5)"
-    )
-    group.add_argument(
-        "--room-wait-s", type=number, metavar="X", help="seconds that a request waits for room (default: 60)"
-    )
+    for name, one in LIMITS.items():
+        options.add_setting(group, name, one, dest=name)
     group.add_argument(
         "--pin", action="append", default=[], metavar="NAME", help="load this model and keep it loaded; may be repeated"
     )
@@ -83,10 +71,9 @@ def read(args: argparse.Namespace) -> FleetArguments | None:
     If the file names the models, they are in `args.models` afterwards.
     """
     in_file = _in_file(args)
-    given = {name: value for name in _LIMITS if (value := getattr(args, name)) is not None}
     several = replace(
         in_file,
-        **{name: _checked(name, value, options.flag(name)) for name, value in given.items()},
+        **{name: value for name, (value, _) in _limits(args).items()},
         models=tuple(args.models) or in_file.models,
         pinned=tuple(args.pin) or in_file.pinned,
         aliases={**in_file.aliases, **dict(args.alias)},
@@ -97,6 +84,21 @@ def read(args: argparse.Namespace) -> FleetArguments | None:
     return several if replace(several, models=()) != FleetArguments() or _several(several.models) else None
 
 
+def told(args: argparse.Namespace, several: FleetArguments | None) -> Layer:
+    """What holds for several models, and where each value comes from."""
+    several, limits, table = several or FleetArguments(), _limits(args), serve_table(args)
+    layer = {name: limits.get(name, (one.default, "default")) for name, one in LIMITS.items()}
+    for name, by_flag in (("pinned", args.pin), ("aliases", args.alias)):
+        value: Any = getattr(several, name)
+        layer[name] = (value, "flag" if by_flag else f"file: serve.{name}" if name in table else "default")
+    return layer
+
+
+def _limits(args: argparse.Namespace) -> Layer:
+    flags = {name: value for name in LIMITS if (value := getattr(args, name)) is not None}
+    return read_stated(LIMITS, args, flags, os.environ)
+
+
 def _several(models: Sequence[str]) -> bool:
     """Several URLs on their own are servers of one model."""
     from drivetrain.engines.remote.address import is_url
@@ -105,7 +107,7 @@ def _several(models: Sequence[str]) -> bool:
 
 
 def _in_file(args: argparse.Namespace) -> FleetArguments:
-    stated = {name: value for name, value in serve_table(args).items() if name in OF_SEVERAL}
+    stated = {name: value for name, value in serve_table(args).items() if name in OF_SEVERAL and name not in LIMITS}
     return FleetArguments(
         **{name: _checked(name, value, f"serve.{name} in the file") for name, value in stated.items()}
     )
@@ -115,12 +117,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
     if name in {"models", "pinned"}:
         good, what = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of strings"
         value = tuple(value) if good else value
-    elif name == "aliases":
-        good, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of strings"
-    elif name == "max_loaded":
-        good, what = type(value) is int and value >= 1, "a whole number from 1"
     else:
-        good, what = type(value) in {int, float} and value >= 0, "a number from 0"
+        good, what = isinstance(value, dict) and all(isinstance(v, str) for v in value.values()), "a table of strings"
     if not good:
         raise InvalidSetting(f"{origin} is {value!r}; it must be {what}", param=name)
     return value

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.receipt import Receipt
-from drivetrain.core.sealing import Signature, opened, read
+from drivetrain.core.sealing import MAX_CHARS, Signature, opened, read
 
 SUFFIXES = (".json", ".jsonl")
+MAX_BYTES = MAX_CHARS
+"""Of one receipt, or an answer with one: a longer file or line is not read to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +44,28 @@ def _of_file(file: Path, key: bytes | None) -> Iterator[Entry]:
     if not file.is_file():
         raise InvalidSetting(f"{file} is not a file" if file.exists() else f"{file} does not exist")
     try:
-        text = file.read_text("utf-8")
+        with file.open("rb") as opened_file:
+            if file.suffix.lower() != ".jsonl":
+                yield from _of_bytes(str(file), opened_file.read(MAX_BYTES + 1), key)
+                return
+            for number, line in enumerate(_lines(opened_file), 1):
+                if line.strip() or len(line) > MAX_BYTES:
+                    yield from _of_bytes(f"{file}:{number}", line, key)
     except OSError as exc:
         raise InvalidSetting(f"{file} cannot be read: {exc.strerror or type(exc).__name__}") from exc
-    except UnicodeDecodeError as exc:
-        yield Entry(str(file), None, fault=f"the receipt is not valid: it is not UTF-8 text (at byte {exc.start})")
-        return
-    if file.suffix.lower() != ".jsonl":
-        yield from _of_text(str(file), text, key)
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield from _of_text(f"{file}:{number}", line, key)
 
 
-def _of_text(where: str, text: str, key: bytes | None) -> Iterator[Entry]:
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Of a line that is too long, no more than shows that it is."""
+    while line := file.readline(MAX_BYTES + 1):
+        yield line.removesuffix(b"\n")
+        while len(line) > MAX_BYTES and not line.endswith(b"\n"):
+            line = file.readline(MAX_BYTES + 1)
+
+
+def _of_bytes(where: str, data: bytes, key: bytes | None) -> Iterator[Entry]:
     try:
-        found = _documents(read(text))
+        found = _documents(_read(data))
     except InvalidSetting as exc:
         yield Entry(where, None, fault=exc.message)
         return
@@ -70,6 +77,15 @@ def _of_text(where: str, text: str, key: bytes | None) -> Iterator[Entry]:
             yield Entry(label, *opened(each, key))
         except InvalidSetting as exc:
             yield Entry(label, None, fault=exc.message)
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    if len(data) > MAX_BYTES:
+        raise InvalidSetting(f"the receipt is not valid: it has more than {MAX_BYTES:,} bytes")
+    try:
+        return read(data.decode("utf-8"))
+    except UnicodeDecodeError as exc:
+        raise InvalidSetting(f"the receipt is not valid: it is not UTF-8 text (at byte {exc.start})") from None
 
 
 def _documents(found: dict[str, Any]) -> list[Any]:

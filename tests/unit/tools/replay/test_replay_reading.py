@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.receipt import ChoiceRecord, PromptRecord, Receipt
 from drivetrain.core.sealing import FORM, document, ids_sha256, sealed
+from drivetrain.tools.replay import reading
 from drivetrain.tools.replay.reading import Entry, read_entries
 
 RECEIPT = Receipt(
@@ -76,6 +78,29 @@ def test_what_is_none_is_told_and_the_others_are_read(content: bytes, words: str
     assert fault.startswith("the receipt is not valid: ")
     assert words in fault
     assert good == "good"
+
+
+def test_what_is_too_long_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the line behind it is read."""
+    good = json.dumps(made("good"))
+    monkeypatch.setattr(reading, "MAX_BYTES", len(good))
+    (tmp_path / "a.json").write_text(good + " " * 10**6)
+    (tmp_path / "b.jsonl").write_text("\n".join([good, "x" * 5 * len(good), " " * 2 * len(good) + "x", good]))
+    (tmp_path / "c.json").write_text(good)
+    long = f"the receipt is not valid: it has more than {len(good):,} bytes"
+    assert read(tmp_path) == [
+        ("a.json", long), ("b.jsonl:1", "good"), ("b.jsonl:2", long), ("b.jsonl:3", long), ("b.jsonl:4", "good"),
+        ("c.json", "good"),
+    ]  # fmt: skip
+    pieces: list[int] = []
+
+    class Noted(io.BytesIO):
+        def readline(self, size: int | None = -1) -> bytes:
+            pieces.append(-1 if size is None else size)
+            return super().readline(size)
+
+    assert [len(line) for line in reading._lines(Noted(b"x" * 10_000))] == [len(good) + 1]
+    assert set(pieces) == {len(good) + 1}
 
 
 def test_a_path_without_any_is_refused(tmp_path: Path) -> None:

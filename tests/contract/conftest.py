@@ -9,7 +9,7 @@ import pytest
 
 from contract.native_rig import NativeRig
 from contract.remote_rig import RemoteLlamaCppRig, RemoteRig
-from contract.rigs import NEED_WEIGHTS, FakeRig, LlamaCppRig, Rig, TransformersRig
+from contract.rigs import CANNOT_RANK, NEED_WEIGHTS, FakeRig, LlamaCppRig, Rig, TransformersRig
 from drivetrain.worker.worker import EngineWorker
 
 RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
@@ -31,6 +31,15 @@ def rig(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> It
     yield made
     if isinstance(made, RemoteLlamaCppRig):
         made.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not _cannot_rank(item)]
+
+
+def _cannot_rank(item: pytest.Item) -> bool:
+    given = getattr(item, "callspec", None)
+    return given is not None and "ranker" in getattr(item, "fixturenames", ()) and given.params["rig"] in CANNOT_RANK
 
 
 @pytest.fixture(scope="session")

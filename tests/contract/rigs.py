@@ -56,6 +56,9 @@ class Rig(Protocol):
 NEED_WEIGHTS = frozenset({"llamacpp", "remote-llamacpp"})
 """Rigs that run real weights: their tests are slow ones."""
 
+CANNOT_RANK = frozenset({"remote"})
+"""Rigs whose models give no scores of documents: the tests that need them are not collected."""
+
 LONG = 200
 PROMPT = "Once upon a time there was a small engine that kept its word."
 

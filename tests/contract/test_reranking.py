@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contract.rigs import Rig
+from contract.rigs import CANNOT_RANK, Rig
 from contract.test_endings import until_idle, works
 from drivetrain.core.capabilities import RerankWay
 from drivetrain.core.errors import (
@@ -29,14 +29,21 @@ PARENT = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
 
 @pytest.fixture
 async def ranker(rig: Rig, worker: EngineWorker) -> EngineWorker:
-    """For most tests. An engine that can neither way says so: an upstream with text alone, or without a bias."""
+    """For most tests; those of a rig of `CANNOT_RANK` are not collected."""
     if worker.capabilities.rerank is None:
+        pytest.skip(UNABLE)
+    return worker
+
+
+async def test_a_model_that_cannot_rank_says_so(rig: Rig, worker: EngineWorker) -> None:
+    """It can neither way: an upstream with text alone, or without a bias."""
+    able = worker.capabilities.rerank is not None
+    assert not (able and rig.name in CANNOT_RANK)
+    if not able:
         assert not {"logit_bias", "logprobs"} <= worker.capabilities.parameters or not worker.capabilities.tokens
         with pytest.raises(Unsupported, match=UNABLE) as caught:
             await worker.rerank(QUERY, DOCUMENTS)
         assert caught.value.param == "documents"
-        pytest.skip(UNABLE)
-    return worker
 
 
 async def test_each_document_has_its_score_and_equal_ones_keep_their_order(rig: Rig, ranker: EngineWorker) -> None:

@@ -8,6 +8,7 @@ import re
 import shlex
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,6 @@ EXCUSED = {
 """Why blocks are not run, and how many are excused so. Whoever excuses one more has to say so here."""
 
 RUN = ("sh", "python")
-PARSED = ("json", "toml", "yaml", "ini")
 
 ALL = [block for page in pages() for block in blocks(page)]
 
@@ -63,43 +63,50 @@ def test_most_blocks_are_run() -> None:
     assert sum(block.language in RUN and block.excuse is None for block in ALL) >= 40
 
 
-def with_language(*languages: str) -> list[object]:
-    found = [block for block in ALL if block.language in languages and block.excuse is None]
-    return [pytest.param(block, id=block.place) for block in found]
+def is_json(text: str, _: Path) -> None:
+    json.loads(text)
 
 
-@pytest.mark.parametrize("block", with_language("json"))
-def test_json_is_json(block: Block) -> None:
-    json.loads(block.text)
-
-
-@pytest.mark.parametrize("block", with_language("yaml"))
-def test_yaml_is_yaml(block: Block) -> None:
+def is_yaml(text: str, _: Path) -> None:
     import yaml
 
-    assert yaml.safe_load(block.text)
+    assert yaml.safe_load(text)
 
 
-@pytest.mark.parametrize("block", with_language("toml"))
-def test_toml_is_a_settings_file_that_is_accepted(block: Block, tmp_path: Path) -> None:
-    file = tmp_path / "settings.toml"
-    file.write_text(block.text)
-    for name in ("any", *tomllib.loads(block.text).get("models", {})):
+def is_a_settings_file_that_is_accepted(text: str, folder: Path) -> None:
+    file = folder / "settings.toml"
+    file.write_text(text)
+    for name in ("any", *tomllib.loads(text).get("models", {})):
         resolved = read_settings(SETTINGS, name, {}, environment={}, config=file)
         assert any(origin != "default" for origin in resolved.origins.values()) or name == "any"
     args = main._parsers()[0].parse_args(["serve", "fake", "--config", str(file)])
     read_server(args, environment={})
 
 
-@pytest.mark.parametrize("block", with_language("ini"))
-def test_a_unit_starts_a_command_that_there_is(block: Block) -> None:
+def is_a_unit_that_starts_a_command_that_there_is(text: str, _: Path) -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names in units have capitals
-    unit.read_string(block.text)
+    unit.read_string(text)
     program, *arguments = shlex.split(unit["Service"]["ExecStart"])
     assert Path(program).name == "drivetrain"
     args, unknown = main._parsers()[0].parse_known_args(arguments)
     assert (args.command, unknown) == ("serve", [])
+
+
+PARSED: Mapping[str, Callable[[str, Path], None]] = {
+    "json": is_json,
+    "yaml": is_yaml,
+    "toml": is_a_settings_file_that_is_accepted,
+    "ini": is_a_unit_that_starts_a_command_that_there_is,
+}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(block, id=block.place) for block in ALL if block.language in PARSED and block.excuse is None],
+)
+def test_what_is_parsed(block: Block, tmp_path: Path) -> None:
+    PARSED[block.language](block.text, tmp_path)
 
 
 def test_every_option_that_a_page_names_is_one_of_ours() -> None:

@@ -38,8 +38,8 @@ class NativeRig:
         unsupported = settings.pop("unsupported", frozenset())
         options = settings.pop("options", {})
         engine = narrowed(NativeEngine, unsupported) if unsupported else NativeEngine()
-        folder = self._checkpoint(self._model)
-        spec = ModelSpec(name=self._model, path=folder, format=WeightsFormat.SAFETENSORS, options=options)
+        model = "llama-infill" if settings.pop("infill", False) else self._model
+        spec = ModelSpec(name=model, path=self._checkpoint(model), format=WeightsFormat.SAFETENSORS, options=options)
         with one_thread():
             async with started(engine, spec, settings) as worker:
                 yield worker

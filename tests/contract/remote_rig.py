@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from contract.filling import filling_gguf
 from contract.llamacpp_server import LlamaCppServer, running
 from contract.rigs import narrowed, started
 from drivetrain.core.engine import ModelSpec, WeightsFormat
@@ -19,7 +20,7 @@ from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
 from drivetrain.engines.remote.generation import UpstreamChoice
 from drivetrain.store.store import Store
 from drivetrain.worker.worker import EngineWorker
-from server.serving import Served, fake, serving
+from server.serving import Served, fake, filling, serving
 
 
 class RemoteRig:
@@ -33,16 +34,16 @@ class RemoteRig:
     async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         unsupported = settings.pop("unsupported", frozenset())
         engine = narrowed(RemoteEngine, unsupported) if unsupported else RemoteEngine()
-        async with self.upstream() as reference:
+        async with self.upstream(infill=settings.pop("infill", False)) as reference:
             spec = ModelSpec(name="far", path=Path(), format=WeightsFormat.NONE, options={UPSTREAM: reference})
             async with started(engine, spec, settings) as worker:
                 yield worker
             assert not engine.health().alive
 
     @asynccontextmanager
-    async def upstream(self) -> AsyncIterator[str]:
+    async def upstream(self, *, infill: bool) -> AsyncIterator[str]:
         """Started off the event loop; idle before it is stopped."""
-        server = serving(fake(repeat=True, step_delay_s=0.001))
+        server = serving((filling if infill else fake)(repeat=True, step_delay_s=0.001))
         served: Served = await asyncio.to_thread(server.__enter__)
         try:
             yield f"{served.base}/v1#{served.model}"
@@ -80,26 +81,27 @@ class RemoteRig:
 
 
 class RemoteLlamaCppRig(RemoteRig):
-    """The real small model behind llama.cpp's own server: token ids over `/completion`. One server for all workers."""
+    """The real small model behind llama.cpp's own server: token ids over `/completion`. One server for all workers, and
+    another for those that fill in the middle."""
 
     name = "remote-llamacpp"
     exact = False
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
-        self._server: LlamaCppServer | None = None
+        self._servers: dict[bool, LlamaCppServer] = {}
 
     @asynccontextmanager
-    async def upstream(self) -> AsyncIterator[str]:
-        if self._server is None:
-            self._server = await asyncio.to_thread(self._start)
-        server = self._server
+    async def upstream(self, *, infill: bool) -> AsyncIterator[str]:
+        server = self._servers.get(infill)
+        if server is None:
+            server = self._servers[infill] = await asyncio.to_thread(self._start, infill=infill)
         yield f"{server.url}#smollm2"
         await asyncio.to_thread(server.settle)
 
-    def _start(self) -> LlamaCppServer:
+    def _start(self, *, infill: bool) -> LlamaCppServer:
         path = Store().pull("smollm2-135m").path
-        return self._stack.enter_context(running(path))
+        return self._stack.enter_context(running(self._stack.enter_context(filling_gguf(path)) if infill else path))
 
     def close(self) -> None:
         self._stack.close()

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from contract.filling import FillingBytes, filling_gguf
 from drivetrain.core.engine import Engine, ModelSpec, WeightsFormat
 from drivetrain.core.errors import Unsupported
 from drivetrain.engines.fake import FakeEngine, Script
@@ -35,7 +36,8 @@ class Rig(Protocol):
 
     def open(self, **settings: Any) -> contextlib.AbstractAsyncContextManager[EngineWorker]:
         """A started worker with an engine of its own; stopped, and seen to be clean, on leaving. `tracer` is none of
-        the settings, but the worker's; `template` is a chat template for a model that reasons."""
+        the settings, but the worker's; `template` is a chat template for a model that reasons; `infill` asks for a
+        model whose vocabulary has the tokens for it, which only some rigs have."""
         ...
 
     def idle(self, worker: EngineWorker) -> bool:
@@ -90,9 +92,10 @@ class FakeRig:
     @asynccontextmanager
     async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         unsupported = settings.pop("unsupported", frozenset())
+        tokenizer = FillingBytes() if settings.pop("infill", False) else None
         script = Script(repeat=True, unsupported=unsupported, step_delay_s=0.001)
         spec = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
-        async with started(FakeEngine(script), spec, settings) as worker:
+        async with started(FakeEngine(script, tokenizer=tokenizer), spec, settings) as worker:
             yield worker
 
     def idle(self, worker: EngineWorker) -> bool:
@@ -136,7 +139,8 @@ class TransformersRig:
         engine = TransformersEngine()
         if unsupported:
             engine = narrowed(TransformersEngine, unsupported)
-        spec = ModelSpec(name=self._model, path=self._checkpoint(self._model), format=WeightsFormat.SAFETENSORS)
+        model = "llama-infill" if settings.pop("infill", False) else self._model
+        spec = ModelSpec(name=model, path=self._checkpoint(model), format=WeightsFormat.SAFETENSORS)
         async with started(engine, spec, settings) as worker:
             yield worker
         assert not engine._thread.alive
@@ -184,11 +188,12 @@ class LlamaCppRig:
         unsupported = settings.pop("unsupported", frozenset())
         engine = narrowed(LlamaCppEngine, unsupported) if unsupported else LlamaCppEngine()
         path = Store().pull("smollm2-135m").path
-        spec = ModelSpec(
-            name="smollm2", path=path, format=WeightsFormat.GGUF, options={"context_length": 2048, "slots": 4}
-        )
-        async with started(engine, spec, settings) as worker:
-            yield worker
+        with filling_gguf(path) if settings.pop("infill", False) else contextlib.nullcontext(path) as path:
+            spec = ModelSpec(
+                name="smollm2", path=path, format=WeightsFormat.GGUF, options={"context_length": 2048, "slots": 4}
+            )
+            async with started(engine, spec, settings) as worker:
+                yield worker
         assert not engine.health().alive
 
     def idle(self, worker: EngineWorker) -> bool:

@@ -92,6 +92,7 @@ class VllmRig:
     @asynccontextmanager
     async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         unsupported = settings.pop("unsupported", frozenset())
+        settings.pop("infill", None)  # the model has no tokens for it
         engine = narrowed(KeptEngine, unsupported) if unsupported else KeptEngine()
         spec = spec_with(Store())
         if self._loaded is None:

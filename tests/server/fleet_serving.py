@@ -16,6 +16,7 @@ from typing import Any
 
 from drivetrain.core.engine import ModelSpec, Progress, WeightsFormat
 from drivetrain.core.stats import Stats
+from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.fleet.offer import Offer, Opened
@@ -35,6 +36,7 @@ def fake_offer(
     load_s: float = 0.0,
     script: dict[str, Any] | None = None,
     engines: list[FakeEngine] | None = None,
+    tokenizer: Tokenizer | None = None,
     **more: Any,
 ) -> Offer:
     """A fake that says its own name. Each one that was loaded is added to `engines`."""
@@ -44,7 +46,7 @@ def fake_offer(
         report("loading", 0.25)
         await asyncio.sleep(load_s)
         spec = ModelSpec(name=name, path=Path(), format=WeightsFormat.NONE)
-        made.append(FakeEngine(Script(**{"text": name, **(script or {})})))
+        made.append(FakeEngine(Script(**{"text": name, **(script or {})}), tokenizer=tokenizer))
         worker = EngineWorker(made[-1], spec, Settings(name=name), stats=stats)
         await worker.start()
         return worker

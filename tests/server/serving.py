@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import openai
 
+from contract.filling import FillingBytes
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.scale.fleet.fleet import Fleet
@@ -187,6 +188,11 @@ class ThoughtfulTokenizer(ByteTokenizer):
 def thoughtful(**script: Any) -> OpenWorker:
     """A worker whose model reasons between `<think>` and `</think>`."""
     return open_fake(FakeEngine(Script(**script), tokenizer=ThoughtfulTokenizer()))
+
+
+def filling(**script: Any) -> OpenWorker:
+    """A worker whose model fills in the middle."""
+    return open_fake(FakeEngine(Script(**script), tokenizer=FillingBytes()))
 
 
 def open_fake(

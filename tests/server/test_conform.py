@@ -17,7 +17,7 @@ from drivetrain.tools.conform.report import ConformReport
 from drivetrain.tools.conform.runner import run
 from drivetrain.tools.conform.verdict import Outcome
 from server.conftest import can
-from server.serving import Served, fake, serving, thoughtful
+from server.serving import Served, fake, filling, serving, thoughtful
 
 KEY = "a-key"
 
@@ -35,7 +35,7 @@ NEEDS = {
 }  # fmt: skip
 """The capability that makes a case one that must be offered."""
 
-LATER = {"completions.suffix", "completions.best_of"}
+LATER = {"completions.best_of"}
 
 TOO_QUICK = {"cancel.streamed", "cancel.whole", "cancel.many"}
 SAYS_ASCII = {"stops.unicode", "streaming.characters"}
@@ -77,6 +77,8 @@ def may_be_missing(served: Served) -> set[str]:
         missing |= {case.id for case in ALL if case.area is Area.EMBEDDINGS}
     if served.worker.capabilities.rerank is None:
         missing |= {case.id for case in ALL if case.area is Area.RERANK}
+    if not can(served, "suffix"):
+        missing |= {case.id for case in ALL if case.id.startswith("completions.suffix")}
     if not can(served, "tools", "response_format"):
         missing |= {case.id for case in ALL if case.area is Area.TOOLS}
     missing |= {case.id for case in ALL if case.area is Area.REASONING}  # no model here does; another test has one
@@ -125,6 +127,12 @@ async def test_reasoning_on_a_model_that_reasons() -> None:
     with serving(thoughtful(text=said)) as thinking:
         report = await conform(thinking, Area.REASONING)
     assert [(r.case.id, r.outcome, r.reason) for r in report.results if r.outcome is not Outcome.PASS] == []
+
+
+async def test_suffixes_on_a_model_that_fills_in_the_middle() -> None:
+    with serving(filling()) as filler:
+        report = await conform(filler, Area.COMPLETIONS)
+    assert {r.case.id for r in report.results if r.outcome is not Outcome.PASS} == LATER
 
 
 async def test_images_on_a_model_that_sees() -> None:

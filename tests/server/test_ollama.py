@@ -384,6 +384,8 @@ def test_what_cannot_be_honoured_is_refused_by_name(unharmed: Served, fields: di
     ("fields", "param"),
     [
         ({"suffix": "x"}, "suffix"),
+        ({"suffix": "x", "system": "x"}, "system"),
+        ({"suffix": 5}, "suffix"),
         ({"template": "{{ .Prompt }}"}, "template"),
         ({"context": [1]}, "context"),
         ({"raw": True, "system": "x"}, "system"),

@@ -27,6 +27,7 @@ _BUILDERS: dict[str, Builder] = {
     **embedding.ARCHITECTURES,
     **scoring.ARCHITECTURES,
     **vision.NEEDS_TORCHVISION,
+    **causal.INFILLING,
 }
 ALL: tuple[str, ...] = tuple(_BUILDERS)
 

@@ -32,6 +32,8 @@ EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "output_router_logits": Fal
 
 Tokenizer = Callable[[], Any]
 
+INFILL = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<file_sep>")
+
 _byte_level = partial(tokenizers.byte_level, chat_template=tokenizers.CHATML)
 _byte_level_bos = partial(_byte_level, add_bos=True)
 # `<|endoftext|>` because the class that the library forces on every "qwen2" folder adds it where it is missing.
@@ -44,6 +46,15 @@ _qwen = partial(
 )
 _fallback = partial(tokenizers.byte_fallback, chat_template=tokenizers.CHATML)
 _gemma = partial(_fallback, prefix_space=False)
+
+
+def _infilling() -> Any:
+    """With the tokens of Qwen2.5-Coder, which its files do not mark as special."""
+    from tokenizers import AddedToken
+
+    made = _fallback(800 - len(INFILL))
+    made.add_tokens([AddedToken(token, special=False, normalized=False) for token in INFILL])
+    return made
 
 
 def build(
@@ -126,3 +137,6 @@ ARCHITECTURES: dict[str, Builder] = {
         **TIED,
     ),
 }
+
+INFILLING: dict[str, Builder] = {"llama-infill": _of("Llama", _infilling, **GROUPED)}
+"""An architecture of those above with another vocabulary."""

@@ -66,7 +66,8 @@ def table_of_parameters() -> str:
     """As it stands in the guide, made from `core/request.py`; `python tests/unit/test_docs.py` writes all tables."""
     rows = ["| name | values | meaning | honoured by | neutral |", "|---|---|---|---|---|"]
     for name, parameter in PARAMETERS.items():
-        neutral = "" if parameter.neutral is None else f"`{parameter.neutral}`"
+        neutral = "" if parameter.neutral is None else f"`{'' if parameter.neutral == '' else parameter.neutral}`"
+        neutral = neutral.replace("``", '`""`')
         values = in_words(parameter.kind)
         rows.append(f"| `{name}` | {values} | {parameter.meaning} | {parameter.by} | {neutral} |")
     return "\n".join(rows)

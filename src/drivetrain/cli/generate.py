@@ -30,6 +30,7 @@ _EPILOG = """examples:
   drivetrain generate smollm2-135m "Describe a door in JSON." --json-schema door.json
   drivetrain generate org/model "What is the weather in Paris?" --tools tools.json --tool-choice required
   drivetrain generate org/reasoner "Is 391 prime?" --max-reasoning-tokens 500
+  drivetrain generate org/coder --prompt "def add(a, b): return " --suffix "  # their sum"
   drivetrain generate smollm2-135m < question.txt
 """
 

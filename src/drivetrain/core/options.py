@@ -25,6 +25,7 @@ class GenerateOptions(TypedDict, total=False):
 
     messages: Sequence[Message | Mapping[str, Any]] | None
     prompt: str | None
+    suffix: str | None
     prompt_token_ids: Sequence[int] | None
     images: Sequence[ImageGiven] | None
     max_tokens: int | None

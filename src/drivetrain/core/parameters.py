@@ -15,7 +15,7 @@ from drivetrain.core.budget import check_answer
 from drivetrain.core.capabilities import Capabilities, Limits
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import check_call_ids
-from drivetrain.core.request import GenerateRequest, HonouredBy, Parameter
+from drivetrain.core.request import GenerateRequest, HonouredBy, Overflow, Parameter
 from drivetrain.core.tools import ToolChoice, ToolMode, check_choice
 
 PARAMETERS: Mapping[str, Parameter] = {f.name: f.metadata["parameter"] for f in fields(GenerateRequest)}
@@ -23,6 +23,7 @@ PARAMETERS: Mapping[str, Parameter] = {f.name: f.metadata["parameter"] for f in 
 WORKER_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.WORKER)
 TOKEN_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.TOKENS)
 ENGINE_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.ENGINE)
+VOCABULARY_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.VOCABULARY)
 
 
 MAX_RECEIPT_CHARS = 8 * 2**20
@@ -32,6 +33,9 @@ CHAT_ONLY = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort",
 """What only a chat can be asked for."""
 
 _INSTEAD = "see its capabilities, or try another engine"
+
+_LACKS = {"suffix": "its vocabulary is not known to have the special tokens for filling in the middle"}
+"""Why a model cannot honour what its vocabulary decides."""
 
 
 def check(request: GenerateRequest, capabilities: Capabilities) -> None:
@@ -43,7 +47,8 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
     if "constraint" not in capabilities.parameters and (place := _strict_place(request)):
         raise Unsupported(f"{place} is not supported by this model and engine; {_INSTEAD}", param=place)
     for name in unsupported(given, capabilities):
-        raise Unsupported(f"{name} is not supported by this model and engine; {_INSTEAD}", param=name)
+        why = f": {_LACKS[name]}" if name in _LACKS else f" and engine; {_INSTEAD}"
+        raise Unsupported(f"{name} is not supported by this model{why}", param=name)
     _check_input(request, capabilities)
     _check_limits(request, capabilities)
     _check_combinations(request)
@@ -126,6 +131,8 @@ def _check_input(request: GenerateRequest, capabilities: Capabilities) -> None:
     for name in CHAT_ONLY:
         if request.messages is None and (value := getattr(request, name)) and value != PARAMETERS[name].neutral:
             raise InvalidRequest(f"{name} goes with messages, not with {given[0]}", param=name)
+    if request.suffix and request.prompt is None:
+        raise InvalidRequest(f"suffix goes with prompt, a text, not with {given[0]}", param="suffix")
     if request.images and request.prompt is None:
         raise InvalidRequest("images needs prompt; in a chat, put images into the messages", param="images")
 
@@ -151,7 +158,8 @@ def _check_limits(request: GenerateRequest, capabilities: Capabilities) -> None:
     if request.receipt is not None and request.receipt.full:
         at_most("receipt", _held_in_receipt(request), MAX_RECEIPT_CHARS, "characters of messages and images")
     at_most("timeout_s", request.timeout_s or 0, limits.max_timeout_s)
-    at_most("prompt", len(request.prompt or ""), limits.max_prompt_chars, "characters")
+    for name in ("prompt", "suffix"):
+        at_most(name, len(getattr(request, name) or ""), limits.max_prompt_chars, "characters")
     chars = sum(message.num_chars for message in request.messages or ())
     at_most("messages", chars, limits.max_prompt_chars, "characters")
     images = len(request.images or ()) + sum(len(message.images) for message in request.messages or ())
@@ -173,6 +181,8 @@ def _check_combinations(request: GenerateRequest) -> None:
         raise InvalidRequest("echo works with prompt, not with messages", param="echo")
     if request.echo and request.has_images:
         raise InvalidRequest("echo cannot repeat a prompt with images", param="echo")
+    if request.suffix:
+        _check_infill(request)
     if request.prompt_logprobs is not None and not request.echo:
         raise InvalidRequest("prompt_logprobs is part of the echoed text: set echo too", param="prompt_logprobs")
     if request.max_tokens is not None and (request.min_tokens or 0) > request.max_tokens:
@@ -180,6 +190,18 @@ def _check_combinations(request: GenerateRequest) -> None:
             f"min_tokens is {request.min_tokens}, more than max_tokens, which is {request.max_tokens}",
             param="min_tokens",
         )
+
+
+def _check_infill(request: GenerateRequest) -> None:
+    """A gap has a text on each side and nothing else."""
+    if request.echo:
+        raise InvalidRequest(
+            "echo cannot be combined with suffix: put the prompt before the text yourself", param="echo"
+        )
+    if request.images:
+        raise InvalidRequest("images cannot be combined with suffix", param="images")
+    if request.overflow is not None and request.overflow is not Overflow.ERROR:
+        raise InvalidRequest("overflow cannot be combined with suffix: such a prompt is not cut", param="overflow")
 
 
 def at_most(name: str, value: float, limit: float, unit: str = "") -> None:

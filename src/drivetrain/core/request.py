@@ -50,10 +50,12 @@ class Overflow(StrEnum):
 
 
 class HonouredBy(StrEnum):
-    """Who does the work. `WORKER` fields work on every engine, `TOKENS` ones on any engine that gives token ids."""
+    """Who does the work. `WORKER` fields work on every engine, `TOKENS` ones on any engine that gives token ids, and
+    `VOCABULARY` ones where the model's vocabulary has what they need."""
 
     WORKER = "worker"
     TOKENS = "tokens"
+    VOCABULARY = "vocabulary"
     ENGINE = "engine"
 
 
@@ -90,6 +92,12 @@ class GenerateRequest:
 
     messages: tuple[Message, ...] | None = parameter(_WORKER, Messages(), "the chat so far")
     prompt: str | None = parameter(_WORKER, String(), "the whole prompt; no template is applied")
+    suffix: str | None = parameter(
+        HonouredBy.VOCABULARY,
+        String(),
+        "what comes behind the answer: it fills the gap between `prompt` and this",
+        neutral="",
+    )
     prompt_token_ids: tuple[int, ...] | None = parameter(_TOKENS, Ids(non_empty=True), "the prompt as token ids")
     images: tuple[ImagePart, ...] | None = parameter(_ENGINE, Images(), "the images for `prompt`, in order", neutral=())
 

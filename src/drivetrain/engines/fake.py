@@ -379,6 +379,6 @@ def _overlap(pair: Pair) -> float:
     return 6 * len(wanted & found) / max(1, len(wanted)) - 3
 
 
-def scripted(**changes: Any) -> FakeEngine:
+def scripted(*, tokenizer: Tokenizer | None = None, **changes: Any) -> FakeEngine:
     """A fake with a script that differs from the default one in these fields."""
-    return FakeEngine(replace(Script(), **changes))
+    return FakeEngine(replace(Script(), **changes), tokenizer=tokenizer)

@@ -19,12 +19,14 @@ from typing import Any, Protocol
 from drivetrain.core.budget import check_answers
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, Unsupported, drop_frames
 from drivetrain.core.events import Delta, Event, Finished, Started
+from drivetrain.core.parameters import VOCABULARY_PARAMETERS
 from drivetrain.core.results import Result, Usage
 from drivetrain.core.worker import Submission, WorkerPort
 from drivetrain.server.context import Context
 from drivetrain.server.encoding import encoded
-from drivetrain.server.errors import json_response, renamed
+from drivetrain.server.errors import going_on, json_response, renamed
 from drivetrain.server.http.exchange import Exchange
+from drivetrain.server.models import who_can
 from drivetrain.server.parse.translate import ParsedRequest, honoured
 from drivetrain.server.refusals import record_refusal
 from drivetrain.server.tenants import apart, shows_cached
@@ -92,7 +94,7 @@ async def answer(
                 writer.narrow(make_formatter(replace(possible, requests=())), possible.headers)
             await _deliver(worker, apart(_within(possible, lease.left_s), exchange.scope, worker.capabilities), writer)
     except DrivetrainError as exc:
-        error = renamed(exc, parsed.names) if isinstance(exc, InvalidRequest) else exc
+        error = _told(exc, parsed, context) if isinstance(exc, InvalidRequest) else exc
         if not exchange.started:
             raise error  # noqa: B904 - the same error, with the endpoint's field names
         context.counts.refused(error)
@@ -104,6 +106,14 @@ async def answer(
             raise
         _log.exception("failed to write a stream")
         await exchange.write(writer.failure(EngineFailed("the server failed on this stream")), last=True)
+
+
+def _told(error: InvalidRequest, parsed: ParsedRequest, context: Context) -> InvalidRequest:
+    """With the endpoint's name for the field, and the models that have what this one's vocabulary lacks."""
+    name = error.param or ""
+    if isinstance(error, Unsupported) and name in VOCABULARY_PARAMETERS:
+        error = going_on(error, who_can(context.models, lambda can: name in can.parameters))
+    return renamed(error, parsed.names)
 
 
 async def _deliver(worker: WorkerPort, parsed: ParsedRequest, writer: ResponseWriter) -> None:

@@ -131,6 +131,14 @@ def moved(error: InvalidRequest, place: str) -> InvalidRequest:
     return _said_of(error, place, error.param or "", place)
 
 
+def going_on(error: InvalidRequest, more: str) -> InvalidRequest:
+    """The same error with more to say."""
+    copy = error.again()
+    copy.message += more
+    copy.args = (copy.message,)
+    return copy
+
+
 def _said_of(error: InvalidRequest, param: str, begins: str, name: str) -> InvalidRequest:
     copy = error.again()
     copy.param = param

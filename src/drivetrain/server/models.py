@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.stats import Stats
+from drivetrain.core.status import State
 from drivetrain.core.worker import WorkerPort
 
 
@@ -118,6 +120,12 @@ class Models(Protocol):
 
 
 LATEST = "latest"
+
+
+def who_can(models: Models, can: Callable[[Capabilities], bool]) -> str:
+    """The end of a refusal: those that can do it. Of models that are not loaded it is not known."""
+    able = [name for name, worker in models if worker.state is State.READY and can(worker.capabilities)]
+    return f"; {', '.join(able)} can" if able else "; none of the models that are loaded here can"
 
 
 def tagged(models: Models, name: str) -> str:

@@ -102,7 +102,8 @@ def _messages(request: GenerateRequest) -> Sequence[Message]:
     if request.messages is not None:
         return request.messages
     if request.prompt is not None:
-        return [Message("user", (*(request.images or ()), TextPart(request.prompt)))]
+        texts = [request.prompt, request.suffix] if request.suffix else [request.prompt]
+        return [Message("user", (*(request.images or ()), *map(TextPart, texts)))]
     return []
 
 

@@ -22,8 +22,9 @@ _CHATML = (
 
 
 class ByteTokenizer:
-    """Id b is the byte b; ids from 256 on are the special tokens."""
+    """Id b is the byte b; ids from 256 on are the special tokens. A subclass may have others."""
 
+    specials: tuple[str, ...] = SPECIALS
     waits = False
     vocab_size = 256 + len(SPECIALS)
     longest_piece = max(map(len, SPECIALS))
@@ -36,7 +37,7 @@ class ByteTokenizer:
     def encode(self, prompt: Prompt) -> list[int]:
         ids = [256] if prompt.add_bos else []
         for text, special in apart(prompt, self.special_strings):
-            ids += [256 + SPECIALS.index(text)] if special else text.encode()
+            ids += [256 + self.specials.index(text)] if special else text.encode()
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
@@ -49,11 +50,11 @@ class ByteTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         if token_id < 256:
             return bytes((token_id,))
-        return SPECIALS[token_id - 256].encode() if token_id < self.vocab_size else b""
+        return self.specials[token_id - 256].encode() if token_id < self.vocab_size else b""
 
     def id_of(self, token: str) -> int | None:
-        if token in SPECIALS:
-            return 256 + SPECIALS.index(token)
+        if token in self.specials:
+            return 256 + self.specials.index(token)
         data = token.encode()
         return data[0] if len(data) == 1 else None
 

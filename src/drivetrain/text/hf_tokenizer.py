@@ -13,6 +13,7 @@ from typing import Any
 from drivetrain.core.prompt import Prompt, apart, find_specials, own_specials
 from drivetrain.core.tokenizer import LONGEST_PIECE, Detokenizer, check_wanted
 from drivetrain.text.detokenizers import TableDetokenizer, WindowDetokenizer
+from drivetrain.text.infill import INFILL_NAMES
 from drivetrain.text.pieces import knows_all_bytes, piece_rule
 
 LONG_CHARS = 2000
@@ -41,7 +42,9 @@ class HfTokenizer:
         self._rule = piece_rule(parts["decoder"]) if parts else None
         self._knows_all_bytes = bool(parts) and knows_all_bytes(parts["model"])
         self._special_ids = frozenset(
-            token_id for token_id, added in tokenizer.added_tokens_decoder.items() if added.special
+            token_id
+            for token_id, added in tokenizer.added_tokens_decoder.items()
+            if added.special or added.content in INFILL_NAMES
         )
         self._table: list[bytes | None] = [None] * self.vocab_size
         self._chat_template = chat_template if chat_template is not None else _template_source(tokenizer)

@@ -15,6 +15,7 @@ from drivetrain.families.base import Family
 from drivetrain.families.judging import Question, question_for
 from drivetrain.families.registry import FamilyChoice, TemplateFamily, choose
 from drivetrain.text.answers.detect import FormChoice, form_of
+from drivetrain.text.infill import Infill, infill_of
 from drivetrain.worker.chats import Chats, form_with_tools
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.prepare import Preparer
@@ -32,11 +33,13 @@ def concurrency(engine: Capabilities, settings: Settings) -> int:
     return max(1, most if settings.max_running is None else min(settings.max_running, most))
 
 
-def declared(engine: Capabilities, family: Family, settings: Settings) -> Capabilities:
-    """What engine and prompt form can do, within what the settings allow."""
+def declared(engine: Capabilities, family: Family, infill: Infill | None, settings: Settings) -> Capabilities:
+    """What engine, prompt form and vocabulary can do, within what the settings allow."""
     parameters = engine.parameters - {"max_reasoning_tokens"}
     if "constraint" in parameters:  # it is closed by a grammar
         parameters |= {"max_reasoning_tokens"}
+    if infill is not None and engine.generation and engine.tokens:
+        parameters |= {"suffix"}
     return replace(
         engine,
         parameters=parameters,
@@ -80,7 +83,8 @@ class LoadedModel:
     ) -> Self:
         name = spec.name
         chosen = _choose(name, info, settings)
-        capabilities = declared(info.capabilities, chosen.family, settings)
+        infill = infill_of(info.tokenizer, name)
+        capabilities = declared(info.capabilities, chosen.family, infill, settings)
         form = form_of(info.tokenizer)
         ranker = ranker_for(capabilities.rerank, info, _question(spec, info, settings))
         eos_ids = info.eos_ids | _end_ids(chosen, info.tokenizer)
@@ -104,6 +108,7 @@ class LoadedModel:
                 capabilities=capabilities,
                 family=chosen.family,
                 form=form,
+                infill=infill,
                 eos_ids=eos_ids,
                 defaults=defaults,
                 overflow=Overflow(settings.overflow),

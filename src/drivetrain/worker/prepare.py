@@ -25,6 +25,7 @@ from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.choice import StopRules
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.text.grammar.rules import AnswerRules
+from drivetrain.text.infill import Infill
 from drivetrain.worker.chats import Chats
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.media.pictures import Pictures
@@ -65,6 +66,7 @@ class Preparer:
         capabilities: Capabilities,
         family: Family,
         form: FormChoice,
+        infill: Infill | None,
         eos_ids: frozenset[int],
         defaults: Defaults,
         overflow: Overflow,
@@ -76,6 +78,7 @@ class Preparer:
         self._capabilities = capabilities
         self._tokenizer = info.tokenizer
         self._family = family
+        self._infill = infill
         self._eos_ids = eos_ids
         self._defaults = defaults
         self._overflow = overflow
@@ -133,7 +136,7 @@ class Preparer:
     def _prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         self._check_ids(request)
         limit, field = self._limit(request), _prompt_field(request)
-        policy = request.overflow or self._overflow
+        policy = Overflow.ERROR if request.suffix else request.overflow or self._overflow
         prompt = self._render(request)
         if prompt is not None:
             longest = self._tokenizer.longest_piece if policy is Overflow.ERROR else LONGEST_PIECE
@@ -153,6 +156,7 @@ class Preparer:
             bos_id=self._tokenizer.id_of(self._tokenizer.bos_token or ""),
             separate=self._info.encoder_decoder,
             param=field,
+            can_be_cut=not request.suffix,
         )
         text = self._prompt_text(prompt, fitted) if request.echo else ""
         engine_request = self._engine_request(request, request_id, fitted.ids, fitted.max_tokens, None, limit)
@@ -174,6 +178,9 @@ class Preparer:
     def _render(self, request: GenerateRequest) -> Prompt | None:
         if request.messages is not None:
             return self._chats.render(request)
+        if request.suffix:
+            assert self._infill is not None, "else it was refused"
+            return self._infill.form.prompt(request.prompt or "", request.suffix)
         return None if request.prompt is None else Prompt.raw(request.prompt)
 
     def _prompt_text(self, prompt: Prompt | None, fitted: Fitted) -> str:
@@ -247,7 +254,9 @@ class Preparer:
         )
 
     def _eos(self, request: GenerateRequest) -> frozenset[int]:
-        return frozenset() if request.ignore_eos else self._eos_ids
+        if request.ignore_eos:
+            return frozenset()
+        return self._eos_ids | self._infill.end_ids if request.suffix and self._infill is not None else self._eos_ids
 
     def _rules(self, request: GenerateRequest) -> StopRules:
         self._check_spelled(request.stop_sequences or ())
@@ -293,7 +302,7 @@ def _chars(request: GenerateRequest) -> int:
     """Characters, or ids."""
     texts = sum(message.num_chars for message in request.messages or ())
     texts += sum(len(tool.parameters) + len(tool.description) for tool in request.tools or ())
-    return texts + len(request.prompt or request.prompt_token_ids or "")
+    return texts + len(request.prompt or request.prompt_token_ids or "") + len(request.suffix or "")
 
 
 def _images(request: GenerateRequest) -> list[tuple[ImagePart, str]]:

@@ -143,6 +143,10 @@ class ReceiptMaker:
         found["context_length"] = Settled(made.context_length, "model" if request.context_length is None else "request")
         overflow = request.overflow or self._overflow
         found["overflow"] = Settled(overflow.value, "settings" if request.overflow is None else "request")
+        if own := prepared.rules.eos_ids.difference(
+            self._metadata.eos_ids
+        ):  # a replay has ids only: it must end there too
+            found["stop_token_ids"] = Settled(sorted(own.union(request.stop_token_ids or ())), "infill")
         if self._seeds:
             found["seed"] = Settled(made.seeds[0], "chosen" if request.seed is None else "request")
         return found

@@ -120,11 +120,12 @@ def fit(
     bos_id: int | None,
     separate: bool = False,
     param: str = "prompt",
+    can_be_cut: bool = True,
 ) -> Fitted:
     """`max_tokens` and `min_tokens` are what the request says; the default is clamped to the room, its word is not.
 
     `param` names the field that holds the prompt. `separate`: encoder and decoder have a context each
-    (encoder-decoder models). A cut keeps a leading BOS.
+    (encoder-decoder models). A cut keeps a leading BOS. `can_be_cut`: whether a prompt that does not fit could be.
     """
     field, stated = ("min_tokens", min_tokens) if max_tokens is None else ("max_tokens", max_tokens)
     if stated > limit - (0 if separate else 1):
@@ -139,7 +140,7 @@ def fit(
     room = limit if separate else limit - answer
     if len(ids) > room:
         if policy is Overflow.ERROR or room < 1:
-            raise _overflow(len(ids), field, stated, limit, param)
+            raise _overflow(len(ids), field, stated, limit, param, can_be_cut=can_be_cut)
         ids, truncated = _cut(ids, room, policy, bos_id)
     else:
         truncated = 0
@@ -166,11 +167,13 @@ def _cut(ids: list[int], room: int, policy: Overflow, bos_id: int | None) -> tup
     return head + kept, len(body) - keep
 
 
-def _overflow(prompt_tokens: int, field: str, stated: int, limit: int, param: str) -> ContextOverflow:
+def _overflow(
+    prompt_tokens: int, field: str, stated: int, limit: int, param: str, *, can_be_cut: bool
+) -> ContextOverflow:
     asked = f" and {field} is {stated}" if stated else ""
     return ContextOverflow(
         f"the prompt has {prompt_tokens} tokens{asked}, but the context holds {limit}; "
-        "shorten the prompt or the answer, or set overflow to truncate_left or truncate_middle",
+        f"shorten the prompt or the answer{', or set overflow to truncate_left or truncate_middle' * can_be_cut}",
         prompt_tokens=prompt_tokens,
         limit=limit,
         param=field if stated and prompt_tokens < limit else param,

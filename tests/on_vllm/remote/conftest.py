@@ -27,7 +27,8 @@ class RemoteVllmRig(RemoteRig):
         self._server = server
 
     @asynccontextmanager
-    async def upstream(self) -> AsyncIterator[str]:
+    async def upstream(self, *, infill: bool) -> AsyncIterator[str]:
+        """The model has no tokens for filling in the middle."""
         yield f"{self._server.url}#{MODEL}"
         await asyncio.to_thread(self._server.settle)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cli_rigs import run_apart, run_here, script_fake, type_in, without_settings
 
+from contract.filling import FillingBytes
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.sealing import opened, read
 
@@ -202,6 +203,17 @@ def test_an_image_stands_before_the_last_message_of_the_user(
     outcome = run_here(capsys, *ASK, "--image", str(picture), "--json")
     assert outcome.code == 0
     assert "<image>hi" in _rendered(outcome.json)
+
+
+def test_a_suffix_fills_in_the_middle(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    gap = (*GREEDY, "--prompt", "a", "--suffix", "b", "--json")
+    assert "its vocabulary" in run_here(capsys, *gap).error
+    script_fake(monkeypatch, tokenizer=FillingBytes(), text="middle")
+    found = run_here(capsys, *gap).json
+    assert found["choices"][0]["text"] == "middle"
+    assert found["prompt_token_ids"] == [256, 261, 97, 262, 98, 263]
+    assert "suffix" in run_here(capsys, *ASK, "--suffix", "b").error
+    assert "infill" in run_here(capsys, "inspect", "fake").out
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_a_gguf_file_without_the_library(capsys: pytest.CaptureFixture[str], bar
     assert "holds no vocabulary" in run_here(capsys, "inspect", str(file)).err
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "bloom", "t5", "bert", "llava"])
+@pytest.mark.parametrize("name", ["llama", "llama-infill", "qwen2", "bloom", "t5", "bert", "llava"])
 def test_the_json_files_say_what_the_library_says(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -100,9 +100,9 @@ def test_the_ranges_told_are_those_enforced(name: str, told: dict[str, Any]) -> 
 
 
 def test_no_field_is_both_built_and_refused() -> None:
-    """Completions refuse those of chats."""
+    """Completions refuse those of chats, and chats that of completions."""
     of_chats = {"tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "max_reasoning_tokens"}
-    for body, built in ((CHAT, set()), (COMPLETION, of_chats)):
+    for body, built in ((CHAT, {"suffix"}), (COMPLETION, of_chats)):
         refused = {name for name, field in body.fields.items() if isinstance(field.kind, Refused)}
         assert refused
         assert refused & PARAMETERS.keys() == built

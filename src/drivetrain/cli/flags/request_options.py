@@ -20,9 +20,9 @@ _DEST = "request_"
 _INPUTS = ("messages", "prompt", "prompt_token_ids", "images")
 _NOT_OFFERED = frozenset({*_INPUTS, "trace_context", "receipt"})
 _NOT_IN_CHAT = frozenset(
-    {"n", "echo", "prompt_logprobs", "logprobs", "request_id", "tools", "tool_choice", "parallel_tool_calls"}
+    {"n", "echo", "prompt_logprobs", "logprobs", "request_id", "suffix", "tools", "tool_choice", "parallel_tool_calls"}
 )
-"""Nobody is there to run a tool."""
+"""Nobody is there to run a tool, and a chat has no gap."""
 
 _MEANINGS = {
     "tools": "the functions that the model may call, as a JSON list in the OpenAI format",

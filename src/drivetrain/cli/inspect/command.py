@@ -103,6 +103,7 @@ def _capabilities(found: Inspection) -> list[tuple[str, str]]:
     if known is None:
         return [("can", "not known before loading")]
     able = {"text": known.generation, "chat": known.chat and known.generation, "images": known.vision}
+    able |= {"infill": "suffix" in known.parameters}
     able |= {"embeddings": known.embeddings, f"rerank ({known.rerank})": known.rerank is not None}
     return [
         ("can", ", ".join(name for name, can in able.items() if can)),

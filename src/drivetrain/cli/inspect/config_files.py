@@ -16,6 +16,7 @@ from drivetrain.engines.base.kind import StatedCapabilities
 from drivetrain.engines.checkpoint import declared
 from drivetrain.engines.checkpoint.kinds import StatedConfig
 from drivetrain.store.formats import MAX_JSON_BYTES, config_requests_remote_code, read_config
+from drivetrain.text.infill import INFILL_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +159,8 @@ def _special_ids(folder: Path, stated: Mapping[str, Any]) -> dict[str, int]:
         entry["content"]: entry["id"]
         for entry in entries
         if isinstance(entry, dict)
-        and entry.get("special")
         and isinstance(entry.get("content"), str)
+        and (entry.get("special") or entry["content"] in INFILL_NAMES)
         and isinstance(entry.get("id"), int)
     }
 

@@ -23,6 +23,7 @@ from drivetrain.families.registry import names as family_names
 from drivetrain.store.models import LocalModel
 from drivetrain.store.store import Store
 from drivetrain.text.answers.detect import FormChoice, form_of
+from drivetrain.text.infill import infill_of
 from drivetrain.worker.chats import form_with_tools
 from drivetrain.worker.model import declared
 from drivetrain.worker.settings import Settings
@@ -208,7 +209,9 @@ def _put_together(
         context_length=described.context_length,
         max_tokens=defaults.max_tokens(),
         sampling={key: {"value": value, "origin": origin} for key, (origin, value) in defaults.origins.items()},
-        capabilities=known if known is None else declared(known, chosen.family, settings),
+        capabilities=known
+        if known is None
+        else declared(known, chosen.family, infill_of(described.tokenizer, name), settings),
         prompt=prompt,
         missing=(*described.missing, *why_not),
     )

@@ -11,9 +11,10 @@ from drivetrain.core.errors import LoadFailed
 from drivetrain.core.tokenizer import LONGEST_PIECE
 from drivetrain.engines.llama_server.ends import ENDS
 from drivetrain.engines.llamacpp.gguf import as_text
+from drivetrain.text.infill import INFILL_NAMES
 from drivetrain.text.pieces import byte_level_bytes
 
-_UNKNOWN, _CONTROL, _BYTE = 2, 3, 6
+_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 FILL_IN_ENDS = frozenset({
@@ -49,9 +50,12 @@ class Vocabulary:
         if len(self._kinds) != len(tokens):
             raise LoadFailed("the GGUF file is damaged: its vocabulary and the types of its tokens differ in length")
         self.ids: dict[str, int] = {spelling: i for i, spelling in reversed(list(enumerate(self.spellings)))}
-        self.special_ids = frozenset(
-            i for i, kind in enumerate(self._kinds) if kind in (_UNKNOWN, _CONTROL)
-        ) | frozenset(self.ids[end] for end in ENDS if end in self.ids)
+        infill = (self.ids[name] for name in INFILL_NAMES if name in self.ids)
+        self.special_ids = (
+            frozenset(i for i, kind in enumerate(self._kinds) if kind in (_UNKNOWN, _CONTROL))
+            | {self.ids[end] for end in ENDS if end in self.ids}
+            | {i for i in infill if self._kinds[i] == _USER_DEFINED}
+        )
         self.bytes_in_text: Callable[[int], bytes] = _Pieces(self._spell_in_text).__getitem__
         """What an id adds to a text: nothing if it is special, or past the vocabulary."""
 

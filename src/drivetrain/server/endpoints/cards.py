@@ -65,6 +65,7 @@ def capabilities_json(worker: WorkerPort) -> dict[str, Any]:
         "generation": capabilities.generation,
         "chat": capabilities.chat and capabilities.generation,
         "tools": capabilities.chat and capabilities.generation and "tools" in capabilities.parameters,
+        "infill": "suffix" in capabilities.parameters,
         "template_variables": sorted(capabilities.template_variables),
         "vision": capabilities.vision,
         "embeddings": capabilities.embeddings,

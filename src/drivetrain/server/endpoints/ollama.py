@@ -189,6 +189,7 @@ def _capabilities(worker: WorkerPort) -> list[str]:
     chats = capabilities.chat and capabilities.generation
     able = {
         "completion": capabilities.generation,
+        "insert": "suffix" in capabilities.parameters,
         "tools": chats and "tools" in capabilities.parameters,
         "vision": capabilities.vision,
         "thinking": chats and worker.metadata.reasons,

@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.results import Ranking
-from drivetrain.core.status import State
 from drivetrain.server.context import Context
 from drivetrain.server.encoding import Each, encoded
 from drivetrain.server.errors import json_response, renamed
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_body
+from drivetrain.server.models import who_can
 from drivetrain.server.parse.body import Values
 from drivetrain.server.parse.rerank import RERANK, SCORE
 from drivetrain.server.parse.translate import trace_headers
@@ -88,7 +88,8 @@ async def _ranking(
     lease = context.models.lease(values["model"], values.get("timeout_s"))
     async with lease as worker:
         if worker.capabilities.rerank is None:
-            raise Unsupported(f"this model cannot rank documents{_instead(context)}", param="model")
+            able = who_can(context.models, lambda can: can.rerank is not None)
+            raise Unsupported(f"this model cannot rank documents{able}", param="model")
         return await worker.rerank(
             query,
             documents,
@@ -97,12 +98,6 @@ async def _ranking(
             cache_salt=salt_of(exchange.scope, worker.capabilities),
             trace_context=trace_headers(exchange.headers),
         )
-
-
-def _instead(context: Context) -> str:
-    """Of models that are not loaded it is not known."""
-    able = [name for name, worker in context.models if worker.state is State.READY and worker.capabilities.rerank]
-    return f"; {', '.join(able)} can" if able else "; none of the models that are loaded here can"
 
 
 def _usage(ranking: Ranking) -> dict[str, int]:

@@ -46,7 +46,7 @@ async def chat(exchange: Exchange, context: Context) -> Response | None:
 
 async def generate(exchange: Exchange, context: Context) -> Response | None:
     values = await read_body(exchange, context, OLLAMA_GENERATE)
-    if "prompt" not in values and "images" not in values:
+    if values.keys().isdisjoint({"prompt", "suffix", "images"}):
         return await _moved(values, context, _in_response)
     values.setdefault("prompt", "")
     await _answered(exchange, context, values, ollama_generate_request(values, exchange.headers), _in_response)

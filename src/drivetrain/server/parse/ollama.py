@@ -108,7 +108,9 @@ OLLAMA_GENERATE = Body(
         "system": Field(String(), "a system message before it", nothing=("",)),
         "images": IMAGES,
         "raw": Field(Boolean(), "the prompt is used as it is, without a template"),
-        "suffix": _only("is not supported; leave it out", ""),
+        "suffix": like(
+            "suffix", "what comes behind the answer, which fills the gap between prompt and it", nothing=("",)
+        ),
         "template": _only("is not supported: prompts are rendered by the model's own template; leave it out", ""),
         "context": _only("is not supported: nothing is kept between requests; send messages to /api/chat", []),
     },
@@ -171,12 +173,12 @@ def ollama_chat_request(body: Values, headers: Mapping[str, str]) -> ParsedReque
 
 
 def ollama_generate_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
-    """The prompt is one message of a chat, or all the model reads if it is `raw`."""
+    """The prompt is one message of a chat, or all the model reads if it is `raw` or has a suffix."""
     names = {"messages": "prompt", "logprobs": "top_logprobs" if body.get("top_logprobs") else "logprobs"}
     values = _shared(body, headers, names)
-    if body.get("raw"):
+    if alone := next((name for name in ("raw", "suffix") if body.get(name)), None):
         if "system" in body:
-            raise InvalidRequest("system does not go with raw: write it into the prompt", param="system")
+            raise InvalidRequest(f"system does not go with {alone}: write it into the prompt", param="system")
         values["prompt"] = body["prompt"]
         if "images" in body:
             values["images"] = said("", body["images"])
@@ -193,8 +195,8 @@ def _shared(body: Values, headers: Mapping[str, str], names: dict[str, str]) -> 
         names[ours] = theirs
         if theirs in body:
             values[ours] = body[theirs]
-    if body.get("truncate"):
-        values.setdefault("overflow", Overflow.TRUNCATE_MIDDLE)
+    if body.get("truncate") and "overflow" not in values:
+        names["overflow"], values["overflow"] = "truncate", Overflow.TRUNCATE_MIDDLE
     return values
 
 

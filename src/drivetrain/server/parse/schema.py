@@ -115,6 +115,11 @@ def chats_only(*neutral: Any) -> Field:
     return Field(Refused(neutral, why), "for chats: only a value that has no effect is accepted", refused=True)
 
 
+def prompts_only(*neutral: Any) -> Field:
+    why = "goes with prompt; send it to /v1/completions"
+    return Field(Refused(neutral, why), "for completions: only a value that has no effect is accepted", refused=True)
+
+
 def older(instead: str, *neutral: Any) -> Field:
     why = f"is the older form of {instead}; send {instead}"
     return Field(Refused(neutral, why), f"use {instead}: only a value that has no effect is accepted", refused=True)
@@ -144,7 +149,7 @@ _FOR_CHATS: Mapping[str, tuple[Any, ...]] = {
 """Fields of chats alone, each with the values that ask a completion for nothing."""
 
 _OWN_SPELLING = _FOR_CHATS.keys() | {
-    "messages", "prompt", "prompt_token_ids", "images", "echo", "logprobs", "prompt_logprobs", "constraint",
+    "messages", "prompt", "suffix", "prompt_token_ids", "images", "echo", "logprobs", "prompt_logprobs", "constraint",
     "reasoning_effort",
 }  # fmt: skip
 """Parameters that endpoints name or place in their own ways."""
@@ -246,7 +251,6 @@ _LATER: Mapping[str, Field] = {
     "audio": later(),
     "prediction": later(),
     "web_search_options": later(),
-    "suffix": later(""),
     "best_of": Field(Integer(1), "must equal n: no choice is dropped", refused=True),
     "logits_processors": later([]),
     "skip_special_tokens": later(True),
@@ -278,6 +282,7 @@ CHAT = Body(
         "max_reasoning_tokens": like("max_reasoning_tokens"),
         "functions": older("tools", []),
         "function_call": older("tool_choice", "none", "auto"),
+        "suffix": prompts_only(""),
         **_INERT,
         **_LATER,
     },
@@ -289,6 +294,9 @@ COMPLETION = Body(
         **_ANSWER,
         "prompt": Field(PromptForms(), PromptForms.takes),
         "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, instead of prompt"),
+        "suffix": like(
+            "suffix", "what comes behind the answer, which fills the gap between prompt and it", nothing=("",)
+        ),
         "echo": like("echo"),
         "logprobs": like("logprobs", kind=Integer(), nothing=(False,)),
         **{name: chats_only(*neutral) for name, neutral in _FOR_CHATS.items()},

@@ -35,6 +35,11 @@ def _no_specials(message: dict[str, Any]) -> None:
         message["content"] = re.sub(r"<[|/][^>]*>", "", message["content"])
 
 
+def _no_specials_behind(body: dict[str, Any]) -> None:
+    if isinstance(body.get("suffix"), str):
+        body["suffix"] = re.sub(r"<[^>]*>", "x", body["suffix"])
+
+
 def _fewer_ids(body: dict[str, Any]) -> None:
     for name in ("prompt", "prompt_token_ids", "input"):
         value = body.get(name)
@@ -157,6 +162,21 @@ ANSWERS = (
         "no suffix, no best_of",
         ignores("suffix", "best_of"),
         says("is ignored", "completions", "suffix", "best_of"),
+    ),
+    Wrong(
+        "no streamed suffix",
+        asked(lambda b: b.get("stream") and b.pop("suffix", None)),
+        {"completions.suffix_streamed": "the stream fills in"},
+    ),
+    Wrong(
+        "no suffix for a list",
+        asked(lambda b: isinstance(b.get("prompt"), list) and b.pop("suffix", None)),
+        {"completions.suffix_list": "its prompts alone"},
+    ),
+    Wrong(
+        "no special tokens in a suffix",
+        asked(_no_specials_behind),
+        {"completions.suffix_special_tokens": "one special"},
     ),
 )
 

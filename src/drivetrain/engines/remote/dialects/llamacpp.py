@@ -19,6 +19,7 @@ from drivetrain.engines.remote.dialects.base import AnswerReader, AskUpstream, L
 from drivetrain.engines.remote.errors import Broken, Refused, Unreadable
 from drivetrain.engines.remote.spellings import SPELLED, SUSPICIOUS
 from drivetrain.http.address import Address
+from drivetrain.text.infill import INFILL_NAMES
 
 HONOURED = completion.HONOURED - completion.SEVERAL_COMPLETIONS - {"constraint"}
 """And constraints, where a trial shows it."""
@@ -34,7 +35,7 @@ async def facts_of(ask: AskUpstream, card: Mapping[str, Any]) -> UpstreamFacts:
     try:
         template = str(props.get("chat_template") or "") or None
         bos, eos = (str(props.get(name) or "") or None for name in ("bos_token", "eos_token"))
-        spelled = [*ENDS, *filter(None, (bos, eos)), *SPELLED.findall(template or "")]
+        spelled = [*ENDS, *INFILL_NAMES, *filter(None, (bos, eos)), *SPELLED.findall(template or "")]
         specials = await _specials(ask, sorted(set(spelled)))
         ends = {*ENDS, eos}
         return UpstreamFacts(

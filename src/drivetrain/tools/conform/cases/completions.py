@@ -18,6 +18,7 @@ case = CASES.case
 
 API = COMPLETIONS
 TWO = ["One", "Two two"]
+SUFFIX = " The end, and nothing more is said about the boat."
 
 
 @case("shape", asks="a short answer", holds="id, object text_completion, created, model, one choice with index 0",
@@ -150,12 +151,40 @@ async def _echo_alone(t: Trial) -> None:
     offered=BY_FIELD,
 )
 async def _suffix(t: Trial) -> None:
-    answer = await t.generate(API, suffix=" The end, and nothing more is said about the boat.")
+    answer = await t.generate(API, suffix=SUFFIX)
     plain = await t.generate(API)
     ensure(
         answer.counted.prompt > plain.counted.prompt,
         "suffix is accepted but adds nothing to the prompt: it is ignored",
     )
+
+
+@case("suffix_streamed", asks="a suffix, streamed", holds="the text of the same request not streamed", offered=BY_FIELD)
+async def _suffix_streamed(t: Trial) -> None:
+    whole = await t.generate(API, suffix=SUFFIX)
+    await t.known.sample()
+    streamed = await t.stream(API, suffix=SUFFIX)
+    ensure(whole.text == streamed.text, f"the stream fills in {brief(streamed.text)}, not {brief(whole.text)}")
+
+
+@case("suffix_list", asks="a list of two prompts with a suffix", holds="each has the suffix", offered=BY_FIELD)
+async def _suffix_list(t: Trial) -> None:
+    alone = [(await t.generate(API, prompt=prompt, suffix=SUFFIX)).counted.prompt for prompt in TWO]
+    both = (await _prompts(t, prompt=TWO, suffix=SUFFIX)).counted.prompt
+    ensure(both == sum(alone), f"the list counts as {both} prompt tokens, its prompts alone as {alone}")
+
+
+@case(
+    "suffix_special_tokens",
+    asks="a suffix that spells special tokens, such as <|fim_middle|>",
+    holds="they stay text: the prompt has more tokens than with one letter in their place",
+    offered=BY_FIELD,
+)
+async def _suffix_special_tokens(t: Trial) -> None:
+    letter = (await t.generate(API, suffix="x", max_tokens=1)).counted.prompt
+    for spelled in ("<|fim_middle|>", "<fim_middle>", "<|endoftext|>", "</s>"):
+        count = (await t.generate(API, suffix=spelled, max_tokens=1)).counted.prompt
+        ensure(count > letter, f"{spelled} in a suffix became one special token: it ends the text behind the gap")
 
 
 @case("best_of", asks="best_of = 3 with n = 1", holds="usage counts three sampled answers", offered=BY_FIELD)

@@ -28,6 +28,7 @@ class Area(StrEnum):
     ERRORS = "errors"
     CANCEL = "cancel"
     IDS = "ids"
+    RECEIPTS = "receipts"
     STRUCTURED = "structured"
     TOOLS = "tools"
     REASONING = "reasoning"

@@ -9,6 +9,7 @@ import pytest
 from toy_rules import CONTEXT
 from toy_server import KEY, Faults, Reply, Toy, serving
 from wrong_faces import FACES
+from wrong_receipts import RECEIPTS
 from wrong_rest import ERRORS, EXTRAS, LEAVING, REST
 from wrong_structure import STRUCTURE
 from wrong_texts import ANSWERS, MODELS, STOPS, STREAMS
@@ -27,7 +28,7 @@ from drivetrain.tools.conform.verdict import Outcome
 
 WRONG = (
     *MODELS, *ANSWERS, *STREAMS, *STOPS, *PARAMETERS, *REPAIRS, *LOGPROBS, *USAGE, *ERRORS, *LEAVING, *EXTRAS, *REST,
-    *STRUCTURE, *TOOLS, *ROUNDS, *REASONING, *FACES,
+    *STRUCTURE, *TOOLS, *ROUNDS, *REASONING, *FACES, *RECEIPTS,
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toy_model import EOS, Sampling, Step, decode, encode, spelled, step
+from toy_receipts import receipt_of
 from toy_rules import CONTEXT, Refused, prompts
 from toy_tools import CUT_BELOW, Call, calls_for, thought_of
 
@@ -66,7 +67,8 @@ class Asked:
     """A checked body, and what it samples."""
 
     def __init__(self, body: dict[str, Any], chat: bool) -> None:
-        self.body = body
+        self.seed_origin = "request" if "seed" in body else "chosen"
+        self.body = {"seed": random.getrandbits(40), **body} if body.get("receipt") else body
         self.chat = chat
         self.id = f"{'chatcmpl' if chat else 'cmpl'}-{next(_ids)}"
         self.limit: int = body.get("max_completion_tokens", body.get("max_tokens", 100 if chat else 16))
@@ -156,6 +158,11 @@ class Asked:
         document = {**self._head(kind), "choices": spelled_choices, "usage": self.usage(choices)}
         if self.chat and self.body.get("return_token_ids"):
             document["prompt_token_ids"] = self.prompts[0]
+        receipts = self._receipts(choices)
+        if len(receipts) > 1:
+            document["receipts"] = receipts
+        elif receipts:
+            document["receipt"] = receipts[0]
         return document
 
     def _whole(self, choice: Said) -> dict[str, Any]:
@@ -173,6 +180,15 @@ class Asked:
         if self.body.get("return_token_ids"):
             made |= {"token_ids": choice.ids, "prompt_token_ids": choice.prompt}
         return made
+
+    def _receipts(self, choices: list[Said]) -> list[dict[str, Any]]:
+        if not self.body.get("receipt"):
+            return []
+        n = self.body.get("n", 1)
+        return [
+            receipt_of(self.body, self.id, self.seed_origin, prompt, choices[at * n : at * n + n])
+            for at, prompt in enumerate(self.prompts)
+        ]
 
     @property
     def _logprobs(self) -> int | None:
@@ -211,6 +227,7 @@ class Asked:
                 made[-1]["logprobs"] = self._spelled_logprobs(choice)
             made.append({**_piece(self.chat, choice.index, ""), "finish_reason": choice.reason})
         chunks = [{**self._head(kind), "choices": [{"logprobs": None, "finish_reason": None, **m}]} for m in made]
+        chunks += [{**self._head(kind), "choices": [], "receipt": one} for one in self._receipts(choices)]
         if self.body.get("stream_options", {}).get("include_usage"):
             chunks.append({**self._head(kind), "choices": [], "usage": self.usage(choices)})
         return chunks

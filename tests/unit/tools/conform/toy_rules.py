@@ -105,7 +105,7 @@ SHARED: dict[str, Callable[[Any], bool]] = {
     "metadata": _is(dict), "store": lambda v: v is False, "response_format": _is(dict), "choice": _is(list),
     "structured_outputs": _is(dict), "regex": _is(str), "grammar": _is(str),
     "tools": _is(list), "tool_choice": _is((str, dict)),  # type: ignore[arg-type]
-    "parallel_tool_calls": _is(bool),
+    "parallel_tool_calls": _is(bool), "receipt": lambda v: isinstance(v, bool) or v == "full",
 }  # fmt: skip
 CHAT = SHARED | {
     "messages": lambda v: isinstance(v, list) and bool(v) and all(map(_message, v)),

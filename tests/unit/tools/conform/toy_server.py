@@ -67,6 +67,7 @@ class Faults:
     one_slot: bool = False
     fetches: bool = False
     waits_for_all: bool = False
+    reads_header: bool = True
     request_id: Callable[[str], str] | None = None
 
 
@@ -129,6 +130,8 @@ class Toy:
                 raise Refused("the body is too large", status=413)
             data = await reader.readexactly(size)
             body = self.faults.request(path, _parsed(data)) if method == "POST" else None
+            if self.faults.reads_header and isinstance(body, dict) and headers.get("x-drivetrain-receipt") == "1":
+                body["receipt"] = True
             return self._route(method, path.rstrip("/"), body), body
         except Refused as exc:
             return Reply(exc.status, {"error": exc.error}), body

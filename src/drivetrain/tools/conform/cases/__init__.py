@@ -18,6 +18,7 @@ from drivetrain.tools.conform.cases import (
     models,
     parameters,
     reasoning,
+    receipts,
     refusals,
     rerank,
     responses,
@@ -36,7 +37,7 @@ from drivetrain.tools.conform.cases import (
 )
 
 _FILES = (
-    models, chat, completions, streaming, stops, parameters, refusals, logprobs, usage, errors, cancel, ids,
+    models, chat, completions, streaming, stops, parameters, refusals, logprobs, usage, errors, cancel, ids, receipts,
     structured, schemas, schema_refusals, explosive, tools, tool_streams, tool_rounds, tool_refusals, reasoning,
     responses, messages, embeddings, rerank, tokens, images, auth, robustness,
 )  # fmt: skip

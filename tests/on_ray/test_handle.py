@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
-from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.capabilities import Capabilities, RerankWay
 from drivetrain.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -110,7 +110,7 @@ class Scripted:
     def submit(self) -> Method:
         return Method(self._next)
 
-    tokenize = submit
+    tokenize = embed = rerank = submit
 
     def _next(self) -> Answer:
         self.calls.append(Answer(self._script.pop(0)))
@@ -212,6 +212,47 @@ async def test_a_closed_stream_waits_for_the_end_of_its_call() -> None:
         assert scripted.calls[0].cancelled
         assert worker.status.running == 0
         assert worker.stats.endings == {"cancelled": 1}
+
+
+ABLE = replace(REPORT.capabilities, embeddings=True, rerank=RerankWay.LOGITS)
+ABLE_REPORT = protocol.dumps(replace(REPORT, capabilities=ABLE))
+ENGINE_CALLS: list[Callable[[HandleWorker, float | None], Coroutine[Any, Any, Any]]] = [
+    lambda worker, timeout_s: worker.embed("x", timeout_s=timeout_s),
+    lambda worker, timeout_s: worker.rerank("x", ["y"], timeout_s=timeout_s),
+]
+
+
+@pytest.mark.parametrize("ask", ENGINE_CALLS)
+async def test_what_has_one_answer_is_counted_while_it_runs_and_ends_as_a_stream_does(ask: Any) -> None:
+    scripted = Scripted([5.0], [5.0], describe=ABLE_REPORT)
+    async with worker_over(scripted) as worker:
+        asked = asyncio.create_task(ask(worker, None))
+        await until(lambda: worker.status.running == 1)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        with pytest.raises(DeadlineExceeded):
+            await ask(worker, 0.05)
+        assert [call.cancelled for call in scripted.calls] == [True, True]
+        assert worker.status.running == 0
+        assert worker.stats.endings == {"cancelled": 1, "deadline_exceeded": 1}
+
+
+@pytest.mark.parametrize("ask", ENGINE_CALLS)
+async def test_draining_waits_for_it_and_then_ends_it(ask: Any) -> None:
+    scripted = Scripted([5.0], describe=ABLE_REPORT)
+    async with worker_over(scripted) as worker:
+        asked = asyncio.create_task(ask(worker, None))
+        await until(lambda: worker.status.running == 1)
+        draining = asyncio.create_task(worker.drain(60))
+        await until(lambda: worker.state is State.DRAINING)
+        assert not draining.done()
+        assert not asked.done()
+        await worker.stop()
+        with pytest.raises(Cancelled, match="shut down"):
+            await asked
+        await draining
+        assert scripted.calls[0].cancelled
+        assert worker.status.running == 0
 
 
 async def test_a_batch_is_all_that_has_come() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from drivetrain.core.capabilities import Capabilities
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError, NotReady, Unsupported
+from drivetrain.core.errors import Cancelled, DrivetrainError, NotReady, Unsupported
 from drivetrain.core.kinds import String
 from drivetrain.core.parameters import check
 from drivetrain.core.request import GenerateRequest
@@ -19,9 +19,9 @@ from drivetrain.core.stats import Stats
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.core.worker import EventSink
 from drivetrain.scale.ray import protocol
-from drivetrain.scale.ray.errors import FOREIGN, LOST, translated
 from drivetrain.scale.ray.event_link import EventServer
-from drivetrain.scale.ray.handle_run import ATTEMPTS, HandleRun
+from drivetrain.scale.ray.handle_call import HandleCall, one_answer
+from drivetrain.scale.ray.handle_run import HandleRun
 from drivetrain.scale.ray.prefix_affinity import prefix_of
 from drivetrain.scale.ray.reports import ReplicaReport, ReplicaReports
 from drivetrain.telemetry.ids import id_here
@@ -53,6 +53,7 @@ class Handle(Protocol):
 
 class HandleWorker(Face):
     """Counts what goes through this handle: requests that have had events are `running`, the others are `waiting`.
+    Embeddings and rankings, of which nothing comes before the end, are `running` from the start.
 
     All methods belong to the event loop that `start` ran on.
     """
@@ -73,6 +74,7 @@ class HandleWorker(Face):
         """Of the requests that are gone."""
         self._found = asyncio.Event()
         self._runs: set[HandleRun] = set()
+        self._engine_calls: set[HandleCall[Any]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -95,9 +97,11 @@ class HandleWorker(Face):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._idle.wait()
-        runs = list(self._runs)
+        runs, why = list(self._runs), "the worker shut down before this request finished"
         for run in runs:
-            run.interrupt(Cancelled("the worker shut down before this request finished"))
+            run.cancel(why)
+        for call in self._engine_calls:
+            call.interrupt(Cancelled(why))
         for run in runs:
             await run.released()
 
@@ -121,7 +125,7 @@ class HandleWorker(Face):
     async def _poll(self) -> None:
         try:
             async with asyncio.timeout(SILENCE_S):
-                report = protocol.loads(ReplicaReport, await self._answer("describe"))
+                report = protocol.loads(ReplicaReport, await one_answer(self._calls, "describe"))
         except TimeoutError:
             return
         except Exception as exc:  # noqa: BLE001 - whatever another process does, there is a next poll
@@ -178,7 +182,7 @@ class HandleWorker(Face):
         begun = sum(run.begun for run in self._runs)
         return Status(
             state=self.state,
-            running=begun,
+            running=begun + len(self._engine_calls),
             waiting=len(self._runs) - begun,
             endings=dict(self.stats.endings),
             prompt_tokens=self.stats.prompt_tokens,
@@ -283,37 +287,28 @@ class HandleWorker(Face):
     ) -> Embeddings:
         items = check_embedding(inputs, timeout_s, report.capabilities, size=report.metadata.embedding_size)
         arguments = (items, timeout_s, trace_context, request_id)
-        return await self._ask(Embeddings, "embed", arguments, timeout_s or report.terms.timeout_s)
+        return await self._ask_engine(Embeddings, "embed", arguments, timeout_s or report.terms.timeout_s)
 
     def _rerank(self, call: RerankCall, *, request_id: str) -> Awaitable[Ranking]:
         return self._scores(self._report_if_ready(request_id), call, request_id)
 
     async def _scores(self, report: ReplicaReport, call: RerankCall, request_id: str) -> Ranking:
         call.check(report.capabilities)
-        return await self._ask(Ranking, "rerank", (call, request_id), call.timeout_s or report.terms.timeout_s)
+        return await self._ask_engine(Ranking, "rerank", (call, request_id), call.timeout_s or report.terms.timeout_s)
 
     async def _ask(self, hint: type[T], method: str, arguments: Any, limit_s: float) -> T:
-        """A call with one answer. If its replica is lost it goes to another: nobody has seen anything of it."""
-        call = protocol.dumps(arguments)
-        try:
-            async with asyncio.timeout(limit_s):
-                for _ in range(ATTEMPTS - 1):
-                    with contextlib.suppress(*LOST):
-                        return protocol.load_answer(hint, await self._answer(method, call))
-                return protocol.load_answer(hint, await self._answer(method, call))
-        except TimeoutError:
-            raise DeadlineExceeded(f"there was no answer within {limit_s:g} seconds") from None
-        except FOREIGN as exc:
-            raise translated(exc) from exc
+        return await HandleCall(self._calls, hint, method, arguments, limit_s).answer()
 
-    async def _answer(self, method: str, *call: bytes) -> bytes:
-        response = getattr(self._calls, method).remote(*call)
+    async def _ask_engine(self, hint: type[T], method: str, arguments: Any, limit_s: float) -> T:
+        """Of what takes slots, as an answer does: it is counted while it runs, and `drain` waits for it."""
+        call = HandleCall(self._calls, hint, method, arguments, limit_s)
+        self._engine_calls.add(call)
+        self._idle.clear()
         try:
-            answer: bytes = await response
-        except asyncio.CancelledError:
-            response.cancel()
-            raise
-        return answer
+            return await call.answer()
+        finally:
+            self._engine_calls.discard(call)
+            self._note_idle()
 
     # What it notes
 
@@ -323,7 +318,10 @@ class HandleWorker(Face):
         if run.begun:
             self._last_event_at = max(self._last_event_at, run.last_item_at)
         self._runs.discard(run)
-        if not self._runs:
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self._runs and not self._engine_calls:
             self._idle.set()
 
     def _not_ready(self, request_id: str | None = None) -> NotReady:

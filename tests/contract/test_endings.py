@@ -123,13 +123,16 @@ async def test_the_slot_follows_the_engine_not_the_reader(rig: Rig, worker: Engi
 
 
 async def test_a_deadline_carries_what_was_said(rig: Rig, worker: EngineWorker) -> None:
-    events = []
-    started = time.monotonic()
-    with pytest.raises(DeadlineExceeded) as caught:
-        async for event in worker.stream(**{**ENDLESS, "max_tokens": LONG}, timeout_s=0.12):
-            events.append(event)
-            await asyncio.sleep(0.01)
-    assert time.monotonic() - started < 5
+    for timeout_s in (0.12, 0.25, 0.5, 1.0, 2.0):  # on a busy machine, the first may be over before anything was said
+        events = []
+        started = time.monotonic()
+        with pytest.raises(DeadlineExceeded) as caught:
+            async for event in worker.stream(**{**ENDLESS, "max_tokens": LONG}, timeout_s=timeout_s):
+                events.append(event)
+                await asyncio.sleep(0.01)
+        assert time.monotonic() - started < 5
+        if events:
+            break
     assert not any(isinstance(event, Finished) for event in events)
     partial = caught.value.partial
     assert partial is not None

@@ -1,4 +1,12 @@
-"""Tests on a Ray of their own: in `.venv-ray` (`make test-ray`), with one small local Ray for the whole session."""
+"""Tests on a Ray of their own: in `.venv-ray` (`make test-ray`), with one small local Ray for the whole session.
+
+The contract's cases are here for what crosses between a handle and a replica: fields, events, typed errors, cancels,
+deadlines, counts. The fake engine takes nearly every field and its steps cost nothing, so each case runs on it, over
+the link and by Ray's own items. On llama.cpp run only those that a file names in `ON_LLAMACPP`: where a real engine
+must be free again behind the handle, and one or two for each kind of thing in an answer that a fake one makes up: text
+in halves of characters, logprobs, vectors, scores by logits. What an engine computes, and what a worker does in its own
+process, is proven by the contract's own suite, on every engine.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +46,16 @@ def ray_here(smollm2: str) -> Iterator[int]:
         serve.shutdown()
 
 
-@pytest.fixture(params=sorted(RIGS), scope="session")
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "rig" in metafunc.fixturenames:
+        named = getattr(metafunc.module, "ON_LLAMACPP", ())
+        unknown = [name for name in named if not hasattr(metafunc.module, name)]
+        assert not unknown, f"ON_LLAMACPP names what is not there: {unknown}"
+        rigs = RIGS.keys() if metafunc.function.__name__ in named else RIGS.keys() - {"llamacpp"}
+        metafunc.parametrize("rig", sorted(rigs), indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def rig(request: pytest.FixtureRequest, ray_here: int) -> RayRig:
     return RayRig(request.param)
 

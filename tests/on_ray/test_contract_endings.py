@@ -10,6 +10,20 @@ from on_ray.ray_rig import RayRig, RigWorker
 
 del test_aclose_frees_the_slot_within_a_step  # noqa: F821 - it counts from the call, and the way there takes some steps
 
+ON_LLAMACPP = (
+    "test_a_deadline_carries_what_was_said",
+    "test_a_deadline_while_waiting_for_a_slot",
+    "test_aclose_returns_when_the_slot_is_free",
+    "test_breaking_out_of_the_loop_frees_it_too",
+    "test_cancelling_the_reading_task",
+    "test_drain_lets_running_ones_end_and_refuses_new_ones",
+    "test_forgetting_a_stream_that_was_never_read",
+    "test_one_more_than_the_queue_holds_is_refused_at_once",
+    "test_out_of_memory_is_typed_and_the_next_request_works",
+    "test_stopping_ends_what_runs_and_is_idempotent",
+    "test_the_slot_follows_the_engine_not_the_reader",
+)
+
 
 async def test_aclose_returns_when_the_slot_is_free(rig: RayRig, worker: RigWorker) -> None:
     stream = worker.stream(**ENDLESS)

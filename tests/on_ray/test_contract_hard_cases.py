@@ -14,6 +14,11 @@ from on_ray.ray_rig import RigWorker
 del test_an_unreadable_device_hides_no_ending  # noqa: F821 - it breaks an engine object of its own process
 del test_sizes_are_judged_before_contents  # noqa: F821 - Ray alone takes seconds to carry what the last of them holds
 
+ON_LLAMACPP = (
+    "test_a_stop_that_was_cancelled_goes_on_and_a_second_waits",
+    "test_embeddings_keep_their_deadline_and_free_the_engine",
+)
+
 
 async def test_sizes_are_judged_before_what_is_sent(worker: RigWorker) -> None:
     async with asyncio.timeout(5):

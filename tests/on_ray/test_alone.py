@@ -116,7 +116,7 @@ async def test_both_replicas_work_and_what_is_left_ends(two: int, of: openai.Asy
 async def test_a_replica_that_is_killed_under_streams(two: int, of: openai.AsyncOpenAI) -> None:
     await until(lambda: len(replica_pids(APPLICATION)) == 2, 240)
     before = replica_pids(APPLICATION)
-    running = [asyncio.create_task(streamed(of, 600)) for _ in range(STREAMS)]
+    running = [asyncio.create_task(streamed(of, 150)) for _ in range(STREAMS)]
     await until_so(two, both_replicas)
     os.kill(before[0], signal.SIGKILL)
     assert {ending for _, ending in await asyncio.gather(*running)} == {"length", "engine_error"}
@@ -132,7 +132,7 @@ async def test_ctrl_c_lets_what_runs_end(smollm2: str, tmp_path: Path) -> None:
 
 
 async def ended_by_ctrl_c(process: Process, port: int, of: openai.AsyncOpenAI) -> None:
-    running = [asyncio.create_task(streamed(of, 300)) for _ in range(4)]
+    running = [asyncio.create_task(streamed(of, 120)) for _ in range(4)]
     await until_so(port, lambda status_now: status_now["running"] == len(running))
     assert not any(stream.done() for stream in running)
     process.send_signal(signal.SIGINT)

@@ -108,7 +108,8 @@ def run(args: argparse.Namespace) -> int:
     if len({model.deployment for model in models}) < len(models):
         raise InvalidSetting("two models have the same name; rename one with NAME=MODEL", param="models")
     stated = read_server(args, without=_NOT_HERE)
-    server, host, port = stated.given, stated.value("host"), stated.value("port")
+    host, port = stated.value("host"), stated.value("port")
+    server = {**stated.given, "host": host, "port": port}  # in Serve's file too, where its own address stands beside it
     default_s = ServerSettings(**{**server, "insecure_no_key": True}).write_timeout_s  # each ingress has its own keys
     reading_s = max(model.settings.get("reader_timeout_s", default_s) for model in models)
     if reading_s != default_s:

@@ -10,8 +10,6 @@ from contract.test_gauges import test_what_is_echoed_alone_samples_nothing
 from drivetrain.core.errors import DeadlineExceeded, EngineFailed, Overloaded
 from on_ray.ray_rig import RayRig
 
-ON_LLAMACPP = ("test_a_mixed_load_is_counted_exactly",)
-
 __all__ = ["test_what_is_echoed_alone_samples_nothing"]
 
 

@@ -104,9 +104,10 @@ test-dropin: model .venv-fastchat/.installed .venv-dbgpt/.installed ## FastChat'
 	$(PYTEST) -q tests/dropin --timeout 300
 
 # The clients run as they are published, in an environment without ours; the server runs in ours.
-$(CLIENTS)/.installed: constraints-clients.txt
+$(CLIENTS)/.installed: constraints-clients.txt constraints-guidellm.txt
 	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-clients.txt
+	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(CLIENTS)/guidellm -r constraints-guidellm.txt
 	@touch $@
 
 node: ## Node.js for the tests of the AI SDK (Debian's, installed if there is none)

@@ -47,6 +47,9 @@ def version_of(client: str) -> str:
     if client == "ai":
         package = json.loads((Path(__file__).parent / "ai_sdk" / "package.json").read_text())
         return str(package["dependencies"]["ai"])
+    if client == "guidellm":
+        lines = (Path(__file__).parents[2] / "constraints-guidellm.txt").read_text().splitlines()
+        return next(line.removeprefix("guidellm==") for line in lines if line.startswith("guidellm=="))
     return version({"Open Responses": "openresponses-types", "pydantic-ai": "pydantic-ai-slim"}.get(client, client))
 
 

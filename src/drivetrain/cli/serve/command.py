@@ -19,7 +19,7 @@ from drivetrain.cli.serve.greeting import greet
 from drivetrain.cli.serve.logs import add_log_flags, start_log
 from drivetrain.cli.serve.tracing import add_tracing_flags, tracing
 from drivetrain.core.errors import MissingExtra
-from drivetrain.telemetry.memory import settle_heap
+from drivetrain.telemetry.memory import growing_heap, settle_heap
 
 if TYPE_CHECKING:
     from drivetrain.assembly import Worker
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         raise MissingExtra("the HTTP server", extra="server")
     start_log(args)
     dropin = Dropin.read(args, server)
-    with tracing(args) as tracer:
+    with growing_heap(), tracing(args) as tracer:
         open_models: Callable[[Progress], tuple[Fleet, Fleet | Worker]]
         if several is None:
             open_models = partial(_one_model, args, resolved[0].settings, tracer)

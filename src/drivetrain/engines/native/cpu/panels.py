@@ -42,11 +42,11 @@ class PanelProduct:
         self._multiply.argtypes, self._multiply.restype = [c_void_p], None
         panel = loaded.drivetrain_panel()
         self._outputs, self._inputs = weight.shape
-        self._panels = weight.new_zeros(-(-self._outputs // panel), self._inputs, panel)
+        self._panels = weight.new_empty(-(-self._outputs // panel), self._inputs, panel)
         whole = self._outputs // panel
         self._panels[:whole] = weight[: whole * panel].view(whole, panel, self._inputs).transpose(1, 2)
         if rest := self._outputs % panel:
-            self._panels[whole, :, :rest] = weight[whole * panel :].T
+            self._panels[whole] = torch.nn.functional.pad(weight[whole * panel :].T, (0, panel - rest))
         self._bias = None if bias is None else torch.nn.functional.pad(bias, (0, -len(bias) % panel)).contiguous()
 
     @property

@@ -39,11 +39,12 @@ class Product(Protocol):
 def pack_linear_layers(model: Any, *, quantize: str = "none", only_traced: bool = False) -> int:
     """Replace the linear layers in place and return their number. Weights shared with embeddings stay for those.
 
-    With `only_traced`, nothing is laid out: the model can only be traced.
+    In float32, the weights stay as they came until it is known for which product they are to be laid out. With
+    `only_traced`, the model can only be traced.
     """
     if model.device.type != "cpu" or (quantize == "none" and not torch.backends.mkldnn.is_available()):
         return 0
-    lay_out = Int8Product if quantize == "int8" else OneDnnProduct
+    lay_out = Int8Product if quantize == "int8" else PlainProduct
     shared = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     num_packed = 0
     for parent in list(model.modules()):
@@ -61,25 +62,25 @@ def packed_layers(model: Any) -> list[PackedLinear]:
 
 
 def takes_panels(model: Any) -> bool:
-    return any(isinstance(layer.product, OneDnnProduct) for layer in packed_layers(model))
+    return any(isinstance(layer.product, PlainProduct | OneDnnProduct) for layer in packed_layers(model))
 
 
 def lay_out_in_panels(model: Any, library: Path) -> Iterator[None]:
-    """Layer by layer, what was laid out for oneDNN. Raises `ValueError` if our products are not the same."""
+    """Layer by layer. Raises `ValueError` if our products are not the same as those before."""
     for layer in packed_layers(model):
-        if isinstance(layer.product, OneDnnProduct):
-            layer.product = _in_panels(layer.product, library)
+        if isinstance(product := layer.product, PlainProduct | OneDnnProduct):
+            layer.product = _in_panels(product, library)
             yield
 
 
 def lay_out_for_onednn(model: Any) -> None:
-    """What was laid out in panels, as it was before."""
+    """What is as it came, or was laid out in panels."""
     for layer in packed_layers(model):
-        if isinstance(product := layer.product, PanelProduct):
+        if isinstance(product := layer.product, PlainProduct | PanelProduct):
             layer.product = OneDnnProduct(product.weight, product.bias)
 
 
-def _in_panels(product: OneDnnProduct, library: Path) -> PanelProduct:
+def _in_panels(product: PlainProduct | OneDnnProduct, library: Path) -> PanelProduct:
     weight = product.weight
     made = PanelProduct(library, weight, product.bias)
     generator = torch.Generator().manual_seed(0)
@@ -89,7 +90,7 @@ def _in_panels(product: OneDnnProduct, library: Path) -> PanelProduct:
             found, wanted = made(rows), product(rows)
             size = float(wanted.nan_to_num(0, 0, 0).abs().max())
             if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * size, equal_nan=True):
-                raise ValueError("a product of our own library is not what oneDNN says")
+                raise ValueError("a product of our own library is not what torch says")
     return made
 
 
@@ -106,13 +107,31 @@ def fits(weight: Any) -> bool:
     return weight.dtype is torch.float32 and weight.numel() >= SMALLEST
 
 
+class PlainProduct:
+    """The product with a weight `[out, in]` as it came, and the bias after it."""
+
+    def __init__(self, weight: Any, bias: Any) -> None:
+        self.weight = weight.detach()
+        self.bias = bias
+
+    def __call__(self, x: Any) -> Any:
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+    @property
+    def operand(self) -> Callable[[Any], Any]:
+        return self
+
+    def traced(self, x: Any, model: Any, number: int) -> Any:
+        return operators.linear(x, model, number, len(self.weight))
+
+
 class OneDnnProduct:
-    """The product with a weight `[out, in]`, and the bias after it, in float32."""
+    """The same in float32, with a weight that is laid out."""
 
     def __init__(self, weight: Any, bias: Any) -> None:
         self.bias = bias
         self._out_features = len(weight)
-        self._laid_out: Any = None if weight.is_meta else _laid_out(weight)
+        self._laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
 
     @property
     def weight(self) -> Any:
@@ -135,10 +154,6 @@ class OneDnnProduct:
 
     def _product(self, x: Any) -> Any:
         return torch.ops.mkldnn._linear_pointwise(x, self._laid_out, self.bias, "none", [], "")
-
-
-def _laid_out(weight: Any) -> Any:
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
 
 
 def rounded(num_rows: int) -> int:

@@ -23,18 +23,17 @@ NAMES = (PREFIX, SUFFIX, MIDDLE, END)
 
 
 @pytest.fixture(scope="session")
-async def filler(rig: Rig) -> AsyncIterator[EngineWorker]:
-    """On a model that can."""
+async def opened(rig: Rig) -> AsyncIterator[EngineWorker]:
+    """On a model that can, if the rig has one."""
     async with rig.open(infill=True) as made:
         yield made
 
 
-@pytest.fixture(autouse=True)
-async def can_fill(rig: Rig, filler: EngineWorker) -> None:
-    """A rig without such a model refuses instead."""
-    if "suffix" not in filler.capabilities.parameters:
-        await refuses(filler)
+@pytest.fixture
+async def filler(opened: EngineWorker) -> EngineWorker:
+    if "suffix" not in opened.capabilities.parameters:
         pytest.skip("this rig has no model with the tokens")
+    return opened
 
 
 async def refuses(worker: EngineWorker) -> None:
@@ -128,6 +127,24 @@ async def test_what_ends_a_fill_ends_the_answer_and_no_other(filler: EngineWorke
         assert ignoring.usage.completion_tokens == 3
     goes_on = await filler.generate(prompt=PROMPT, **forced)
     assert goes_on.usage.completion_tokens == 3
+
+
+def test_the_metadata_has_the_tokens(worker: EngineWorker, filler: EngineWorker) -> None:
+    assert worker.metadata.infill_tokens == {}
+    assert filler.metadata.infill_tokens.keys() >= set(NAMES)
+    assert all(filler.info.tokenizer.id_of(name) == i for name, i in filler.metadata.infill_tokens.items())
+
+
+async def test_it_can_be_tokenized_alone(worker: EngineWorker, filler: EngineWorker) -> None:
+    ids = await filler.tokenize(GAP["prompt"], suffix=GAP["suffix"])
+    assert tuple(ids) == (await filler.generate(**GAP, max_tokens=1)).prompt_token_ids
+    assert await filler.tokenize("a", suffix="") == await filler.tokenize("a")
+    for wrong, named in ((worker, {"suffix": "b"}), (filler, {"suffix": 5}), (filler, {"suffix": "\ud800"})):
+        with pytest.raises(InvalidRequest) as caught:
+            await wrong.tokenize("a", **named)
+        assert caught.value.param == "suffix"
+    with pytest.raises(InvalidRequest, match="suffix goes with a text"):
+        await filler.tokenize(messages=[{"role": "user", "content": "Hi"}], suffix="b")
 
 
 async def test_what_does_not_go_with_it_is_named(filler: EngineWorker) -> None:

@@ -13,6 +13,7 @@ from drivetrain.server.parse.body import IGNORED_HEADER
 from server.conftest import can
 from server.fleet_serving import fake_offer, serving_fleet
 from server.serving import Served, fake, filling, serving
+from tiny.causal import INFILL
 
 GENERATE = "/api/generate"
 GAP = {"prompt": "def add(a, b):\n    return ", "suffix": "\n"}
@@ -74,6 +75,14 @@ def test_the_card_says_so(filler: Served, fake_server: Served) -> None:
         assert can(served, "suffix") is has
         _, shown = served.post("/api/show", {"model": served.model})
         assert ("insert" in shown["capabilities"]) is has
+
+
+def test_tokenize(filler: Served) -> None:
+    assert filler.post("/tokenize", {"model": filler.model, **GAP})[1]["tokens"] == IDS
+    messages = [{"role": "user", "content": "Hi"}]
+    assert filler.refused("/tokenize", {"messages": messages, "suffix": "b"})["param"] == "suffix"
+    card = json.loads(filler.request("GET", f"/v1/models/{filler.model}")[2])["capabilities"]
+    assert card["infill_tokens"] == dict(zip(INFILL, range(261, 265), strict=True))
 
 
 def test_ollamas_clients(filler: Served) -> None:

@@ -47,12 +47,16 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
     if "constraint" not in capabilities.parameters and (place := _strict_place(request)):
         raise Unsupported(f"{place} is not supported by this model and engine; {_INSTEAD}", param=place)
     for name in unsupported(given, capabilities):
-        why = f": {_LACKS[name]}" if name in _LACKS else f" and engine; {_INSTEAD}"
-        raise Unsupported(f"{name} is not supported by this model{why}", param=name)
+        raise not_supported(name)
     _check_input(request, capabilities)
     _check_limits(request, capabilities)
     _check_combinations(request)
     check_answer(request, capabilities, len(request.prompt_token_ids or ()))
+
+
+def not_supported(name: str) -> Unsupported:
+    why = f": {_LACKS[name]}" if name in _LACKS else f" and engine; {_INSTEAD}"
+    return Unsupported(f"{name} is not supported by this model{why}", param=name)
 
 
 def unsupported(given: Mapping[str, Any], capabilities: Capabilities) -> list[str]:

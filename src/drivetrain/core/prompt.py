@@ -24,12 +24,14 @@ class Segment:
 class Prompt:
     """The whole prompt in order, and whether the tokenizer should put its own BOS in front.
 
-    `messages` are what it was rendered from, for a server that renders chats itself.
+    `messages` are what it was rendered from, for a server that renders chats itself, and `gap` the texts on the two
+    sides of what is to be filled in.
     """
 
     segments: tuple[Segment, ...]
     add_bos: bool = False
     messages: tuple[Message, ...] | None = None
+    gap: tuple[str, str] | None = None
 
     @property
     def text(self) -> str:

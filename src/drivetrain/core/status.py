@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -49,6 +49,8 @@ class Metadata:
     pooling: str | None
     rerank_form: str | None = None
     """How a query and a document are put to the model, if it can rank: as a pair, or as a question of this name."""
+    infill_tokens: Mapping[str, int] = field(default_factory=dict)
+    """The special tokens of a prompt with a suffix, and those that end its answer. Empty: the vocabulary has none."""
     sampling: Mapping[str, tuple[str, Any]]
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str]

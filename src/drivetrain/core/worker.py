@@ -118,13 +118,14 @@ class WorkerPort(Protocol):
         self,
         text: str | None = None,
         *,
+        suffix: str | None = None,
         messages: Sequence[Any] | None = None,
         tools: Sequence[Any] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         reasoning_effort: str | None = None,
         add_special_tokens: bool | None = None,
     ) -> list[int]:
-        """The ids of a prompt, or of a chat once it is rendered with these tools and variables.
+        """The ids of a prompt, perhaps with a suffix, or of a chat once it is rendered with these tools and variables.
 
         `add_special_tokens` None: as for a prompt to be answered. Raises `Overloaded` if too many calls wait.
         """

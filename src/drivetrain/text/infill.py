@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from drivetrain.core.prompt import Prompt, Segment
@@ -36,7 +37,7 @@ class InfillForm:
         """What the caller wrote is literal: there a special token's name is plain text."""
         texts = {PREFIX: prefix, SUFFIX: suffix}
         parts = (Segment(p) if isinstance(p, str) else Segment(texts[p], literal=True) for p in self.order)
-        return Prompt.join(parts, add_bos=True)
+        return replace(Prompt.join(parts, add_bos=True), gap=(prefix, suffix))
 
 
 INFILL_FORMS: tuple[InfillForm, ...] = (
@@ -72,10 +73,15 @@ no caller's text may forge one, and no answer shows one."""
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """A form in a vocabulary that has it. `end_ids` end an answer: none of them can be part of what fills a gap."""
+    """A form in a vocabulary that has it."""
 
     form: InfillForm
-    end_ids: frozenset[int]
+    tokens: Mapping[str, int]
+    """Each of them ends an answer: none can be part of what fills a gap."""
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset(self.tokens.values())
 
 
 def infill_of(tokenizer: Tokenizer, model: str) -> Infill | None:
@@ -83,8 +89,8 @@ def infill_of(tokenizer: Tokenizer, model: str) -> Infill | None:
     form = next((form for form in INFILL_FORMS if _fits(form, tokenizer, model)), None)
     if form is None:
         return None
-    ends = (_special_id(tokenizer, name) for name in _ENDS.union(form.tokens))
-    return Infill(form, frozenset(i for i in ends if i is not None))
+    ids = {name: _special_id(tokenizer, name) for name in sorted(_ENDS.union(form.tokens))}
+    return Infill(form, {name: i for name, i in ids.items() if i is not None})
 
 
 def _fits(form: InfillForm, tokenizer: Tokenizer, model: str) -> bool:

@@ -43,11 +43,13 @@ class Face(ABC):
     def _tokenize(
         self,
         text: str | None,
-        chat: GenerateRequest | None,
+        asked: GenerateRequest | None,
         *,
         add_special_tokens: bool | None,
         request_id: str,
-    ) -> Awaitable[list[int]]: ...
+    ) -> Awaitable[list[int]]:
+        """`asked` has what goes with the text or takes its place: a suffix, or a chat."""
+        ...
 
     @abstractmethod
     def _detokenize(self, ids: Sequence[int], *, request_id: str) -> Awaitable[str]: ...
@@ -120,13 +122,14 @@ class Face(ABC):
         self,
         text: str | None = None,
         *,
+        suffix: str | None = None,
         messages: Sequence[Any] | None = None,
         tools: Sequence[Any] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         reasoning_effort: str | None = None,
         add_special_tokens: bool | None = None,
     ) -> list[int]:
-        """The ids of a prompt, or of a chat once it is rendered with these tools and variables.
+        """The ids of a prompt, perhaps with a suffix, or of a chat once it is rendered with these tools and variables.
 
         `add_special_tokens` says whether the tokenizer adds its own around the text, such as a BOS. None does as for an
         answer: yes for a prompt, and what the prompt form says for a chat.
@@ -140,9 +143,12 @@ class Face(ABC):
         }
         if messages is None and (name := next((name for name, value in said.items() if value), None)):
             raise InvalidRequest(f"{name} goes with messages, not with a text", param=name)
-        chat = build_request({"messages": messages, **said}) if messages is not None else None
+        if messages is not None and suffix:
+            raise InvalidRequest("suffix goes with a text, not with messages", param="suffix")
+        beside = suffix or messages is not None
+        asked = build_request({"suffix": suffix, "messages": messages, **said}) if beside else None
         request_id = id_here()
-        work = self._tokenize(text, chat, add_special_tokens=add_special_tokens, request_id=request_id)
+        work = self._tokenize(text, asked, add_special_tokens=add_special_tokens, request_id=request_id)
 
         def log(ids: list[int] | None, error: BaseException | None, seconds: float) -> None:
             logbook.tokenized(request_id, self._name, error, len(ids or ()), seconds)

@@ -98,6 +98,7 @@ class LoadedModel:
         metadata = replace(
             _describe(name, info, chosen, form, eos_ids, defaults),
             rerank_form=ranker.form if ranker is not None else None,
+            infill_tokens=infill.tokens if infill is not None else {},
         )
         return cls(
             info=info,
@@ -120,6 +121,7 @@ class LoadedModel:
                 info=info,
                 capabilities=capabilities,
                 chats=Chats(_choose(name, info, settings).family, form, info.tokenizer, enforces=False),
+                infill=infill,
                 threads=threads,
                 timeout_s=settings.default_timeout_s,
             ),

@@ -11,8 +11,10 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.engine import EngineInfo
 from drivetrain.core.errors import DeadlineExceeded, InvalidRequest, Unsupported
 from drivetrain.core.kinds import String
+from drivetrain.core.parameters import not_supported
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.request import GenerateRequest
+from drivetrain.text.infill import Infill
 from drivetrain.worker.chats import Chats
 from drivetrain.worker.text_threads import TextThreads
 
@@ -26,30 +28,47 @@ class Tokenizing:
     """`timeout_s` bounds each call."""
 
     def __init__(
-        self, *, info: EngineInfo, capabilities: Capabilities, chats: Chats, threads: TextThreads, timeout_s: float
+        self,
+        *,
+        info: EngineInfo,
+        capabilities: Capabilities,
+        chats: Chats,
+        infill: Infill | None,
+        threads: TextThreads,
+        timeout_s: float,
     ) -> None:
         self._info = info
         self._limits = capabilities.limits
         self._chats = chats
+        self._infill = infill
         self._threads = threads
         self._timeout_s = timeout_s
 
     async def tokenize(
-        self, text: str | None, chat: GenerateRequest | None, *, add_special_tokens: bool | None = None
+        self, text: str | None, asked: GenerateRequest | None, *, add_special_tokens: bool | None = None
     ) -> list[int]:
-        """Of a text, or of a chat with its tools. `add_special_tokens` None: as for generation."""
+        """Of a text, perhaps with a suffix, or of a chat and its tools. `add_special_tokens` None: as for an answer."""
         if text is not None:
             String().judge("text", text)
         self._refuse_ids("text")
-        chars = len(text or "") + (_chars(chat) if chat is not None else 0)
+        chars = len(text or "") + (_chars(asked) if asked is not None else 0)
         self._at_most(chars, "characters", "text")
 
         def work() -> list[int]:
-            prompt = Prompt.raw(text or "") if chat is None else self._chats.render(chat)
+            prompt = self._rendered(text or "", asked)
             add_bos = prompt.add_bos if add_special_tokens is None else add_special_tokens
             return self._info.tokenizer.encode(replace(prompt, add_bos=add_bos))
 
         return await self._on_lane(chars, work)
+
+    def _rendered(self, text: str, asked: GenerateRequest | None) -> Prompt:
+        if asked is None:
+            return Prompt.raw(text)
+        if not asked.suffix:
+            return self._chats.render(asked)
+        if self._infill is None:
+            raise not_supported("suffix")
+        return self._infill.form.prompt(text, asked.suffix)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         self._refuse_ids("tokens")
@@ -88,6 +107,6 @@ class Tokenizing:
             raise InvalidRequest(f"{what} {number} {unit}; the limit is {limit}", param=param)
 
 
-def _chars(chat: GenerateRequest) -> int:
-    said = sum(message.num_chars for message in chat.messages or ())
-    return said + sum(len(tool.parameters) + len(tool.description) for tool in chat.tools or ())
+def _chars(asked: GenerateRequest) -> int:
+    said = len(asked.suffix or "") + sum(message.num_chars for message in asked.messages or ())
+    return said + sum(len(tool.parameters) + len(tool.description) for tool in asked.tools or ())

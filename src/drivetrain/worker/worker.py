@@ -294,12 +294,12 @@ class EngineWorker(Face):
     def _tokenize(
         self,
         text: str | None,
-        chat: GenerateRequest | None,
+        asked: GenerateRequest | None,
         *,
         add_special_tokens: bool | None,
         request_id: str,
     ) -> Awaitable[list[int]]:
-        return self._loaded(request_id).tokenizing.tokenize(text, chat, add_special_tokens=add_special_tokens)
+        return self._loaded(request_id).tokenizing.tokenize(text, asked, add_special_tokens=add_special_tokens)
 
     def _detokenize(self, ids: Sequence[int], *, request_id: str) -> Awaitable[str]:
         return self._loaded(request_id).tokenizing.detokenize(ids)

@@ -255,13 +255,13 @@ class HandleWorker(Face):
     def _tokenize(
         self,
         text: str | None,
-        chat: GenerateRequest | None,
+        asked: GenerateRequest | None,
         *,
         add_special_tokens: bool | None,
         request_id: str,
     ) -> Awaitable[list[int]]:
         limit = self._report_if_ready(request_id).terms.timeout_s
-        return self._ids(text, (text, chat, add_special_tokens, request_id), limit)
+        return self._ids(text, (text, asked, add_special_tokens, request_id), limit)
 
     async def _ids(self, text: str | None, arguments: tuple[Any, ...], limit_s: float) -> list[int]:
         """The text is checked here: as JSON, bytes would arrive as text."""

@@ -125,11 +125,11 @@ class Replica:
         return await _answer(self.worker.rerank(**{field.name: getattr(call, field.name) for field in fields(call)}))
 
     async def tokenize(self, call: bytes) -> bytes:
-        text, chat, special, request_id = protocol.loads(
+        text, asked, special, request_id = protocol.loads(
             tuple[str | None, GenerateRequest | None, bool | None, str], call
         )
         HTTP_REQUEST_ID.set(request_id)
-        said = {} if chat is None else chat.given()
+        said = {} if asked is None else asked.given()
         return await _answer(self.worker.tokenize(text, **said, add_special_tokens=special))
 
     async def detokenize(self, call: bytes) -> bytes:

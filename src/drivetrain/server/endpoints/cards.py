@@ -66,6 +66,7 @@ def capabilities_json(worker: WorkerPort) -> dict[str, Any]:
         "chat": capabilities.chat and capabilities.generation,
         "tools": capabilities.chat and capabilities.generation and "tools" in capabilities.parameters,
         "infill": "suffix" in capabilities.parameters,
+        "infill_tokens": dict(metadata.infill_tokens),
         "template_variables": sorted(capabilities.template_variables),
         "vision": capabilities.vision,
         "embeddings": capabilities.embeddings,

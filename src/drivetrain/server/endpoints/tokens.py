@@ -32,7 +32,8 @@ async def _tokenized(values: Values, worker: WorkerPort) -> list[int]:
         raise InvalidRequest(f"messages has more than {limits.max_messages} entries", param="messages")
     try:
         special = values.get("add_special_tokens")
-        return await worker.tokenize(prompt, messages=messages, tools=tools, add_special_tokens=special)
+        suffix = values.get("suffix")
+        return await worker.tokenize(prompt, suffix=suffix, messages=messages, tools=tools, add_special_tokens=special)
     except InvalidRequest as exc:
         raise renamed(exc, {"text": "prompt" if messages is None else "messages"}) from exc
 

@@ -322,6 +322,7 @@ TOKENIZE = Body(
     {
         "model": MODEL_OR_ONLY,
         "prompt": Field(String(), "the text; or give messages"),
+        "suffix": like("suffix", "what comes behind the gap after prompt", nothing=("",)),
         "messages": Field(Messages(), "a chat, rendered as for an answer"),
         "tools": like("tools", "the functions that are rendered with messages", nothing=([],)),
         "add_special_tokens": Field(Boolean(), "add the tokenizer's own special tokens; by default, as for an answer"),

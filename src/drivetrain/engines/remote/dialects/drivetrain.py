@@ -46,6 +46,7 @@ def facts_of(card: Mapping[str, Any]) -> UpstreamFacts:
             max_concurrency=int(card["max_concurrency"]),
             vocab_size=int(card["vocab_size"]),
             eos_ids=frozenset(int(i) for i in card["eos_ids"]),
+            specials={str(name): int(i) for name, i in card.get("infill_tokens", {}).items()},
             stop=tuple(str(text) for text in card["stop"]),
             generation=bool(card["generation"]),
             embedding_size=int(card.get("embedding_size") or 0),
@@ -60,7 +61,10 @@ def facts_of(card: Mapping[str, Any]) -> UpstreamFacts:
 
 
 async def with_specials(facts: UpstreamFacts, ask: AskUpstream, model: str) -> UpstreamFacts:
-    """Adds the special tokens that can be found: the ends, and the one that texts begin with. Raises `Broken`."""
+    """Adds the special tokens that can be found: the ends, and the one that texts begin with. Raises `Broken`.
+
+    It told only those for filling in the middle.
+    """
     try:
         texts = [(await ask("POST", "/tokenize", {"model": model, "prompt": text}))["tokens"] for text in ("a", "b")]
         begins = [ids[0] for ids in texts if len(ids) > 1]
@@ -76,7 +80,7 @@ async def with_specials(facts: UpstreamFacts, ask: AskUpstream, model: str) -> U
     eos = min(facts.eos_ids, default=None)
     return replace(
         facts,
-        specials=spelled,
+        specials={**facts.specials, **spelled},
         bos_token=None if bos is None else names.get(bos),
         eos_token=None if eos is None else names.get(eos),
     )
@@ -184,7 +188,7 @@ class _DrivetrainReader:
 
 
 class DrivetrainSplitter:
-    """The upstream renders chats itself, with its own idea of what is special."""
+    """The upstream renders chats and prompts with a suffix itself, with its own idea of what is special."""
 
     def __init__(self, ask: Ask, model: str) -> None:
         self._ask = ask
@@ -192,7 +196,9 @@ class DrivetrainSplitter:
 
     def encode(self, prompt: Prompt) -> list[int]:
         body: dict[str, Any] = {"prompt": prompt.text}
-        if prompt.messages is not None:
+        if prompt.gap is not None:
+            body = dict(zip(("prompt", "suffix"), prompt.gap, strict=True))
+        elif prompt.messages is not None:
             body = {"messages": messages_json(prompt.messages)}
         return [int(i) for i in self._ask("/tokenize", {"model": self._model, **body})["tokens"]]
 

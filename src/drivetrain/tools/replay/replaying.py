@@ -21,6 +21,9 @@ from drivetrain.tools.replay.again import is_greedy, request_of
 from drivetrain.tools.replay.reading import Entry
 from drivetrain.tools.replay.verdict import ChoiceVerdict, Replayed, Verdict, apart, first_difference, same_end, unknown
 
+HALVINGS = 12
+"""How many smaller shifts are tried where an answer is drawn: a large one passes an unlikely token by."""
+
 
 class Generator(Protocol):
     """The part of a worker that is needed here."""
@@ -136,7 +139,8 @@ class _Replay:
         """How little brings the recorded token back; empty if more than rounding is needed, or if nobody can tell.
 
         The answer is made again up to there: as it is, in other company; with the logits of the two tokens moved
-        towards each other; and a sampled one with its temperature moved, which moves all logits.
+        towards each other; and a sampled one with them moved apart, which moves the edges of others in the draw, and
+        with its temperature moved, which moves all logits.
         """
         is_drawn = not is_greedy(self._receipt)
         if first is None or second is None or (is_drawn and "seed" not in self._request):
@@ -152,16 +156,22 @@ class _Replay:
         return ""
 
     def _nudges(self, wanted: int, instead: int) -> Iterator[tuple[str, dict[str, Any]]]:
-        tolerance, biases = self._terms.tolerance, self._request.get("logit_bias") or {}
-        known = {int(token_id): bias for token_id, bias in biases.items()}
-        moved = {wanted: known.get(wanted, 0) + tolerance / 2, instead: known.get(instead, 0) - tolerance / 2}
+        tolerance, drawn = self._terms.tolerance, not is_greedy(self._receipt)
+        biases = {int(token_id): bias for token_id, bias in (self._request.get("logit_bias") or {}).items()}
+        temperature = self._request.get("temperature", 1.0)
+
+        def moved(share: float) -> dict[str, Any]:
+            both = {wanted: biases.get(wanted, 0) + share / 2, instead: biases.get(instead, 0) - share / 2}
+            return {"logit_bias": biases | both}
+
         yield "when the answer is made once more, in other company", {}
-        yield f"if the logits of the two are moved towards each other by {tolerance:g}", {"logit_bias": known | moved}
-        if not is_greedy(self._receipt):
-            temperature = self._request.get("temperature", 1.0)
-            for word, factor in (("higher", 1 + tolerance), ("lower", 1 - tolerance)):
-                moved_to = max(0.0, min(2.0, temperature * factor))
-                yield f"if the temperature is {word} by a share of {tolerance:g}", {"temperature": moved_to}
+        for share in [tolerance / 2**halvings for halvings in reversed(range(HALVINGS if drawn else 1))]:
+            yield f"if the logits of the two are moved towards each other by {share:.2g}", moved(share)
+            if drawn:
+                yield f"if the logits of the two are moved apart by {share:.2g}", moved(-share)
+                for word, factor in (("higher", 1 + share), ("lower", 1 - share)):
+                    moved_to = max(0.0, min(2.0, temperature * factor))
+                    yield f"if the temperature is {word} by a share of {share:.2g}", {"temperature": moved_to}
 
     async def _so_far(self, index: int, at: int, nudge: Mapping[str, Any]) -> tuple[int, ...]:
         """The ids of one choice up to this place, with a nudge."""

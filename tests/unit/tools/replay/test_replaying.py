@@ -11,6 +11,7 @@ import pytest
 
 from contract.native_rig import NativeRig
 from drivetrain.core.receipt import Receipt, Settled
+from drivetrain.tools.replay import replaying
 from drivetrain.tools.replay.reading import Entry
 from drivetrain.tools.replay.replaying import Terms, replay_all
 from drivetrain.tools.replay.verdict import Replayed, Verdict, first_difference, same_end, worst
@@ -72,6 +73,25 @@ async def test_a_sampled_answer_is_within_rounding_where_the_draw_is_on_the_edge
     found = await replayed(worker, receipt, tolerance=2 * size)
     assert found.choices[0].at == at
     assert found.verdict is Verdict.ROUNDING
+
+
+async def test_a_shift_far_below_the_tolerance_is_found_where_the_tolerance_itself_passes_by(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unlikely token is drawn in a narrow space, which a large shift leaves behind."""
+    for seed in range(200):
+        asked: dict[str, Any] = {"prompt": "Once", "max_tokens": 24, "seed": seed, "receipt": "full"}
+        straight, shifted = [(await worker.generate(**asked, temperature=t)).receipt for t in (1, 1 + 0.05 / 2**8)]
+        assert straight is not None
+        assert shifted is not None
+        receipt = replace(shifted, parameters=straight.parameters)
+        with monkeypatch.context() as coarse:
+            coarse.setattr(replaying, "HALVINGS", 1)
+            if (await replayed(worker, receipt, tolerance=0.05)).verdict is not Verdict.DIFFERENT:
+                continue
+        assert (await replayed(worker, receipt, tolerance=0.05)).verdict is Verdict.ROUNDING
+        return
+    raise AssertionError("no seed shows it")
 
 
 async def test_another_seed_is_a_difference(worker: EngineWorker) -> None:

@@ -95,7 +95,7 @@ async def test_cancelling_the_reading_task(rig: Rig, worker: EngineWorker) -> No
 
 
 async def test_a_held_stream_that_nobody_reads_is_cancelled(rig: Rig) -> None:
-    async with rig.open(reader_timeout_s=0.2) as worker:
+    async with rig.open(reader_timeout_s=1.0) as worker:
         stream = worker.stream(**ENDLESS)
         await read_some(stream, 2)
         async with asyncio.timeout(30):
@@ -130,7 +130,7 @@ async def test_a_deadline_carries_what_was_said(rig: Rig, worker: EngineWorker) 
             async for event in worker.stream(**{**ENDLESS, "max_tokens": LONG}, timeout_s=timeout_s):
                 events.append(event)
                 await asyncio.sleep(0.01)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         if events:
             break
     assert not any(isinstance(event, Finished) for event in events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from drivetrain import assembly
 from drivetrain.cli.main import main
+from drivetrain.cli.terminal import progress
 from drivetrain.engines.base.kind import EntryPoints
 from drivetrain.engines.fake import FakeEngine, scripted
 
@@ -138,7 +140,8 @@ def script_fakes(monkeypatch: pytest.MonkeyPatch, *scripts: dict[str, Any]) -> l
 
 
 def without_settings(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    """No DRIVETRAIN_ variable of the machine, and a store of our own."""
+    """No DRIVETRAIN_ variable of the machine, a store of our own, and no line that only a slow machine would print."""
+    monkeypatch.setattr(progress, "APPEND_AFTER_S", math.inf)
     for name in list(os.environ):
         if name.startswith("DRIVETRAIN_"):
             monkeypatch.delenv(name)

@@ -12,6 +12,7 @@ from contract.rigs import PROMPT, Rig, honours
 from contract.test_receipts import receipt_of
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.core.events import Delta
+from drivetrain.core.receipt import Settled
 from drivetrain.core.results import FinishReason, Result
 from drivetrain.tools.replay.reading import Entry
 from drivetrain.tools.replay.replaying import Terms, replay_all
@@ -188,6 +189,7 @@ async def test_a_receipt_replays_it(rig: Rig, filler: EngineWorker) -> None:
         _, receipt = await receipt_of(filler, **GAP, **request, receipt="full")
         ends = receipt.parameters["stop_token_ids"]
         assert ends.origin == "infill"
+        assert receipt.parameters["overflow"] == Settled("error", "infill")
         assert {filler.info.tokenizer.id_of(name) for name in NAMES} <= set(ends.value)
         entry = Entry("here", receipt)
         (replayed,) = await replay_all(filler, [entry], Terms(2, 0.001), "it", lambda what, share: None)

@@ -19,7 +19,7 @@ async def said(worker: EngineWorker, **more: Any) -> Choice:
     return (await worker.generate(**{**GREEDY, **more})).choices[0]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 async def free(worker: EngineWorker) -> Choice:
     """What it says without a stop."""
     choice = await said(worker)

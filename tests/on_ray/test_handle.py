@@ -248,6 +248,7 @@ async def test_draining_waits_for_it_and_then_ends_it(ask: Any) -> None:
         assert not draining.done()
         assert not asked.done()
         await worker.stop()
+        assert worker.status.running == 0, "its caller has heard of it"
         with pytest.raises(Cancelled, match="shut down"):
             await asked
         await draining

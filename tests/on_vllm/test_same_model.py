@@ -1,4 +1,7 @@
-"""SmolLM2 in float32 says the same on vLLM as on the native engine and on transformers, over fifty prompts."""
+"""SmolLM2 in float32 says the same on vLLM as on the native engine, over fifty prompts.
+
+`tests/engines/test_native_smollm2.py` shows that the native engine says what transformers says.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,7 @@ from drivetrain.worker.worker import EngineWorker
 
 
 @pytest.mark.timeout(1800)
-async def test_three_engines_are_the_same_model(smollm2: str, worker: EngineWorker, record_property: Any) -> None:
+async def test_both_engines_are_the_same_model(smollm2: str, worker: EngineWorker, record_property: Any) -> None:
     on_vllm = await answers_of(worker)
-    for engine in ("native", "transformers"):
-        async with drivetrain.Worker.open(smollm2, engine=engine, dtype="float32") as other:
-            record_property(engine, assert_same(await answers_of(other), on_vllm))
+    async with drivetrain.Worker.open(smollm2, engine="native", dtype="float32") as other:
+        record_property("native", assert_same(await answers_of(other), on_vllm))

@@ -401,4 +401,5 @@ def test_what_a_prompt_cannot_have(unharmed: Served, fields: dict[str, Any], par
 
 def test_values_that_ask_for_nothing(unharmed: Served) -> None:
     nothing = {"suffix": "", "template": "", "context": [], "system": "", "images": [], "format": "", "raw": False}
+    ask(unharmed, GENERATE, prompt="x", raw=True, think=False)
     ask(unharmed, GENERATE, **nothing, think=None, keep_alive=-1, options={"seed": -1, "num_predict": -1, "top_k": 0})

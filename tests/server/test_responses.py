@@ -260,6 +260,7 @@ _CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"
         ({"metadata": {f"{i}": "" for i in range(17)}}, "metadata"),
         ({"input": [_CALL] * 129}, "input[128]"),
         ({"tools": [{"type": "function", "name": "f", "colour": 1}]}, "tools[0].colour"),
+        ({"tools": [{"type": "function", "name": "f", "functional": 1}]}, "tools[0].functional"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "now", "colour": 1}}, "tool_choice.colour"),
         ({"tools": [{"type": "function", "name": "a.function"}] * 2}, "tools[1].name"),
         ({"messages": []}, "messages"),

@@ -253,6 +253,8 @@ class HfTokenizer:
         return encoder, frozenset(encoder.token_to_id(text) for text in self._placeholders.values())
 
     def _decode_by_library(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        if skip_special:  # more than the library knows as such
+            ids = [i for i in ids if i not in self._special_ids]
         with self._lock:
             text: str = self._tokenizer.decode(
                 list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False

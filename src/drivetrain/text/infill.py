@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -27,7 +27,7 @@ class InfillForm:
 
     order: tuple[str | Side, ...]
     name_pattern: str | None = None
-    """For a model that spells its tokens as others do and orders them differently: searched in its lower-cased name."""
+    """For a model that has the tokens of others in another order: searched in its names, lower-cased."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -84,17 +84,18 @@ class Infill:
         return frozenset(self.tokens.values())
 
 
-def infill_of(tokenizer: Tokenizer, model: str) -> Infill | None:
-    """The form for the model of this name. None: its vocabulary has no tokens for it that are known here."""
-    form = next((form for form in INFILL_FORMS if _fits(form, tokenizer, model)), None)
+def infill_of(tokenizer: Tokenizer, *names: str) -> Infill | None:
+    """The form for the model of these names, its own and its file's. None: its vocabulary has no tokens for it that are
+    known here."""
+    form = next((form for form in INFILL_FORMS if _fits(form, tokenizer, names)), None)
     if form is None:
         return None
     ids = {name: _special_id(tokenizer, name) for name in sorted(_ENDS.union(form.tokens))}
     return Infill(form, {name: i for name, i in ids.items() if i is not None})
 
 
-def _fits(form: InfillForm, tokenizer: Tokenizer, model: str) -> bool:
-    if form.name_pattern is not None and not re.search(form.name_pattern, model.lower()):
+def _fits(form: InfillForm, tokenizer: Tokenizer, names: Sequence[str]) -> bool:
+    if form.name_pattern is not None and not any(re.search(form.name_pattern, name.lower()) for name in names):
         return False
     return all(_special_id(tokenizer, name) is not None for name in form.tokens)
 

@@ -83,7 +83,7 @@ class LoadedModel:
     ) -> Self:
         name = spec.name
         chosen = _choose(name, info, settings)
-        infill = infill_of(info.tokenizer, name)
+        infill = infill_of(info.tokenizer, name, spec.path.name)
         capabilities = declared(info.capabilities, chosen.family, infill, settings)
         form = form_of(info.tokenizer)
         ranker = ranker_for(capabilities.rerank, info, _question(spec, info, settings))

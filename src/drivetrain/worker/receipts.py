@@ -141,8 +141,7 @@ class ReceiptMaker:
         found["max_tokens"] = Settled(made.max_tokens, self._of_length(request, made.max_tokens))
         found["stop"] = Settled(list(prepared.rules.strings), self._of_stops(request, prepared))
         found["context_length"] = Settled(made.context_length, "model" if request.context_length is None else "request")
-        overflow = request.overflow or self._overflow
-        found["overflow"] = Settled(overflow.value, "settings" if request.overflow is None else "request")
+        found["overflow"] = self._of_overflow(request)
         if own := prepared.rules.eos_ids.difference(
             self._metadata.eos_ids
         ):  # a replay has ids only: it must end there too
@@ -150,6 +149,13 @@ class ReceiptMaker:
         if self._seeds:
             found["seed"] = Settled(made.seeds[0], "chosen" if request.seed is None else "request")
         return found
+
+    def _of_overflow(self, request: GenerateRequest) -> Settled:
+        if request.overflow is not None:
+            return Settled(request.overflow.value, "request")
+        if request.suffix:  # which is never cut
+            return Settled(Overflow.ERROR.value, "infill")
+        return Settled(self._overflow.value, "settings")
 
     def _of_length(self, request: GenerateRequest, value: int | None) -> str:
         source, default = self._defaults.max_tokens_from()

@@ -111,6 +111,17 @@ def test_the_environment_stands_between_flags_and_the_file(
     assert (outcome.code, outcome.error) == (2, "DRIVETRAIN_MAX_LOADED must be an integer, not 'none'")
 
 
+@pytest.mark.parametrize("arguments", [("fake", "--name", "x"), ("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1")])
+def test_the_environment_alone_makes_no_several_of_what_is_told_as_one(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("DRIVETRAIN_IDLE_S", "7")
+    assert serve_fleet.read(parsed(*arguments)) is None
+    found = serve_fleet.read(parsed("--max-loaded", "1", *arguments))
+    assert found is not None
+    assert (found.max_loaded, found.idle_s) == (1, FleetArguments().idle_s)
+
+
 def test_the_defaults_are_those_of_the_fleet() -> None:
     assert FleetLimits(**{name: one.default for name, one in LIMITS.items()}) == FleetLimits()
 

@@ -45,6 +45,12 @@ def test_each_family(model: str) -> None:
     assert all(segment.literal == (segment.text in {"a", "b"}) for segment in prompt.segments)
 
 
+def test_a_model_under_another_name_is_known_by_its_file() -> None:
+    infill = infill_of(with_tokens("<fim_prefix>", "<fim_suffix>", "<fim_middle>"), "coder", "Mellum-4b-base.gguf")
+    assert infill is not None
+    assert infill.form.prompt("a", "b").text == WRITTEN["Mellum-4b-base"]
+
+
 def test_every_form_is_written_out() -> None:
     assert {form.prompt("a", "b").text for form in INFILL_FORMS} == set(WRITTEN.values())
 

@@ -92,11 +92,10 @@ def inspect_model(model: str, settings: Settings, *, given: Mapping[str, Any], p
     found = None if assembly.is_fake(model, settings) else store.resolve(model)
     spec = assembly.spec_of(found, settings, store)
     choice, described = _first_fit(assembly.choose_engine(settings, found), spec, settings, progress)
-    name = spec.name
     chosen = choose(
-        explicit=settings.family, tokenizer=described.tokenizer, architecture=described.architecture, name=name
+        explicit=settings.family, tokenizer=described.tokenizer, architecture=described.architecture, name=spec.name
     )
-    return _put_together(model, name, found, choice, described, chosen, settings, given)
+    return _put_together(model, spec, found, choice, described, chosen, settings, given)
 
 
 def _inspect_remote(model: str, settings: Settings, given: Mapping[str, Any], progress: Progress) -> Inspection:
@@ -104,7 +103,7 @@ def _inspect_remote(model: str, settings: Settings, given: Mapping[str, Any], pr
     spec = assembly.remote_spec(model, settings)
     choice, described = _first_fit(assembly.EngineChoice.remote(), spec, settings, progress)
     chosen = choose(explicit=None, tokenizer=described.tokenizer, architecture=described.architecture, name=spec.name)
-    found = _put_together(model, spec.name, None, choice, described, chosen, settings, given)
+    found = _put_together(model, spec, None, choice, described, chosen, settings, given)
     return found if described.tokenizer.chat_template != NEUTRAL_TEMPLATE else _as_they_render(found, described)
 
 
@@ -172,7 +171,7 @@ def _folder(spec: ModelSpec) -> Path | None:
 
 def _put_together(
     model: str,
-    name: str,
+    spec: ModelSpec,
     found: LocalModel | None,
     choice: assembly.EngineChoice,
     described: Description,
@@ -187,7 +186,7 @@ def _put_together(
     with_tools = _form_with_tools(chosen, form, described, settings)
     return Inspection(
         model=model,
-        name=name,
+        name=spec.name,
         format=found.format.value if found else WeightsFormat.NONE.value,
         source=found.source if found else "an upstream" if choice.kind.name == "remote" else "built in",
         digest=found.digest if found else None,
@@ -211,7 +210,7 @@ def _put_together(
         sampling={key: {"value": value, "origin": origin} for key, (origin, value) in defaults.origins.items()},
         capabilities=known
         if known is None
-        else declared(known, chosen.family, infill_of(described.tokenizer, name), settings),
+        else declared(known, chosen.family, infill_of(described.tokenizer, spec.name, spec.path.name), settings),
         prompt=prompt,
         missing=(*described.missing, *why_not),
     )

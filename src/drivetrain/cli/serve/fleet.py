@@ -71,10 +71,14 @@ def read(args: argparse.Namespace) -> FleetArguments | None:
     If the file names the models, they are in `args.models` afterwards.
     """
     in_file = _in_file(args)
+    models = tuple(args.models) or in_file.models
+    limits = _limits(args)
+    if models and _is_one(args, models):
+        limits = {name: stated for name, stated in limits.items() if not stated[1].startswith("environment")}
     several = replace(
         in_file,
-        **{name: value for name, (value, _) in _limits(args).items()},
-        models=tuple(args.models) or in_file.models,
+        **{name: value for name, (value, _) in limits.items()},
+        models=models,
         pinned=tuple(args.pin) or in_file.pinned,
         aliases={**in_file.aliases, **dict(args.alias)},
     )
@@ -100,10 +104,20 @@ def _limits(args: argparse.Namespace) -> Layer:
 
 
 def _several(models: Sequence[str]) -> bool:
+    return options.named_model(models[0])[0] is not None or (len(models) > 1 and not _one_on_servers(models))
+
+
+def _one_on_servers(models: Sequence[str]) -> bool:
     """Several URLs on their own are servers of one model."""
     from drivetrain.engines.remote.address import is_url
 
-    return options.named_model(models[0])[0] is not None or (len(models) > 1 and not all(map(is_url, models)))
+    return all(map(is_url, models))
+
+
+def _is_one(args: argparse.Namespace, models: Sequence[str]) -> bool:
+    """Whether the models are told as one that always stays: then limits that all of a machine's servers get by its
+    environment are not for this one."""
+    return args.at_url is not None or args.setting_name is not None or (len(models) > 1 and _one_on_servers(models))
 
 
 def _in_file(args: argparse.Namespace) -> FleetArguments:

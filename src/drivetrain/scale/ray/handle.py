@@ -42,6 +42,9 @@ SILENCE_S = 15.0
 
 WATCH_INTERVAL_S = 1.0
 
+ENDS_WITHIN_S = 10.0
+"""So long may callers take to hear that their calls were ended."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -104,6 +107,9 @@ class HandleWorker(Face):
             call.interrupt(Cancelled(why))
         for run in runs:
             await run.released()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                await self._idle.wait()
 
     async def stop(self, grace_s: float | None = 0.0) -> None:
         """Stop using the handle. The replicas stay: they belong to Serve."""

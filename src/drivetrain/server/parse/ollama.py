@@ -180,6 +180,8 @@ def ollama_generate_request(body: Values, headers: Mapping[str, str]) -> ParsedR
         if "system" in body:
             raise InvalidRequest(f"system does not go with {alone}: write it into the prompt", param="system")
         values["prompt"] = body["prompt"]
+        if values.get("reasoning_effort") == "none":  # a bare prompt asks for none either
+            del values["reasoning_effort"]
         if "images" in body:
             values["images"] = said("", body["images"])
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -123,4 +124,4 @@ def _flat_places() -> Iterator[None]:
 
 
 def _flat(place: str) -> str:
-    return place.replace(".function", "").replace(".allowed_tools", "")
+    return re.sub(r"\.(function|allowed_tools)(?=\.|\[|$)", "", place)

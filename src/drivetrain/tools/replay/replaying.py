@@ -165,13 +165,18 @@ class _Replay:
             return {"logit_bias": biases | both}
 
         yield "when the answer is made once more, in other company", {}
-        for share in [tolerance / 2**halvings for halvings in reversed(range(HALVINGS if drawn else 1))]:
+        num_shares = HALVINGS if drawn and self._draws_alike else 1
+        for share in [tolerance / 2**halvings for halvings in reversed(range(num_shares))]:
             yield f"if the logits of the two are moved towards each other by {share:.2g}", moved(share)
             if drawn:
                 yield f"if the logits of the two are moved apart by {share:.2g}", moved(-share)
                 for word, factor in (("higher", 1 + share), ("lower", 1 - share)):
                     moved_to = max(0.0, min(2.0, temperature * factor))
                     yield f"if the temperature is {word} by a share of {share:.2g}", {"temperature": moved_to}
+
+    @property
+    def _draws_alike(self) -> bool:
+        return self._worker.metadata.engine == self._receipt.engine
 
     async def _so_far(self, index: int, at: int, nudge: Mapping[str, Any]) -> tuple[int, ...]:
         """The ids of one choice up to this place, with a nudge."""
@@ -194,6 +199,6 @@ class _Replay:
             near = abs(first.logprob - second.logprob)
         if near is None:
             return "the engine does not list the recorded token"
-        sampled = not is_greedy(self._receipt) and self._worker.metadata.engine != self._receipt.engine
-        drawn = "; the answer is sampled, and each engine draws in its own way" if sampled else ""
+        apart_by_draw = not is_greedy(self._receipt) and not self._draws_alike
+        drawn = "; the answer is sampled, and each engine draws in its own way" if apart_by_draw else ""
         return f"the engine rates the two tokens {near:.2g} apart{drawn}"

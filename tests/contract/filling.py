@@ -29,11 +29,29 @@ class FillingBytes(ByteTokenizer):
 def filling_gguf(path: Path) -> Iterator[Path]:
     """A copy of SmolLM2 with some of its special tokens renamed."""
     data = path.read_bytes()
-    for old, new in _RENAMED.items():
-        assert data.count(old) == 1
-        assert len(old) == len(new)
-        data = data.replace(old, new.encode())
+    assert all(data.count(old) == 1 for old in _RENAMED)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
-        copy.write_bytes(data)
+        copy.write_bytes(_renamed(data))
         yield copy
+
+
+@contextmanager
+def filling_folder(path: Path) -> Iterator[Path]:
+    """The same of a folder of safetensors, whose weights are not copied."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in path.iterdir():
+            copy = Path(folder) / file.name
+            if file.name == "tokenizer.json":
+                copy.write_bytes(_renamed(file.read_bytes()))
+            else:
+                copy.symlink_to(file)
+        yield Path(folder)
+
+
+def _renamed(data: bytes) -> bytes:
+    for old, new in _RENAMED.items():
+        assert old in data
+        assert len(old) == len(new)
+        data = data.replace(old, new.encode())
+    return data

@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 
+from contract.filling import filling_folder
 from contract.rigs import narrowed, started
 from drivetrain.assembly import spec_of
-from drivetrain.core.engine import ModelSpec
+from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.vllm.core import Core, VllmModel, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
@@ -87,24 +90,32 @@ class VllmRig:
     def __init__(self) -> None:
         self._core: Core | None = None
         self._loaded: VllmModel | None = None
+        self._folder = Path()
         KeptEngine.rig = self
 
     @asynccontextmanager
     async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
         unsupported = settings.pop("unsupported", frozenset())
-        settings.pop("infill", None)  # the model has no tokens for it
+        infill = settings.pop("infill", False)
         engine = narrowed(KeptEngine, unsupported) if unsupported else KeptEngine()
         spec = spec_with(Store())
         if self._loaded is None:
             await self._start(spec)
-        async with started(engine, spec, settings) as worker:
-            yield worker
+        with self._filling(spec) if infill else contextlib.nullcontext(spec) as read:
+            async with started(engine, read, settings) as worker:
+                yield worker
         assert not engine.health().alive
         assert not engine.busy
 
+    @contextlib.contextmanager
+    def _filling(self, spec: ModelSpec) -> Iterator[ModelSpec]:
+        """For vLLM it is the same model: it gets ids."""
+        with filling_folder(self._folder) as path:
+            yield replace(spec, path=path, format=WeightsFormat.SAFETENSORS, derived=None)
+
     async def _start(self, spec: ModelSpec) -> None:
-        folder = await asyncio.to_thread(safetensors_folder, spec, lambda what, share: None, engine="vllm")
-        self._core = Core(str(folder), engine_arguments(spec.options))
+        self._folder = await asyncio.to_thread(safetensors_folder, spec, lambda what, share: None, engine="vllm")
+        self._core = Core(str(self._folder), engine_arguments(spec.options))
         self._loaded = await self._core.start()
 
     def core_of(self, path: str, arguments: Mapping[str, Any]) -> KeptCore:

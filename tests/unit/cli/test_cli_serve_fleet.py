@@ -120,6 +120,8 @@ def test_the_environment_alone_makes_no_several_of_what_is_told_as_one(
     found = serve_fleet.read(parsed("--max-loaded", "1", *arguments))
     assert found is not None
     assert (found.max_loaded, found.idle_s) == (1, FleetArguments().idle_s)
+    args = parsed("--max-loaded", "1", *arguments)
+    assert serve_fleet.told(args, serve_fleet.read(args))["idle_s"] == (None, "default"), "nor is it told"
 
 
 def test_the_defaults_are_those_of_the_fleet() -> None:

@@ -72,12 +72,9 @@ def read(args: argparse.Namespace) -> FleetArguments | None:
     """
     in_file = _in_file(args)
     models = tuple(args.models) or in_file.models
-    limits = _limits(args)
-    if models and _is_one(args, models):
-        limits = {name: stated for name, stated in limits.items() if not stated[1].startswith("environment")}
     several = replace(
         in_file,
-        **{name: value for name, (value, _) in limits.items()},
+        **{name: value for name, (value, _) in _limits(args, models).items()},
         models=models,
         pinned=tuple(args.pin) or in_file.pinned,
         aliases={**in_file.aliases, **dict(args.alias)},
@@ -90,7 +87,7 @@ def read(args: argparse.Namespace) -> FleetArguments | None:
 
 def told(args: argparse.Namespace, several: FleetArguments | None) -> Layer:
     """What holds for several models, and where each value comes from."""
-    several, limits, table = several or FleetArguments(), _limits(args), serve_table(args)
+    several, limits, table = several or FleetArguments(), _limits(args, args.models), serve_table(args)
     layer = {name: limits.get(name, (one.default, "default")) for name, one in LIMITS.items()}
     for name, by_flag in (("pinned", args.pin), ("aliases", args.alias)):
         value: Any = getattr(several, name)
@@ -98,9 +95,12 @@ def told(args: argparse.Namespace, several: FleetArguments | None) -> Layer:
     return layer
 
 
-def _limits(args: argparse.Namespace) -> Layer:
+def _limits(args: argparse.Namespace, models: Sequence[str]) -> Layer:
     flags = {name: value for name in LIMITS if (value := getattr(args, name)) is not None}
-    return read_stated(LIMITS, args, flags, os.environ)
+    stated = read_stated(LIMITS, args, flags, os.environ)
+    if not _is_one(args, models):
+        return stated
+    return {name: one for name, one in stated.items() if not one[1].startswith("environment")}
 
 
 def _several(models: Sequence[str]) -> bool:

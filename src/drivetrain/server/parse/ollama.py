@@ -15,7 +15,7 @@ from drivetrain.families.template_variables import REASON
 from drivetrain.server.parse.body import Body, Field, Values
 from drivetrain.server.parse.ollama_content import IMAGES, MESSAGE_LIST, chat_of, said
 from drivetrain.server.parse.ollama_options import AT_THE_TOP, OPTIONS, VECTOR_OPTIONS, of_options
-from drivetrain.server.parse.schema import MODEL, SAMPLING, SCHEMA_CONSTRAINT, Anything, Refused, inert, like
+from drivetrain.server.parse.schema import MODEL, SAMPLING, SCHEMA_CONSTRAINT, SUFFIX, Anything, Refused, inert, like
 from drivetrain.server.parse.translate import ParsedRequest, new_id, parsed_request, shared_values, top_logprobs
 
 _EFFORTS = ("low", "medium", "high", "max")
@@ -108,9 +108,7 @@ OLLAMA_GENERATE = Body(
         "system": Field(String(), "a system message before it", nothing=("",)),
         "images": IMAGES,
         "raw": Field(Boolean(), "the prompt is used as it is, without a template"),
-        "suffix": like(
-            "suffix", "what comes behind the answer, which fills the gap between prompt and it", nothing=("",)
-        ),
+        "suffix": SUFFIX,
         "template": _only("is not supported: prompts are rendered by the model's own template; leave it out", ""),
         "context": _only("is not supported: nothing is kept between requests; send messages to /api/chat", []),
     },

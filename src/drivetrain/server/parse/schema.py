@@ -288,15 +288,15 @@ CHAT = Body(
     },
 )
 
+SUFFIX = like("suffix", "what comes behind the answer, which fills the gap between prompt and it", nothing=("",))
+
 COMPLETION = Body(
     "CompletionBody",
     {
         **_ANSWER,
         "prompt": Field(PromptForms(), PromptForms.takes),
         "prompt_token_ids": like("prompt_token_ids", "the prompt as token ids, instead of prompt"),
-        "suffix": like(
-            "suffix", "what comes behind the answer, which fills the gap between prompt and it", nothing=("",)
-        ),
+        "suffix": SUFFIX,
         "echo": like("echo"),
         "logprobs": like("logprobs", kind=Integer(), nothing=(False,)),
         **{name: chats_only(*neutral) for name, neutral in _FOR_CHATS.items()},

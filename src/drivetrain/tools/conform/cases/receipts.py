@@ -41,6 +41,11 @@ async def _answer(t: Trial, **fields: Any) -> tuple[ParsedAnswer, Receipt]:
     return answer, _of(answer.document)
 
 
+def _names(receipt: Receipt, document: Mapping[str, Any], which: str) -> None:
+    told, found = receipt.request_id, document.get("id")
+    ensure(told == found, f"request_id is {brief(told)}, and the {which}'s id {brief(found)}")
+
+
 def _same(first: Receipt, second: Receipt, which: str) -> None:
     """Apart from what tells two answers apart."""
     one, other = (replace(each, request_id="", created=0, digest="", signature=None) for each in (first, second))
@@ -61,10 +66,7 @@ async def _offered(t: Trial) -> None:
 @case("shape", asks="receipt = true", holds="the documented form, a digest of its contents, the answer's id and reason")
 async def _shape(t: Trial) -> None:
     answer, receipt = await _answer(t)
-    found = answer.document.get("id")
-    ensure(
-        receipt.request_id == found, f"request_id is {brief(receipt.request_id)}, and the answer's id {brief(found)}"
-    )
+    _names(receipt, answer.document, "answer")
     told, reason = receipt.choices[0].finish_reason, answer.first.reason
     ensure(told == reason, f"finish_reason is {told!r} in the receipt, and {reason!r} in the answer")
 
@@ -110,10 +112,7 @@ async def _streamed(t: Trial) -> None:
     last = max(at for at, chunk in enumerate(stream.chunks) if chunk.get("choices"))
     ensure(places[0] > last, "the receipt does not come in an event of its own behind all choices")
     receipt = _of(stream.chunks[places[0]])
-    found = stream.document.get("id")
-    ensure(
-        receipt.request_id == found, f"request_id is {brief(receipt.request_id)}, and the stream's id {brief(found)}"
-    )
+    _names(receipt, stream.document, "stream")
     if not seeded:
         whole, receipt = (_without_seed(each) for each in (whole, receipt))
     _same(whole, receipt, "the stream and the whole answer")

@@ -21,6 +21,8 @@ constexpr int TILE = 4;
 #endif
 
 constexpr int WIDTH = sizeof(Lanes) / sizeof(float);
+constexpr int LINE = 16;           // numbers that are fetched at once
+constexpr int PACE = LINE / TILE; // with a number of a tile out of this many goes a line of what is read next
 constexpr int MOST = 3;      // vectors of queries: with TILE keys or values as many sums as there are registers
 constexpr int TURN = 64;     // keys whose scores are held at once
 constexpr int BLOCK = 16;    // of them, those that lie side by side: the block of the cache
@@ -87,34 +89,41 @@ static inline Lanes exp2_of(Lanes x) { // for x of at most 0
     return y * (Lanes)power;
 }
 
+// Fetches what comes with number i of a tile; the processor's own prefetching comes too late, and all at once waits.
+// Not inlined, GCC 12 takes the call for one that does nothing.
+[[gnu::always_inline]] static inline void fetch(const float *coming, int64_t i) {
+    if (i % PACE == 0) __builtin_prefetch(coming + i / PACE * LINE, 0, 3);
+}
+
 template <int V, int N>
-static inline void score(const float *keys, int64_t size, const Lanes (*query)[V], Lanes (*out)[V]) {
+static inline void score(const float *keys, int64_t size, const Lanes (*query)[V], const float *coming,
+                         Lanes (*out)[V]) {
     Lanes sum[N][V] = {};
-    for (int64_t i = 0; i < size; i++)
+    for (int64_t i = 0; i < size; i++) {
+        if (N == TILE) fetch(coming, i);
         for (int n = 0; n < N; n++)
             for (int v = 0; v < V; v++) sum[n][v] += keys[n * size + i] * query[i][v];
+    }
     for (int n = 0; n < N; n++)
         for (int v = 0; v < V; v++) out[n][v] = sum[n][v];
 }
 
 template <int V>
 static inline void add_values(const float *const *values, int64_t at, int64_t size, int64_t count,
-                              const Lanes (*weight)[V], const Lanes *fade, Lanes (*out)[V]) {
+                              const Lanes (*weight)[V], const Lanes *fade, const float *coming, Lanes (*out)[V]) {
     Lanes sum[TILE][V];
     for (int n = 0; n < TILE; n++)
         for (int v = 0; v < V; v++) sum[n][v] = out[n][v] * fade[v];
     for (int64_t first = 0; first < count; first += BLOCK) {
         const float *from = values[first / BLOCK] + at;
-        for (int64_t k = first; k < std::min(count, first + BLOCK); k++, from += size)
+        for (int64_t k = first; k < std::min(count, first + BLOCK); k++, from += size) {
+            fetch(coming, k);
             for (int n = 0; n < TILE; n++)
                 for (int v = 0; v < V; v++) sum[n][v] += from[n] * weight[k][v];
+        }
     }
     for (int n = 0; n < TILE; n++)
         for (int v = 0; v < V; v++) out[n][v] = sum[n][v];
-}
-
-static inline void fetch(const float *from, int64_t count) { // the processor's own prefetching comes too late
-    for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(from + i, 0, 3);
 }
 
 template <int V> static void attend(const Step &step, const Task &task) {
@@ -148,10 +157,11 @@ template <int V> static void attend(const Step &step, const Task &task) {
         step.find(task, at + TURN, step.keys, key_size, next);
         int k = 0;
         for (; k + TILE <= count; k += TILE) {
-            fetch(values[k / BLOCK] + k % BLOCK * value_size, TILE * value_size);
-            score<V, TILE>(keys[k / BLOCK] + k % BLOCK * key_size, key_size, query, weight + k);
+            const float *coming = values[k / BLOCK] + k % BLOCK * value_size;
+            score<V, TILE>(keys[k / BLOCK] + k % BLOCK * key_size, key_size, query, coming, weight + k);
         }
-        for (; k < count; k++) score<V, 1>(keys[k / BLOCK] + k % BLOCK * key_size, key_size, query, weight + k);
+        for (; k < count; k++)
+            score<V, 1>(keys[k / BLOCK] + k % BLOCK * key_size, key_size, query, nullptr, weight + k);
         if (at + count - 1 > lowest || (step.window && at + step.window <= highest))
             for (k = 0; k < count; k++)
                 for (int v = 0; v < V; v++) {
@@ -160,19 +170,21 @@ template <int V> static void attend(const Step &step, const Task &task) {
                     weight[k][v] = position[v] < key ? Lanes{} + NEVER : weight[k][v];
                     weight[k][v] = position[v] >= out_of_sight ? Lanes{} + NEVER : weight[k][v];
                 }
+        Lanes most[V];
+        std::copy(largest, largest + V, most);
+        for (k = 0; k < count; k++)
+            for (int v = 0; v < V; v++) most[v] = weight[k][v] > most[v] ? weight[k][v] : most[v];
         for (int v = 0; v < V; v++) {
-            Lanes most = largest[v];
-            for (k = 0; k < count; k++) most = weight[k][v] > most ? weight[k][v] : most;
-            fade[v] = exp2_of(largest[v] - most);
-            largest[v] = most;
+            fade[v] = exp2_of(largest[v] - most[v]);
+            largest[v] = most[v];
             sum[v] *= fade[v];
-            for (k = 0; k < count; k++) sum[v] += weight[k][v] = exp2_of(weight[k][v] - most);
         }
+        for (k = 0; k < count; k++)
+            for (int v = 0; v < V; v++) sum[v] += weight[k][v] = exp2_of(weight[k][v] - most[v]);
         int64_t block = 0, fetched = 0; // of the next keys
         for (int64_t i = 0; i < value_size; i += TILE, fetched += share) {
             if (fetched >= BLOCK * key_size) block++, fetched -= BLOCK * key_size;
-            fetch(next[block] + fetched, share);
-            add_values<V>(values, i, value_size, count, weight, fade, found + 2 + i);
+            add_values<V>(values, i, value_size, count, weight, fade, next[block] + fetched, found + 2 + i);
         }
     }
     for (int v = 0; v < V; v++) found[0][v] = largest[v], found[1][v] = sum[v];

@@ -34,15 +34,15 @@ class _Product(ctypes.Structure):
 
 
 class PanelProduct:
-    """As in `weight_layout.py`, of a weight `[out, in]`."""
+    """As in `weight_layout.py`, of a weight `[out, in]`. `empty` makes the tensor that keeps it."""
 
-    def __init__(self, library: Path, weight: Any, bias: Any) -> None:
+    def __init__(self, library: Path, weight: Any, bias: Any, empty: Callable[..., Any] = torch.empty) -> None:
         loaded = ctypes.CDLL(str(library))
         self._multiply = loaded.drivetrain_multiply
         self._multiply.argtypes, self._multiply.restype = [c_void_p], None
         panel = loaded.drivetrain_panel()
         self._outputs, self._inputs = weight.shape
-        self._panels = weight.new_empty(-(-self._outputs // panel), self._inputs, panel)
+        self._panels = empty(-(-self._outputs // panel), self._inputs, panel)
         whole = self._outputs // panel
         self._panels[:whole] = weight[: whole * panel].view(whole, panel, self._inputs).transpose(1, 2)
         if rest := self._outputs % panel:

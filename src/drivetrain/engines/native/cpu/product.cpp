@@ -15,15 +15,16 @@
 #if defined(__AVX512F__)
 typedef float Lanes __attribute__((vector_size(64)));
 typedef float Stored __attribute__((vector_size(64), aligned(4)));
-constexpr int TALL = 12; // rows of a tile: with two vectors of outputs, as many sums as leave registers for the rest
+constexpr int TALL = 8; // rows of a tile
+constexpr int WIDE = 3; // vectors of a panel: with TALL rows, as many sums as leave registers for the rest
 #else
 typedef float Lanes __attribute__((vector_size(32)));
 typedef float Stored __attribute__((vector_size(32), aligned(4)));
 constexpr int TALL = 6;
+constexpr int WIDE = 2;
 #endif
 
 constexpr int WIDTH = sizeof(Lanes) / sizeof(float);
-constexpr int WIDE = 2; // vectors of a panel
 constexpr int PANEL = WIDE * WIDTH;
 constexpr int LINE = 16;    // numbers that are fetched at once
 constexpr int LINES = PANEL / LINE;
@@ -37,9 +38,9 @@ struct Product {
     float *out;
 };
 
-struct Fetch { // of a panel to come: this many lines with each input of a tile
+struct Fetch { // of a panel to come: all lines with the inputs of a tile, or one with every second input, or none
+    enum { ALL, ONE, NONE } lines;
     const float *from;
-    int64_t lines;
 };
 
 static inline Lanes stored(const float *from, int vector) { return *(const Stored *)(from + vector * WIDTH); }
@@ -52,8 +53,10 @@ static void tile(const float *in, int64_t by_row, const float *panel, int64_t co
         for (int r = 0; r < R; r++)
             for (int v = 0; v < WIDE; v++) sum[r][v] = stored(begin + r * begin_by_row, v);
     for (int64_t i = 0; i < count; i++, panel += PANEL) {
-        for (int64_t n = 0; n < fetch.lines; n++)
-            __builtin_prefetch(fetch.from + (i * fetch.lines + n) * LINE, 0, 2);
+        if (fetch.lines == Fetch::ALL)
+            for (int n = 0; n < LINES; n++) __builtin_prefetch(fetch.from + i * PANEL + n * LINE, 0, 2);
+        else if (fetch.lines == Fetch::ONE && i % 2)
+            __builtin_prefetch(fetch.from + i / 2 * LINE, 0, 2);
         for (int n = 0; n < LINES; n++) __builtin_prefetch(panel + SOON * PANEL + n * LINE, 0, 3);
         Lanes weight[WIDE];
         for (int v = 0; v < WIDE; v++) weight[v] = stored(panel, v);
@@ -86,8 +89,8 @@ static void multiply(const Product &product, int64_t panel, int64_t start, int64
         const float *const coming = product.panels + (next * product.inputs + i) * PANEL;
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t row = t * count / tiles, end = (t + 1) * count / tiles;
-            Fetch fetch{coming, tiles == 1 ? LINES : 0};
-            if (tiles > 1 && t < LINES) fetch = {coming + t * deep * LINE, 1};
+            Fetch fetch{tiles == 1 ? Fetch::ALL : Fetch::NONE, coming};
+            if (tiles > 1 && t < 2 * LINES) fetch = {Fetch::ONE, coming + t * (deep / 2) * LINE};
             const float *begin = i ? out + row * by_row : product.bias ? product.bias + first : nullptr;
             TILES[end - row - 1](in + row * product.inputs + i, product.inputs, weight, deep, fetch, begin,
                                  i ? by_row : 0, out + row * by_row, by_row);

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from drivetrain.engines.native.attention import operators
+from drivetrain.engines.native.cpu.large_pages import LargePages
 from drivetrain.engines.native.cpu.panels import PanelProduct
 from drivetrain.engines.native.cpu.quantizing import Int8Product
 
@@ -67,9 +68,10 @@ def takes_panels(model: Any) -> bool:
 
 def lay_out_in_panels(model: Any, library: Path) -> Iterator[None]:
     """Layer by layer. Raises `ValueError` if our products are not the same as those before."""
+    pages = LargePages()
     for layer in packed_layers(model):
         if isinstance(product := layer.product, PlainProduct | OneDnnProduct):
-            layer.product = _in_panels(product, library)
+            layer.product = _in_panels(product, library, pages)
             yield
 
 
@@ -80,9 +82,9 @@ def lay_out_for_onednn(model: Any) -> None:
             layer.product = OneDnnProduct(product.weight, product.bias)
 
 
-def _in_panels(product: PlainProduct | OneDnnProduct, library: Path) -> PanelProduct:
+def _in_panels(product: PlainProduct | OneDnnProduct, library: Path, pages: LargePages) -> PanelProduct:
     weight = product.weight
-    made = PanelProduct(library, weight, product.bias)
+    made = PanelProduct(library, weight, product.bias, pages.empty)
     generator = torch.Generator().manual_seed(0)
     for num_rows in (1, 30):
         rows = torch.randn(num_rows, weight.shape[1], generator=generator)

@@ -1,0 +1,39 @@
+"""Memory in large pages, where the system has them, for what is read whole in each step."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from math import prod
+from typing import Any
+
+import torch
+
+AT_ONCE = 16 << 20
+"""Numbers that are asked for together, so that small tensors do not end in small pages."""
+LINE = 16
+"""Numbers of a line of the processor's caches; a tensor begins with one."""
+
+
+class LargePages:
+    """Room for tensors of float32, one after the other."""
+
+    def __init__(self) -> None:
+        self._left: Any = torch.empty(0)
+
+    def empty(self, *shape: int) -> Any:
+        """As `torch.empty`. The memory goes with the last tensor in it."""
+        if not hasattr(mmap, "MADV_HUGEPAGE"):
+            return torch.empty(shape)
+        count = prod(shape)
+        if len(self._left) < count:
+            self._left = _asked_for(max(count, AT_ONCE))
+        taken, self._left = self._left[:count], self._left[-(-count // LINE) * LINE :]
+        return taken.view(shape)
+
+
+def _asked_for(count: int) -> Any:
+    pages = mmap.mmap(-1, count * torch.float32.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system that was built without them
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float32)

@@ -358,10 +358,32 @@ def test_a_key_that_no_header_can_carry(capsys: pytest.CaptureFixture[str], monk
 # Interrupts
 
 
+EACH_STEP = """
+from drivetrain.cli.terminal import progress
+progress.APPEND_AFTER_S = progress.APPEND_EVERY_S = 0
+"""
+"""A line for each step, so that a test knows what is done without a clock."""
+
+
+def next_line(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stderr is not None
+    while words not in (line := process.stderr.readline()):
+        assert line
+
+
+def until_one_was_measured(process: subprocess.Popen[str]) -> None:
+    next_line(process, "round 1")  # it begins
+    next_line(process, "round 1")
+
+
+def without_progress(err: str) -> list[str]:
+    return [line for line in err.splitlines() if "round 1" not in line and "warming up" not in line]
+
+
 @contextmanager
 def slow_bench(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """An open loop on the slow fake, which is not over before a signal ends it."""
-    command = [sys.executable, "-c", SLOW_FAKE, "bench", "fake", "--requests", "2000", *arguments]
+    command = [sys.executable, "-c", EACH_STEP + SLOW_FAKE, "bench", "fake", "--requests", "2000", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -375,13 +397,11 @@ def slow_bench(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 def test_an_interrupt_prints_what_was_measured(tmp_path: Path, number: signal.Signals, code: int, words: str) -> None:
     path = tmp_path / "out.json"
     with slow_bench("--rate", "20", "--max-tokens", "3", "--json", str(path)) as process:
-        assert process.stderr is not None
-        while "round 1" not in (line := process.stderr.readline()):
-            assert line
+        until_one_was_measured(process)
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
     assert process.returncode == code
-    assert err.splitlines() == [f"written: {path}", f"drivetrain: {words}", "active 0 loop None"]
+    assert without_progress(err) == [f"written: {path}", f"drivetrain: {words}", "active 0 loop None"]
     assert out.splitlines()[1].startswith("20 requests/s  fake ")
     assert "The run was not completed: this is what was measured." in out
     assert json.loads(path.read_text())["complete"] is False
@@ -389,25 +409,27 @@ def test_an_interrupt_prints_what_was_measured(tmp_path: Path, number: signal.Si
 
 def test_an_interrupt_before_anything_was_measured_prints_nothing() -> None:
     with slow_bench("--rate", "1", "--seed", "1", "--max-tokens", "3") as process:  # it warms up for seconds
-        assert process.stderr is not None
-        while "warming up" not in (line := process.stderr.readline()):
-            assert line
+        next_line(process, "warming up")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert (out, err.splitlines()) == ("", ["drivetrain: interrupted", "active 0 loop None"])
+    assert (out, without_progress(err)) == ("", ["drivetrain: interrupted", "active 0 loop None"])
 
 
 def test_an_interrupt_ends_the_server_that_was_started() -> None:
-    command = [sys.executable, "-m", "drivetrain", "bench", "fake", "--http", "--rate", "9", "--max-tokens", "3"]
+    arguments = ["bench", "fake", "--http", "--rate", "9", "--max-tokens", "3"]
+    command = [
+        sys.executable,
+        "-c",
+        EACH_STEP + "import sys; from drivetrain.cli.main import main; sys.exit(main())",
+        *arguments,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        while "round 1" not in (line := process.stderr.readline()):
-            assert line
+        until_one_was_measured(process)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "drivetrain: interrupted\n")
+    assert (process.returncode, without_progress(err)) == (130, ["drivetrain: interrupted"])
     assert "9 requests/s  fake" in out
     assert len(children) == 1
     assert not Path(f"/proc/{children[0]}").exists()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 
 from drivetrain.http.address import Address
@@ -91,6 +92,11 @@ class HttpConnection:
         return HttpAnswer(parser, begun, self._reader, self._opened_at)
 
 
+def _refused(exc: OSError) -> bool:
+    """asyncio joins the errors of a host's addresses (`localhost` often has two) in one that has no number."""
+    return exc.errno is None and f"[Errno {errno.ECONNREFUSED}]" in str(exc)
+
+
 @contextlib.asynccontextmanager
 async def connected(address: Address, *, timeout_s: float) -> AsyncIterator[HttpConnection]:
     """Leaving the block closes the connection. Raises `OSError` if it cannot be made."""
@@ -101,6 +107,10 @@ async def connected(address: Address, *, timeout_s: float) -> AsyncIterator[Http
             )
     except UnicodeError as exc:
         raise OSError(f"{address.host!r} is no name of a host") from exc
+    except OSError as exc:
+        if _refused(exc):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused") from exc
+        raise
     try:
         yield HttpConnection(address, reader, writer)
     finally:

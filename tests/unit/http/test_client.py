@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -101,6 +102,18 @@ async def test_an_answer_that_does_not_come(ask: Ask) -> None:
     async with serving(HEAD, hold=True) as address:
         with pytest.raises(TimeoutError):
             await ask(address)
+
+
+async def test_nobody_there_at_two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(b"") as address:
+        pass
+
+    async def both(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in ("127.0.0.1", "127.0.0.2")]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
+    with pytest.raises(ConnectionRefusedError):
+        await on_the_loop(address)
 
 
 @BOTH

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any, Protocol
 
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import Kind, ListOf, Schema, String, check_text, shown
+
+MAX_SCHEMA_DEPTH = 500
+"""Of brackets. Some versions of Python read and write a thousand, others any number, and compilers do not."""
 
 
 class ConstraintForm(StrEnum):
@@ -103,8 +108,11 @@ def schema_source(value: Any, name: str, takes: str) -> str:
         if isinstance(schema, (Mapping, bool)):
             source = json.dumps(schema, ensure_ascii=False, allow_nan=False, default=dict)
             check_text(name, source)
-            return source
-        fault = f"it is {shown(schema)}"
+            if _depth(source) <= MAX_SCHEMA_DEPTH:
+                return source
+            fault = "it is nested too deeply"
+        else:
+            fault = f"it is {shown(schema)}"
     except json.JSONDecodeError as exc:
         fault = f"it is not JSON: {exc.msg} at line {exc.lineno}, column {exc.colno}"
     except RecursionError:
@@ -114,6 +122,12 @@ def schema_source(value: Any, name: str, takes: str) -> str:
     raise InvalidRequest(f"{name} must be {takes}; {fault}", param=name)
 
 
+def _depth(source: str) -> int:
+    brackets = _NO_BRACKETS.sub("", source)
+    return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
+
+
+_NO_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+')
 _TAKES: Mapping[ConstraintForm, str] = {
     ConstraintForm.JSON_SCHEMA: "a JSON schema, which is an object",
     ConstraintForm.JSON: "true",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from drivetrain.core.constraint import Constraint, ConstraintForm, Constraints, constraint
+from drivetrain.core.constraint import MAX_SCHEMA_DEPTH, Constraint, ConstraintForm, Constraints, constraint
 from drivetrain.core.errors import InvalidRequest, NotReady, Overloaded
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.grammar import compile as compiling
@@ -312,6 +312,15 @@ def test_nesting_without_end() -> None:
     for value in (schema, '{"a":' * 10_000 + "1" + "}" * 10_000):
         with pytest.raises(InvalidRequest, match="nested"):
             Constraints().judge("constraint", {"json_schema": value})
+
+
+def test_as_deep_as_a_schema_may_be() -> None:
+    """Brackets in texts do not count."""
+    text = '"[[{\\"[\\\\"'
+    at_most = f'{{"const":{"[" * (MAX_SCHEMA_DEPTH - 1)}{text},{{}}{"]" * (MAX_SCHEMA_DEPTH - 1)}}}'
+    with pytest.raises(InvalidRequest, match="nested"):
+        Constraints().judge("constraint", {"json_schema": at_most})
+    assert Constraints().judge("constraint", {"json_schema": at_most.replace(",{}", ",1")}).source
 
 
 def test_the_order_of_properties_is_kept() -> None:

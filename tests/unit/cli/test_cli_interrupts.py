@@ -173,6 +173,43 @@ def test_the_first_signal_raises_and_one_too_many_leaves_at_once() -> None:
         assert left == [130, 143]
 
 
+class Leaving:
+    """Is signalled while it is freed, where Python drops exceptions."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_a_signal_whose_exception_is_dropped_comes_again(number: signal.Signals, raised: type[BaseException]) -> None:
+    left: list[int] = []
+    before = sys.unraisablehook
+    with Interrupts(leave=left.append):
+        with pytest.raises(raised):
+            Leaving(number)
+            time.sleep(20)
+        assert left == []  # it counts once
+    assert sys.unraisablehook is before
+
+
+def test_another_dropped_exception_is_told() -> None:
+    class Faulty:
+        def __del__(self) -> None:
+            raise ValueError("while it is freed")
+
+    told: list[str] = []
+    before, sys.unraisablehook = sys.unraisablehook, lambda dropped: told.append(str(dropped.exc_value))
+    try:
+        with Interrupts():
+            Faulty()
+    finally:
+        sys.unraisablehook = before
+    assert told == ["while it is freed"]
+
+
 def test_an_ignored_interrupt_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

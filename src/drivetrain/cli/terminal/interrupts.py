@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Self
 
 Handler = Callable[[int, FrameType | None], None]
+AGAIN_S = 0.01
+"""After which a signal is sent again whose exception Python could not raise."""
 
 
 class Terminated(BaseException):
@@ -36,7 +39,7 @@ class Interrupts:
     """While entered, SIGINT raises `KeyboardInterrupt` and SIGTERM `Terminated`, in the main thread.
 
     While the first SIGINT is being handled, `spare` more are ignored; after that the process ends at once. Call `reset`
-    when an interrupt has been dealt with.
+    when an interrupt has been dealt with. One that comes where Python drops exceptions, as in a `__del__`, comes again.
     """
 
     def __init__(self, spare: int = 0, leave: Callable[[int], Any] = os._exit) -> None:
@@ -45,16 +48,29 @@ class Interrupts:
         self._interrupts = 0
         self._terminated = False
         self._handlers = handling(self._handle)
+        self._tell_dropped: Callable[[Any], Any] = sys.unraisablehook
 
     def reset(self) -> None:
         self._interrupts = 0
 
     def __enter__(self) -> Self:
         self._handlers.__enter__()
+        self._tell_dropped, sys.unraisablehook = sys.unraisablehook, self._dropped
         return self
 
     def __exit__(self, *exc: object) -> None:
+        sys.unraisablehook = self._tell_dropped
         self._handlers.__exit__(None, None, None)
+
+    def _dropped(self, dropped: Any) -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            self._interrupts -= 1
+            _send_again(signal.SIGINT)
+        elif issubclass(dropped.exc_type, Terminated):
+            self._terminated = False
+            _send_again(signal.SIGTERM)
+        else:
+            self._tell_dropped(dropped)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._terminated:
@@ -68,3 +84,18 @@ class Interrupts:
                 raise KeyboardInterrupt
             if self._interrupts > 1 + self._spare:
                 self._leave(128 + number)
+
+
+def _send_again(number: int) -> None:
+    """From another thread: here its exception would be dropped again."""
+    timer = threading.Timer(AGAIN_S, _send, [number])
+    timer.daemon = True
+    timer.start()
+
+
+def _send(number: int) -> None:
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, number)  # wakes it, should it wait
+    else:
+        signal.raise_signal(number)

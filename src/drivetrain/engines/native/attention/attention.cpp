@@ -21,7 +21,7 @@ constexpr int TILE = 4;
 #endif
 
 constexpr int WIDTH = sizeof(Lanes) / sizeof(float);
-constexpr int LINE = 16;           // numbers that are fetched at once
+constexpr int LINE = 16;     // numbers that are fetched at once
 constexpr int PACE = LINE / TILE; // with a number of a tile out of this many goes a line of what is read next
 constexpr int MOST = 3;      // vectors of queries: with TILE keys or values as many sums as there are registers
 constexpr int TURN = 64;     // keys whose scores are held at once

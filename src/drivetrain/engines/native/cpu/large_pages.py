@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from drivetrain.engines.native import pages
+
 AT_ONCE = 16 << 20
 """Numbers that are asked for together, so that small tensors do not end in small pages."""
 LINE = 16
@@ -24,7 +26,7 @@ class LargePages:
     def empty(self, *shape: int) -> Any:
         """As `torch.empty`. The memory goes with the last tensor in it."""
         if not hasattr(mmap, "MADV_HUGEPAGE"):
-            return torch.empty(shape)
+            return torch.empty(shape, dtype=torch.float32)
         count = prod(shape)
         if len(self._left) < count:
             self._left = _asked_for(max(count, AT_ONCE))
@@ -33,7 +35,7 @@ class LargePages:
 
 
 def _asked_for(count: int) -> Any:
-    pages = mmap.mmap(-1, count * torch.float32.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    asked_for = pages.zeroed(count * torch.float32.itemsize)
     with contextlib.suppress(OSError):  # a system that was built without them
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=torch.float32)
+        asked_for.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(asked_for, dtype=torch.float32)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from drivetrain.engines.native import pages
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS
 from drivetrain.engines.native.kv.groups import Window
 from drivetrain.engines.native.kv.tables import Clear, Copy, Operation
@@ -97,5 +98,4 @@ class KvCache:
         """On a CPU, pages that the system provides as they are written: the budget is no memory in use."""
         if self._device.type != "cpu" or not hasattr(mmap, "MAP_PRIVATE"):
             return torch.zeros(shape, dtype=self._dtype, device=self._device)
-        pages = mmap.mmap(-1, prod(shape) * self._dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        return torch.frombuffer(pages, dtype=self._dtype).view(shape)
+        return torch.frombuffer(pages.zeroed(prod(shape) * self._dtype.itemsize), dtype=self._dtype).view(shape)

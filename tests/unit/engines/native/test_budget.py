@@ -175,6 +175,25 @@ def test_a_burst_beside_a_decode_is_taken_at_once_and_a_long_prompt_leaves_half(
     assert counts[-2] > 8
 
 
+def test_of_equally_long_prompts_the_first_goes_first() -> None:
+    made = Scheduler(BlockPool(2**16, shares=False), max_batch=64, budget=SMOLLM2)
+    first, second = job(0, 1500, 1), job(1, 1500, 1)
+    made.add(first)
+    made.add(second)
+    while not first.sequences[0].num_sampled:
+        assert second.sequences[0].computed < 8, "what a step had left"
+        step(made)
+    assert 8 < second.sequences[0].computed < 512, "the rest of the last step"
+
+
+def test_a_long_prompt_leaves_half_to_a_shorter_one_behind_one_as_long() -> None:
+    made = Scheduler(BlockPool(2**16, shares=False), max_batch=64, budget=SMOLLM2)
+    for number, length in enumerate((1500, 1500, 100)):
+        made.add(job(number, length, 1))
+    long, _, short = step(made)
+    assert long > short == 100
+
+
 def test_what_is_shared_and_not_used_comes_back() -> None:
     for prompts, share in ((0, 16), (1, 8)):
         room = Room(TokenBudget(alone=16), [], prompts=prompts)

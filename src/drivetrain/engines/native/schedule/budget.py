@@ -7,7 +7,7 @@ plain tokens would let a long prompt stall the streams more and more along its w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import sqrt
@@ -84,18 +84,16 @@ class Room:
         """What is left of what was `shared`."""
         self._left += other._left
 
-    def take(self, start: int, pending: int) -> int:
+    def take(self, start: int, pending: int, leaves_half: Callable[[], bool] = lambda: False) -> int:
         """How many of a prompt's `pending` tokens from `start` on go into the step; takes their cost off the room.
 
-        A prompt that does not fit as a whole leaves half of the room to those after it, so that no short prompt waits
-        for all of a long one.
+        `leaves_half`: whether a prompt that does not fit as a whole leaves half of the room to those after it.
         """
-        self._prompts -= 1
         least = 0 if self._taken else self._budget.least
         count = self._budget.fitting(self._left, start)
         if count < pending and self._budget.cost(start, pending) <= self._whole:
             count = pending
-        elif count < pending and self._prompts > 0:
+        elif count < pending and leaves_half():
             count = self._budget.fitting(self._left / 2, start)
         count = min(max(count, least), pending)
         if count:

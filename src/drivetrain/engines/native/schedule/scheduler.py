@@ -57,7 +57,7 @@ class Scheduler:
     def room(self) -> Room:
         """What prompts, and texts to embed, may cost in the next step."""
         decoded = [sequence.computed for sequence in self.running if sequence.decodes]
-        return Room(self.budget, decoded, self._num_prompts())
+        return Room(self.budget, decoded, len(self._prompts()))
 
     def schedule(self, room: Room | None = None) -> list[Work]:
         """The next step's work, at least one piece unless `idle` or others hold the blocks. Takes blocks for it.
@@ -173,12 +173,13 @@ class Scheduler:
             return work
         return Work(sequence, work.start, work.count + len(draft), 1 + len(draft), draft)
 
-    def _num_prompts(self) -> int:
-        """How many have a part of their prompt to compute now, or might begin with it."""
-        begun = sum(not sequence.decodes and sequence.awaits is None for sequence in self.running)
+    def _prompts(self) -> list[Sequence]:
+        """Who has a part of its prompt to compute now, or might begin with it."""
+        begun = [sequence for sequence in self.running if not sequence.decodes and sequence.awaits is None]
         if self._is_stuck:
             return begun
-        return begun + sum(sequence.leads for sequence in self.waiting[: self._max_batch - len(self.running)])
+        next_ones = self.waiting[: self._max_batch - len(self.running)]
+        return begun + [sequence for sequence in next_ones if sequence.leads]
 
     @property
     def _is_stuck(self) -> bool:
@@ -210,8 +211,14 @@ class Scheduler:
                 self._add_chunk(work, sequence, room)
 
     def _add_chunk(self, work: list[Work], sequence: Sequence, room: Room) -> None:
-        if count := room.take(sequence.computed, min(sequence.pending, self.pool.chunk)):
+        most = min(sequence.pending, self.pool.chunk)
+        if count := room.take(sequence.computed, most, lambda: self._shorter_waits(sequence)):
             work.append(_work(sequence, count))
+
+    def _shorter_waits(self, sequence: Sequence) -> bool:
+        """Whether a prompt that came later has at most half as much left: none should wait for all of a long one. Among
+        equals the first goes first, since in turns each would be as late as the last."""
+        return any(one.order > sequence.order and 2 * one.pending <= sequence.pending for one in self._prompts())
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give it blocks for its ids and some more, or, if it waits for its beginning, for what comes behind that."""

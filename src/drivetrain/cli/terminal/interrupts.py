@@ -64,7 +64,7 @@ class Interrupts:
 
     def _dropped(self, dropped: Any) -> None:
         if issubclass(dropped.exc_type, KeyboardInterrupt):
-            self._interrupts -= 1
+            self._interrupts = 0  # only the first one raises
             _send_again(signal.SIGINT)
         elif issubclass(dropped.exc_type, Terminated):
             self._terminated = False

@@ -194,6 +194,22 @@ def test_a_long_prompt_leaves_half_to_a_shorter_one_behind_one_as_long() -> None
     assert long > short == 100
 
 
+def test_one_whose_beginning_is_in_the_cache_does_not_wait_for_a_long_one() -> None:
+    budget = budget_for(on_cpu=True, weights=106_000_000, attended=30 * 9 * 128, cached=30 * 3 * 128, by_kernel=True)
+    made = Scheduler(BlockPool(2**16), max_batch=64, budget=budget)
+    earlier, long, next_turn = job(0, 1200, 1), job(1, 2000, 1), job(0, 1240, 1)
+    made.add(earlier)
+    while not earlier.sequences[0].num_sampled:
+        step(made)
+    made.end_job(earlier)
+    next_turn.sequences[0].order = (2, 0)
+    made.add(long)
+    made.add(next_turn)
+    step(made)
+    assert next_turn.sequences[0].num_sampled == 1
+    assert long.sequences[0].computed > 200
+
+
 def test_what_is_shared_and_not_used_comes_back() -> None:
     for prompts, share in ((0, 16), (1, 8)):
         room = Room(TokenBudget(alone=16), [], prompts=prompts)

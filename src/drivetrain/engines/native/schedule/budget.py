@@ -93,7 +93,7 @@ class Room:
         count = self._budget.fitting(self._left, start)
         if count < pending and self._budget.cost(start, pending) <= self._whole:
             count = pending
-        elif count < pending and leaves_half():
+        elif 0 < count < pending and leaves_half():
             count = self._budget.fitting(self._left / 2, start)
         count = min(max(count, least), pending)
         if count:

@@ -216,9 +216,17 @@ class Scheduler:
             work.append(_work(sequence, count))
 
     def _shorter_waits(self, sequence: Sequence) -> bool:
-        """Whether a prompt that came later has at most half as much left: none should wait for all of a long one. Among
-        equals the first goes first, since in turns each would be as late as the last."""
-        return any(one.order > sequence.order and 2 * one.pending <= sequence.pending for one in self._prompts())
+        """Whether a prompt that came later has at most half as much left, or perhaps little, since its beginning is in
+        the cache: none should wait for all of a long one. Among equals the first goes first, since taking turns would
+        make each as late as the last."""
+        later = [one for one in self._prompts() if one.order > sequence.order]
+        return any(2 * one.pending <= sequence.pending for one in later) or any(map(self._begins_in_cache, later))
+
+    def _begins_in_cache(self, sequence: Sequence) -> bool:
+        """Whether the first block of one that waits is there."""
+        if sequence.table is not None or not sequence.job.may_use_cache:
+            return False
+        return bool(self.pool.find(sequence.ids, self.pool.block_tokens, sequence.job.salt))
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give it blocks for its ids and some more, or, if it waits for its beginning, for what comes behind that."""
@@ -266,7 +274,8 @@ class Scheduler:
         best, size = None, self.pool.block_tokens
         for other in self.running:
             under_way = other.computed < other.prompt_length and other.awaits is None
-            if under_way and other.table is not None and other.job.salt == sequence.job.salt:
+            same = other.prompt_ids[known : known + size] == tuple(sequence.ids[known : known + size])
+            if under_way and same and other.table is not None and other.job.salt == sequence.job.salt:
                 length = common(other.prompt_ids, sequence.ids, len(sequence.ids) - 1) // size * size
                 if length > known:
                     best, known = Awaited(other.table, length), length

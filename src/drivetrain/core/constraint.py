@@ -122,7 +122,7 @@ def schema_source(value: Any, name: str, takes: str) -> str:
 
 
 def _depth(source: str) -> int:
-    """Searches bytes, as `server/parse/body.py` does: a schema may be megabytes of text."""
+    """Counts in bytes: a schema may be megabytes of text."""
     plain = source.encode().replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(plain.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
     return max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0)

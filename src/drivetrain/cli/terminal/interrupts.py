@@ -12,8 +12,8 @@ from types import FrameType
 from typing import Any, Self
 
 Handler = Callable[[int, FrameType | None], None]
-AGAIN_S = 0.01
-"""After which a signal is sent again whose exception Python could not raise."""
+RESEND_DELAY_S = 0.01
+"""Before a signal whose exception Python dropped is sent again."""
 
 
 class Terminated(BaseException):
@@ -39,7 +39,7 @@ class Interrupts:
     """While entered, SIGINT raises `KeyboardInterrupt` and SIGTERM `Terminated`, in the main thread.
 
     While the first SIGINT is being handled, `spare` more are ignored; after that the process ends at once. Call `reset`
-    when an interrupt has been dealt with. One that comes where Python drops exceptions, as in a `__del__`, comes again.
+    when an interrupt has been dealt with. A signal whose exception Python drops, as in a `__del__`, is sent again.
     """
 
     def __init__(self, spare: int = 0, leave: Callable[[int], Any] = os._exit) -> None:
@@ -48,18 +48,18 @@ class Interrupts:
         self._interrupts = 0
         self._terminated = False
         self._handlers = handling(self._handle)
-        self._tell_dropped: Callable[[Any], Any] = sys.unraisablehook
+        self._previous_hook: Callable[[Any], Any] = sys.unraisablehook
 
     def reset(self) -> None:
         self._interrupts = 0
 
     def __enter__(self) -> Self:
         self._handlers.__enter__()
-        self._tell_dropped, sys.unraisablehook = sys.unraisablehook, self._dropped
+        self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._dropped
         return self
 
     def __exit__(self, *exc: object) -> None:
-        sys.unraisablehook = self._tell_dropped
+        sys.unraisablehook = self._previous_hook
         self._handlers.__exit__(None, None, None)
 
     def _dropped(self, dropped: Any) -> None:
@@ -70,7 +70,7 @@ class Interrupts:
             self._terminated = False
             _send_again(signal.SIGTERM)
         else:
-            self._tell_dropped(dropped)
+            self._previous_hook(dropped)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._terminated:
@@ -87,8 +87,8 @@ class Interrupts:
 
 
 def _send_again(number: int) -> None:
-    """From another thread: here its exception would be dropped again."""
-    timer = threading.Timer(AGAIN_S, _send, [number])
+    """From another thread: sent from here, its exception would be dropped again."""
+    timer = threading.Timer(RESEND_DELAY_S, _send, [number])
     timer.daemon = True
     timer.start()
 
@@ -96,6 +96,6 @@ def _send_again(number: int) -> None:
 def _send(number: int) -> None:
     main = threading.main_thread().ident
     if hasattr(signal, "pthread_kill") and main is not None:
-        signal.pthread_kill(main, number)  # wakes it, should it wait
+        signal.pthread_kill(main, number)  # also wakes it from a blocking call
     else:
         signal.raise_signal(number)

@@ -1,4 +1,4 @@
-"""Memory of the system's, outside the heap."""
+"""Memory mapped from the system, outside the heap."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import mmap
 
 
 def zeroed(num_bytes: int) -> mmap.mmap:
-    """Pages that the system provides as they are written. Not on Windows."""
+    """Zeros that take memory page by page, as they are written. Not on Windows."""
     return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

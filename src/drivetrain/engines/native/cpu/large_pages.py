@@ -35,7 +35,7 @@ class LargePages:
 
 
 def _asked_for(count: int) -> Any:
-    asked_for = pages.zeroed(count * torch.float32.itemsize)
+    mapping = pages.zeroed(count * torch.float32.itemsize)
     with contextlib.suppress(OSError):  # a system that was built without them
-        asked_for.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(asked_for, dtype=torch.float32)
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(mapping, dtype=torch.float32)

@@ -84,16 +84,16 @@ class Room:
         """What is left of what was `shared`."""
         self._left += other._left
 
-    def take(self, start: int, pending: int, leaves_half: Callable[[], bool] = lambda: False) -> int:
+    def take(self, start: int, pending: int, shorter_waits: Callable[[], bool] = lambda: False) -> int:
         """How many of a prompt's `pending` tokens from `start` on go into the step; takes their cost off the room.
 
-        `leaves_half`: whether a prompt that does not fit as a whole leaves half of the room to those after it.
+        A prompt that does not fit as a whole leaves half of the room to those after it if `shorter_waits` among them.
         """
         least = 0 if self._taken else self._budget.least
         count = self._budget.fitting(self._left, start)
         if count < pending and self._budget.cost(start, pending) <= self._whole:
             count = pending
-        elif 0 < count < pending and leaves_half():
+        elif 0 < count < pending and shorter_waits():
             count = self._budget.fitting(self._left / 2, start)
         count = min(max(count, least), pending)
         if count:

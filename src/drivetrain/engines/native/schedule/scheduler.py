@@ -174,12 +174,12 @@ class Scheduler:
         return Work(sequence, work.start, work.count + len(draft), 1 + len(draft), draft)
 
     def _prompts(self) -> list[Sequence]:
-        """Who has a part of its prompt to compute now, or might begin with it."""
+        """Those with a part of their prompt to compute now, or that might begin with it."""
         begun = [sequence for sequence in self.running if not sequence.decodes and sequence.awaits is None]
         if self._is_stuck:
             return begun
-        next_ones = self.waiting[: self._max_batch - len(self.running)]
-        return begun + [sequence for sequence in next_ones if sequence.leads]
+        admissible = self.waiting[: self._max_batch - len(self.running)]
+        return begun + [sequence for sequence in admissible if sequence.leads]
 
     @property
     def _is_stuck(self) -> bool:
@@ -216,17 +216,15 @@ class Scheduler:
             work.append(_work(sequence, count))
 
     def _shorter_waits(self, sequence: Sequence) -> bool:
-        """Whether a prompt that came later has at most half as much left, or perhaps little, since its beginning is in
-        the cache: none should wait for all of a long one. Among equals the first goes first, since taking turns would
-        make each as late as the last."""
+        """Whether a prompt that came later has at most half as much left: it should not wait for all of a long one. How
+        much is left of one that waits and begins in the cache is not known, so it counts as shorter. Among equals the
+        first goes first, since taking turns would make each as late as the last."""
         later = [one for one in self._prompts() if one.order > sequence.order]
         return any(2 * one.pending <= sequence.pending for one in later) or any(map(self._begins_in_cache, later))
 
     def _begins_in_cache(self, sequence: Sequence) -> bool:
         """Whether the first block of one that waits is there."""
-        if sequence.table is not None or not sequence.job.may_use_cache:
-            return False
-        return bool(self.pool.find(sequence.ids, self.pool.block_tokens, sequence.job.salt))
+        return sequence.table is None and bool(self._find(sequence, self.pool.block_tokens))
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give it blocks for its ids and some more, or, if it waits for its beginning, for what comes behind that."""
@@ -258,11 +256,12 @@ class Scheduler:
         limit = sequence.prompt_length + sequence.job.limit
         return max(min(len(sequence.ids) + self._headroom, limit), len(sequence.ids))
 
-    def _find(self, sequence: Sequence) -> list[Beginning]:
-        """What is in the cache of its beginning: always less than all its ids."""
+    def _find(self, sequence: Sequence, most: int | None = None) -> list[Beginning]:
+        """What is in the cache of its beginning, or of its first `most` ids: always less than all its ids."""
         if not sequence.job.may_use_cache:
             return []
-        return self.pool.find(sequence.ids, len(sequence.ids) - 1, sequence.job.salt)
+        limit = len(sequence.ids) - 1
+        return self.pool.find(sequence.ids, limit if most is None else min(most, limit), sequence.job.salt)
 
     def _being_computed(self, sequence: Sequence, known: int) -> Awaited | None:
         """The prompt under way with the longest common beginning, if that saves a block or more.
@@ -274,8 +273,10 @@ class Scheduler:
         best, size = None, self.pool.block_tokens
         for other in self.running:
             under_way = other.computed < other.prompt_length and other.awaits is None
-            same = other.prompt_ids[known : known + size] == tuple(sequence.ids[known : known + size])
-            if under_way and same and other.table is not None and other.job.salt == sequence.job.salt:
+            if not under_way or other.table is None or other.job.salt != sequence.job.salt:
+                continue
+            behind = slice(known, known + size)
+            if other.prompt_ids[behind] == tuple(sequence.ids[behind]):  # else it has no more in common than is known
                 length = common(other.prompt_ids, sequence.ids, len(sequence.ids) - 1) // size * size
                 if length > known:
                     best, known = Awaited(other.table, length), length

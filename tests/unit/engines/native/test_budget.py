@@ -65,8 +65,8 @@ def test_a_step_that_takes_longer_anyhow_leaves_more_room() -> None:
 
 def test_the_fewer_a_step_holds_up_the_longer_it_may_take() -> None:
     counts = [Room(SMOLLM2, [100] * decodes).take(0, 1000) for decodes in (0, 1, 2, 4, 8)]
-    assert counts == sorted(set(counts), reverse=True)
-    assert counts[1] > counts[0] / 3
+    assert counts[0] == counts[1], "as if it were not there"
+    assert counts[1:] == sorted(set(counts), reverse=True)
 
 
 def test_a_prompt_that_ends_in_the_step_goes_in_as_a_whole() -> None:
@@ -183,15 +183,15 @@ def test_of_equally_long_prompts_the_first_goes_first() -> None:
     while not first.sequences[0].num_sampled:
         assert second.sequences[0].computed < 8, "what a step had left"
         step(made)
-    assert 8 < second.sequences[0].computed < 512, "the rest of the last step"
+    assert 8 < second.sequences[0].computed < 256, "the rest of the last step"
 
 
 def test_a_long_prompt_leaves_half_to_a_shorter_one_behind_one_as_long() -> None:
     made = Scheduler(BlockPool(2**16, shares=False), max_batch=64, budget=SMOLLM2)
-    for number, length in enumerate((1500, 1500, 100)):
+    for number, length in enumerate((1500, 1500, 50)):
         made.add(job(number, length, 1))
     long, _, short = step(made)
-    assert long > short == 100
+    assert long > short == 50
 
 
 def test_one_whose_beginning_is_in_the_cache_does_not_wait_for_a_long_one() -> None:
@@ -207,7 +207,7 @@ def test_one_whose_beginning_is_in_the_cache_does_not_wait_for_a_long_one() -> N
     made.add(next_turn)
     step(made)
     assert next_turn.sequences[0].num_sampled == 1
-    assert long.sequences[0].computed > 200
+    assert long.sequences[0].computed > 100
 
 
 def test_what_is_shared_and_not_used_comes_back() -> None:

@@ -16,15 +16,17 @@ from drivetrain.engines.native.cpu.large_pages import AT_ONCE, LINE, LargePages 
 
 def test_tensors_lie_one_after_the_other_and_each_begins_with_a_line() -> None:
     pages = LargePages()
-    tensors = [pages.empty(*shape) for shape in [(3, 5), (1,), (0, 7), (70, 33), (AT_ONCE - 64,), (2, AT_ONCE)]]
-    assert [tuple(t.shape) for t in tensors] == [(3, 5), (1,), (0, 7), (70, 33), (AT_ONCE - 64,), (2, AT_ONCE)]
+    shapes = [(3, 5), (1,), (0, 7), (70, 33), (AT_ONCE // 4 - 64,), (2, AT_ONCE // 4)]
+    dtypes = [torch.float32, torch.int8, torch.float32, torch.int8, torch.float32, torch.float32]
+    tensors = [pages.empty(*shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    assert [tuple(t.shape) for t in tensors] == shapes
+    assert [t.dtype for t in tensors] == dtypes
     for number, tensor in enumerate(tensors):
-        assert tensor.dtype is torch.float32
         assert tensor.is_contiguous()
-        assert tensor.data_ptr() % (LINE * 4) == 0
+        assert tensor.data_ptr() % LINE == 0
         tensor.fill_(number)
     assert all(bool((tensor == number).all()) for number, tensor in enumerate(tensors))
-    parts = sorted((t.data_ptr(), t.data_ptr() + t.numel() * 4) for t in tensors if t.numel())
+    parts = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors if t.numel())
     assert all(end <= begin for (_, end), (begin, _) in pairwise(parts))
 
 
@@ -33,16 +35,16 @@ def test_the_memory_goes_with_the_last_tensor() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
     pages = LargePages()
-    kept, dropped = pages.empty(AT_ONCE // 2), pages.empty(AT_ONCE // 2)
+    kept, dropped = (pages.empty(AT_ONCE // 8, dtype=torch.float32) for _ in range(2))
     kept.fill_(1)
     dropped.fill_(2)
     held = resident()
     del pages, dropped
     gc.collect()
-    assert float(kept.sum()) == AT_ONCE // 2
+    assert float(kept.sum()) == AT_ONCE // 8
     del kept
     gc.collect()
-    assert resident() < held - 3 * AT_ONCE
+    assert resident() < held - 3 * AT_ONCE // 4
 
 
 @pytest.mark.parametrize("obstacle", ["not known here", "not built into the system"])
@@ -51,5 +53,5 @@ def test_without_large_pages_there_are_small_ones(monkeypatch: pytest.MonkeyPatc
         monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
     else:
         monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 12345)
-    tensor = LargePages().empty(4, 6)
+    tensor = LargePages().empty(4, 6, dtype=torch.float32)
     assert float(tensor.fill_(2).sum()) == 48

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,41 @@ from own_library import built
 
 torch = pytest.importorskip("torch")
 
-from drivetrain.engines.native.cpu import panels  # noqa: E402 - these need torch
-from drivetrain.engines.native.cpu.panels import PanelProduct  # noqa: E402
+from drivetrain.engines.native.cpu import int8  # noqa: E402 - these need torch
+from drivetrain.engines.native.cpu.float32 import OneDnnProduct, PanelProduct, PlainFloat32, rounded  # noqa: E402
+from drivetrain.engines.native.cpu.int8 import FbgemmProduct, Int8PanelProduct, PlainInt8  # noqa: E402
 from drivetrain.engines.native.cpu.weight_layout import (  # noqa: E402
-    OneDnnProduct,
-    PlainProduct,
-    lay_out_for_onednn,
+    SOURCES,
+    lay_out_for_torch,
     lay_out_in_panels,
     pack_linear_layers,
-    rounded,
     takes_panels,
 )
 
+Libraries = Callable[[Path], Path]
+PLAIN: dict[str, Callable[[Any, Any], Any]] = {"none": PlainFloat32, "int8": PlainInt8.of}
+IN_PANELS = {"none": PanelProduct, "int8": Int8PanelProduct}
+
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(panels.SOURCE, tmp_path_factory.mktemp("product"))
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    return {source: built(source, tmp_path_factory.mktemp(source.stem)) for source in SOURCES}.__getitem__
+
+
+@pytest.fixture(params=PLAIN)
+def quantize(request: pytest.FixtureRequest) -> str:
+    if request.param == "int8" and not int8.available():
+        pytest.skip("torch has no int8 products for this processor, and says so")
+    return str(request.param)
+
+
+def in_panels(libraries: Libraries, plain: Any) -> Any:
+    return plain.in_panels(libraries(plain.source), torch.empty)
+
+
+def like(quantize: str, wanted: Any) -> dict[str, Any]:
+    """How near a product is to a plain one."""
+    return {"rtol": 1e-5, "atol": 1e-5 if quantize == "none" else 1e-4 * float(wanted.abs().max())}
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -50,16 +69,19 @@ def test_few_numbers_of_rows_reach_the_library() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("inputs", "outputs"), [(64, 96), (65, 33), (1, 1), (2500, 40), (7, 1000)])
-def test_panels_give_the_product_of_float64(library: Path, inputs: int, outputs: int, bias: bool) -> None:
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 96), (65, 33), (1, 1), (2500, 40), (7, 1000), (576, 49)])
+def test_panels_give_the_plain_product(
+    libraries: Libraries, quantize: str, inputs: int, outputs: int, bias: bool
+) -> None:
     """Of any number of rows; and those of a row are the same to the last bit in any company."""
     torch.manual_seed(0)
     linear = torch.nn.Linear(inputs, outputs, bias=bias)
     with torch.inference_mode():
-        product = PanelProduct(library, linear.weight, linear.bias)
+        plain = PLAIN[quantize](linear.weight, linear.bias)
+        product = in_panels(libraries, plain)
         x = torch.randn(1, 500, inputs)
-        whole = product(x)
-        torch.testing.assert_close(whole.double(), copy.deepcopy(linear).double()(x.double()), rtol=1e-5, atol=1e-5)
+        whole, wanted = product(x), plain(x)
+        torch.testing.assert_close(whole, wanted, **like(quantize, wanted))
         for num_rows in (0, *range(1, 40), 240, 241, 481):
             assert torch.equal(product(x[:, :num_rows]), whole[:, :num_rows])
             assert torch.equal(product(x[0, 500 - num_rows :]), whole[0, 500 - num_rows :])
@@ -68,86 +90,127 @@ def test_panels_give_the_product_of_float64(library: Path, inputs: int, outputs:
 
 
 @pytest.mark.slow
-def test_numbers_that_are_none_stay_in_their_row(library: Path) -> None:
-    product = PanelProduct(library, torch.randn(70, 50), None)
+def test_panels_give_the_product_of_float64(libraries: Libraries) -> None:
+    torch.manual_seed(0)
+    weight, x = torch.randn(96, 2500), torch.randn(70, 2500)
+    product = in_panels(libraries, PlainFloat32(weight, None))
+    torch.testing.assert_close(product(x).double(), x.double() @ weight.T.double(), rtol=1e-5, atol=2e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inputs", [64, 640, 4096, 18944])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sums_of_the_largest_numbers_fit(libraries: Libraries, inputs: int, sign: int) -> None:
+    """Rows with one number in each block are the same number everywhere when they are mixed."""
+    whole, scales = torch.full((50, inputs), sign * int8.WEIGHT_STEPS, dtype=torch.int8), torch.linspace(0.1, 1, 50)
+    each = torch.tensor([1.0, 1e-20, 1e20])[:, None]
+    x = torch.zeros(3, inputs)
+    x[:, :: int8.BLOCK] = each
+    wanted = each.double() / int8.BLOCK**0.5 * sign * int8.WEIGHT_STEPS * scales * inputs
+    found = in_panels(libraries, PlainInt8(whole, scales, None))(x)
+    torch.testing.assert_close(found.double(), wanted.double(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.slow
+def test_numbers_that_are_none_stay_in_their_row(libraries: Libraries, quantize: str) -> None:
+    product = in_panels(libraries, PLAIN[quantize](torch.randn(70, 50), torch.randn(70)))
     x = torch.randn(30, 50)
+    x[11] = 0
     wanted = product(x)
-    x[7, 3], x[9, 4] = float("nan"), float("inf")
+    x[7, 3], x[9, 4], x[10, 5] = float("nan"), float("inf"), float("-inf")
     found = product(x)
-    assert found[7].isnan().all()
-    assert not found[9].isfinite().any()
-    others = [row for row in range(30) if row not in {7, 9}]
+    assert found[7].isnan().any() if quantize == "int8" else found[7].isnan().all()
+    assert not found[[7, 9, 10]].isfinite().any()
+    others = [row for row in range(30) if row not in {7, 9, 10}]
     assert torch.equal(found[others], wanted[others])
+    assert torch.equal(found[11], product.plain.bias)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [torch.zeros(3, 64), torch.zeros(3, 64, dtype=torch.float64), torch.zeros(3, 128)])
-def test_other_rows_are_refused(library: Path, wrong: Any) -> None:
-    product = PanelProduct(library, torch.randn(64, 32), None)
+def test_other_rows_are_refused(libraries: Libraries, quantize: str, wrong: Any) -> None:
+    product = in_panels(libraries, PLAIN[quantize](torch.randn(64, 32), None))
     with pytest.raises(TypeError, match="rows of 32 numbers in float32"):
         product(wrong)
 
 
-def test_weights_stay_as_they_came_until_they_are_laid_out() -> None:
+def test_weights_stay_as_they_came_until_they_are_laid_out(quantize: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(128, 96), torch.nn.Linear(96, 80))
     model.device = torch.device("cpu")
     x = torch.randn(1, 9, 128)
     with torch.inference_mode():
         wanted = model(x)
         weight = model[0].weight.detach()
-        assert pack_linear_layers(model) == 2
-        assert model[0].product.weight.data_ptr() == weight.data_ptr()
-        assert torch.equal(model(x), wanted)
-        lay_out_for_onednn(model)
-        assert all(isinstance(layer.product, OneDnnProduct) for layer in model)
-        torch.testing.assert_close(model(x), wanted)
+        assert pack_linear_layers(model, quantize=quantize) == 2
+        if quantize == "none":
+            assert model[0].product.weight.data_ptr() == weight.data_ptr()
+            assert torch.equal(model(x), wanted)
+        wanted = model(x)
+        lay_out_for_torch(model)
+        of_torch = OneDnnProduct if quantize == "none" else FbgemmProduct
+        assert all(isinstance(layer.product, of_torch) for layer in model)
+        torch.testing.assert_close(model(x), wanted, **like(quantize, wanted * 10))
 
 
 @pytest.mark.slow
-def test_a_model_is_laid_out_anew_layer_by_layer(library: Path) -> None:
+def test_a_model_is_laid_out_anew_layer_by_layer(libraries: Libraries, quantize: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(128, 96), torch.nn.Linear(96, 80), torch.nn.Linear(80, 2))
     model.device = torch.device("cpu")
     x = torch.randn(1, 9, 128)
     with torch.inference_mode():
+        assert pack_linear_layers(model, quantize=quantize) == 2
         wanted = model(x)
-        assert pack_linear_layers(model) == 2
+        near = like(quantize, wanted * 10)
         assert takes_panels(model)
-        for number, _ in enumerate(lay_out_in_panels(model, library)):
-            assert isinstance(model[number].product, PanelProduct)
-            torch.testing.assert_close(model(x), wanted)
+        for number, _ in enumerate(lay_out_in_panels(model, libraries)):
+            assert isinstance(model[number].product, IN_PANELS[quantize])
+            torch.testing.assert_close(model(x), wanted, **near)
         assert not takes_panels(model)
-        assert list(lay_out_in_panels(model, library)) == []
-        lay_out_for_onednn(model)
+        assert list(lay_out_in_panels(model, libraries)) == []
+        lay_out_for_torch(model)
         assert takes_panels(model)
-        torch.testing.assert_close(model(x), wanted)
+        torch.testing.assert_close(model(x), wanted, **near)
+        list(lay_out_in_panels(model, libraries))
+        assert not takes_panels(model)
+        torch.testing.assert_close(model(x), wanted, **near)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("outputs", [64, 65, 31])
-def test_the_weight_comes_back_as_it_was(library: Path, outputs: int) -> None:
-    linear = torch.nn.Linear(50, outputs).requires_grad_(False)
-    product = PanelProduct(library, linear.weight, linear.bias)
-    assert torch.equal(product.weight, linear.weight)
-    assert torch.equal(product.bias, linear.bias)
+@pytest.mark.parametrize("inputs", [50, 65])
+def test_the_weight_comes_back_as_it_was(libraries: Libraries, quantize: str, outputs: int, inputs: int) -> None:
+    linear = torch.nn.Linear(inputs, outputs).requires_grad_(False)
+    plain = PLAIN[quantize](linear.weight, linear.bias)
+    for laid_out in (in_panels(libraries, plain), plain.for_torch()):
+        again = laid_out.plain
+        assert torch.equal(again.bias, linear.bias)
+        if quantize == "none":
+            assert torch.equal(again.weight, linear.weight)
+        else:
+            assert torch.equal(again.whole, plain.whole)
+            torch.testing.assert_close(again.scales, plain.scales, rtol=1e-6, atol=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_weight_that_is_no_number_is_laid_out_too(library: Path, value: float) -> None:
+def test_a_weight_that_is_no_number_is_laid_out_too(libraries: Libraries, quantize: str, value: float) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(128, 96).requires_grad_(False))
     model.device = torch.device("cpu")
     model[0].weight[3, 4] = value
-    pack_linear_layers(model)
-    list(lay_out_in_panels(model, library))
-    assert isinstance(model[0].product, PanelProduct)
+    pack_linear_layers(model, quantize=quantize)
+    list(lay_out_in_panels(model, libraries))
+    assert isinstance(model[0].product, IN_PANELS[quantize])
 
 
 @pytest.mark.slow
-def test_what_is_not_the_same_is_not_taken(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_the_same_is_not_taken(
+    libraries: Libraries, quantize: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(128, 96))
     model.device = torch.device("cpu")
-    pack_linear_layers(model)
-    monkeypatch.setattr(PanelProduct, "__call__", lambda self, x: x.new_zeros(*x.shape[:-1], 96))
+    pack_linear_layers(model, quantize=quantize)
+    before = model[0].product
+    monkeypatch.setattr(IN_PANELS[quantize], "__call__", lambda self, x: x.new_zeros(*x.shape[:-1], 96))
     with pytest.raises(ValueError, match="not what torch says"):
-        list(lay_out_in_panels(model, library))
-    assert isinstance(model[0].product, PlainProduct)
+        list(lay_out_in_panels(model, libraries))
+    assert model[0].product is before

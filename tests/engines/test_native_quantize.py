@@ -11,21 +11,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_library import built
 
 torch = pytest.importorskip("torch")
 
 from contract.native_rig import NativeRig  # noqa: E402 - it needs torch
 from drivetrain.core.errors import InvalidSetting  # noqa: E402
-from drivetrain.engines.native.cpu import quantizing  # noqa: E402
-from drivetrain.engines.native.cpu.quantizing import WEIGHT_STEPS, Int8Product, hadamard, input_steps  # noqa: E402
+from drivetrain.engines.native.cpu import int8  # noqa: E402
+from drivetrain.engines.native.cpu.int8 import WEIGHT_STEPS, PlainInt8, hadamard, input_steps  # noqa: E402
 from drivetrain.engines.native.cpu.weight_layout import PackedLinear, pack_linear_layers  # noqa: E402
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 12}
 INT8 = {"quantize": "int8"}
 
 pytestmark = pytest.mark.skipif(
-    not quantizing.available(), reason="torch has no int8 products for this processor, and says so"
+    not int8.available(), reason="torch has no int8 products for this processor, and says so"
 )
+
+Lay = Callable[[Any, Any], Any]
+
+
+@pytest.fixture(params=["fbgemm", pytest.param("our own", marks=pytest.mark.slow)])
+def product_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lay:
+    """A product with a weight and a bias, by either library."""
+    if request.param == "fbgemm":
+        return lambda weight, bias: PlainInt8.of(weight, bias).for_torch()
+    library = built(int8.SOURCE, tmp_path_factory.getbasetemp())
+    return lambda weight, bias: PlainInt8.of(weight, bias).in_panels(library, torch.empty)
 
 
 def whole(shape: tuple[int, ...], steps: int, seed: int = 0) -> Any:
@@ -37,16 +49,16 @@ def whole(shape: tuple[int, ...], steps: int, seed: int = 0) -> Any:
 def test_sums_are_exact(rows: int, wide: int, out: int) -> None:
     steps = input_steps()
     x, weight = whole((rows, wide), steps), whole((out, wide), WEIGHT_STEPS, seed=1)
-    found = quantizing._product(x.float(), quantizing._pack(weight.to(torch.int8), torch.ones(out)), steps)
+    found = int8._product(x.float(), int8._pack(weight.to(torch.int8), torch.ones(out)), steps)
     assert torch.equal(found.long(), x @ weight.T)
 
 
 def test_the_largest_values_do_not_overflow() -> None:
     steps = input_steps()
     weight = torch.full((64, 1024), WEIGHT_STEPS, dtype=torch.int8)
-    packed = quantizing._pack(weight, torch.ones(64))
+    packed = int8._pack(weight, torch.ones(64))
     for sign in (1.0, -1.0):
-        found = quantizing._product(torch.full((3, 1024), sign * steps), packed, steps)
+        found = int8._product(torch.full((3, 1024), sign * steps), packed, steps)
         assert torch.equal(found, torch.full((3, 64), sign * steps * WEIGHT_STEPS * 1024))
 
 
@@ -72,22 +84,22 @@ def test_mixing_changes_no_product(size: int) -> None:
 
 @pytest.mark.parametrize("shape", [(576,), (1, 576), (1, 5, 576), (2, 3, 576), (1, 0, 576)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_product_is_near_the_one_in_float32(shape: tuple[int, ...], bias: bool) -> None:
+def test_a_product_is_near_the_one_in_float32(product_of: Lay, shape: tuple[int, ...], bias: bool) -> None:
     torch.manual_seed(0)
     linear = torch.nn.Linear(576, 128, bias=bias)
     x = torch.randn(shape)
     with torch.inference_mode():
-        wanted, found = linear(x), Int8Product(linear.weight, linear.bias)(x)
+        wanted, found = linear(x), product_of(linear.weight, linear.bias)(x)
     assert found.shape == wanted.shape
     torch.testing.assert_close(found, wanted, atol=0.02, rtol=0)
 
 
-def test_inputs_keep_many_more_digits_than_weights() -> None:
+def test_inputs_keep_many_more_digits_than_weights(product_of: Lay) -> None:
     """Against the same weights after rounding: what is left is the rounding of the inputs."""
     torch.manual_seed(0)
     weight, x = torch.randn(64, 512), torch.randn(8, 512) * torch.logspace(-4, 4, 8)[:, None]
     x[:, 7] *= 100
-    product = Int8Product(weight, None)
+    product = product_of(weight, None)
     with torch.inference_mode():
         rounded = product(torch.eye(512) * 64).T / 64
         wanted, found = x @ rounded.T, product(x)
@@ -95,9 +107,9 @@ def test_inputs_keep_many_more_digits_than_weights() -> None:
     assert worst < 4 / input_steps() ** 2
 
 
-def test_nothing_of_a_neighbour_gets_into_a_row() -> None:
+def test_nothing_of_a_neighbour_gets_into_a_row(product_of: Lay) -> None:
     torch.manual_seed(0)
-    product = Int8Product(torch.randn(200, 576), torch.randn(200))
+    product = product_of(torch.randn(200, 576), torch.randn(200))
     x = torch.randn(70, 576)
     other = x.clone()
     other[::3] = torch.randn(24, 576) * 1e4
@@ -109,9 +121,9 @@ def test_nothing_of_a_neighbour_gets_into_a_row() -> None:
     torch.testing.assert_close(alone, well, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_no_number_stays_in_its_row() -> None:
+def test_what_is_no_number_stays_in_its_row(product_of: Lay) -> None:
     torch.manual_seed(0)
-    product = Int8Product(torch.randn(64, 128), None)
+    product = product_of(torch.randn(64, 128), None)
     x = torch.randn(5, 128)
     x[4] = 0
     with torch.inference_mode():
@@ -151,14 +163,14 @@ def test_only_linear_layers_of_either_kind_are_replaced() -> None:
 )
 def test_it_is_refused_where_it_cannot_be_had(device: str, dtype: Any, words: str) -> None:
     with pytest.raises(InvalidSetting, match=words) as caught:
-        quantizing.check_machine(torch.device(device), dtype)
+        int8.check_machine(torch.device(device), dtype)
     assert caught.value.param == "quantize"
 
 
 def test_it_is_refused_where_torch_has_no_such_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantizing, "available", lambda: False)
+    monkeypatch.setattr(int8, "available", lambda: False)
     with pytest.raises(InvalidSetting, match="leave quantize out"):
-        quantizing.check_machine(torch.device("cpu"), torch.float32)
+        int8.check_machine(torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize("options", [{"quantize": "int4"}, {**INT8, "dtype": "bfloat16"}])

@@ -16,7 +16,7 @@ from drivetrain.engines.native.attention.backend import CapturableAttention
 from drivetrain.engines.native.attention.choosing import attention_for
 from drivetrain.engines.native.attention.reference import ReferenceAttention
 from drivetrain.engines.native.compilation import Compilation, step_budget
-from drivetrain.engines.native.cpu.weight_layout import lay_out_for_onednn
+from drivetrain.engines.native.cpu.weight_layout import lay_out_for_torch
 from drivetrain.engines.native.embedding import NativeEmbedder
 from drivetrain.engines.native.kv import memory
 from drivetrain.engines.native.kv.blocks import BlockPool
@@ -50,7 +50,7 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
     compilation = Compilation(loaded, settings)
     computing = compilation.found()
     if computing is None:
-        lay_out_for_onednn(model)
+        lay_out_for_torch(model)
         computing = _by_its_class(loaded)
     budget = memory.kv_budget(settings.kv_cache_gb, model.device)
     sizes = block_bytes(loaded.shapes, loaded.windows, model.dtype)

@@ -32,7 +32,6 @@ class Compilation:
                 loaded.model,
                 loaded.stage,
                 loaded.path,
-                settings.quantize,
                 trust_remote_code=settings.trust_remote_code,
             )
 

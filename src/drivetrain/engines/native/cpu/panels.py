@@ -1,86 +1,55 @@
-"""Products with the weights of linear layers by our own small C++ library (`product.cpp`), which comes with compiled
-steps.
-
-In the layers of SmolLM2-135M, in large pages, they were a quarter to a half faster than oneDNN's up to 128 rows, and a
-twentieth at 512. And a row's result is the same to the last bit, however many others there are.
+"""The weights of our own C++ products (`float32.cpp`, `int8.cpp`): in panels of some outputs each, and in these by
+inputs, some of which may lie together.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from drivetrain.engines.native.attention import operators
 
-SOURCE = Path(__file__).with_name("product.cpp")
+class ProductLibrary:
+    """A library of one product, which takes a structure of its own."""
 
-
-class _Product(ctypes.Structure):
-    _fields_ = [
-        ("rows", c_int64),
-        ("inputs", c_int64),
-        ("outputs", c_int64),
-        ("num_threads", c_int64),
-        ("in", c_void_p),
-        ("panels", c_void_p),
-        ("bias", c_void_p),
-        ("out", c_void_p),
-    ]
+    def __init__(self, path: Path) -> None:
+        loaded = ctypes.CDLL(str(path))
+        self.panel: int = loaded.drivetrain_panel()
+        self.multiply = loaded.drivetrain_multiply
+        self.multiply.argtypes, self.multiply.restype = [ctypes.c_void_p], None
 
 
-class PanelProduct:
-    """As in `weight_layout.py`, of a weight `[out, in]`. `empty` makes the tensor that keeps it."""
+def into_panels(weight: Any, panel: int, together: int, empty: Callable[..., Any]) -> Any:
+    """Of a weight `[out, in]`, filled up with zeros. `empty` makes the tensor that is returned."""
+    outputs, inputs = weight.shape
+    if missing := -inputs % together:
+        weight = torch.nn.functional.pad(weight, (0, missing))
+    groups = weight.shape[1] // together
+    panels = empty(-(-outputs // panel), groups, panel, together, dtype=weight.dtype)
+    whole = outputs // panel
+    panels[:whole] = weight[: whole * panel].view(whole, panel, groups, together).transpose(1, 2)
+    if outputs % panel:
+        last = torch.nn.functional.pad(weight[whole * panel :], (0, 0, 0, -outputs % panel))
+        panels[whole] = last.view(panel, groups, together).transpose(0, 1)
+    return panels
 
-    def __init__(self, library: Path, weight: Any, bias: Any, empty: Callable[..., Any] = torch.empty) -> None:
-        loaded = ctypes.CDLL(str(library))
-        self._multiply = loaded.drivetrain_multiply
-        self._multiply.argtypes, self._multiply.restype = [c_void_p], None
-        panel = loaded.drivetrain_panel()
-        self._outputs, self._inputs = weight.shape
-        self._panels = empty(-(-self._outputs // panel), self._inputs, panel)
-        whole = self._outputs // panel
-        self._panels[:whole] = weight[: whole * panel].view(whole, panel, self._inputs).transpose(1, 2)
-        if rest := self._outputs % panel:
-            self._panels[whole] = torch.nn.functional.pad(weight[whole * panel :].T, (0, panel - rest))
-        self._bias = None if bias is None else torch.nn.functional.pad(bias, (0, -len(bias) % panel)).contiguous()
 
-    @property
-    def weight(self) -> Any:
-        return self._panels.transpose(1, 2).reshape(-1, self._inputs)[: self._outputs]
+def out_of_panels(panels: Any, outputs: int, inputs: int) -> Any:
+    num_panels, groups, panel, together = panels.shape
+    weight = panels.transpose(1, 2).reshape(num_panels * panel, groups * together)
+    return weight[:outputs, :inputs].contiguous()
 
-    @property
-    def bias(self) -> Any:
-        return None if self._bias is None else self._bias[: self._outputs]
 
-    def __call__(self, x: Any) -> Any:
-        if x.dtype is not torch.float32 or x.shape[-1] != self._inputs:
-            raise TypeError(f"this product is for rows of {self._inputs:,} numbers in float32")
-        x = x.contiguous()
-        out = x.new_empty(*x.shape[:-1], self._outputs)
-        self._multiply(
-            ctypes.byref(
-                _Product(
-                    x.numel() // self._inputs,
-                    self._inputs,
-                    self._outputs,
-                    torch.get_num_threads(),
-                    x.data_ptr(),
-                    self._panels.data_ptr(),
-                    None if self._bias is None else self._bias.data_ptr(),
-                    out.data_ptr(),
-                )
-            )
-        )
-        return out
+def filled_up(numbers: Any, panel: int) -> Any:
+    """One for each output."""
+    return torch.nn.functional.pad(numbers, (0, -len(numbers) % panel)).contiguous()
 
-    @property
-    def operand(self) -> Callable[[Any], Any]:
-        return self
 
-    def traced(self, x: Any, model: Any, number: int) -> Any:
-        return operators.linear(x, model, number, self._outputs)
+def rows_for(x: Any, inputs: int) -> Any:
+    """As the library reads them. Raises `TypeError` for others."""
+    if x.dtype is not torch.float32 or x.shape[-1] != inputs:
+        raise TypeError(f"this product is for rows of {inputs:,} numbers in float32")
+    return x.contiguous()

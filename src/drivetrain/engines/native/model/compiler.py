@@ -26,7 +26,6 @@ MADE = "made.json"
 """Written last: the digest of each file, and the tensors that each program takes."""
 
 ATTENTION = "attention.so"
-PRODUCT = "product.so"
 SHAPES = {"one": (1, 1), "several": (24, 7)}
 """Ids and logits in the example of each program: torch takes 0 and 1 for constants, and confuses equal numbers."""
 
@@ -63,14 +62,18 @@ def write_programs(recipe: Recipe, folder: Path) -> None:
 def sources(recipe: Recipe) -> dict[str, Path]:
     """Of our own libraries for this model, by their names in the folder."""
     from drivetrain.engines.native.attention import cpu
-    from drivetrain.engines.native.cpu import panels
+    from drivetrain.engines.native.cpu.weight_layout import SOURCES
 
     found = {}
     if recipe.with_attention:
         found[ATTENTION] = cpu.SOURCE
     if recipe.with_products:
-        found[PRODUCT] = panels.SOURCE
+        found |= {library_of(source): source for source in SOURCES}
     return found
+
+
+def library_of(source: Path) -> str:
+    return f"{source.stem}.so"
 
 
 def digest(file: Path) -> str:

@@ -32,9 +32,9 @@ from drivetrain.engines.native.attention import cpu
 from drivetrain.engines.native.attention.choosing import attention_for
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.attention.operators import Operands
-from drivetrain.engines.native.cpu.weight_layout import lay_out_for_onednn, lay_out_in_panels, takes_panels
+from drivetrain.engines.native.cpu.weight_layout import lay_out_for_torch, lay_out_in_panels, takes_panels
 from drivetrain.engines.native.model import compiler
-from drivetrain.engines.native.model.compiler import ATTENTION, MADE, PRODUCT
+from drivetrain.engines.native.model.compiler import ATTENTION, MADE, library_of
 from drivetrain.engines.native.model.recipe import Recipe
 from drivetrain.engines.native.model.runner import Pass
 from drivetrain.engines.native.model.tracing import name_operands, tensors_of
@@ -127,9 +127,7 @@ class Compiled:
 class ProgramFolder:
     """The programs of one model on this machine, whether they are there or not."""
 
-    def __init__(
-        self, model: Any, stage: AttentionStage, path: Path, quantize: str, *, trust_remote_code: bool
-    ) -> None:
+    def __init__(self, model: Any, stage: AttentionStage, path: Path, *, trust_remote_code: bool) -> None:
         self._model = model
         self._layers = stage.layers
         self._operands = name_operands(model, stage)
@@ -137,7 +135,6 @@ class ProgramFolder:
             path=str(path),
             trust_remote_code=trust_remote_code,
             dtype=str(model.dtype).removeprefix("torch."),
-            quantize=quantize,
             num_threads=torch.get_num_threads(),
             with_attention=not cpu.unfit(stage.layers, model.device, model.dtype),
             with_products=takes_panels(model),
@@ -161,7 +158,7 @@ class ProgramFolder:
         """Layer by layer, the weights for our own products, once the programs are loaded. Raises `CannotCompile`."""
         if self._recipe.with_products:
             try:
-                yield from lay_out_in_panels(self._model, self._folder / PRODUCT)
+                yield from lay_out_in_panels(self._model, self._library)
             except Exception as exc:
                 if errors.is_out_of_memory(exc):
                     raise
@@ -169,7 +166,10 @@ class ProgramFolder:
 
     def lay_back(self) -> None:
         """The weights for the products that any machine has."""
-        lay_out_for_onednn(self._model)
+        lay_out_for_torch(self._model)
+
+    def _library(self, source: Path) -> Path:
+        return self._folder / library_of(source)
 
     def remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

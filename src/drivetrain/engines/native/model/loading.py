@@ -15,7 +15,7 @@ from drivetrain.engines.checkpoint.quiet import quiet_library
 from drivetrain.engines.native.attention import layers as attention
 from drivetrain.engines.native.attention.backend import Layer
 from drivetrain.engines.native.cpu.fusing import fuse_projections
-from drivetrain.engines.native.cpu.quantizing import check_machine
+from drivetrain.engines.native.cpu.int8 import check_machine
 from drivetrain.engines.native.cpu.weight_layout import pack_linear_layers
 from drivetrain.engines.native.kv.cache import LayerShape
 from drivetrain.engines.native.kv.groups import Window

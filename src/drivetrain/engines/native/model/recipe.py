@@ -10,9 +10,8 @@ class Recipe:
     path: str
     trust_remote_code: bool
     dtype: str
-    quantize: str
     num_threads: int
     with_attention: bool
     """Whether our own library for it is built."""
     with_products: bool
-    """The same."""
+    """The same, with those of either kind: the programs are the same for both."""

@@ -29,7 +29,7 @@ def skeleton(recipe: Recipe) -> tuple[Any, Operands]:
     model = model.eval().requires_grad_(False)
     fuse_projections(model)
     _give_memory(model)
-    weight_layout.pack_linear_layers(model, quantize=recipe.quantize, only_traced=True)
+    weight_layout.pack_linear_layers(model, only_traced=True)
     attention.register()
     stage = attention.install(model)
     model.set_attn_implementation(attention.NAME)

@@ -24,7 +24,7 @@ MODEL = ""
 def name_operands(model: Any, stage: AttentionStage) -> Operands:
     """Number the products of a model. Two models of one class and configuration get the same numbers."""
     packed = packed_layers(model)
-    operands = Operands([layer.operand for layer in packed], stage)
+    operands = Operands([layer.forward for layer in packed], stage)
     for number, layer in enumerate(packed):
         layer.named(operands.model, number)
     stage.model = operands.model

@@ -12,6 +12,7 @@
 
 constexpr int STEPS = 32767;      // a row's largest input
 constexpr int DEEP = 256;         // pairs of inputs that are summed in 32 bits: 2 * DEEP * 127 * STEPS is less than 2^31
+constexpr int LINE = 64;          // bytes that are fetched at once
 constexpr int SOON = 1024;        // bytes of the weight: they are fetched by this much before they are used
 constexpr int BLOCK = 64;         // inputs that are mixed with each other, where a layer's number has this factor
 constexpr float SMALLEST = 1e-30f;// takes the place of 0 as a row's largest input
@@ -19,9 +20,11 @@ constexpr float SMALLEST = 1e-30f;// takes the place of 0 as a row's largest inp
 typedef int32_t Sums __attribute__((vector_size(sizeof(Lanes))));
 typedef int16_t Pairs __attribute__((vector_size(sizeof(Lanes))));
 typedef int8_t Bytes __attribute__((vector_size(sizeof(Lanes) / 2), aligned(1)));
-typedef float Eight __attribute__((vector_size(32), aligned(4)));
+typedef float Eight __attribute__((vector_size(32)));
+typedef float StoredEight __attribute__((vector_size(32), aligned(4)));
 typedef int32_t EightInts __attribute__((vector_size(32)));
-typedef int16_t EightShorts __attribute__((vector_size(16), aligned(2)));
+typedef int16_t EightShorts __attribute__((vector_size(16)));
+typedef int16_t StoredShorts __attribute__((vector_size(16), aligned(2)));
 
 struct Product {
     int64_t rows, inputs, outputs, num_threads, block, row_room;
@@ -65,7 +68,7 @@ static void tile(const int16_t *in, int64_t by_row, const int8_t *panel, int64_t
                  float *out, int64_t out_by_row) {
     Sums sum[R][WIDE] = {};
     for (int64_t i = 0; i < count; i++, panel += 2 * PANEL) {
-        __builtin_prefetch(panel + SOON, 0, 3);
+        for (int n = 0; n < 2 * PANEL; n += LINE) __builtin_prefetch(panel + SOON + n, 0, 3);
         Pairs weight[WIDE];
         for (int v = 0; v < WIDE; v++) weight[v] = widened(panel + v * 2 * WIDTH);
         for (int r = 0; r < R; r++) {
@@ -140,7 +143,7 @@ static float round_row(const Product &product, const float *in, float *mixed, in
     for (int64_t i = 0; i < inputs; i += product.block) mix_block(mixed + i, product.block);
     EightInts most = {}; // as bits, which without the sign are in the order of the numbers, with what is none at the end
     for (int64_t i = 0; i < room; i += 8) {
-        const EightInts bits = (EightInts)(*(const Eight *)(mixed + i)) & 0x7fffffff;
+        const EightInts bits = (EightInts)(*(const StoredEight *)(mixed + i)) & 0x7fffffff;
         most = bits > most ? bits : most;
     }
     for (int i = 1; i < 8; i++) most[0] = std::max(most[0], most[i]);
@@ -150,8 +153,8 @@ static float round_row(const Product &product, const float *in, float *mixed, in
     const float by = STEPS / largest;
     const Eight whole = 0x3p22f - Eight{}; // what is added to this is rounded to a whole number, in its last bits
     for (int64_t i = 0; i < room; i += 8) {
-        const EightInts steps = (EightInts)(*(const Eight *)(mixed + i) * by + whole) - (EightInts)whole;
-        *(EightShorts *)(out + i) = __builtin_convertvector(steps, EightShorts);
+        const EightInts steps = (EightInts)(*(const StoredEight *)(mixed + i) * by + whole) - (EightInts)whole;
+        *(StoredShorts *)(out + i) = __builtin_convertvector(steps, EightShorts);
     }
     return largest / STEPS;
 }

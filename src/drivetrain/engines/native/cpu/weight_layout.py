@@ -19,6 +19,7 @@ from drivetrain.engines.native.cpu.float32 import PlainFloat32
 from drivetrain.engines.native.cpu.int8 import PlainInt8
 from drivetrain.engines.native.cpu.large_pages import LargePages
 from drivetrain.engines.native.cpu.products import PlainProduct, Product
+from drivetrain.engines.native.pages import give_back_free
 
 SMALLEST = 64 * 64
 """Weights below this are left alone: the call costs more than the product."""
@@ -66,7 +67,9 @@ def lay_out_in_panels(model: Any, libraries: Callable[[Path], Path]) -> Iterator
         if not isinstance(layer.product, IN_PANELS):
             plain = layer.product.plain
             layer.product = _in_panels(plain, libraries(plain.source), pages)
+            del plain
             yield
+    give_back_free()
 
 
 def lay_out_for_torch(model: Any) -> None:
@@ -74,6 +77,7 @@ def lay_out_for_torch(model: Any) -> None:
     for layer in packed_layers(model):
         if not isinstance(layer.product, OF_TORCH):
             layer.product = layer.product.plain.for_torch()
+    give_back_free()
 
 
 def _in_panels(plain: PlainProduct, library: Path, pages: LargePages) -> Product:

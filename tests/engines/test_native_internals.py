@@ -21,6 +21,11 @@ SCHEMAS = {
         "(Tensor X, float X_scale, int X_zero_point, "
         "__torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack) -> Tensor Y"
     ),
+    "quantized.linear_unpack": (
+        "(__torch__.torch.classes.quantized.LinearPackedParamsBase W_prepack) -> (Tensor W_origin, Tensor? B_origin)"
+    ),
+    "aten.int_repr": "(Tensor self) -> Tensor",
+    "aten.q_per_channel_scales": "(Tensor self) -> Tensor",
     "aten._make_per_channel_quantized_tensor": "(Tensor self, Tensor scale, Tensor zero_point, int axis) -> Tensor",
 }
 

@@ -15,10 +15,10 @@ from drivetrain.engines.native.cpu import int8  # noqa: E402 - these need torch
 from drivetrain.engines.native.cpu.float32 import OneDnnProduct, PanelProduct, PlainFloat32, rounded  # noqa: E402
 from drivetrain.engines.native.cpu.int8 import FbgemmProduct, Int8PanelProduct, PlainInt8  # noqa: E402
 from drivetrain.engines.native.cpu.weight_layout import (  # noqa: E402
-    SOURCES,
     lay_out_for_torch,
     lay_out_in_panels,
     pack_linear_layers,
+    sources_of_products,
     takes_panels,
 )
 
@@ -29,13 +29,14 @@ IN_PANELS = {"none": PanelProduct, "int8": Int8PanelProduct}
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
-    return {source: built(source, tmp_path_factory.mktemp(source.stem)) for source in SOURCES}.__getitem__
+    return {source: built(source, tmp_path_factory.mktemp(source.stem)) for source in sources_of_products()}.__getitem__
 
 
-@pytest.fixture(params=PLAIN)
+needs_int8 = pytest.mark.skipif(not int8.available(), reason="torch has no int8 products for this processor")
+
+
+@pytest.fixture(params=["none", pytest.param("int8", marks=needs_int8)])
 def quantize(request: pytest.FixtureRequest) -> str:
-    if request.param == "int8" and not int8.available():
-        pytest.skip("torch has no int8 products for this processor, and says so")
     return str(request.param)
 
 
@@ -97,6 +98,7 @@ def test_panels_give_the_product_of_float64(libraries: Libraries) -> None:
     torch.testing.assert_close(product(x).double(), x.double() @ weight.T.double(), rtol=1e-5, atol=2e-4)
 
 
+@needs_int8
 @pytest.mark.slow
 @pytest.mark.parametrize("inputs", [64, 640, 4096, 18944])
 @pytest.mark.parametrize("sign", [1, -1])
@@ -119,7 +121,7 @@ def test_numbers_that_are_none_stay_in_their_row(libraries: Libraries, quantize:
     wanted = product(x)
     x[7, 3], x[9, 4], x[10, 5] = float("nan"), float("inf"), float("-inf")
     found = product(x)
-    assert found[7].isnan().any() if quantize == "int8" else found[7].isnan().all()
+    assert found[7].isnan().all()
     assert not found[[7, 9, 10]].isfinite().any()
     others = [row for row in range(30) if row not in {7, 9, 10}]
     assert torch.equal(found[others], wanted[others])
@@ -189,6 +191,14 @@ def test_the_weight_comes_back_as_it_was(libraries: Libraries, quantize: str, ou
         else:
             assert torch.equal(again.whole, plain.whole)
             torch.testing.assert_close(again.scales, plain.scales, rtol=1e-6, atol=0)
+
+
+@pytest.mark.slow
+def test_a_weight_that_lies_the_other_way_round_is_laid_out_too(libraries: Libraries, quantize: str) -> None:
+    """As that of a `Conv1D`."""
+    weight, x = torch.randn(50, 70), torch.randn(9, 50)
+    found = in_panels(libraries, PLAIN[quantize](weight.T, None))(x)
+    assert torch.equal(found, in_panels(libraries, PLAIN[quantize](weight.T.contiguous(), None))(x))
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from contract.native_rig import NativeRig  # noqa: E402 - it needs torch
 from drivetrain.core.errors import InvalidSetting  # noqa: E402
 from drivetrain.engines.native.cpu import int8  # noqa: E402
 from drivetrain.engines.native.cpu.int8 import WEIGHT_STEPS, PlainInt8, hadamard, input_steps  # noqa: E402
-from drivetrain.engines.native.cpu.weight_layout import PackedLinear, pack_linear_layers  # noqa: E402
+from drivetrain.engines.native.cpu.weight_layout import PackedLinear, lay_out_for_torch, pack_linear_layers  # noqa: E402
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 12}
 INT8 = {"quantize": "int8"}
@@ -28,15 +28,15 @@ pytestmark = pytest.mark.skipif(
     not int8.available(), reason="torch has no int8 products for this processor, and says so"
 )
 
-Lay = Callable[[Any, Any], Any]
+MakeProduct = Callable[[Any, Any], Any]
 
 
-@pytest.fixture(params=["fbgemm", pytest.param("our own", marks=pytest.mark.slow)])
-def product_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lay:
+@pytest.fixture(scope="module", params=["fbgemm", pytest.param("our own", marks=pytest.mark.slow)])
+def product_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MakeProduct:
     """A product with a weight and a bias, by either library."""
     if request.param == "fbgemm":
         return lambda weight, bias: PlainInt8.of(weight, bias).for_torch()
-    library = built(int8.SOURCE, tmp_path_factory.getbasetemp())
+    library = built(int8.SOURCE, tmp_path_factory.mktemp("int8"))
     return lambda weight, bias: PlainInt8.of(weight, bias).in_panels(library, torch.empty)
 
 
@@ -49,7 +49,7 @@ def whole(shape: tuple[int, ...], steps: int, seed: int = 0) -> Any:
 def test_sums_are_exact(rows: int, wide: int, out: int) -> None:
     steps = input_steps()
     x, weight = whole((rows, wide), steps), whole((out, wide), WEIGHT_STEPS, seed=1)
-    found = int8._product(x.float(), int8._pack(weight.to(torch.int8), torch.ones(out)), steps)
+    found = int8._fbgemm(x.float(), int8._pack(weight.to(torch.int8), torch.ones(out)), steps)
     assert torch.equal(found.long(), x @ weight.T)
 
 
@@ -58,7 +58,7 @@ def test_the_largest_values_do_not_overflow() -> None:
     weight = torch.full((64, 1024), WEIGHT_STEPS, dtype=torch.int8)
     packed = int8._pack(weight, torch.ones(64))
     for sign in (1.0, -1.0):
-        found = int8._product(torch.full((3, 1024), sign * steps), packed, steps)
+        found = int8._fbgemm(torch.full((3, 1024), sign * steps), packed, steps)
         assert torch.equal(found, torch.full((3, 64), sign * steps * WEIGHT_STEPS * 1024))
 
 
@@ -84,7 +84,7 @@ def test_mixing_changes_no_product(size: int) -> None:
 
 @pytest.mark.parametrize("shape", [(576,), (1, 576), (1, 5, 576), (2, 3, 576), (1, 0, 576)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_product_is_near_the_one_in_float32(product_of: Lay, shape: tuple[int, ...], bias: bool) -> None:
+def test_a_product_is_near_the_one_in_float32(product_of: MakeProduct, shape: tuple[int, ...], bias: bool) -> None:
     torch.manual_seed(0)
     linear = torch.nn.Linear(576, 128, bias=bias)
     x = torch.randn(shape)
@@ -94,7 +94,7 @@ def test_a_product_is_near_the_one_in_float32(product_of: Lay, shape: tuple[int,
     torch.testing.assert_close(found, wanted, atol=0.02, rtol=0)
 
 
-def test_inputs_keep_many_more_digits_than_weights(product_of: Lay) -> None:
+def test_inputs_keep_many_more_digits_than_weights(product_of: MakeProduct) -> None:
     """Against the same weights after rounding: what is left is the rounding of the inputs."""
     torch.manual_seed(0)
     weight, x = torch.randn(64, 512), torch.randn(8, 512) * torch.logspace(-4, 4, 8)[:, None]
@@ -107,7 +107,7 @@ def test_inputs_keep_many_more_digits_than_weights(product_of: Lay) -> None:
     assert worst < 4 / input_steps() ** 2
 
 
-def test_nothing_of_a_neighbour_gets_into_a_row(product_of: Lay) -> None:
+def test_nothing_of_a_neighbour_gets_into_a_row(product_of: MakeProduct) -> None:
     torch.manual_seed(0)
     product = product_of(torch.randn(200, 576), torch.randn(200))
     x = torch.randn(70, 576)
@@ -121,7 +121,7 @@ def test_nothing_of_a_neighbour_gets_into_a_row(product_of: Lay) -> None:
     torch.testing.assert_close(alone, well, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_no_number_stays_in_its_row(product_of: Lay) -> None:
+def test_what_is_no_number_stays_in_its_row(product_of: MakeProduct) -> None:
     torch.manual_seed(0)
     product = product_of(torch.randn(64, 128), None)
     x = torch.randn(5, 128)
@@ -152,7 +152,10 @@ def test_only_linear_layers_of_either_kind_are_replaced() -> None:
         wanted = model["b"](model["a"](x))
         assert pack_linear_layers(model, quantize=quantize) == 2
         assert [type(layer) is PackedLinear for layer in model.values()] == [True, True, False, False]
-        torch.testing.assert_close(model["b"](model["a"](x)), wanted, rtol=0, atol=2e-2 if quantize == "int8" else 1e-5)
+        near = 2e-2 if quantize == "int8" else 1e-5
+        torch.testing.assert_close(model["b"](model["a"](x)), wanted, rtol=0, atol=near)
+        lay_out_for_torch(model)
+        torch.testing.assert_close(model["b"](model["a"](x)), wanted, rtol=0, atol=near)
         assert (model["b"].in_features, model["b"].out_features) == (96, 64)
         assert model["a"].weight.device.type == "meta"
 

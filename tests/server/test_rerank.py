@@ -52,7 +52,7 @@ def test_the_first_ones_alone(served: Served, rig: Rig) -> None:
         if rig.exact:
             assert first == list(everything)[:top_n]
         last = list(everything.values())[len(first) - 1]
-        assert all(everything[index] > last - score_tolerance(rig) for index in first)
+        assert all(everything[index] > last - 2 * score_tolerance(rig) for index in first)  # either may be so far off
 
 
 def test_strings_and_objects_are_the_same(served: Served, rig: Rig) -> None:

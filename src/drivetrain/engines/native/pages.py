@@ -1,4 +1,4 @@
-"""Memory of the system's: mapped outside the heap, and what the heap gives back."""
+"""Memory mapped from the system, and returning what the heap no longer uses."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def zeroed(num_bytes: int) -> mmap.mmap:
 
 
 def give_back_free() -> None:
-    """What was freed and is in no use: glibc keeps it else, which after laying out weights are hundreds of MB."""
+    """Return freed memory to the system. glibc would keep it: hundreds of MB after laying out weights."""
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another system's library
         ctypes.CDLL(None).malloc_trim(0)

@@ -73,7 +73,7 @@ def rounded(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
-class _Product(ctypes.Structure):
+class _Call(ctypes.Structure):
     _fields_ = [
         ("rows", c_int64),
         ("inputs", c_int64),
@@ -103,7 +103,7 @@ class PanelProduct:
         out = x.new_empty(*x.shape[:-1], self._outputs)
         self._library.multiply(
             ctypes.byref(
-                _Product(
+                _Call(
                     x.numel() // self._inputs,
                     self._inputs,
                     self._outputs,

@@ -1,7 +1,8 @@
-// The product of rows with the weight of a linear layer in 8 bits. Built and called by `int8.py`, which says what is mixed.
+// The product of rows with the weight of a linear layer in 8 bits. Built and called by `int8.py`, which says what
+// mixing is for.
 //
-// The inputs of a row are mixed and rounded to 16 bits here. Products are summed in 32 bits, which is exact, and these sums
-// in float32.
+// The inputs of a row are mixed and rounded to 16 bits here. Products are summed in 32 bits, which is exact, and these
+// sums in float32.
 
 #include <memory>
 #if defined(__x86_64__)
@@ -10,12 +11,12 @@
 
 #include "panels.h"
 
-constexpr int STEPS = 32767;      // a row's largest input
-constexpr int DEEP = 256;         // pairs of inputs that are summed in 32 bits: 2 * DEEP * 127 * STEPS is less than 2^31
-constexpr int LINE = 64;          // bytes that are fetched at once
-constexpr int SOON = 1024;        // bytes of the weight: they are fetched by this much before they are used
-constexpr int BLOCK = 64;         // inputs that are mixed with each other, where a layer's number has this factor
-constexpr float SMALLEST = 1e-30f;// takes the place of 0 as a row's largest input
+constexpr int STEPS = 32767;        // a row's largest input
+constexpr int DEEP = 256;           // pairs of inputs that are summed in 32 bits: 2 * DEEP * 127 * STEPS < 2^31
+constexpr int LINE = 64;            // bytes that are fetched at once
+constexpr int SOON = 1024;          // bytes of the weight: they are fetched by this much before they are used
+constexpr int BLOCK = 64;           // inputs that are mixed with each other, where a layer's number has this factor
+constexpr float SMALLEST = 1e-30f;  // takes the place of 0 as a row's largest input
 
 typedef int32_t Sums __attribute__((vector_size(sizeof(Lanes))));
 typedef int16_t Pairs __attribute__((vector_size(sizeof(Lanes))));
@@ -141,7 +142,7 @@ static float round_row(const Product &product, const float *in, float *mixed, in
     std::copy(in, in + inputs, mixed);
     std::fill(mixed + inputs, mixed + room, 0.0f);
     for (int64_t i = 0; i < inputs; i += product.block) mix_block(mixed + i, product.block);
-    EightInts most = {}; // as bits, which without the sign are in the order of the numbers, with what is none at the end
+    EightInts most = {}; // as bits, which without the sign are in the order of the numbers; NaN is the last
     for (int64_t i = 0; i < room; i += 8) {
         const EightInts bits = (EightInts)(*(const StoredEight *)(mixed + i)) & 0x7fffffff;
         most = bits > most ? bits : most;
@@ -151,9 +152,9 @@ static float round_row(const Product &product, const float *in, float *mixed, in
     memcpy(&largest, &most, sizeof(largest));
     if (largest < SMALLEST) largest = SMALLEST;
     const float by = STEPS / largest;
-    const Eight whole = 0x3p22f - Eight{}; // what is added to this is rounded to a whole number, in its last bits
+    const Eight coarse = 0x3p22f - Eight{}; // so large that a sum with it has no digits after the point
     for (int64_t i = 0; i < room; i += 8) {
-        const EightInts steps = (EightInts)(*(const StoredEight *)(mixed + i) * by + whole) - (EightInts)whole;
+        const EightInts steps = (EightInts)(*(const StoredEight *)(mixed + i) * by + coarse) - (EightInts)coarse;
         *(StoredShorts *)(out + i) = __builtin_convertvector(steps, EightShorts);
     }
     return largest / STEPS;

@@ -6,15 +6,16 @@ changes no product, but spreads single large values, which would make the steps 
 
 Inputs keep about 15 bits. With 8 bits, a difference in the seventh digit, which another batch makes, would now and
 then become a whole step and grow to percents of the logits: texts would depend on the rest of the batch. Each row has
-its own scale, and the sums are exact, so nothing of a neighbour gets into a row.
+its own scale and is summed by itself, so nothing of a neighbour gets into it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ctypes import c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ BLOCK = 64
 SMALLEST_NORM = 1e-30
 """Takes the place of 0 as a row's largest value."""
 ROW_FACTOR = 8
-"""Our library rounds so many inputs at once."""
+"""Our library rounds 8 inputs at a time, and a row has room for whole groups of them."""
+AT_ONCE = 4096
+"""Rows of a weight that a plain product multiplies in one go."""
 
 
 def check_machine(device: Any, dtype: Any) -> None:
@@ -73,7 +76,10 @@ class PlainInt8:
         return cls((mixed / scales[:, None]).round_().to(torch.int8), scales, bias)
 
     def __call__(self, x: Any) -> Any:
-        return torch.nn.functional.linear(_mixed(x), self.whole * self.scales[:, None], self.bias)
+        rows = _mixed(x)
+        parts = self.whole.split(AT_ONCE)  # as float32, a whole weight is four times as large
+        out = torch.cat([torch.nn.functional.linear(rows, part.float()) for part in parts], -1) * self.scales
+        return out if self.bias is None else out + self.bias
 
     @property
     def inputs(self) -> int:
@@ -100,8 +106,7 @@ class FbgemmProduct:
 
     @property
     def plain(self) -> PlainInt8:
-        known, _ = torch.ops.quantized.linear_unpack(self._packed)
-        return PlainInt8(known.int_repr(), known.q_per_channel_scales().float(), self._bias)
+        return PlainInt8(*_unpack(self._packed), self._bias)
 
     def __call__(self, x: Any) -> Any:
         rows = _mixed(x.reshape(-1, x.shape[-1]))
@@ -110,14 +115,14 @@ class FbgemmProduct:
         parts = torch.empty(2, *rows.shape)
         torch.round(rows, out=parts[0])
         torch.sub(rows, parts[0], out=parts[1]).mul_(2 * self._steps)
-        coarse, fine = _product(parts, self._packed, self._steps).unbind()
+        coarse, fine = _fbgemm(parts, self._packed, self._steps).unbind()
         out = coarse.add_(fine, alpha=1 / (2 * self._steps)).mul_(steps)
         if self._bias is not None:
             out += self._bias
         return out.view(*x.shape[:-1], out.shape[-1])
 
 
-class _Product(ctypes.Structure):
+class _Call(ctypes.Structure):
     _fields_ = [
         ("rows", c_int64),
         ("inputs", c_int64),
@@ -163,7 +168,7 @@ class Int8PanelProduct:
         rounded, steps = torch.empty(num_rows, self._row_room, dtype=torch.int16), torch.empty(num_rows)
         self._library.multiply(
             ctypes.byref(
-                _Product(
+                _Call(
                     num_rows,
                     self._inputs,
                     self._outputs,
@@ -200,7 +205,7 @@ def input_steps() -> int:
     """
     widest = 127
     rows, weight = torch.full((1, BLOCK), float(widest)), torch.full((BLOCK, BLOCK), WEIGHT_STEPS, dtype=torch.int8)
-    found = _product(rows, _pack(weight, torch.ones(BLOCK)), widest)
+    found = _fbgemm(rows, _pack(weight, torch.ones(BLOCK)), widest)
     return widest if bool((found == widest * WEIGHT_STEPS * BLOCK).all()) else 63
 
 
@@ -218,10 +223,7 @@ def _pack(weight: Any, scales: Any) -> Any:
     engine = torch.backends.quantized.engine
     torch.backends.quantized.engine = "fbgemm"
     try:
-        with warnings.catch_warnings():
-            # torch is about to drop tensors that know their scale, but offers no other way to these products yet:
-            # https://github.com/pytorch/pytorch/issues/184982
-            warnings.simplefilter("ignore", UserWarning)
+        with _about_to_be_dropped():
             zeros = torch.zeros(len(weight), dtype=torch.long)
             known = torch._make_per_channel_quantized_tensor(weight, scales.double(), zeros, 0)
         return torch.ops.quantized.linear_prepack(known, None)
@@ -229,6 +231,23 @@ def _pack(weight: Any, scales: Any) -> Any:
         torch.backends.quantized.engine = engine
 
 
-def _product(rows: Any, packed: Any, steps: int) -> Any:
+def _unpack(packed: Any) -> tuple[Any, Any]:
+    with _about_to_be_dropped():
+        known, _ = torch.ops.quantized.linear_unpack(packed)
+        return known.int_repr(), known.q_per_channel_scales().float()
+
+
+@contextlib.contextmanager
+def _about_to_be_dropped() -> Iterator[None]:
+    """Without torch's warning of tensors that know their scale: it offers no other way to these products yet.
+
+    https://github.com/pytorch/pytorch/issues/184982
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def _fbgemm(rows: Any, packed: Any, steps: int) -> Any:
     """Of rows within ± `steps`, rounded to whole numbers."""
     return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(rows, 1.0, steps + 1, packed)

@@ -1,8 +1,8 @@
 // What the products in `float32.cpp` and `int8.cpp` have in common.
 //
 // With few rows, a product takes as long as reading its weight, so the weight lies in the order in which it is read: in
-// panels of PANEL outputs, and in these by inputs. Each output is summed over the inputs in the same order, however many
-// rows there are and whichever thread computes it: a row's result does not depend on its company.
+// panels of PANEL outputs, and in these by inputs. Each output is summed over the inputs in the same order, however
+// many rows there are and whichever thread computes it: a row's result does not depend on its company.
 
 #include <algorithm>
 #include <array>
@@ -38,13 +38,13 @@ template <class Of> constexpr auto tiles_of(Of of) {
     }(std::make_integer_sequence<int, TALL>());
 }
 
-// Calls `tile` for `count` rows in equal groups, with the number of the group, its first row, and the row after its last.
+// Calls `tile` for `count` rows in equal groups, with the group's number, its first row, and the row after its last.
 template <class Tile> static void in_tiles(int64_t count, const Tile &tile) {
     const int64_t tiles = (count + TALL - 1) / TALL;
     for (int64_t t = 0; t < tiles; t++) tile(t, t * count / tiles, (t + 1) * count / tiles);
 }
 
-// Has the outputs of one panel for `count` rows computed: where they belong, or aside where the last panel is not whole.
+// Calls `compute` with the place for a panel's outputs of `count` rows: a buffer if the panel is not full.
 template <class Compute>
 static void write_panel(float *out, int64_t outputs, int64_t panel, int64_t count, const Compute &compute) {
     const int64_t first = panel * PANEL, width = std::min<int64_t>(PANEL, outputs - first);
@@ -54,8 +54,8 @@ static void write_panel(float *out, int64_t outputs, int64_t panel, int64_t coun
     for (int64_t r = 0; r < count; r++) memcpy(out + r * outputs + first, aside[r], width * sizeof(float));
 }
 
-// All rows with all panels, by all threads: calls `multiply` with a panel, the first row, the number of rows, and the panel
-// that the thread takes next. What is `taken` begins with 0.
+// All rows with all panels; every thread calls this. Calls `multiply` with a panel, the first row, the number of rows,
+// and the panel that the thread takes next. What is `taken` begins with 0.
 template <class Multiply>
 static void share_out(int64_t rows, int64_t outputs, std::atomic<int64_t> &taken, const Multiply &multiply) {
     const int64_t panels = (outputs + PANEL - 1) / PANEL, parts = (rows + LONGEST - 1) / LONGEST;

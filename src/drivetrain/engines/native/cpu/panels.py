@@ -29,11 +29,11 @@ def into_panels(weight: Any, panel: int, together: int, empty: Callable[..., Any
         weight = torch.nn.functional.pad(weight, (0, missing))
     groups = weight.shape[1] // together
     panels = empty(-(-outputs // panel), groups, panel, together, dtype=weight.dtype)
-    whole = outputs // panel
-    panels[:whole] = weight[: whole * panel].view(whole, panel, groups, together).transpose(1, 2)
+    num_full = outputs // panel
+    panels[:num_full] = weight[: num_full * panel].view(num_full, panel, groups, together).transpose(1, 2)
     if outputs % panel:
-        last = torch.nn.functional.pad(weight[whole * panel :], (0, 0, 0, -outputs % panel))
-        panels[whole] = last.view(panel, groups, together).transpose(0, 1)
+        last = torch.nn.functional.pad(weight[num_full * panel :], (0, 0, 0, -outputs % panel))
+        panels[num_full] = last.view(panel, groups, together).transpose(0, 1)
     return panels
 
 

@@ -62,13 +62,13 @@ def write_programs(recipe: Recipe, folder: Path) -> None:
 def sources(recipe: Recipe) -> dict[str, Path]:
     """Of our own libraries for this model, by their names in the folder."""
     from drivetrain.engines.native.attention import cpu
-    from drivetrain.engines.native.cpu.weight_layout import SOURCES
+    from drivetrain.engines.native.cpu.weight_layout import sources_of_products
 
     found = {}
     if recipe.with_attention:
         found[ATTENTION] = cpu.SOURCE
     if recipe.with_products:
-        found |= {library_of(source): source for source in SOURCES}
+        found |= {library_of(source): source for source in sources_of_products()}
     return found
 
 

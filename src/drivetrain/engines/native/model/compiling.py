@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
@@ -38,6 +39,8 @@ from drivetrain.engines.native.model.compiler import ATTENTION, MADE, library_of
 from drivetrain.engines.native.model.recipe import Recipe
 from drivetrain.engines.native.model.runner import Pass
 from drivetrain.engines.native.model.tracing import name_operands, tensors_of
+
+_log = logging.getLogger(__name__)
 
 FEWEST = 2
 """The fewest ids and logits in the program for any number: torch takes 0 and 1 for constants."""
@@ -155,14 +158,17 @@ class ProgramFolder:
         return programs
 
     def lay_out(self) -> Iterator[None]:
-        """Layer by layer, the weights for our own products, once the programs are loaded. Raises `CannotCompile`."""
+        """Layer by layer, the weights for our own products, once the programs are loaded; where those are not right,
+        for torch's, with which the programs work as well.
+        """
         if self._recipe.with_products:
             try:
                 yield from lay_out_in_panels(self._model, self._library)
             except Exception as exc:
                 if errors.is_out_of_memory(exc):
                     raise
-                raise CannotCompile(str(exc)) from exc
+                _log.warning("%s; torch's are used", exc)
+                self.lay_back()
 
     def lay_back(self) -> None:
         """The weights for the products that any machine has."""

@@ -14,4 +14,4 @@ class Recipe:
     with_attention: bool
     """Whether our own library for it is built."""
     with_products: bool
-    """The same, with those of either kind: the programs are the same for both."""
+    """Whether layers are packed, and our own libraries for them built: the programs are the same for all."""

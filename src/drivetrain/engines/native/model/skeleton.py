@@ -28,24 +28,27 @@ def skeleton(recipe: Recipe) -> tuple[Any, Operands]:
             )
     model = model.eval().requires_grad_(False)
     fuse_projections(model)
-    _give_memory(model)
-    weight_layout.pack_linear_layers(model, only_traced=True)
+    _give_memory(model, but_for_packed=recipe.with_products)
+    if recipe.with_products:
+        weight_layout.pack_linear_layers(model, only_traced=True)
     attention.register()
     stage = attention.install(model)
     model.set_attn_implementation(attention.NAME)
     return model, name_operands(model, stage)
 
 
-def _give_memory(model: Any) -> None:
+def _give_memory(model: Any, *, but_for_packed: bool) -> None:
     """Tensors of the CPU in place of those without a device. Nobody writes to them, so they take up none.
 
-    But for the weights that are packed next: they are never an input of a program.
+    Weights that are packed next can do without: they are never an input of a program.
     """
     shared = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     made: dict[int, Any] = {}
     for module in model.modules():
         weight = weight_layout.weight_of(module)
-        packed = weight is not None and weight_layout.fits(weight) and id(module.weight) not in shared
+        packed = (
+            but_for_packed and weight is not None and weight_layout.fits(weight) and id(module.weight) not in shared
+        )
         for name, old in module._parameters.items():
             if old is not None and not (packed and name == "weight"):
                 new = torch.nn.Parameter(torch.empty_like(old, device="cpu"), requires_grad=False)

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import drivetrain
+from bounds.attack import eventually
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.engines.native.describe import of_files
@@ -98,9 +99,11 @@ def post(served: Served) -> Any:
 def count(tokenizer: Any) -> tuple[list[str], list[str], list[str]]:
     """The hops of the way in, all files that run on it, and the way of one token out."""
     with walked(tokenizer) as (served, walk):
+        idle = served.tasks()
         with post(served) as sock:  # what is made once is made
             sock.recv(65536)
         served.settle()
+        eventually(lambda: served.tasks() == idle)  # or the end of that request is in the record
         walk.ends_with, walk.recording = "FakeEngine.generate", True
         with post(served) as sock:
             while walk.recording:

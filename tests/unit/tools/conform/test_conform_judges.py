@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from test_conform_strange import check, named
 from toy_server import Faults, Reply
+from wrongs import choices, reword
 
 from drivetrain.tools.conform.answers import ParsedChoice
 from drivetrain.tools.conform.calls import ParsedCall
 from drivetrain.tools.conform.cases import explosive
 from drivetrain.tools.conform.cases.calling import DOOR, made_calls
+from drivetrain.tools.conform.survey import SAMPLE_TOKENS
 from drivetrain.tools.conform.verdict import Failed, NotRun, Outcome
 
 WHOLE = ParsedCall("1", "set_door", '{"open": true}')
@@ -58,3 +60,18 @@ def test_it_is_judged_by_an_equal_pattern() -> None:
     )
     assert sent == judge
     assert judge[:2] == ["ab", "aab"]
+
+
+@pytest.mark.parametrize(
+    ("others", "outcome"), [(0, Outcome.PASS), (1, Outcome.PASS), (3, Outcome.NOT_RUN), (10**6, Outcome.NOT_RUN)]
+)
+async def test_a_first_answer_may_be_another_one(others: int, outcome: Outcome) -> None:
+    """As with a server that has kept the prompt's beginning since, and so rounds otherwise."""
+    numbers = itertools.count()
+
+    def change(choice: dict[str, Any], body: Any) -> None:
+        if body.get("max_tokens") == SAMPLE_TOKENS and (number := next(numbers)) < others:
+            reword(choice, lambda text: f"{number}{text}")
+
+    report = await check(named("completions.ids"), choices(change)())
+    assert [result.outcome for result in report.results] == [outcome], report.results[0].reason

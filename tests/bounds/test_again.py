@@ -79,6 +79,38 @@ async def test_one_that_kills_its_engines_costs_two_of_them() -> None:
         assert worker.stats.endings == {"engine_error": 1}
 
 
+class Fragile(FakeEngine):
+    """Dies of a request with a constraint, and notes how many others were in it when that came."""
+
+    def __init__(self, script: Script, beside: list[int]) -> None:
+        super().__init__(script)
+        self._beside = beside
+
+    def generate(self, request: EngineRequest, sink: StepSink) -> StepChannel:
+        if request.grammar is not None:
+            self._beside.append(self.health().active)
+            asyncio.get_running_loop().call_soon(self.die)
+        return super().generate(request, sink)
+
+
+async def test_one_that_kills_its_engines_meets_nobody_in_the_second() -> None:
+    beside: list[int] = []
+    first = Fragile(SILENT, beside)
+    async with worker_of(first, Fragile(STEADY, beside), FakeEngine(STEADY), max_running=4) as worker:
+        honest = [asyncio.ensure_future(worker.generate(prompt="x", max_tokens=5)) for _ in range(3)]
+        await until(lambda: first.health().active == 3)
+        bomb = asyncio.ensure_future(outcome(worker.generate(prompt="x", max_tokens=5, constraint={"regex": "x+"})))
+        await until(lambda: bool(beside))
+        newcomer = asyncio.ensure_future(worker.generate(prompt="x", max_tokens=5))
+        assert isinstance(await bomb, EngineFailed)
+        answers = await asyncio.gather(*honest, newcomer)
+        assert [answer.usage.completion_tokens for answer in answers] == [5] * 4
+        assert beside == [3, 0]
+        await until(lambda: worker.stats.restarts == 2 and worker.state is State.READY)
+        assert worker.stats.endings == {"finished": 4, "engine_error": 1}
+        assert worker.status.running == worker.status.waiting == 0
+
+
 async def test_its_deadline_is_that_of_the_whole() -> None:
     broken = FakeEngine(SILENT)
     async with worker_of(broken, FakeEngine(SILENT)) as worker:

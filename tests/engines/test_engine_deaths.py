@@ -14,10 +14,14 @@ from typing import Any
 import pytest
 
 import drivetrain
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, NotReady
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
 from drivetrain.core.status import State
+from drivetrain.engines.llamacpp import errors
+from drivetrain.engines.llamacpp.child.connection import ChildConnection
+from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
+from drivetrain.store.store import Store
 from drivetrain.worker.worker import EngineWorker
 
 ENDLESS: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True}
@@ -91,6 +95,29 @@ async def test_llamacpp_that_hangs_while_each_request_meets_its_deadline() -> No
                     await worker.generate(**ENDLESS, timeout_s=0.5)
                 await asyncio.sleep(0.1)
         await ready_again(worker, 1)
+
+
+COUNTS_FOR_EVER = '%llguidance {}\nstart: %json {"type": "array", "minItems": 1000000000}\n'
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_llamacpp_ends_where_it_would_take_more_memory_than_it_was_given(smollm2: str) -> None:
+    """Our trial refuses such a grammar, so llama.cpp is asked past it."""
+    model = Store().pull(smollm2).path
+    process = ServerProcess(Launch(model=str(model), slots=1, context_length=256, spare_bytes=2**28))
+    await process.start_async()
+    try:
+        connection = ChildConnection(process.host, process.port, process.key)
+        asked = {"prompt": "x", "n_predict": 8, "ignore_eos": True}
+        assert (await connection.ask("POST", "/completion", asked))["tokens_predicted"] == 8
+        with pytest.raises((OSError, EOFError)):
+            await connection.ask("POST", "/completion", {**asked, "grammar": COUNTS_FOR_EVER})
+        error = errors.while_running(process.death())
+        assert isinstance(error, OutOfMemory)
+        assert error.ended_engine
+    finally:
+        await asyncio.to_thread(process.stop)
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])

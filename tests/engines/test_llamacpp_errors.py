@@ -54,6 +54,7 @@ def test_every_error_type_of_the_server_is_mapped() -> None:
         (ServerRefused(500, "something_new", "hm"), EngineFailed, LoadFailed),
         (ServerRefused(418, "", "status 418"), EngineFailed, LoadFailed),
         (ProcessDied("status 1", ["ggml_backend_cpu_buffer: failed to allocate 9 bytes"]), OutOfMemory, OutOfMemory),
+        (ProcessDied("status -6", ["memory allocation of 9 bytes failed"]), OutOfMemory, OutOfMemory),
         (ProcessDied("status -6", ["GGML_ASSERT(x) failed"]), EngineFailed, LoadFailed),
         (ProcessDied("status 1", ["ModuleNotFoundError: No module named 'xllamacpp'"]), EngineFailed, MissingExtra),
         (ModuleNotFoundError("No module named 'xllamacpp'", name="xllamacpp"), EngineFailed, MissingExtra),

@@ -98,7 +98,7 @@ def Server(params):
 PARENT = """
 import threading, time
 from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
-process = ServerProcess(Launch(model="m", slots=1, context_length=8))
+process = ServerProcess(Launch(model="m", slots=1, context_length=8, spare_bytes=2**30))
 threading.Thread(target=process.start, daemon=True).start()
 while "loading" not in process.last_lines:
     time.sleep(0.01)

@@ -101,7 +101,13 @@ class EngineFailed(DrivetrainError):
 
 
 class OutOfMemory(EngineFailed):
+    """`ended_engine`: the engine died of it, so it may have been any of its requests."""
+
     code = "out_of_memory"
+
+    def __init__(self, message: str, *, param: str | None = None, ended_engine: bool = False) -> None:
+        super().__init__(message, param=param)
+        self.ended_engine = ended_engine
 
 
 class DeviceLost(EngineFailed):

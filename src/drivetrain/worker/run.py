@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from drivetrain.core.engine import Engine, EngineInfo, IdLogprobs, PromptStep, RequestHandle, Step, TokenStep
@@ -16,7 +17,7 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import FinishReason, Metrics, TokenLogprob, Usage
 from drivetrain.core.stats import Stats
 from drivetrain.core.worker import EventSink
-from drivetrain.worker.admission import ATTEMPTS, Admission, Slot, Ticket
+from drivetrain.worker.admission import ATTEMPTS, Admission, Slot, Suspicion, Ticket
 from drivetrain.worker.echo import EchoFirst
 from drivetrain.worker.lifecycle import Lifecycle
 from drivetrain.worker.output import Output
@@ -183,10 +184,19 @@ class Run(Lifecycle):
         self._attempts += 1
         if self._prepared is not None:
             self._prepared.let_go()
+        suspicion = self._suspicion
         self._handle = self._slot = self._prepared = self._output = self.collected = None
         self.times.admitted = self.times.prepared = None
-        self._launch(admission.enter_again)
+        self._launch(partial(admission.enter_again, suspicion))
         return True
+
+    @property
+    def _suspicion(self) -> Suspicion:
+        if self.times.prepared is None or self._prepared is None:
+            return Suspicion.NONE
+        request = self._prepared.request
+        is_grave = request.grammar is not None or request.media is not None
+        return Suspicion.GRAVE if is_grave else Suspicion.LIGHT
 
     def _hand_over(self, prepared: Prepared) -> None:
         self._prepared, self._info, self.truncated_tokens = prepared, self._host.info, prepared.truncated
@@ -280,6 +290,8 @@ class Run(Lifecycle):
     def _take_tokens(self, output: Output, step: TokenStep) -> None:
         before = output.num_open
         if number := output.take(step):
+            if self._attempts > 1 and self._slot is not None:
+                self._slot.prove()
             self._stats.count_tokens(self.times, step.index, number)
         if output.num_open == 0 and before:
             self._complete(output)

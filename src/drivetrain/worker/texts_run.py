@@ -15,7 +15,7 @@ from drivetrain.core.errors import Cancelled, DeadlineExceeded, DrivetrainError,
 from drivetrain.core.results import Embeddings, Ranking
 from drivetrain.core.stats import Times
 from drivetrain.telemetry.genai import Operation
-from drivetrain.worker.admission import ATTEMPTS, Slot
+from drivetrain.worker.admission import ATTEMPTS, Slot, Suspicion
 from drivetrain.worker.run import Host
 from drivetrain.worker.text_threads import LONG_CHARS, Lane
 from drivetrain.worker.tracing import NoTrace, TextsTrace, Traces
@@ -119,8 +119,9 @@ class TextsRun(ABC, Generic[Item, Made]):
                 slot.release()
             self._host.engine_failed()
             self._attempts += 1
+            suspicion = Suspicion.NONE if self.times.prepared is None else Suspicion.LIGHT
             self.times.admitted = self.times.prepared = None
-            enter = admission.enter_again
+            enter = partial(admission.enter_again, suspicion)
 
     async def _on(self, slot: Slot) -> Made:
         host, trace, times = self._host, self._trace, self.times

@@ -22,6 +22,11 @@ class Slots:
         self.say = asyncio.Event()
         self.alive = True
         self.error: Exception | None = None
+        self.ended = False
+
+    def end(self) -> None:
+        self.ended, self.alive, self.error = True, False, EOFError()
+        self.say.set()
 
     async def ask(self, method: str, path: str) -> Any:
         assert (method, path) == ("GET", "/slots")
@@ -33,7 +38,7 @@ class Slots:
         return seen
 
     def watch(self) -> SlotWatch:
-        return SlotWatch(cast("ChildConnection", self), lambda: self.alive)
+        return SlotWatch(cast("ChildConnection", self), lambda: self.alive, self.end)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -141,3 +146,22 @@ async def test_who_comes_as_the_questions_end_is_asked_for_by_new_ones() -> None
     assert (first.done(), second.done()) == (True, False)
     slots.busy.clear()
     await asyncio.gather(first, second)
+
+
+async def test_a_constraint_that_is_compiled_for_nobody_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drivetrain.engines.llamacpp.idle.STUCK_S", 0.01)
+    slots = Slots(1)
+    async with asyncio.timeout(60):
+        await slots.watch().until_idle(1, compiling=True)
+    assert slots.ended
+
+
+async def test_a_long_step_for_somebody_who_left_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drivetrain.engines.llamacpp.idle.STUCK_S", 0.01)
+    slots = Slots()
+    idle = asyncio.create_task(slots.watch().until_idle(1))
+    await asyncio.sleep(0.05)  # several times as long as would end it
+    slots.say.set()
+    async with asyncio.timeout(60):
+        await idle
+    assert not slots.ended

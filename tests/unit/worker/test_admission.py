@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from drivetrain.core.errors import NotReady, Overloaded
-from drivetrain.worker.admission import Admission
+from drivetrain.core.errors import DeviceLost, EngineFailed, NotReady, OutOfMemory, Overloaded
+from drivetrain.worker.admission import Admission, Slot, Suspicion, Ticket
 
 
 async def test_first_come_first_served() -> None:
@@ -94,7 +94,7 @@ async def test_a_line_that_is_held_goes_on_with_the_next_engine() -> None:
     waiting = gate.enter()
     gate.hold()
     assert (gate.running, gate.waiting, gate.waits_for_engine, lost.is_good) == (0, 1, True, False)
-    newcomer, again = gate.enter(), gate.enter_again()
+    newcomer, again = gate.enter(), gate.enter_again(Suspicion.NONE)
     with pytest.raises(Overloaded):
         gate.enter()
     gate.open(1)
@@ -133,4 +133,135 @@ async def test_nobody_is_admitted_to_an_engine_that_is_dead() -> None:
     with pytest.raises(NotReady):
         await waiting.wait()
     with pytest.raises(NotReady):
-        gate.enter_again()
+        gate.enter_again(Suspicion.NONE)
+
+
+# Suspects: requests that were in an engine when it failed
+
+
+async def failed(num: int, *, max_running: int = 4, max_waiting: int = 9) -> Admission:
+    """The gate of an engine that failed with so many requests in it."""
+    gate = Admission(max_running=max_running, max_waiting=max_waiting)
+    for _ in range(num):
+        await gate.enter().wait()
+    gate.hold()
+    return gate
+
+
+async def granted(ticket: Ticket) -> Slot:
+    async with asyncio.timeout(30):
+        return await ticket.wait()
+
+
+def waits(*tickets: Ticket) -> list[bool]:
+    return [not ticket.granted for ticket in tickets]
+
+
+@pytest.mark.parametrize("suspicion", [Suspicion.LIGHT, Suspicion.GRAVE])
+async def test_a_suspect_comes_first_and_alone(suspicion: Suspicion) -> None:
+    gate = await failed(3)
+    newcomer, returned, suspect = gate.enter(), gate.enter_again(Suspicion.NONE), gate.enter_again(suspicion)
+    gate.open(4)
+    slot = await granted(suspect)
+    assert waits(newcomer, returned, gate.enter()) == [True, True, True]
+    assert gate.spare() is None
+    slot.prove()
+    assert waits(newcomer, returned) == [False, False]
+    assert gate.running == 4
+
+
+async def test_a_suspect_that_ends_unproven_lets_the_others_in() -> None:
+    gate = await failed(2)
+    suspect, newcomer = gate.enter_again(Suspicion.GRAVE), gate.enter()
+    gate.open(4)
+    slot = await granted(suspect)
+    assert waits(newcomer) == [True]
+    slot.release()
+    slot.prove()  # too late to mean anything
+    assert waits(newcomer) == [False]
+    assert gate.running == 1
+    assert waits(gate.enter()) == [False]
+
+
+async def test_suspects_start_one_by_one_each_when_the_one_before_is_answered() -> None:
+    gate = await failed(3)
+    first, second, third = (gate.enter_again(Suspicion.LIGHT) for _ in range(3))
+    newcomer = gate.enter()
+    gate.open(4)
+    assert waits(first, second, third, newcomer) == [False, True, True, True]
+    (await granted(first)).prove()
+    assert waits(second, third, newcomer) == [False, True, True]
+    slot = await granted(second)
+    slot.prove()
+    slot.prove()
+    assert waits(third, newcomer) == [False, True]
+    (await granted(third)).prove()
+    assert waits(newcomer) == [False]
+    assert gate.running == 4
+
+
+async def test_a_grave_suspect_waits_until_the_engine_is_empty() -> None:
+    gate = await failed(2)
+    light, grave, newcomer = gate.enter_again(Suspicion.LIGHT), gate.enter_again(Suspicion.GRAVE), gate.enter()
+    gate.open(4)
+    slot = await granted(light)
+    slot.prove()
+    assert waits(grave, newcomer) == [True, True]
+    slot.release()
+    assert waits(grave, newcomer) == [False, True]
+
+
+async def test_a_suspect_that_comes_late_waits_for_those_that_run_and_holds_up_those_that_do_not() -> None:
+    gate = await failed(2)
+    gate.open(4)
+    running = await granted(gate.enter())
+    suspect, newcomer = gate.enter_again(Suspicion.LIGHT), gate.enter()
+    assert waits(suspect, newcomer) == [True, True]
+    running.release()
+    assert waits(suspect, newcomer) == [False, True]
+
+
+async def test_a_suspect_that_leaves_while_it_waits_holds_up_nobody() -> None:
+    gate = await failed(2)
+    gate.open(4)
+    running = await granted(gate.enter())
+    suspect, newcomer = gate.enter_again(Suspicion.GRAVE), gate.enter()
+    waiting = asyncio.create_task(suspect.wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waits(newcomer) == [False]
+    assert (gate.running, gate.waiting) == (2, 0)
+    running.release()
+
+
+async def test_a_suspect_whose_next_engine_fails_before_it_gets_there_stays_one() -> None:
+    gate = await failed(1)
+    suspect = gate.enter_again(Suspicion.GRAVE)
+    gate.open(4)
+    gate.hold()
+    waiting = asyncio.create_task(suspect.wait())
+    await asyncio.sleep(0)
+    newcomer = gate.enter()
+    gate.open(4)
+    assert (await waiting).is_good
+    assert waits(newcomer) == [True]
+
+
+async def test_closing_ends_the_wait_of_suspects() -> None:
+    gate = await failed(2)
+    suspects = [gate.enter_again(Suspicion.GRAVE), gate.enter_again(Suspicion.LIGHT)]
+    gate.close("closing")
+    for suspect in suspects:
+        with pytest.raises(NotReady):
+            await granted(suspect)
+
+
+async def test_who_ran_out_of_memory_starts_again_only_where_the_engine_died_of_it() -> None:
+    gate = Admission(max_running=2, max_waiting=0)
+    slot = await gate.enter().wait()
+    gate.hold()
+    assert gate.goes_on(slot, EngineFailed("it died"))
+    assert gate.goes_on(slot, OutOfMemory("it died of it", ended_engine=True))
+    assert not gate.goes_on(slot, OutOfMemory("its own share"))
+    assert not gate.goes_on(slot, DeviceLost("for all"))

@@ -56,7 +56,8 @@ class ServerRefused(Exception):
 
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate|cannot allocate|failed to allocate|not enough memory|bad_alloc|alloc_failed"
-    r"|unable to allocate|could not allocate|no kv slot|input is too large|kv cache is full"
+    r"|unable to allocate|could not allocate|memory allocation of \d+ bytes failed"
+    r"|no kv slot|input is too large|kv cache is full"
     r"|context size has been exceeded",
     re.IGNORECASE,
 )
@@ -90,7 +91,9 @@ def while_running(exc: BaseException) -> DrivetrainError:
     error: DrivetrainError
     if is_out_of_memory(exc):
         error = OutOfMemory(
-            "llama.cpp ran out of memory on this request; send a shorter prompt or a smaller max_tokens"
+            "llama.cpp ran out of memory on this request; send a shorter prompt, a smaller max_tokens or a simpler "
+            "constraint",
+            ended_engine=isinstance(exc, ProcessDied),
         )
     elif isinstance(exc, ServerRefused):
         error = _refusal(exc)

@@ -117,13 +117,14 @@ class ChoiceRun:
     async def _run_leg(self, leg: Leg, slot: ServerSlot) -> None:
         """Leaving it before llama.cpp's own end closes the connection, and waits until the slot is idle."""
         self._received = 0
-        over = enough = False
+        heard = over = enough = False
         slot.cached = ()
         if not leg.completion.reuse:
             slot.salt = UNKNOWN
 
         def hear(event: dict[str, Any]) -> bool:
-            nonlocal over, enough
+            nonlocal heard, over, enough
+            heard = True
             slot.salt = self._request.cache_salt  # nothing of anybody else's is left in it now
             frame = read(event)
             over = isinstance(frame, EndFrame)
@@ -137,7 +138,8 @@ class ChoiceRun:
         finally:
             try:
                 if not over:
-                    await self._served.watch.until_idle(slot.id)
+                    compiling = self._request.grammar is not None and not heard
+                    await self._served.watch.until_idle(slot.id, compiling=compiling)
             finally:
                 # The last id was sampled and not computed; without any, who knows how much of the prompt was.
                 slot.cached = (*self._key, *self._ids.sampled[:-1]) if self._ids.sampled else ()

@@ -32,6 +32,10 @@ from drivetrain.engines.llamacpp.slots import SlotPool
 from drivetrain.engines.llamacpp.tokenizer import LlamaCppTokenizer, ServerSplit, Split
 from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.engines.llamacpp.widening import weights_made, weights_to_run
+from drivetrain.telemetry.memory import host_memory
+
+SPARE_BYTES = 2 * 2**30
+"""Of memory. Four requests of the default model take some 10 MB."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,11 +61,24 @@ class GgufModel:
             model=str(self.weights),
             slots=self.options.slots,
             context_length=self.options.context_length,
+            spare_bytes=self.spare_bytes,
             threads=self.options.threads,
             gpu_layers=self.options.gpu_layers,
             mmproj=None if self.options.vision.path is None else str(self.options.vision.path),
             batch=None if self.options.vision.path is None else BATCH,
         )
+
+    @property
+    def spare_bytes(self) -> int:
+        """What its process may take beside the weights, the cache and the buffers, which are all there at the end of
+        the load.
+
+        Left are bodies, grammars and samplers. But pictures, and the copies that llama.cpp keeps of a window or a state
+        to go back to, are as large as the model makes them; they may have half of what is free.
+        """
+        if not (self.sees or _copies_states(self.metadata)):
+            return SPARE_BYTES
+        return max(SPARE_BYTES, host_memory().available_bytes // 2)
 
     @property
     def splitting_launch(self) -> Launch:
@@ -115,7 +132,7 @@ class GgufModel:
             vocabulary=self.vocabulary,
             slots=SlotPool(self.options.slots),
             count_step=count_step,
-            watch=SlotWatch(connection, lambda: process.alive),
+            watch=SlotWatch(connection, lambda: process.alive, process.kill),
             image_prompts=prompts,
         )
 
@@ -147,6 +164,12 @@ def prepared(spec: ModelSpec, progress: Progress) -> GgufModel:
         note = f"the weights run as their file has them, not in {spec.form}, so answers may differ: {exc.message}"
         _log.warning("%s: %s", spec.name, note)
         return replace(model, weights=spec.path, notes=(note,))
+
+
+def _copies_states(metadata: Mapping[str, Any]) -> bool:
+    kinds = ("attention.sliding_window", "ssm.", "wkv.", "shortconv.", "kda.")
+    beginnings = tuple(f"{architecture(metadata)}.{kind}" for kind in kinds)
+    return any(key.startswith(beginnings) for key in metadata)
 
 
 async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:

@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from drivetrain.core.errors import NotReady
-from drivetrain.engines.remote.errors import may_be_the_request, may_try_again
+from drivetrain.engines.remote.errors import may_be_the_request, may_have_died_of_it, may_try_again
 from drivetrain.engines.remote.pool import Pool, Upstream
 
 MAX_ATTEMPTS = 3
+MAX_ENDED = 2
+"""Upstreams that may be gone in the middle of the request: it may be what they died of."""
+
 PAUSE_S = 0.1
 """Before the same upstream is asked again; doubles each time."""
 
@@ -21,13 +24,15 @@ Ask = Callable[[Upstream], Awaitable[T]]
 async def attempted(pool: Pool, ask: Ask[T], *, begun: Callable[[], bool] = lambda: False) -> T:
     """What `ask` returns. Raises what its last attempt raised; there is none after an answer that has `begun`."""
     tried: list[Upstream] = []
+    ended = 0
     while True:
         upstream = pool.take(tried)
         try:
             return await _recorded(upstream, ask)
         except Exception as exc:
             tried.append(upstream)
-            if begun() or not may_try_again(exc) or len(tried) >= MAX_ATTEMPTS:
+            ended += may_have_died_of_it(exc)
+            if begun() or not may_try_again(exc) or len(tried) >= MAX_ATTEMPTS or ended >= MAX_ENDED:
                 raise
             await _pause(pool, tried, exc)
 

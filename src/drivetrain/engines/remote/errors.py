@@ -112,6 +112,11 @@ def may_be_the_request(exc: BaseException) -> bool:
     return isinstance(exc, Refused) and exc.status == 500
 
 
+def may_have_died_of_it(exc: BaseException) -> bool:
+    """Whether the upstream had the request when the connection broke."""
+    return isinstance(exc, (Broken, EOFError, ConnectionResetError, BrokenPipeError))
+
+
 def is_fault(exc: BaseException) -> bool:
     """Whether the upstream is to blame. One that is full, refuses a request or sends too much is not."""
     if isinstance(exc, Refused):

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from drivetrain.core.errors import DeadlineExceeded, DrivetrainError
 from drivetrain.scale.ray import protocol
 from drivetrain.scale.ray.errors import FOREIGN, LOST, translated
-from drivetrain.scale.ray.handle_run import ATTEMPTS
+from drivetrain.worker.admission import ATTEMPTS
 
 T = TypeVar("T")
 

@@ -19,11 +19,13 @@ from drivetrain.scale.ray import protocol
 from drivetrain.scale.ray.errors import FOREIGN, LOST, translated
 from drivetrain.scale.ray.event_link import EventServer
 from drivetrain.worker import logbook
+from drivetrain.worker.admission import ATTEMPTS
 from drivetrain.worker.lifecycle import Lifecycle
 from drivetrain.worker.output import Collected
 
-ATTEMPTS = 3
-"""Nobody has seen anything of a request whose replica is lost before its first event, so it goes to another replica."""
+SENDS = 3
+"""Nobody has seen anything of a request whose replica is lost before its first event, or declined it, so it goes to
+another replica. It may be what the replica was lost of: it is sent again after one loss, and not after a second."""
 
 DECLINED_WAIT_S = 0.5
 """Before a request is sent again that a replica declined because its engine is restarting."""
@@ -82,6 +84,7 @@ class HandleRun(Lifecycle):
         self._outcome_known = asyncio.Event()
         """Set when the attempt has ended, or was declined, by what came from the replica."""
         self._attempts = 0
+        self._losses = 0
         self._declined = False
         self._call: StreamingCall | None = None
         self._task: asyncio.Task[None] | None = None
@@ -141,7 +144,8 @@ class HandleRun(Lifecycle):
         except LOST:
             if self._call is not None:
                 self._call.cancel()  # a replica that was only out of reach may be working on it
-            if not self._may_go_elsewhere:
+            self._losses += 1
+            if self._losses >= ATTEMPTS or not self._may_go_elsewhere:
                 raise
             return True
         if self._declined:
@@ -150,7 +154,7 @@ class HandleRun(Lifecycle):
 
     @property
     def _may_go_elsewhere(self) -> bool:
-        return not self.ended and not self.begun and self._attempts < ATTEMPTS
+        return not self.ended and not self.begun and self._attempts < SENDS
 
     async def _read(self) -> None:
         """Read the call to its end, even if the request was interrupted: then it has ended in the replica too.

@@ -35,6 +35,7 @@ def main() -> None:
     if hasattr(signal, "SIGINT"):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = serve(config)
+    limit_growth(config["spare_bytes"])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever drains the worker decides when this one ends
     told = {
         "address": server.listening_address,
@@ -62,6 +63,22 @@ def end_with_parent() -> None:
     fcntl.fcntl(stdin, fcntl.F_SETFL, fcntl.fcntl(stdin, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([stdin], [], [], 0)[0]:  # nothing more is ever written to it: it had ended before
         os._exit(0)
+
+
+def limit_growth(spare_bytes: int) -> None:
+    """Let this process take so much memory beside what it has now: past that it ends, and the host goes on.
+
+    The limit counts what only this process has in memory and can write to. Only Linux counts so.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    import resource
+
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        used = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData:"))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = used + spare_bytes if most == resource.RLIM_INFINITY else min(used + spare_bytes, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def serve(config: dict[str, Any]) -> Any:

@@ -28,12 +28,14 @@ class Launch:
 
     `mmproj` is the file of the vision part.
 
-    `unread` maps the weights and reads none: for a server that only splits text.
+    `unread` maps the weights and reads none: for a server that only splits text. `spare_bytes` is how much memory the
+    process may take once it is ready, beside what it has by then.
     """
 
     model: str
     slots: int
     context_length: int
+    spare_bytes: int
     batch: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
@@ -73,7 +75,7 @@ class ServerProcess:
                 text=True,
                 encoding="utf-8",
                 errors="replace",
-                env=briefly(os.environ),
+                env={**briefly(os.environ), "RUST_BACKTRACE": "0"},  # its last words are kept, and those are few
                 start_new_session=True,  # Ctrl-C in the terminal is for the worker alone
             )
             self._reader = threading.Thread(target=self._read, name="drivetrain-llamacpp-log", daemon=True)
@@ -117,6 +119,11 @@ class ServerProcess:
         assert self._child is not None
         code = self._child.wait(STOP_TIMEOUT_S)
         return ProcessDied(f"its process ended with status {code}", self.last_lines)
+
+    def kill(self) -> None:
+        """At once and without waiting; `stop` is still to be called."""
+        if self._child is not None:
+            self._child.kill()
 
     def stop(self) -> None:
         """Idempotent. Nothing of the child is left afterwards: process, port, pipes, reader thread."""

@@ -39,26 +39,24 @@ def usable_cores() -> int:
 def cores() -> Cores:
     """As it is now: a quota may be changed while we run."""
     machine = os.cpu_count() or 1
-    return Cores(machine, len(_affinity()) or machine, cpu_quota())
+    return Cores(machine, len(bound_processors() or ()) or machine, cpu_quota())
 
 
-def physical_cores(processors: Collection[int] | None = None, folder: Path = _PROCESSORS) -> int | None:
-    """The cores behind these processors, of which two may share one; of all of them, if none are named.
-
-    None where the system does not tell.
-    """
-    shared = set()
-    for name in ["[0-9]*"] if processors is None else map(str, processors):
-        for file in folder.glob(f"cpu{name}/topology/thread_siblings_list"):
-            try:
-                shared.add(file.read_text("ascii"))
-            except (OSError, ValueError):
-                return None
-    return len(shared) or None
+def fewer_than(threads: int) -> int | None:
+    """The usable cores, where they are fewer than the threads that a library would take by itself."""
+    usable = usable_cores()
+    return usable if usable < threads else None
 
 
-def bound_physical_cores() -> int | None:
-    return physical_cores(_affinity() or None)
+def physical_cores(processors: Collection[int] | None = None, folder: Path = _PROCESSORS) -> int:
+    """The cores behind these processors, of which two may share one; behind all of the machine, if none are named."""
+    names = ["[0-9]*"] if processors is None else [str(number) for number in processors]
+    try:
+        files = [file for name in names for file in folder.glob(f"cpu{name}/topology/thread_siblings_list")]
+        cores = len({file.read_bytes() for file in files})
+    except OSError:
+        cores = 0
+    return cores or len(processors or ()) or os.cpu_count() or 1
 
 
 def cpu_quota(proc: Path = _PROC) -> float | None:
@@ -67,50 +65,48 @@ def cpu_quota(proc: Path = _PROC) -> float | None:
     return min(found, default=None)
 
 
-def _affinity() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+def bound_processors() -> Collection[int] | None:
+    """The processors on which this process may run. None where the system does not tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def _groups(proc: Path) -> Iterator[Path]:
     """The folders of this process's groups that may hold a quota, each with those around it, up to what is mounted.
 
-    A container may see its own group as the root of a mount, or through a namespace under another name; where the group
-    is not to be found by name, what is mounted is its own.
+    A container may see its own group as the root of a mount; where a path does not lead there, its group is what is
+    mounted.
     """
     try:
         mounts = (proc / "self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
         memberships = (proc / "self/cgroup").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return
-    paths = {}
+    paths: dict[str, str] = {}
     for line in memberships:
-        _, names, path = (*line.split(":", 2), "", "")[:3]
-        paths |= dict.fromkeys(names.split(","), path)  # of version 2: without a name
+        names, _, path = line.partition(":")[2].partition(":")
+        paths |= dict.fromkeys(names.split(","), path)
     for line in mounts:
         fields, _, rest = line.partition(" - ")
-        version, *_, options = (*rest.split(" "), "", "")[:3]
-        name = {"cgroup": "cpu", "cgroup2": ""}.get(version)
-        if name not in paths or (name and name not in options.split(",")):
-            continue
-        root, at = (_ESCAPED.sub(lambda found: chr(int(found[1], 8)), one) for one in fields.split(" ")[3:5])
-        mounted, path = Path(at), Path(paths[name])
-        inside = path.relative_to(root) if path.is_relative_to(root) else Path()
-        group = mounted / inside if ".." not in inside.parts else mounted
-        yield group
-        yield from (folder for folder in group.parents if folder.is_relative_to(mounted))
+        controller = {"cgroup": "cpu", "cgroup2": ""}.get(rest.split(" ")[0])  # version 2 has one tree, without a name
+        if controller in paths and controller in {"", *rest.split(" ")[-1].split(",")}:
+            root, mounted = (Path(_ESCAPED.sub(_unescaped, field)) for field in fields.split(" ")[3:5])
+            own = Path(paths[controller])
+            inside = own.relative_to(root) if own.is_relative_to(root) and ".." not in own.parts else Path()
+            yield mounted / inside
+            yield from (mounted / folder for folder in inside.parents)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 8))
 
 
 def _quota_of(group: Path) -> float | None:
-    """In cores. Both versions say it in microseconds of a period."""
+    """In cores. Both versions say it in microseconds of a period, in one file or in two."""
     try:
-        limit, period = (group / "cpu.max").read_text("ascii").split()
-    except (OSError, ValueError):
-        try:
-            limit, period = ((group / f"cpu.cfs_{name}_us").read_text("ascii") for name in ("quota", "period"))
-        except (OSError, ValueError):
-            return None
-    try:
-        microseconds, of = int(limit), int(period)
-    except ValueError:  # `max`: there is none
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text("ascii").split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text("ascii") for name in ("quota", "period"))
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):  # `max`, or nothing is said here
         return None
-    return microseconds / of if microseconds > 0 and of > 0 else None

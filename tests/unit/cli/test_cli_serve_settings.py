@@ -150,7 +150,7 @@ def test_explain_tells_the_engine_and_why(capsys: Capture, tmp_path: Path) -> No
     assert engine == "engine: llamacpp: the weights are gguf, which llamacpp runs as they are"
     told = {row.split()[0]: row.split(None, 1)[1] for row in rows if row and row != "server"}
     assert told["slots"] == "4  (default)"
-    assert told["threads"] == "llama.cpp's choice  (default)"
+    assert told["threads"] == "llama.cpp's choice, within a quota  (default)"
     assert "quantize" not in told  # which llamacpp does not have
     outcome = run_here(capsys, "serve", str(weights), "--explain", "--slots", "8", "--engine", "llamacpp")
     assert "engine: llamacpp: named by the setting\n" in outcome.out

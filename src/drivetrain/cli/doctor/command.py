@@ -91,12 +91,12 @@ def _machine(args: argparse.Namespace) -> int:
 def _lines(report: dict[str, Any]) -> list[str]:
     from drivetrain.store.display import size
 
-    cpu, memory, store = report["cpu"], report["memory"], report["store"]
+    memory, store = report["memory"], report["store"]
     rows = [
         ("drivetrain", report["drivetrain"]),
         ("python", report["python"]),
         ("platform", report["platform"]),
-        ("cpu", f"{cpu['usable']} of {cpu['count']} usable  {cpu['model']}".rstrip()),
+        ("cpu", _cpu(report["cpu"])),
         ("memory", f"{size(memory['available_bytes'])} free of {size(memory['total_bytes'])}"),
         *(("device", _device(device)) for device in report["devices"]),
         *(("device", problem) for problem in report["device_problems"]),
@@ -110,6 +110,13 @@ def _lines(report: dict[str, Any]) -> list[str]:
         rows.append(("environment", ", ".join(report["environment"])))
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {text}" for name, text in rows]
+
+
+def _cpu(cpu: dict[str, Any]) -> str:
+    bound = f"bound to {cpu['bound']}" if cpu["bound"] < cpu["count"] else ""
+    quota = f"a CPU quota of {cpu['quota']:g}" if cpu["quota"] is not None else ""
+    why = f" ({', '.join(filter(None, (bound, quota)))})" if bound or quota else ""
+    return f"{cpu['usable']} of {cpu['count']} usable{why}  {cpu['model']}".rstrip()
 
 
 def _device(device: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from drivetrain import __version__
 from drivetrain.assembly import ENGINES, EngineKind
 from drivetrain.cli.doctor.distributions import base_packages, extra_packages
-from drivetrain.cli.terminal.origin import cpu_model, num_usable_cpus
+from drivetrain.cli.terminal.origin import cpu
 from drivetrain.cli.terminal.values import plain
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.store.layout import default_root
@@ -48,7 +48,7 @@ def examine() -> dict[str, Any]:
         "drivetrain": __version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
-        "cpu": {"count": os.cpu_count() or 1, "usable": num_usable_cpus(), "model": cpu_model()},
+        "cpu": cpu(),
         "memory": {"total_bytes": memory.total_bytes, "available_bytes": memory.available_bytes},
         "devices": [{"device": "cpu", "name": platform.machine(), "total_bytes": 0}, *devices],
         "device_problems": problems,

@@ -16,6 +16,7 @@ from typing import Any
 
 from drivetrain import __version__
 from drivetrain.store.display import size
+from drivetrain.telemetry.cores import cores
 from drivetrain.telemetry.memory import host_memory
 
 HIDDEN = "(hidden)"
@@ -43,7 +44,7 @@ def command() -> str:
 def machine() -> dict[str, Any]:
     versions = {name: version for name in _PACKAGES if (version := installed_version(name)) is not None}
     return {
-        "cpu": {"count": os.cpu_count() or 1, "usable": num_usable_cpus(), "model": cpu_model()},
+        "cpu": cpu(),
         "memory": {"total_bytes": host_memory().total_bytes},
         "platform": platform.platform(),
         "versions": {"drivetrain": __version__, "python": platform.python_version(), **versions},
@@ -73,13 +74,16 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-def num_usable_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def cpu() -> dict[str, Any]:
+    """`usable` is what the engines compute with, by the processors they are bound to and the quota of the group."""
+    found = cores()
+    model = _cpu_model()
+    return {
+        "count": found.machine, "bound": found.bound, "quota": found.quota, "usable": found.usable, "model": model
+    }  # fmt: skip
 
 
-def cpu_model() -> str:
+def _cpu_model() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             key, _, value = line.partition(":")

@@ -11,6 +11,7 @@ from drivetrain.engines.base.settings import Pooling, within_model
 from drivetrain.engines.llamacpp.gguf import as_text
 from drivetrain.engines.llamacpp.images import mmproj
 from drivetrain.engines.llamacpp.settings import LlamaCppSettings
+from drivetrain.telemetry.cores import fewer_than, physical_cores
 
 DEFAULT_CONTEXT = 8192
 """Each slot's share of the cache is laid out at load, so a model's full length is not taken unasked."""
@@ -35,7 +36,7 @@ def read_options(options: Mapping[str, Any], metadata: Mapping[str, Any], model:
     return Options(
         slots=settings.slots,
         context_length=_context_length(settings.context_length, metadata),
-        threads=settings.threads,
+        threads=settings.threads or fewer_than(physical_cores()),  # which llama.cpp takes by itself
         gpu_layers=settings.gpu_layers,
         pooling=settings.pooling or _STATED_POOLING.get(of_architecture(metadata, "pooling_type"), Pooling.MEAN),
         vision=mmproj.find(settings.mmproj, model, of_architecture(metadata, "embedding_length")),

@@ -14,7 +14,9 @@ class LlamaCppSettings(EngineSettings):
     context_length: int | None = setting(CONTEXT_LENGTH)
     pooling: Pooling | None = setting(POOLING)
     slots: int = setting(Setting(Integer(1, 256), "requests in one batch, each with its own context", default=4))
-    threads: int | None = setting(Setting(Integer(1, 4096), "CPU threads", otherwise="llama.cpp's choice"))
+    threads: int | None = setting(
+        Setting(Integer(1, 4096), "CPU threads", otherwise="llama.cpp's choice, within a quota")
+    )
     gpu_layers: int | None = setting(
         Setting(Integer(0, 2**16), "layers to put on the accelerator", otherwise="as many as fit")
     )

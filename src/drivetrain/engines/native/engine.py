@@ -19,6 +19,7 @@ from drivetrain.engines.base.channel import Ending, StepChannel
 from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
 from drivetrain.engines.native.schedule.sequence import Job
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class NativeEngine:
         def load() -> Assembled:
             try:
                 spin_briefly(os.environ)
+                keep_to_usable_cores()
                 from drivetrain.engines.native.assembling import assemble
 
                 made = assemble(spec, report)

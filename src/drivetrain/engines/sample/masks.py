@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,6 +14,7 @@ from drivetrain.core.constraint import Matcher
 from drivetrain.engines.sample.row import Row
 from drivetrain.engines.sample.send import send
 from drivetrain.engines.sample.shaping import shape_of
+from drivetrain.telemetry.cores import usable_cores
 
 _MOST_THREADS = 8
 _WORD_BITS = 32
@@ -89,4 +89,4 @@ def _bits() -> Any:
 
 @lru_cache(maxsize=1)
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="drivetrain-mask")
+    return ThreadPoolExecutor(min(_MOST_THREADS, usable_cores()), thread_name_prefix="drivetrain-mask")

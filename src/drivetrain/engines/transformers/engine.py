@@ -27,6 +27,7 @@ from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -60,6 +61,7 @@ class TransformersEngine:
         def load() -> EngineInfo:
             try:
                 spin_briefly(os.environ)
+                keep_to_usable_cores()
                 from drivetrain.engines.transformers import describe, loading
 
                 self._loaded = loading.load(spec, report)

@@ -20,6 +20,7 @@ from drivetrain.engines.vllm.guard import ProcessGuard
 from drivetrain.engines.vllm.image_places import refuse_empty_places
 from drivetrain.engines.vllm.options import refuse_unknown
 from drivetrain.engines.vllm.sampling import built
+from drivetrain.engines.vllm.threads import usable_cores_only
 
 WATCH_S = 0.2
 FIRST_ANSWER_S = 300.0
@@ -213,11 +214,18 @@ def _make(path: str, arguments: Mapping[str, Any], seen: Gauges, made: list[Any]
         warnings.simplefilter("ignore")
         import vllm
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
         known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
         given = refuse_unknown(arguments, known, vllm.__version__)
-        made.append(AsyncLLM.from_engine_args(AsyncEngineArgs(model=path, **given), stat_loggers=[listener(seen)]))
+        args = AsyncEngineArgs(model=path, **given)
+        with (
+            usable_cores_only(os.environ, args.tensor_parallel_size)
+            if current_platform.is_cpu()
+            else contextlib.nullcontext()
+        ):
+            made.append(AsyncLLM.from_engine_args(args, stat_loggers=[listener(seen)]))
 
 
 def _loaded(llm: Any) -> VllmModel:

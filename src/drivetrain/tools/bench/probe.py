@@ -8,13 +8,14 @@ from __future__ import annotations
 import concurrent.futures
 import importlib.util
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
+from drivetrain.telemetry.cores import usable_cores
 from drivetrain.telemetry.memory import host_memory
 
 READ_BYTES = 2**29
@@ -37,6 +38,7 @@ def main(device: str, dtype: str) -> None:
 def by_torch(device: str, dtype: str, num_bytes: int) -> dict[str, Any]:
     import torch
 
+    keep_to_usable_cores()
     kind: Any = getattr(torch, dtype)
     numbers: Any = torch.ones(num_bytes // kind.itemsize, dtype=kind, device=device)
     rows, ones = numbers.view(-1, 4096), torch.ones(4096, dtype=kind, device=device)
@@ -56,7 +58,7 @@ def by_numpy(num_bytes: int) -> dict[str, Any]:
     """numpy reads with one thread, so each core gets a part; its product uses all by itself."""
     import numpy
 
-    threads = os.cpu_count() or 1
+    threads = usable_cores()
     parts: list[Any] = numpy.array_split(numpy.ones(num_bytes // 4, dtype=numpy.float32), threads)
     squares: list[Any] = [numpy.ones((size, size), dtype=numpy.float32) for size in SIZES]
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:

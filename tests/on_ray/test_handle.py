@@ -25,7 +25,7 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.events import ChoiceFinished, Delta, Event, Finished, Started
 from drivetrain.core.parameters import PARAMETERS, build_request
-from drivetrain.core.results import DeviceMemory, EngineCounts, FinishReason, KvBlocks, Metrics, Usage
+from drivetrain.core.results import ComputeThreads, DeviceMemory, EngineCounts, FinishReason, KvBlocks, Metrics, Usage
 from drivetrain.core.status import Metadata, State, Status
 from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.ray import handle, handle_run, protocol, reports
@@ -472,6 +472,7 @@ async def test_upstreams_and_memory_are_those_of_the_replica_heard_last() -> Non
         "memory": (DeviceMemory("cpu", 1, 2, 3, 4),),
         "kv_used": 0.5,
         "kv_blocks": KvBlocks(4, 2, 3, 8),
+        "threads": ComputeThreads(1, 2),
     }
     async with worker_over(Scripted(describe=report(**fields))) as worker:
         assert {name: getattr(worker.status, name) for name in fields} == fields

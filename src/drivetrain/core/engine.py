@@ -12,7 +12,14 @@ from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.constraint import Grammar
 from drivetrain.core.errors import DrivetrainError
 from drivetrain.core.prompt import Prompt
-from drivetrain.core.results import NOTHING_COUNTED, DeviceMemory, EngineCounts, FinishReason, KvBlocks
+from drivetrain.core.results import (
+    NOTHING_COUNTED,
+    ComputeThreads,
+    DeviceMemory,
+    EngineCounts,
+    FinishReason,
+    KvBlocks,
+)
 from drivetrain.core.sampling import Sampling
 from drivetrain.core.tokenizer import Tokenizer
 
@@ -258,6 +265,8 @@ class Health:
     kv_blocks: KvBlocks | None = None
     """None: the engine has none, or does not know."""
     counts: EngineCounts = NOTHING_COUNTED
+    threads: ComputeThreads | None = None
+    """None: the engine does not choose how many, or does not know."""
     mends_itself: bool = False
     """Whether an engine that is not alive recovers by itself."""
     upstreams: tuple[bool, ...] = ()

@@ -122,6 +122,14 @@ class KvBlocks:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeThreads:
+    """Threads that compute, and as many as would if no other process wanted the cores."""
+
+    now: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """The times of one request in seconds, and the worker's memory at its end.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from drivetrain.core.results import NOTHING_COUNTED, DeviceMemory, EngineCounts, KvBlocks
+from drivetrain.core.results import NOTHING_COUNTED, ComputeThreads, DeviceMemory, EngineCounts, KvBlocks
 
 
 class State(StrEnum):
@@ -75,6 +75,8 @@ class Status:
     """As in `Health`."""
     counts: EngineCounts = NOTHING_COUNTED
     """Over all engines that the worker has had."""
+    threads: ComputeThreads | None = None
+    """As in `Health`."""
     upstreams: tuple[bool, ...] = ()
     lost: bool = False
     """Whether the device is unusable from this process, so that only a new one helps."""

@@ -38,8 +38,12 @@ def usable_cores() -> int:
 
 def cores() -> Cores:
     """As it is now: a quota may be changed while we run."""
-    machine = os.cpu_count() or 1
-    return Cores(machine, len(bound_processors() or ()) or machine, cpu_quota())
+    return Cores(os.cpu_count() or 1, bound_cores(), cpu_quota())
+
+
+def bound_cores() -> int:
+    """Those on which this process may run, whatever its quota."""
+    return len(bound_processors() or ()) or os.cpu_count() or 1
 
 
 def fewer_than(threads: int) -> int | None:

@@ -244,6 +244,7 @@ class EngineWorker(Face):
             kv_used=self._kv_used() if health.kv_used is None else health.kv_used,
             kv_blocks=health.kv_blocks,
             counts=self._supervisor.counted_by(health),
+            threads=health.threads,
             upstreams=health.upstreams,
             lost=self._supervisor.lost,
             memory=self._memory.now(),

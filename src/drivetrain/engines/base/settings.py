@@ -54,4 +54,5 @@ MAX_BATCH = Setting(Integer(1, 4096), "requests computed together", default=256)
 KV_CACHE_GB = Setting(
     Number(0, 1e9, above=True), "GB of memory for keys and values", otherwise="a share of what is free"
 )
+YIELD_CORES = Setting(Boolean(), "compute with fewer threads while other processes keep the cores busy", default=True)
 PREFIX_CACHE = Setting(Boolean(), "reuse the cached beginnings of earlier prompts", default=True)

@@ -11,6 +11,7 @@ from drivetrain.engines.base.settings import (
     DTYPE,
     POOLING,
     TRUST_REMOTE_CODE,
+    YIELD_CORES,
     Dtype,
     EngineSettings,
     Pooling,
@@ -24,3 +25,4 @@ class CheckpointSettings(EngineSettings):
     trust_remote_code: bool = setting(TRUST_REMOTE_CODE)
     context_length: int | None = setting(CONTEXT_LENGTH)
     pooling: Pooling | None = setting(POOLING)
+    yield_cores: bool = setting(YIELD_CORES)

@@ -25,7 +25,8 @@ class LlamaCppEmbedder:
         async with self._lock:
             process = await self._started()
             connection = ChildConnection(process.host, process.port, process.key)
-            return [await self._one(connection, ids) for ids in texts]
+            with process.computing():
+                return [await self._one(connection, ids) for ids in texts]
 
     async def close(self) -> None:
         self._closed = True

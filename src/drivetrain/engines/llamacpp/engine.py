@@ -101,7 +101,13 @@ class LlamaCppEngine:
 
     def health(self) -> Health:
         detail = "" if self._closed or self._is_alive() else "llama.cpp's process has ended"
-        return Health(self._is_alive(), len(self._running) + self._embedding, self._last_progress, detail)
+        return Health(
+            self._is_alive(),
+            len(self._running) + self._embedding,
+            self._last_progress,
+            detail,
+            threads=self._process.threads if self._process is not None else None,
+        )
 
     async def close(self) -> None:
         """The process ends first: whatever its slots held is gone with it."""

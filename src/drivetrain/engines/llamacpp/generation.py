@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,8 @@ class RunningServer:
     vocabulary: Vocabulary
     slots: SlotPool
     count_step: Callable[[], None]
+    computing: Callable[[], AbstractContextManager[None]]
+    """Entered while a slot is in use."""
     watch: SlotWatch
     image_prompts: ImagePrompts | None = None
 
@@ -74,9 +77,10 @@ class ChoiceRun:
             return
         async with self._served.slots.taken(self._key, self._request.cache_salt) as slot:
             try:
-                while not self._ended:
-                    leg = self._next_leg(slot, await self._continued())
-                    await self._run_leg(leg, slot)
+                with self._served.computing():
+                    while not self._ended:
+                        leg = self._next_leg(slot, await self._continued())
+                        await self._run_leg(leg, slot)
             except ServerRefused as exc:
                 raise exc if self._images is None else refused(exc) from exc
 

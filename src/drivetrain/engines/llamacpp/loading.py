@@ -63,6 +63,7 @@ class GgufModel:
             context_length=self.options.context_length,
             spare_bytes=self.spare_bytes,
             threads=self.options.threads,
+            yield_cores=self.options.yield_cores,
             gpu_layers=self.options.gpu_layers,
             mmproj=None if self.options.vision.path is None else str(self.options.vision.path),
             batch=None if self.options.vision.path is None else BATCH,
@@ -82,7 +83,16 @@ class GgufModel:
 
     @property
     def splitting_launch(self) -> Launch:
-        return replace(self.launch, slots=1, context_length=64, gpu_layers=0, mmproj=None, batch=None, unread=True)
+        return replace(
+            self.launch,
+            slots=1,
+            context_length=64,
+            gpu_layers=0,
+            mmproj=None,
+            batch=None,
+            unread=True,
+            yield_cores=False,
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -132,6 +142,7 @@ class GgufModel:
             vocabulary=self.vocabulary,
             slots=SlotPool(self.options.slots),
             count_step=count_step,
+            computing=process.computing,
             watch=SlotWatch(connection, lambda: process.alive, process.kill),
             image_prompts=prompts,
         )
@@ -195,6 +206,6 @@ async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:
         pooling=model.options.pooling,
         image_token=model.image_token,
         default_sampling=stated_sampling(model.metadata),
-        notes=(*model.notes, *model.options.vision.notes),
+        notes=(*model.notes, *model.options.vision.notes, *process.notes),
         versions={"xllamacpp": process.version},
     )

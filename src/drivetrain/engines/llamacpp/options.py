@@ -25,6 +25,7 @@ class Options:
     slots: int
     context_length: int
     threads: int | None
+    yield_cores: bool
     gpu_layers: int | None
     pooling: Pooling
     vision: mmproj.VisionPart
@@ -37,6 +38,7 @@ def read_options(options: Mapping[str, Any], metadata: Mapping[str, Any], model:
         slots=settings.slots,
         context_length=_context_length(settings.context_length, metadata),
         threads=settings.threads or fewer_than(physical_cores()),  # which llama.cpp takes by itself
+        yield_cores=settings.yield_cores,
         gpu_layers=settings.gpu_layers,
         pooling=settings.pooling or _STATED_POOLING.get(of_architecture(metadata, "pooling_type"), Pooling.MEAN),
         vision=mmproj.find(settings.mmproj, model, of_architecture(metadata, "embedding_length")),

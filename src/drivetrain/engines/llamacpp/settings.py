@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from drivetrain.core.kinds import Integer, String
 from drivetrain.core.settings import Setting, setting
-from drivetrain.engines.base.settings import CONTEXT_LENGTH, POOLING, EngineSettings, Pooling
+from drivetrain.engines.base.settings import CONTEXT_LENGTH, POOLING, YIELD_CORES, EngineSettings, Pooling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +17,7 @@ class LlamaCppSettings(EngineSettings):
     threads: int | None = setting(
         Setting(Integer(1, 4096), "CPU threads", otherwise="llama.cpp's choice, within a quota")
     )
+    yield_cores: bool = setting(YIELD_CORES)
     gpu_layers: int | None = setting(
         Setting(Integer(0, 2**16), "layers to put on the accelerator", otherwise="as many as fit")
     )

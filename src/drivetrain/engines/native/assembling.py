@@ -11,6 +11,7 @@ from drivetrain.engines.base.error_text import one_line
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.gguf import safetensors_made
 from drivetrain.engines.checkpoint.pooling import stated_pooling
+from drivetrain.engines.checkpoint.step_threads import StepThreads
 from drivetrain.engines.native import describe
 from drivetrain.engines.native.attention.backend import CapturableAttention
 from drivetrain.engines.native.attention.choosing import attention_for
@@ -39,6 +40,7 @@ class Assembled:
     stepper: Stepper
     device: Any
     compilation: Compilation
+    threads: StepThreads
 
 
 def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
@@ -69,6 +71,7 @@ def assemble(spec: ModelSpec, progress: Progress) -> Assembled:
         Stepper(scheduler, runner, embedder, speculates=settings.speculative is Speculative.NGRAM),
         model.device,
         compilation,
+        StepThreads.of(model.device, yields=settings.yield_cores),
     )
 
 

@@ -19,6 +19,7 @@ from drivetrain.engines.base.channel import Ending, StepChannel
 from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.checkpoint.step_threads import StepThreads
 from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
 from drivetrain.engines.native.schedule.sequence import Job
 
@@ -45,6 +46,7 @@ class NativeEngine:
         self._thread = EngineThread("drivetrain-native")
         self._stepper: Stepper | None = None
         self._device: Any = None
+        self._threads = StepThreads(None)
         self._compiling: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: deque[Order] = deque()
@@ -84,7 +86,7 @@ class NativeEngine:
                 if isinstance(error, UnfitEngine):
                     errors.free_cached_memory()  # another engine may load the same model next
                 raise error from exc
-            self._stepper, self._device = made.stepper, made.device
+            self._stepper, self._device, self._threads = made.stepper, made.device, made.threads
             return made
 
         try:
@@ -195,6 +197,7 @@ class NativeEngine:
             kv_used=stepper.kv_used if stepper is not None else None,
             kv_blocks=stepper.kv_blocks if stepper is not None else None,
             counts=stepper.counts if stepper is not None else NOTHING_COUNTED,
+            threads=self._threads.threads,
         )
 
     async def close(self) -> None:
@@ -226,7 +229,8 @@ class NativeEngine:
         stepper = self._stepper
         assert stepper is not None
         try:
-            self._step_until_idle(stepper)
+            with self._threads.computing():
+                self._step_until_idle(stepper)
         except BaseException as exc:  # noqa: BLE001 - the boundary: nobody may wait for a thread that gave up
             error = errors.while_running(exc)
             with self._lock:
@@ -238,6 +242,7 @@ class NativeEngine:
         while True:
             outputs = self._carry_out_orders(stepper)
             if not stepper.idle:
+                self._threads.look()
                 outputs += stepper.step()
             if stepper.idle:
                 stepper.check_at_rest()

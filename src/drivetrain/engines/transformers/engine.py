@@ -27,6 +27,8 @@ from drivetrain.engines.base.channel import StepChannel
 from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
+from drivetrain.engines.checkpoint.settings import CheckpointSettings
+from drivetrain.engines.checkpoint.step_threads import StepThreads
 from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
 
 Item = TypeVar("Item")
@@ -39,6 +41,7 @@ class TransformersEngine:
     def __init__(self) -> None:
         self._thread = EngineThread("drivetrain-transformers")
         self._loaded: Any = None
+        self._threads = StepThreads(None)
         self._running: dict[StepChannel, Any] = {}
         self._embedding = 0
         self._closed = False
@@ -65,6 +68,8 @@ class TransformersEngine:
                 from drivetrain.engines.transformers import describe, loading
 
                 self._loaded = loading.load(spec, report)
+                yields = CheckpointSettings.of(spec.options).yield_cores
+                self._threads = StepThreads.of(self._loaded.model.device, yields=yields)
                 return describe.of_loaded(self._loaded, self.score)
             except Exception as exc:
                 self._loaded = None
@@ -122,7 +127,8 @@ class TransformersEngine:
 
         def work() -> list[Made]:
             try:
-                return [one(item) for item in items]
+                with self._threads.computing():
+                    return [one(item) for item in items]
             except BaseException as exc:
                 raise errors.while_running(exc) from exc
 
@@ -144,7 +150,8 @@ class TransformersEngine:
         active = len(self._running) + self._embedding
         alive = not self._closed and self._lost is None and self._thread.alive
         detail = self._lost.message if self._lost is not None else ""
-        return Health(alive, active, self._last_progress, detail, counts=EngineCounts(mask_s=self._mask_s))
+        counts = EngineCounts(mask_s=self._mask_s)
+        return Health(alive, active, self._last_progress, detail, counts=counts, threads=self._threads.threads)
 
     async def close(self) -> None:
         self._closed = True
@@ -158,6 +165,8 @@ class TransformersEngine:
                 self._release(channel, None)
 
     def _count_step(self, mask_s: float = 0.0) -> None:
+        """Between two steps."""
+        self._threads.look()
         self.steps_run += 1
         self._mask_s += mask_s
         self._last_progress = time.monotonic()
@@ -182,7 +191,8 @@ class TransformersEngine:
         """On the engine's thread: how the request ended, None if well."""
         error: DrivetrainError | None = None
         try:
-            generation.run()
+            with self._threads.computing():
+                generation.run()
         except BaseException as exc:  # noqa: BLE001 - the boundary: everything becomes a typed ending, panics too
             error = errors.while_running(exc)
         if isinstance(error, OutOfMemory):

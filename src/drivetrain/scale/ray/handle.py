@@ -198,6 +198,7 @@ class HandleWorker(Face):
             kv_used=latest.kv_used if latest is not None else 0.0,
             kv_blocks=latest.kv_blocks if latest is not None else None,
             counts=self.stats.engine,
+            threads=latest.threads if latest is not None else None,
             upstreams=latest.upstreams if latest is not None else (),
             memory=latest.memory if latest is not None else (),
         )

@@ -106,6 +106,18 @@ def _gauges(statuses: Mapping[str, Status]) -> Iterator[Metric]:
             for state in ("held", "shared", "kept", "free")
         ),
     )
+    yield family(
+        GaugeMetricFamily,
+        "drivetrain_compute_threads",
+        "threads on the processor, where the engine chooses them: taken, and left to other busy processes",
+        ("model", "state"),
+        (
+            ((model, state), number)
+            for model, status in statuses.items()
+            if (threads := status.threads) is not None
+            for state, number in (("taken", threads.now), ("yielded", threads.most - threads.now))
+        ),
+    )
     yield each("last_progress_seconds", "time since the engine last made progress", lambda s: s.last_progress_s)
     yield family(
         GaugeMetricFamily,

@@ -2,7 +2,7 @@
 
 A process of its own because the library keeps Python's lock while it loads (seconds in which an event loop would
 stand still), takes over the signals, and ends its process with `abort()` on some errors. It imports nothing of
-Drivetrain, so it starts in a few hundredths of a second.
+Drivetrain but `openmp`, which needs no more than this does, so it starts in a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def main() -> None:
     end_with_parent()
     if hasattr(signal, "SIGINT"):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    fixed = limit_threads(config["limit"])
     server = serve(config)
     limit_growth(config["spare_bytes"])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever drains the worker decides when this one ends
@@ -41,6 +42,7 @@ def main() -> None:
         "address": server.listening_address,
         "version": version(),
         "device": device(config["gpu_layers"]),
+        "fixed": fixed,
     }
     sys.stdout.write(READY + json.dumps(told) + "\n")
     sys.stdout.flush()
@@ -79,6 +81,19 @@ def limit_growth(spare_bytes: int) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit = used + spare_bytes if most == resource.RLIM_INFINITY else min(used + spare_bytes, most)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def limit_threads(limit: int | None) -> str:
+    """Let the parent limit the threads by this shared file, if there is one. Why that cannot be, or nothing."""
+    if limit is None:
+        return ""
+    try:
+        from drivetrain.engines.llamacpp.child import openmp
+
+        openmp.limit_threads(library().xllamacpp.__file__, limit)
+    except Exception as exc:  # noqa: BLE001 - whatever it is, llama.cpp computes as it would without
+        return str(exc) or type(exc).__name__
+    return ""
 
 
 def serve(config: dict[str, Any]) -> Any:

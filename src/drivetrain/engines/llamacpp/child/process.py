@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from drivetrain.engines.base.spinning import briefly
-from drivetrain.engines.llamacpp.child import host
+from drivetrain.core.results import ComputeThreads
+from drivetrain.engines.base.spinning import FEW_SPINS, SPINS, briefly
+from drivetrain.engines.llamacpp.child import host, openmp
+from drivetrain.engines.llamacpp.child.pace import Pace, SharedNumber
 from drivetrain.engines.llamacpp.errors import ProcessDied
+
+_log = logging.getLogger(__name__)
 
 KEPT_LINES = 40
 STOP_TIMEOUT_S = 5.0
@@ -42,6 +49,7 @@ class Launch:
     pooling: str | None = None
     mmproj: str | None = None
     unread: bool = False
+    yield_cores: bool = False
 
 
 class ServerProcess:
@@ -55,6 +63,9 @@ class ServerProcess:
         self.port = 0
         self.version = ""
         self.device = "cpu"
+        self.notes: tuple[str, ...] = ()
+        self._limit: SharedNumber | None = None
+        self._pace: Pace | None = None
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._child: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
@@ -67,6 +78,7 @@ class ServerProcess:
         with self._lock:
             if self._stopped:
                 raise ProcessDied("it was stopped", ())
+            self._limit = SharedNumber.made() if self._launch.yield_cores and openmp.possible() else None
             self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and our own file
                 [sys.executable, "-P", "-u", str(Path(host.__file__))],
                 stdin=subprocess.PIPE,
@@ -75,20 +87,28 @@ class ServerProcess:
                 text=True,
                 encoding="utf-8",
                 errors="replace",
-                env={**briefly(os.environ), "RUST_BACKTRACE": "0"},  # its last words are kept, and those are few
+                env={
+                    **briefly(os.environ, SPINS if openmp.possible() else FEW_SPINS),
+                    "RUST_BACKTRACE": "0",  # its last words are kept, and those are few
+                },
+                pass_fds=() if self._limit is None else (self._limit.file,),
                 start_new_session=True,  # Ctrl-C in the terminal is for the worker alone
             )
             self._reader = threading.Thread(target=self._read, name="drivetrain-llamacpp-log", daemon=True)
             self._reader.start()
         try:
             assert self._child.stdin is not None
-            self._child.stdin.write(json.dumps({**asdict(self._launch), "key": self.key, "marker": self.marker}) + "\n")
+            self._child.stdin.write(json.dumps(self._told()) + "\n")
             self._child.stdin.flush()
         except OSError:
             pass  # it died at once: its last words say why
         self._ready.wait()
         if not self.port:
             raise self.death()
+
+    def _told(self) -> dict[str, Any]:
+        limit = None if self._limit is None else self._limit.file
+        return {**asdict(self._launch), "key": self.key, "marker": self.marker, "limit": limit}
 
     async def start_async(self) -> None:
         """`start` on a thread. Cancelling ends the process, and with it the wait."""
@@ -109,6 +129,19 @@ class ServerProcess:
     @property
     def pid(self) -> int | None:
         return self._child.pid if self._child is not None else None
+
+    @property
+    def threads(self) -> ComputeThreads | None:
+        return self._pace.threads if self._pace is not None else None
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """On the event loop, while it has anything to compute."""
+        if self._pace is None:
+            yield
+            return
+        with self._pace.computing():
+            yield
 
     @property
     def last_lines(self) -> Sequence[str]:
@@ -136,12 +169,24 @@ class ServerProcess:
         child.kill()  # nothing in it outlives a request, so there is nothing to save
         child.wait(STOP_TIMEOUT_S)
         reader.join(STOP_TIMEOUT_S)
+        if self._limit is not None:
+            self._limit.close()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None and not pipe.closed:
                 try:
                     pipe.close()
                 except BrokenPipeError:
                     continue
+
+    def _begin_pace(self, fixed: str) -> None:
+        """`fixed`: why the child cannot change its threads, or nothing."""
+        assert self._child is not None
+        if self._limit is not None and not fixed:
+            self._pace = Pace(self._limit, self._child.pid, self._launch.threads)
+        elif self._launch.yield_cores:
+            why = fixed or "there is no way to change it on this system"
+            self.notes = (f"llama.cpp keeps its number of threads beside busy processes: {why}",)
+            _log.info("%s", *self.notes)
 
     def _read(self) -> None:
         assert self._child is not None
@@ -151,6 +196,7 @@ class ServerProcess:
                 if line.startswith(host.READY):
                     told = json.loads(line.removeprefix(host.READY))
                     self.version, self.device = told["version"], told["device"]
+                    self._begin_pace(told["fixed"])
                     self.port = int(told["address"].rpartition(":")[2])
                     self._ready.set()
                 else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,9 +45,15 @@ class StepThreads:
 
     def look(self) -> None:
         """Between two steps."""
-        if self._limit is not None and self._limit.look() != self._set:
-            self._set = self._limit.now
-            _set_here(self._set, self._limit.most)
+        if self._limit is not None and (wanted := self._limit.look()) != self._set:
+            self._set = wanted
+            _set_here(wanted, self._limit.most)
+
+
+def round_alike(environment: MutableMapping[str, str]) -> None:
+    """Have MKL, which multiplies for torch, round the same way whatever the number of threads, if torch is not imported
+    yet: it reads this once. Otherwise some sizes of products, and attention, differ in their last bits."""
+    environment.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 def _set_here(number: int, elsewhere: int) -> None:

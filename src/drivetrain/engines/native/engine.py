@@ -19,7 +19,8 @@ from drivetrain.engines.base.channel import Ending, StepChannel
 from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
-from drivetrain.engines.checkpoint.step_threads import StepThreads
+from drivetrain.engines.checkpoint.settings import CheckpointSettings
+from drivetrain.engines.checkpoint.step_threads import StepThreads, round_alike
 from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
 from drivetrain.engines.native.schedule.sequence import Job
 
@@ -77,6 +78,8 @@ class NativeEngine:
         def load() -> Assembled:
             try:
                 spin_briefly(os.environ)
+                if CheckpointSettings.of(spec.options).yield_cores:
+                    round_alike(os.environ)
                 keep_to_usable_cores()
                 from drivetrain.engines.native.assembling import assemble
 

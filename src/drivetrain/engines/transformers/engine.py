@@ -28,7 +28,7 @@ from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.settings import CheckpointSettings
-from drivetrain.engines.checkpoint.step_threads import StepThreads
+from drivetrain.engines.checkpoint.step_threads import StepThreads, round_alike
 from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
 
 Item = TypeVar("Item")
@@ -64,11 +64,13 @@ class TransformersEngine:
         def load() -> EngineInfo:
             try:
                 spin_briefly(os.environ)
+                yields = CheckpointSettings.of(spec.options).yield_cores
+                if yields:
+                    round_alike(os.environ)
                 keep_to_usable_cores()
                 from drivetrain.engines.transformers import describe, loading
 
                 self._loaded = loading.load(spec, report)
-                yields = CheckpointSettings.of(spec.options).yield_cores
                 self._threads = StepThreads.of(self._loaded.model.device, yields=yields)
                 return describe.of_loaded(self._loaded, self.score)
             except Exception as exc:

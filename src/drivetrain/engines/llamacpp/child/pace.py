@@ -13,23 +13,24 @@ from contextlib import contextmanager
 from drivetrain.core.results import ComputeThreads
 from drivetrain.engines.base.cores import CoreTimes, process_time_of, read_core_times
 from drivetrain.engines.base.thread_limit import WINDOW_S, ThreadLimit
-from drivetrain.telemetry.cores import bound_cores
 
 
 class SharedNumber:
     """Of 32 bits, in an unnamed file that a child inherits."""
 
-    def __init__(self, file: int) -> None:
+    def __init__(self, file: int, number: int) -> None:
         self.file = file
+        self.first = number
         os.ftruncate(file, mmap.PAGESIZE)
         self._memory = mmap.mmap(file, mmap.PAGESIZE)
         self._number = ctypes.c_uint32.from_buffer(self._memory)
+        self.set(number)
 
     @classmethod
-    def made(cls) -> SharedNumber | None:
+    def made(cls, number: int) -> SharedNumber | None:
         """None where there are no such files."""
         try:
-            return cls(os.memfd_create("drivetrain-threads"))
+            return cls(os.memfd_create("drivetrain-threads"), number)
         except (AttributeError, OSError):
             return None
 
@@ -46,13 +47,13 @@ class SharedNumber:
 class Pace:
     """Looks at the cores while anything is computed, and never else. All methods run on the event loop."""
 
-    def __init__(self, limit: SharedNumber, pid: int, threads: int | None) -> None:
+    def __init__(self, limit: SharedNumber, pid: int) -> None:
+        """`limit` has the most threads to take."""
         self._shared = limit
         self._pid = pid
-        self._limit = ThreadLimit(threads or bound_cores(), read=self._times)
+        self._limit = ThreadLimit(limit.first, read=self._times)
         self._at_work = 0
         self._next: asyncio.TimerHandle | None = None
-        limit.set(self._limit.now)
 
     @property
     def threads(self) -> ComputeThreads:

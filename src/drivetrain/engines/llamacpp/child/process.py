@@ -22,6 +22,7 @@ from drivetrain.engines.base.spinning import FEW_SPINS, SPINS, briefly
 from drivetrain.engines.llamacpp.child import host, openmp
 from drivetrain.engines.llamacpp.child.pace import Pace, SharedNumber
 from drivetrain.engines.llamacpp.errors import ProcessDied
+from drivetrain.telemetry.cores import bound_cores
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +79,8 @@ class ServerProcess:
         with self._lock:
             if self._stopped:
                 raise ProcessDied("it was stopped", ())
-            self._limit = SharedNumber.made() if self._launch.yield_cores and openmp.possible() else None
+            if self._launch.yield_cores and openmp.possible():
+                self._limit = SharedNumber.made(self._launch.threads or bound_cores())
             self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and our own file
                 [sys.executable, "-P", "-u", str(Path(host.__file__))],
                 stdin=subprocess.PIPE,
@@ -182,7 +184,7 @@ class ServerProcess:
         """`fixed`: why the child cannot change its threads, or nothing."""
         assert self._child is not None
         if self._limit is not None and not fixed:
-            self._pace = Pace(self._limit, self._child.pid, self._launch.threads)
+            self._pace = Pace(self._limit, self._child.pid)
         elif self._launch.yield_cores:
             why = fixed or "there is no way to change it on this system"
             self.notes = (f"llama.cpp keeps its number of threads beside busy processes: {why}",)

@@ -17,7 +17,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from drivetrain.core.constraint import GRAMMAR_KINDS
-from drivetrain.core.results import EngineCounts
+from drivetrain.core.results import ComputeThreads, EngineCounts
 from drivetrain.core.stats import ENDINGS
 from drivetrain.engines.fake import FakeEngine
 from server.fleet_serving import fake_offer, serving_fleet
@@ -260,6 +260,18 @@ def test_an_answer_with_calls_ended_by_itself_in_the_names_of_vllm() -> None:
     assert value(samples, "drivetrain_answers_total", reason="tool_calls") == 1
     assert value(samples, "vllm:request_success_total", finished_reason="stop") == 1
     assert not labels_in(samples, "vllm:request_success_total", {"finished_reason": "tool_calls"})
+
+
+def test_threads_that_an_engine_leaves_to_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    health = FakeEngine.health
+    monkeypatch.setattr(FakeEngine, "health", lambda engine: replace(health(engine), threads=ComputeThreads(3, 8)))
+    with serving(fake()) as served:
+        samples = read(served)
+        monkeypatch.undo()
+        unknown = read(served)
+    assert value(samples, "drivetrain_compute_threads", state="taken") == 3
+    assert value(samples, "drivetrain_compute_threads", state="yielded") == 5
+    assert not labels_in(unknown, "drivetrain_compute_threads", {})
 
 
 def test_what_a_running_engine_has_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

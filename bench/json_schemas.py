@@ -48,7 +48,7 @@ class Grammars:
     def __init__(self, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._trial = Trial()
-        self._compiler = GrammarCompiler(tokenizer, ends, self._trial)
+        self._compiler = GrammarCompiler(tokenizer, ends, self._trial, context_length=8192)
         self.honoured: dict[str, Constraint] = {}
         self.refused: dict[str, str] = {}
         self.compile_s: list[float] = []

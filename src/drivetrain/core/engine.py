@@ -114,6 +114,9 @@ class EngineInfo:
     notes: tuple[str, ...] = ()
     """What a user of this model should know, in words: what its files ask for that is not honoured."""
     versions: Mapping[str, str] = field(default_factory=dict)
+    grammar_library: Path | None = None
+    """A file with the C interface of the llguidance that the engine compiles grammars with, if that is another one than
+    the package: grammars are tried with it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

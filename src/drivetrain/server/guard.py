@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from drivetrain.core.caller import CALLER
 from drivetrain.server.counts import Counts
 from drivetrain.server.endpoints.static import PAGE_PATHS
 from drivetrain.server.errors import refusal
@@ -77,6 +78,7 @@ class Guard:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         HTTP_REQUEST_ID.set(request_id.decode())
+        CALLER.set(_connection(scope))
         added = [*_ALWAYS, *self._origins.headers_for(headers, scope["path"]), (b"x-request-id", request_id)]
         started = False
 
@@ -134,6 +136,7 @@ class Guard:
                     headers={"www-authenticate": _challenge(headers)},
                 )
             scope[SCOPE_KEY] = self._tenants.of(key_hash)
+            CALLER.set(self._tenants.name(key_hash, CALLER.get()))
         return self._refuse_admin() if is_admin else None
 
     def _max_body_bytes(self, scope: Scope) -> int:
@@ -215,6 +218,11 @@ class Origins:
 
 def _is_page(scope: Scope) -> bool:
     return scope["path"] in PAGE_PATHS and scope["method"] in {"GET", "HEAD"}
+
+
+def _connection(scope: Scope) -> str:
+    host, port = scope.get("client") or ("", 0)
+    return f"{host}:{port}"
 
 
 def _known_key(headers: Headers, keys: Sequence[bytes]) -> bytes | None:

@@ -30,6 +30,11 @@ class Tenants:
     def of(self, key_hash: bytes) -> bytes | None:
         return hmac.digest(self._secret, key_hash, "sha256") if self._several else None
 
+    def name(self, key_hash: bytes, connection: str) -> str:
+        """Whose turn it is: the key's, or the connection's where all have the same key."""
+        tenant = self.of(key_hash)
+        return connection if tenant is None else tenant.hex()
+
 
 def apart(parsed: ParsedRequest, scope: Mapping[str, Any], capabilities: Capabilities) -> ParsedRequest:
     """The same with the tenant in each `cache_salt`, if the engine honours that."""

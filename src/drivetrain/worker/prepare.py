@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from drivetrain.core.budget import check_answer, tokens_held
+from drivetrain.core.caller import CALLER
 from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.constraint import Constraint, Grammar
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
@@ -29,8 +30,9 @@ from drivetrain.text.infill import Infill
 from drivetrain.worker.chats import Chats
 from drivetrain.worker.media.loader import MediaLoader
 from drivetrain.worker.media.pictures import Pictures
+from drivetrain.worker.off_loop import on_thread
 from drivetrain.worker.settle import Defaults, Fitted, fit, refuse_hopeless
-from drivetrain.worker.text_threads import TextThreads, on_thread
+from drivetrain.worker.text_threads import TextThreads
 
 T = TypeVar("T")
 
@@ -86,7 +88,13 @@ class Preparer:
         self._threads = threads
         self._stats = stats
         vocabulary, ends = (ByteTokenizer(), frozenset[int]()) if info.gives_pieces else (info.tokenizer, eos_ids)
-        self._grammars = GrammarCompiler(vocabulary, ends, threads.trial, of_pieces=info.gives_pieces)
+        self._grammars = GrammarCompiler(
+            vocabulary,
+            ends,
+            threads.trial,
+            context_length=info.capabilities.context_length,
+            of_pieces=info.gives_pieces,
+        )
         self._chats = Chats(
             family,
             form,
@@ -97,7 +105,7 @@ class Preparer:
     async def warm(self) -> None:
         """Do what the first constraint would have to wait for."""
         if "constraint" in self._capabilities.parameters:
-            await self._threads.grammars.run([self._grammars.warm], admitted=True)
+            await self._threads.grammars.run(self._grammars.warm)
 
     async def prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         prepared = await self._prepared(request, request_id)
@@ -117,13 +125,13 @@ class Preparer:
         return await self._on_thread(request, lambda: self._prepare(request, request_id))
 
     async def _grammar(self, wanted: Constraint | AnswerRules) -> Grammar:
-        """Compiled once, on a thread that no prompt waits for."""
+        """Compiled once, on a thread that no prompt waits for, in turn with what other callers want."""
         kept = self._grammars.kept(wanted)
         if kept is not None:
             return kept
         began = time.monotonic()
         try:
-            return (await self._threads.grammars.run([lambda: self._grammars.compile(wanted)], admitted=True))[0]
+            return await self._threads.grammars.run(lambda: self._grammars.compile(wanted), CALLER.get())
         finally:
             self._stats.compile_s.observe(time.monotonic() - began)
 

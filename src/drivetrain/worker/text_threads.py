@@ -6,14 +6,15 @@ of embeddings) has lanes: one thread each, with a bounded queue. Long texts neve
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
-from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady, Overloaded
-from drivetrain.core.tokenizer import Wanted
+from drivetrain.core.errors import Overloaded
 from drivetrain.text.grammar.trial import Trial
+from drivetrain.worker.fair_lane import FairLane
+from drivetrain.worker.off_loop import on_thread
 
 T = TypeVar("T")
 
@@ -68,16 +69,17 @@ class TextThreads:
     """All text threads of a worker, kept across engine restarts.
 
     `waits` says whether its tokenizer asks another process, for up to `at_once` requests at a time.
+    `grammar_library` is as in `EngineInfo`.
     """
 
-    def __init__(self, *, waits: bool, at_once: int, max_waiting: int) -> None:
+    def __init__(self, *, waits: bool, at_once: int, max_waiting: int, grammar_library: Path | None = None) -> None:
         num_prompts = max(COMPUTING, min(ASKING, at_once)) if waits else COMPUTING
         self.prompts = _threads(num_prompts, "prepare")
         self.long_prompts = _threads(1, "prepare-long")
         self.aside = Lane("aside", max_waiting=max_waiting)
         self.long_aside = Lane("aside-long", max_waiting=max_waiting)
-        self.grammars = Lane("grammar", max_waiting=max_waiting)
-        self.trial = Trial()
+        self.grammars = FairLane("grammar")
+        self.trial = Trial(grammar_library)
         """Of new grammars."""
 
     def for_prompt(self, chars: int) -> Executor:
@@ -97,36 +99,3 @@ class TextThreads:
 
 def _threads(number: int, name: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(number, thread_name_prefix=f"drivetrain-{name}")
-
-
-async def on_thread(threads: Executor, work: Callable[[], T]) -> T:
-    """Run text work off the event loop. Whatever a tokenizer or template raises, even a panic, comes back typed."""
-    wanted = Wanted()
-    try:
-        job = threads.submit(typed, wanted, work)
-    except RuntimeError as exc:  # the threads are gone
-        raise NotReady("the worker is stopped") from exc
-    try:
-        with wanted:  # on cancellation the thread notices that nobody waits, and a job that has not begun never does
-            return await asyncio.wrap_future(job)
-    except asyncio.CancelledError:
-        if job.cancelled() and not _is_cancelled():  # by `close`, not by the caller
-            raise NotReady("the worker is stopped") from None
-        raise
-    finally:
-        del job  # it holds the exception, which holds this frame
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def typed(wanted: Wanted, work: Callable[[], T]) -> T:
-    try:
-        with wanted.here():
-            return work()
-    except DrivetrainError:
-        raise
-    except BaseException as exc:
-        raise EngineFailed(f"the tokenizer failed on this text ({type(exc).__name__})") from exc

@@ -148,7 +148,12 @@ class EngineWorker(Face):
         if self._texts is None or self._media is None:
             waits, room = info.tokenizer.waits, PixelRoom(settings.max_decoded_pixels)
             at_once = concurrency(info.capabilities, settings)
-            self._texts = TextThreads(waits=waits, at_once=at_once, max_waiting=settings.max_waiting)
+            self._texts = TextThreads(
+                waits=waits,
+                at_once=at_once,
+                max_waiting=settings.max_waiting,
+                grammar_library=info.grammar_library,
+            )
             self._media = MediaLoader(settings.limits, room=room, allow_hosts=frozenset(settings.media_hosts))
         return LoadedModel.of(self._spec, info, settings, threads=self._texts, media=self._media, stats=self.stats)
 

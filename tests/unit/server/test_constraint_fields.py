@@ -116,7 +116,6 @@ def test_no_spelling_is_forgotten() -> None:
         {"response_format": {"type": "text"}},
         {"response_format": {"type": "text", "json_schema": None}},
         {"guided_json_object": False},
-        {"grammar": "", "guided_grammar": ""},
     ],
 )
 def test_what_asks_for_nothing_is_no_constraint(fields: dict[str, Any]) -> None:
@@ -171,6 +170,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"choice": ["a", 1]}, "choice[1]", "a string"),
     ({"guided_choice": ["a", ""]}, "guided_choice[1]", "empty string"),
     ({"grammar": 7}, "grammar", "a string"),
+    ({"grammar": ""}, "grammar", "empty string"),
+    ({"guided_grammar": ""}, "guided_grammar", "empty string"),
+    ({"structured_outputs": {"grammar": ""}}, "structured_outputs.grammar", "empty string"),
+    ({"json_schema": ""}, "json_schema", "JSON"),
+    ({"guided_json": " "}, "guided_json", "JSON"),
+    ({"guided_regex": ""}, "guided_regex", "empty string"),
     ({"guided_grammar": ["x"]}, "guided_grammar", "a string"),
     ({"constraint": {"regex": "a"}}, "constraint", "not a parameter"),
     ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend", "not a parameter"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,13 @@ def _copies_states(metadata: Mapping[str, Any]) -> bool:
     return any(key.startswith(beginnings) for key in metadata)
 
 
+def _library_file() -> Path | None:
+    """The library of llama.cpp, with the llguidance that it has built in, found without loading it."""
+    package = find_spec("xllamacpp")
+    places = package.submodule_search_locations if package is not None else None
+    return next((file for place in places or () for file in sorted(Path(place).glob("*.so"))), None)
+
+
 async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:
     """What a running server and the file tell together."""
     connection = ChildConnection(process.host, process.port, process.key)
@@ -208,4 +216,5 @@ async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:
         default_sampling=stated_sampling(model.metadata),
         notes=(*model.notes, *model.options.vision.notes, *process.notes),
         versions={"xllamacpp": process.version},
+        grammar_library=_library_file(),
     )

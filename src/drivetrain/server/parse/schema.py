@@ -194,7 +194,7 @@ def _forms(names: Mapping[str, ConstraintForm]) -> dict[str, Field]:
         ConstraintForm.CHOICE: "the text is one of these",
         ConstraintForm.GRAMMAR: "the text follows this grammar, in GBNF or Lark",
     }
-    nothing = {ConstraintForm.JSON: (False,), ConstraintForm.GRAMMAR: ("",)}
+    nothing = {ConstraintForm.JSON: (False,)}
     return {
         name: Field(ConstraintOf(form), meanings[form], nothing=nothing.get(form, ())) for name, form in names.items()
     }

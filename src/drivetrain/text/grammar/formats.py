@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
+
+from drivetrain.text.grammar.schemas import each_schema
 
 _PATH = "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
 _HOST = "(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*"
@@ -17,22 +18,11 @@ PATTERNS = {
 }
 """As RFC 3986 has it, but for addresses in brackets."""
 
-_VALUES = frozenset(("const", "default", "enum", "examples"))
-_NAMED = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
-
 
 def spell_formats(schema: dict[str, Any]) -> dict[str, Any]:
     """In place, also of what is in it: patterns for these formats, wherever in the schema a format is one."""
-    left: list[Any] = [schema]
-    while left:
-        item = left.pop()
-        if isinstance(item, list):
-            left += item
-        elif isinstance(item, dict):
-            left += (value for key, value in item.items() if key not in _VALUES | _NAMED)
-            for named in (item.get(key) for key in _NAMED):
-                left += named.values() if isinstance(named, Mapping) else ()
-            _spell(item)
+    for one in each_schema(schema):
+        _spell(one)
     return schema
 
 

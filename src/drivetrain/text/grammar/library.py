@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import cast
 
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.core.tokenizer import Tokenizer
@@ -15,14 +15,21 @@ from drivetrain.text.byte_tokenizer import ByteTokenizer
 
 MAX_FAULT_CHARS = 300
 
+_LIMITS = LLParserLimits(max_lexer_states=50_000)
+"""A matcher takes up to 2 KB for each, and an answer has one here and one in the engine."""
+
 
 class Vocabulary:
     """All that grammars need to know of a model. Making it reads every piece of the vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
         self.ends = ends
-        spellings = cast("TokenizerWrapper", _Spellings(tokenizer, ends))  # it is asked for the attributes of one
-        self.inner = LLTokenizer(spellings, eos_token=sorted(ends) or None)
+        spellings, special = _Spellings(tokenizer, ends), tokenizer.is_special
+        # it is asked for the attributes of a wrapper
+        self.inner = LLTokenizer(cast("TokenizerWrapper", spellings), eos_token=sorted(ends) or None)
+        pieces = (len(_SEPARATORS.findall(piece)) for i, piece in enumerate(spellings.tokens) if not special(i))
+        self.most_separators = max(pieces, default=1)
+        """Of JSON, within one token."""
 
 
 class CompiledGrammar:
@@ -35,7 +42,7 @@ class CompiledGrammar:
         self.text = text
         self.ends = vocabulary.ends
         self.vocab_size = vocabulary.inner.vocab_size
-        self._first = LLMatcher(vocabulary.inner, followed or text, log_level=0)
+        self._first = LLMatcher(vocabulary.inner, followed or text, log_level=0, limits=_LIMITS)
 
     @property
     def fault(self) -> str:
@@ -76,27 +83,32 @@ class GrammarMatcher:
         self._inner.unsafe_compute_mask_ptr(address, size)
 
 
-def fault_of(lark: str) -> str:
-    """What is wrong with a grammar, over a vocabulary of single bytes; empty if nothing is.
+ByteMatcher = LLMatcher
 
-    The beginning that it forces is followed: the many optional properties of an object come behind its brace.
-    """
-    matcher = LLMatcher(_bytes_vocabulary().inner, lark, log_level=0)
-    mask = b"" if matcher.is_error() else matcher.compute_bitmask()
-    if not matcher.is_error() and not any(mask):
-        return NOTHING
-    if not matcher.is_error() and matcher.consume_tokens(matcher.compute_ff_tokens()) and not matcher.is_stopped():
-        matcher.compute_bitmask()
-    return (brief(matcher.get_error()) or "it cannot be compiled") if matcher.is_error() else ""
+
+def byte_matcher(lark: str) -> ByteMatcher:
+    """Over a vocabulary of single bytes, whose ids are their values."""
+    return LLMatcher(_bytes_vocabulary().inner, lark, log_level=0, limits=_LIMITS)
+
+
+def byte_ids(mask: bytes) -> list[int]:
+    """The bytes that a mask of that vocabulary allows."""
+    return [byte for byte in range(256) if mask[byte // 8] >> byte % 8 & 1]
 
 
 NOTHING = "no text satisfies it"
 
+_SEPARATORS = re.compile(rb",+")  # two of them have something in between
 _TOO_WIDE = "Parser Error: Current row has "
 _PLACE = re.compile(r"^(at )?\d+\(\d+\): (failed to compile JSON schema: )?")
 _SHOWN_SOURCE = re.compile(r"\n\s*\d+ \|.*", re.DOTALL)
 _STATE = re.compile(r"\s*<state>.*", re.DOTALL)
 _ENDLESS = re.compile(r"Too many items \(limit \d+; ff_tokens\)")
+
+
+def explained(error: str) -> str:
+    """As `brief`, and never empty."""
+    return brief(error) or "it cannot be compiled"
 
 
 def brief(error: str) -> str:

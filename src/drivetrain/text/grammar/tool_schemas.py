@@ -11,9 +11,9 @@ from dataclasses import replace
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.tokenizer import check_wanted
 from drivetrain.core.tools import Tool
-from drivetrain.text.grammar.calls import arguments_lark, callable_tools, schema_of
-from drivetrain.text.grammar.lark import multiple_fault
+from drivetrain.text.grammar.calls import arguments_lark, callable_tools
 from drivetrain.text.grammar.objects import CannotWrite
+from drivetrain.text.grammar.room import Room, fit_schema
 from drivetrain.text.grammar.rules import AnswerRules
 from drivetrain.text.grammar.trial import MAX_REQUEST_CPU_S, Budget, Trial
 
@@ -33,21 +33,23 @@ class ToolSchemaTrial:
         self._lock = threading.Lock()
         self._verdicts: OrderedDict[bytes, str] = OrderedDict()
 
-    def usable(self, rules: AnswerRules, budget: Budget) -> AnswerRules:
+    def usable(self, rules: AnswerRules, budget: Budget, room: Room) -> AnswerRules:
         """With only the tools that may be called. One whose schema cannot be honoured takes any object as arguments.
 
-        Raises `InvalidRequest` if it is strict, by its name, and `Cancelled` if nobody waits any more.
+        Counts in the schemas that no answer in this `room` reaches are left out. Raises `InvalidRequest` for a strict
+        one, by its name, and `Cancelled` if nobody waits any more.
         """
         tools: list[Tool] = []
         for tool in callable_tools(rules):
             check_wanted()
-            fault = self._verdict(rules, tool, budget)
+            fitting, fault = _fit(tool, room)
+            fault = fault or self._verdict(rules, fitting, budget)
             if fault and budget.is_spent and not rules.is_free:
                 raise InvalidRequest(TOGETHER, param="tools")
             if fault and tool.strict:
                 what = f"the parameters of the tool {tool.name} cannot be honoured: {fault}"
                 raise InvalidRequest(what, param="tools")
-            tools.append(with_any_arguments(tool) if fault else tool)
+            tools.append(with_any_arguments(tool) if fault else fitting)
         return replace(rules, tools=tuple(tools))
 
     def _verdict(self, rules: AnswerRules, tool: Tool, budget: Budget) -> str:
@@ -66,8 +68,6 @@ class ToolSchemaTrial:
         return fault
 
     def _try(self, rules: AnswerRules, tool: Tool, budget: Budget) -> str:
-        if fault := multiple_fault(schema_of(tool)):
-            return f"it has {fault}"
         try:
             return self._trial.run(arguments_lark(rules, tool), budget)
         except CannotWrite as exc:
@@ -76,6 +76,14 @@ class ToolSchemaTrial:
             return "it is nested too deeply"
         except (TypeError, ValueError, LookupError, AttributeError):
             return "it is no valid JSON schema"  # a keyword has a value that nothing can be made of
+
+
+def _fit(tool: Tool, room: Room) -> tuple[Tool, str]:
+    schema = json.loads(tool.parameters)
+    fitting, fault = fit_schema(schema, room)
+    if fault:
+        return tool, f"it has {fault}"
+    return (tool if fitting is schema else replace(tool, parameters=json.dumps(fitting))), ""
 
 
 def with_any_arguments(tool: Tool) -> Tool:

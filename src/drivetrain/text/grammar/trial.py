@@ -1,23 +1,24 @@
 """A trial of each new grammar in a process of its own, which may be slow, fail or die of it.
 
-Some small schemas take minutes and gigabytes to compile, and a thread that does so cannot be stopped. The process has
-limits of computing time and of memory. It stays for the next grammar; after its death another one is started.
+Some small schemas take minutes and gigabytes to compile, and a thread that does so cannot be stopped. The processes
+have limits of computing time and of memory. One stays for the next grammar; after its death another one is started.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import resource
-import select
-import signal
-import subprocess
-import sys
+import logging
 import threading
-import time
-from typing import IO
+from collections import OrderedDict
+from pathlib import Path
+from subprocess import Popen
+from typing import NamedTuple
 
-from drivetrain.core.errors import NotReady, Overloaded
+from drivetrain.core.errors import DrivetrainError, NotReady, Overloaded
+from drivetrain.core.tokenizer import check_wanted
+from drivetrain.text.grammar.trial_helper import Helper
+from drivetrain.text.grammar.trial_process import GBNF, LARK, MAX_BYTES
 
 MAX_CPU_S = 3.0
 """Of computing, not by the clock: on a busy machine a trial may take longer."""
@@ -25,151 +26,194 @@ MAX_CPU_S = 3.0
 MAX_REQUEST_CPU_S = 8.0
 """Of all trials of one request: others wait for their turn. Two may end by their limit."""
 
-MAX_S = 30.0
-"""By the clock, so that nobody waits for ever where others take the cores."""
+MAX_KEPT_BYTES = 64 * 2**20
+"""What a process may have held and still be kept: it does not give all of it back."""
 
-MAX_BYTES = 2 * 2**30
+MAX_SPARE = 2
+"""Processes that wait for a grammar."""
 
-MAX_SAID = 200
+REMEMBERED = 5000
+"""Refusals."""
 
-READY_LINE = b"ready\n"
-"""What the process says before anything else of its own."""
+TRIES = 2
 
-TOO_LARGE = f"it takes more than {MAX_CPU_S:g} s or {MAX_BYTES // 2**30} GiB to compile; make it smaller"
+TOO_LARGE = f"it takes more than {MAX_CPU_S:g} s or {MAX_BYTES // 2**20} MiB to compile; make it smaller"
+
+_log = logging.getLogger("drivetrain.grammar")
 
 
 class Budget:
-    """Of the trials of one request."""
+    """Of the trials of one request. `held_bytes` is what the last one needed in our library."""
 
     def __init__(self) -> None:
         self.left_s = MAX_REQUEST_CPU_S
+        self.held_bytes = 0
 
     @property
     def is_spent(self) -> bool:
         return self.left_s <= 0
 
 
-class Trial:
-    """`run` may be called from any thread, one grammar at a time."""
+class Verdict(NamedTuple):
+    """What the process says of a grammar. `fault` is empty if nothing is wrong; of GBNF, `lark` is the same grammar."""
 
-    def __init__(self) -> None:
+    fault: str
+    took_s: float = 0.0
+    held_bytes: int = 0
+    lark: str = ""
+
+
+class Trial:
+    """Any thread may call it. A grammar has a process for itself while it is tried: there are as many as callers.
+
+    `engine_library` is a file with the llguidance of an engine that has its own (`EngineInfo.grammar_library`).
+    """
+
+    def __init__(self, engine_library: Path | None = None) -> None:
+        self._library = str(engine_library or "")
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._helpers: set[Helper] = set()
+        self._spare: list[Helper] = []
+        self._refused: OrderedDict[bytes, Verdict] = OrderedDict()
         self._closed = False
+
+    @property
+    def processes(self) -> tuple[Popen[bytes], ...]:
+        """Those that there are."""
+        with self._lock:
+            return tuple(helper.process for helper in self._helpers)
 
     def run(self, lark: str, budget: Budget | None = None) -> str:
         """What is wrong with the grammar; empty if nothing is.
 
-        Raises `NotReady` once it is closed, and `Overloaded` if the process cannot be started.
+        Raises `NotReady` once it is closed, `Cancelled` if nobody waits any more, and `Overloaded` if a process cannot
+        be started, or something else than the grammar ends it.
         """
-        budget = budget or Budget()
-        limit_s = min(MAX_CPU_S, budget.left_s)
-        if budget.is_spent:
-            return TOO_LARGE
-        with self._lock:
-            verdict = self._ask(json.dumps([limit_s, lark]).encode() + b"\n")
-            if verdict.endswith(b"\n"):
-                fault, took_s = json.loads(verdict)
-                budget.left_s -= took_s
-                return str(fault)
-            self._end()
-            if self._closed:
-                raise NotReady("the worker is stopped")
-            budget.left_s -= limit_s
-            return TOO_LARGE
+        return self._verdict(LARK, lark, budget or Budget()).fault
+
+    def from_gbnf(self, source: str, budget: Budget) -> tuple[str, str]:
+        """The same grammar in Lark, and what is wrong with it. Raises like `run`."""
+        verdict = self._verdict(GBNF, source, budget)
+        return verdict.lark, verdict.fault
 
     def start(self) -> None:
-        """So that the first grammar need not wait for it."""
-        with self._lock:
-            self._running()
+        """So that the first grammar need not wait for a process."""
+        self._put_back(self._take())
 
     def close(self) -> None:
-        """Idempotent. A trial under way ends with it."""
-        self._closed = True
-        process = self._process
-        if process is not None:
-            process.kill()
+        """Idempotent. Trials under way end with it."""
         with self._lock:
-            self._end()
+            self._closed = True
+            helpers, spare = set(self._helpers), self._spare
+            self._spare = []
+        for helper in helpers:
+            helper.process.kill()
+        for helper in spare:
+            self._end(helper)
 
-    def _ask(self, grammar: bytes) -> bytes:
-        process = self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(grammar)
-            process.stdin.flush()
-        except BrokenPipeError:
-            return b""
-        answers, _, _ = select.select([process.stdout], [], [], MAX_S)
-        return process.stdout.readline() if answers else b""
+    def _verdict(self, dialect: str, text: str, budget: Budget) -> Verdict:
+        limit_s = min(MAX_CPU_S, budget.left_s)
+        if budget.is_spent:
+            return Verdict(TOO_LARGE)
+        key = hashlib.sha256(f"{dialect}\n{text}".encode()).digest()
+        if (refused := self._refused.get(key)) is not None:
+            return refused
+        verdict = self._asked(json.dumps([limit_s, dialect, text]).encode() + b"\n", limit_s)
+        budget.left_s -= verdict.took_s
+        budget.held_bytes = verdict.held_bytes
+        if verdict.fault and limit_s == MAX_CPU_S:  # else it may have had less time than it has alone
+            self._remember(key, verdict)
+        return verdict
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is not None:
-            self._end()  # it died between two trials, of nothing that a grammar did
-        if self._process is None and not self._closed:
+    def _asked(self, question: bytes, limit_s: float) -> Verdict:
+        """A process that is stopped or ended from outside says nothing of the grammar: another one is asked."""
+        for _ in range(TRIES):
+            helper = self._take()
             try:
-                self._process = _start()
-            except OSError as exc:
-                raise Overloaded(f"the process that tries grammars cannot be started: {exc.strerror}") from exc
-            self._await_ready(self._process)
-        if self._closed or self._process is None:
-            self._end()
-            raise NotReady("the worker is stopped")
-        return self._process
+                said = helper.ask(question)
+            except BaseException:
+                self._replace(helper)
+                raise
+            if said.endswith(b"\n"):
+                verdict = Verdict(*json.loads(said))
+                helper.is_worn |= verdict.held_bytes > MAX_KEPT_BYTES
+                self._put_back(helper)
+                return verdict
+            if self._replace(helper):
+                return Verdict(TOO_LARGE, limit_s)
+            if self._closed:
+                raise NotReady("the worker is stopped")
+        raise Overloaded("a process that tries grammars was stopped from outside; try again shortly", retry_after_s=5.0)
 
-    def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
-        """Passes over what else prints when Python starts."""
-        assert process.stdout is not None
-        assert process.stderr is not None
-        if self._closed:
+    def _remember(self, key: bytes, verdict: Verdict) -> None:
+        with self._lock:
+            self._refused[key] = verdict
+            if len(self._refused) > REMEMBERED:
+                self._refused.popitem(last=False)
+
+    def _take(self) -> Helper:
+        """One that waits, or a new one."""
+        while True:
+            check_wanted()
+            with self._lock:
+                if self._closed:
+                    raise NotReady("the worker is stopped")
+                helper = self._spare.pop() if self._spare else None
+            if helper is None:
+                return self._started()
+            if helper.is_alive:
+                return helper
+            self._end(helper)  # it died between two trials, of nothing that a grammar did
+
+    def _started(self) -> Helper:
+        try:
+            return self._ready(Helper(self._library))
+        except Overloaded:
+            if not self._library or self._closed:
+                raise
+        helper = self._ready(Helper())
+        _log.warning("grammars are not tried with the engine's own library: it cannot be loaded")
+        self._library = ""
+        return helper
+
+    def _ready(self, helper: Helper) -> Helper:
+        with self._lock:
+            self._helpers.add(helper)
+            if self._closed:
+                helper.process.kill()
+        try:
+            helper.await_ready()
+        except BaseException as exc:
+            self._end(helper)
+            if self._closed and isinstance(exc, Overloaded):
+                raise NotReady("the worker is stopped") from None
+            raise
+        return helper
+
+    def _put_back(self, helper: Helper) -> None:
+        if helper.is_worn:
+            self._replace(helper)
             return
-        for line in process.stdout:
-            if line == READY_LINE:
-                process.stderr.close()
-                return
-        said = process.stderr.read().decode(errors="replace").strip().splitlines()
-        self._end()
-        if not self._closed:
-            why = said[-1] if said else "it ended at once"
-            raise Overloaded(f"the process that tries grammars cannot be started: {why[:MAX_SAID]}")
+        with self._lock:
+            kept = not self._closed and len(self._spare) < MAX_SPARE
+            if kept:
+                self._spare.append(helper)
+        if not kept:
+            self._end(helper)
 
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+    def _replace(self, helper: Helper) -> bool:
+        """As `_end`. The next caller need not wait for a new process; this one did not come to use it well."""
+        ended = self._end(helper)
+        if not self._closed and not self._spare:
+            try:
+                self._put_back(self._started())
+            except DrivetrainError as exc:
+                _log.debug("no process for the next grammar was started: %s", exc)
+        return ended
 
-
-def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - our own interpreter
-        [sys.executable, "-P", "-m", __name__],  # without the modules of the working directory
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def _try_all(grammars: IO[bytes], verdicts: IO[bytes]) -> None:
-    """In the process: a verdict for each grammar, with the time it took, until there are no more."""
-    from drivetrain.text.grammar.library import fault_of
-
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    limit = MAX_BYTES if most == resource.RLIM_INFINITY else min(MAX_BYTES, most)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    verdicts.write(READY_LINE)
-    verdicts.flush()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # nobody reads it from here on
-    for line in grammars:
-        limit_s, lark = json.loads(line)
-        began = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, limit_s)  # at its end the signal ends the process
-        fault = fault_of(lark)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        verdicts.write(json.dumps([fault, time.process_time() - began]).encode() + b"\n")
-        verdicts.flush()
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches it too; its end is that of its input
-    _try_all(sys.stdin.buffer, sys.stdout.buffer)
+    def _end(self, helper: Helper) -> bool:
+        """Whether it had ended by itself."""
+        ended = helper.end()
+        with self._lock:
+            self._helpers.discard(helper)
+        return ended

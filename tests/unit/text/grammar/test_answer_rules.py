@@ -53,7 +53,7 @@ def trial() -> Iterator[Trial]:
 
 @pytest.fixture(scope="module")
 def compiler(trial: Trial) -> GrammarCompiler:
-    return GrammarCompiler(ByteTokenizer(), frozenset({257}), trial)
+    return GrammarCompiler(ByteTokenizer(), frozenset({257}), trial, context_length=4096)
 
 
 def rules(
@@ -155,7 +155,7 @@ def test_what_the_rules_let_through(compiler: GrammarCompiler, wanted: AnswerRul
 
 def test_a_special_token_is_not_its_text(trial: Trial) -> None:
     tokenizer = MarkedBytes("hermes")
-    compiler = GrammarCompiler(tokenizer, frozenset({tokenizer.end}), trial)
+    compiler = GrammarCompiler(tokenizer, frozenset({tokenizer.end}), trial, context_length=4096)
     matcher = compiler.compile(rules(AUTO)).matcher()
     assert matcher.take(list(b'<tool_call>\n{"name": "sub"'))
     assert matcher.take(tokenizer.ids('<tool_call>\n{"name": "add'))
@@ -170,7 +170,7 @@ def test_a_real_vocabulary(trial: Trial, special: bool) -> None:
     markers = ("<tool_call>", "</tool_call>", "<think>", "</think>")
     tokenizer = HfTokenizer(tokenizers.byte_level(extra=markers if special else ()))
     ends = frozenset({tokenizer.id_of("</s>") or 0})
-    compiler = GrammarCompiler(tokenizer, ends, trial)
+    compiler = GrammarCompiler(tokenizer, ends, trial, context_length=4096)
     for mode, reasoning in ((REQUIRED, Reasoning.BEGUN), (AUTO, Reasoning.POSSIBLE)):
         grammar = compiler.compile(rules(mode, reasoning=reasoning, max_reasoning_tokens=30))
         calls = 0
@@ -269,7 +269,7 @@ EXPLODING = tuple(tool({"properties": {"explode": {"const": i}}}, strict=False, 
 
 
 def test_the_tools_of_a_request_share_a_budget(slow: _Slow) -> None:
-    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow, context_length=4096)
     assert compiler.compile(rules(tools=EXPLODING[:2])).fault == "", "they take any object"
     runs = slow.num_runs
     with pytest.raises(InvalidRequest, match="together") as caught:
@@ -279,19 +279,19 @@ def test_the_tools_of_a_request_share_a_budget(slow: _Slow) -> None:
 
 
 def test_the_tool_behind_slow_ones_is_not_blamed(slow: _Slow) -> None:
-    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow, context_length=4096)
     strict = replace(EXPLODING[3], strict=True)
     with pytest.raises(InvalidRequest, match="together"):
         compiler.compile(rules(tools=(*EXPLODING[:2], strict)))
 
 
 def test_a_spent_budget_is_no_fault_if_nothing_was_asked(slow: _Slow) -> None:
-    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow, context_length=4096)
     assert compiler.compile(rules(AUTO, tools=EXPLODING)).fault == ""
 
 
 def test_nothing_is_tried_for_a_caller_who_has_left(slow: _Slow) -> None:
-    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow)
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), slow, context_length=4096)
     wanted = Wanted()
     wanted.over = True
     with wanted.here(), pytest.raises(Cancelled):
@@ -308,7 +308,7 @@ def test_tools_that_cannot_be_honoured_together() -> None:
     """If nothing was asked of the calls, they take any object: on an engine that enforces nothing they may be too."""
     trial = _TooMuchTogether()
     try:
-        compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), trial)
+        compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), trial, context_length=4096)
         one, two = (tool({"properties": {key: {"type": "null"}}}, strict=False, name=key) for key in ("t_one", "t_two"))
         with pytest.raises(InvalidRequest, match="together") as caught:
             compiler.compile(rules(REQUIRED, tools=(one, two)))
@@ -440,7 +440,7 @@ def test_the_vocabulary_is_read_ahead_of_time(trial: Trial) -> None:
             return super().token_bytes(token_id)
 
     tokenizer = Counting()
-    compiler = GrammarCompiler(tokenizer, frozenset({257}), trial)
+    compiler = GrammarCompiler(tokenizer, frozenset({257}), trial, context_length=4096)
     compiler.warm()
     reads = tokenizer.num_reads
     assert reads >= tokenizer.vocab_size
@@ -452,7 +452,7 @@ def test_the_vocabulary_is_read_ahead_of_time(trial: Trial) -> None:
 @pytest.mark.parametrize("of_pieces", [False, True])
 def test_a_budget_is_not_counted_in_pieces(trial: Trial, of_pieces: bool) -> None:
     """The engine is told of it, and what follows the answer by its bytes leaves the tokens to the engine."""
-    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), trial, of_pieces=of_pieces)
+    compiler = GrammarCompiler(ByteTokenizer(), frozenset({257}), trial, context_length=4096, of_pieces=of_pieces)
     budget = rules(NONE, tools=(), reasoning=Reasoning.BEGUN, max_reasoning_tokens=3, content=ANY_LINE)
     grammar = compiler.compile(budget)
     assert "max_tokens=3" in grammar.text

@@ -102,7 +102,9 @@ def check(message: AnswerMessage, text: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_required_calls_are_read_back(trial: Trial, form: str, special: bool) -> None:
     tokenizer, ends = vocabulary(form, special)
-    grammar = GrammarCompiler(tokenizer, ends, trial).compile(AnswerRules(form, TOOLS, ToolChoice(REQUIRED)))
+    grammar = GrammarCompiler(tokenizer, ends, trial, context_length=4096).compile(
+        AnswerRules(form, TOOLS, ToolChoice(REQUIRED))
+    )
     several = 0
     names: set[str] = set()
     for seed in range(25):
@@ -122,7 +124,7 @@ def test_required_calls_are_read_back(trial: Trial, form: str, special: bool) ->
 def test_free_answers_are_held_to_their_calls(trial: Trial, form: str, special: bool) -> None:
     tokenizer, ends = vocabulary(form, special)
     rules = AnswerRules(form, TOOLS, ToolChoice(AUTO), reasoning=Reasoning.POSSIBLE)
-    grammar = GrammarCompiler(tokenizer, ends, trial).compile(rules)
+    grammar = GrammarCompiler(tokenizer, ends, trial, context_length=4096).compile(rules)
     with_calls = with_text = 0
     for seed in range(25):
         ids = Walk(grammar, tokenizer, hints(form), seed).run()
@@ -150,7 +152,7 @@ def test_reasoning_keeps_to_its_budget(
     tokenizer, ends = vocabulary(form, special)
     opens, closes = FORMS[form].reasoning or ("", "")
     rules = AnswerRules(form, TOOLS, ToolChoice(mode), parallel=False, reasoning=reasoning, max_reasoning_tokens=BUDGET)
-    grammar = GrammarCompiler(tokenizer, ends, trial).compile(rules)
+    grammar = GrammarCompiler(tokenizer, ends, trial, context_length=4096).compile(rules)
     begun = reasoning is Reasoning.BEGUN
     for seed in range(8):
         walk = Walk(grammar, tokenizer, hints(form), seed)

@@ -17,9 +17,11 @@ from drivetrain.core.errors import InvalidRequest, NotReady, Overloaded
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.grammar import compile as compiling
 from drivetrain.text.grammar import trial as trials
+from drivetrain.text.grammar import trial_helper
 from drivetrain.text.grammar.compile import GrammarCompiler
-from drivetrain.text.grammar.library import fault_of
+from drivetrain.text.grammar.rehearsal import rehearse
 from drivetrain.text.grammar.trial import TOO_LARGE, Budget, Trial
+from drivetrain.text.grammar.trial_helper import Helper
 
 END = 257
 
@@ -29,12 +31,20 @@ def trial() -> Iterator[Trial]:
     made = Trial()
     yield made
     made.close()
-    assert made._process is None
+    assert not made.processes
+
+
+@pytest.fixture
+def own_trial() -> Iterator[Trial]:
+    made = Trial()
+    yield made
+    made.close()
+    assert not made.processes
 
 
 @pytest.fixture
 def compiler(trial: Trial) -> GrammarCompiler:
-    return GrammarCompiler(ByteTokenizer(), frozenset({END}), trial)
+    return GrammarCompiler(ByteTokenizer(), frozenset({END}), trial, context_length=4096)
 
 
 def made(form: str, value: Any) -> Constraint:
@@ -149,7 +159,7 @@ def test_a_grammar_is_compiled_once(compiler: GrammarCompiler, monkeypatch: pyte
 
 
 def test_large_grammars_are_not_all_kept(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "KEPT_CHARS", 100)
+    monkeypatch.setattr(compiling, "KEPT_BYTES", 100)
     grammars = [compiler.compile(made("choice", [f"{letter}" * 60])) for letter in "ab"]
     assert compiler.kept(made("choice", ["a" * 60])) is None
     assert compiler.kept(made("choice", ["b" * 60])) is grammars[1]
@@ -171,12 +181,11 @@ def test_a_trial_that_never_ends_is_ended_by_its_computing_time(monkeypatch: pyt
     one = Trial()
     try:
         assert one.run('start: "a"') == ""
-        first = one._process
-        assert first is not None
+        (first,) = one.processes
         assert one.run(slow) == TOO_LARGE
         assert first.poll() is not None
         assert one.run('start: "b"') == ""
-        assert one._process is not first
+        assert first not in one.processes
     finally:
         one.close()
     assert trials.MAX_CPU_S < 10
@@ -191,9 +200,9 @@ def test_a_budget_for_several_trials() -> None:
         budget.left_s = 0.2
         assert one.run(slow, budget) == TOO_LARGE
         assert budget.is_spent
-        ended = one._process
+        before = one.processes
         assert one.run('start: "a"', budget) == TOO_LARGE
-        assert one._process is ended, "nothing more is tried"
+        assert one.processes == before, "nothing more is tried"
     finally:
         one.close()
 
@@ -203,7 +212,7 @@ def test_a_closed_trial_starts_no_process() -> None:
     one.close()
     with pytest.raises(NotReady):
         one.run('start: "a"')
-    assert one._process is None
+    assert not one.processes
 
 
 def test_modules_of_the_working_directory_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +233,7 @@ def test_a_process_that_cannot_start_is_no_fault_of_the_grammar(
     one = Trial()
     with pytest.raises(Overloaded, match="cannot be started"):
         one.run('start: "a"')
-    assert one._process is None
+    assert not one.processes
 
 
 def test_what_else_prints_when_python_starts_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,18 +247,35 @@ def test_what_else_prints_when_python_starts_is_passed_over(tmp_path: Path, monk
         one.close()
 
 
-def test_a_trial_that_gets_no_core_ends_by_the_clock(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Trial()
-    try:
-        one.start()
-        assert one._process is not None
-        one._process.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(trials, "MAX_S", 0.1)
-        assert one.run('start: "a"') == TOO_LARGE
-        monkeypatch.undo()
-        assert one.run('start: "a"') == ""
-    finally:
-        one.close()
+def test_a_process_that_was_stopped_is_replaced(own_trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the grammar is not blamed for it."""
+    monkeypatch.setattr(trial_helper, "STUCK_S", 0.2)
+    own_trial.start()
+    (stopped,) = own_trial.processes
+    stopped.send_signal(signal.SIGSTOP)
+    assert own_trial.run('start: "a"') == ""
+    assert stopped.poll() == -signal.SIGKILL
+    assert stopped not in own_trial.processes
+
+
+@pytest.mark.parametrize("name", ["SIGSTOP", "SIGKILL"])
+def test_where_every_process_is_stopped_nobody_is_blamed(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whoever sends the signals: it is worth trying again."""
+    monkeypatch.setattr(trial_helper, "STUCK_S", 0.2)
+    ask = Helper.ask
+
+    def stopped(helper: Helper, question: bytes) -> bytes:
+        helper.process.send_signal(signal.Signals[name])
+        return ask(helper, question)
+
+    monkeypatch.setattr(Helper, "ask", stopped)
+    with pytest.raises(Overloaded, match="from outside") as caught:
+        trial.run('start: "a"')
+    assert caught.value.retry_after_s
+    monkeypatch.undo()
+    assert trial.run('start: "a"') == "", "it is not remembered"
 
 
 @pytest.mark.parametrize("text", ["\x7f", '"', "\\", "\n", "\x01", "é", "\U0001f600"])
@@ -266,19 +292,18 @@ def test_any_json_is_on_one_line(compiler: GrammarCompiler, schema: Any) -> None
     assert not matcher.take(list(b"\n"))
 
 
-def test_a_process_that_was_killed_between_trials(trial: Trial) -> None:
-    assert trial.run('start: "a"') == ""
-    assert trial._process is not None
-    trial._process.kill()
-    trial._process.wait()
-    assert trial.run('start: "a"') == ""
+def test_a_process_that_was_killed_between_trials(own_trial: Trial) -> None:
+    own_trial.start()
+    (process,) = own_trial.processes
+    process.kill()
+    process.wait()
+    assert own_trial.run('start: "a"') == ""
 
 
 def test_the_process_ends_with_its_input() -> None:
     one = Trial()
     assert one.run('start: "a"') == ""
-    process = one._process
-    assert process is not None
+    (process,) = one.processes
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(30) == 0
@@ -287,9 +312,9 @@ def test_the_process_ends_with_its_input() -> None:
 
 
 def test_faults_over_single_bytes() -> None:
-    assert fault_of('start: "a"') == ""
-    assert fault_of("start: a\na: a") == "no text satisfies it"
-    assert "unknown" in fault_of("start: b")
+    assert rehearse('start: "a"').fault == ""
+    assert rehearse("start: a\na: a").fault == "no text satisfies it"
+    assert "unknown" in rehearse("start: b").fault
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def trial() -> Iterator[Trial]:
 @pytest.mark.parametrize("form", ["qwen-xml", "glm", "gemma4", "llama-pythonic", "hermes"])
 def test_calls_fit_their_schema(trial: Trial, form: str, special: bool) -> None:
     tokenizer, ends = vocabulary(form, special)
-    compiler = GrammarCompiler(tokenizer, ends, trial)
+    compiler = GrammarCompiler(tokenizer, ends, trial, context_length=4096)
     num_read = 0
     for seed in range(SCHEMAS):
         schema = Schemas(seed).parameters()

@@ -113,18 +113,19 @@ def test_a_reference_to_itself_that_can_end(served: Served) -> None:
 
 
 HUGE = 10**9
+MUCH = 1000
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        {"type": "string", "minLength": HUGE},
-        {"type": "string", "minLength": HUGE, "maxLength": HUGE},
-        {"type": "object", "properties": {"a": {"type": "string", "minLength": HUGE}}, "required": ["a"]},
-        {"type": "object", "minProperties": HUGE},
+        {"type": "string", "minLength": MUCH},
+        {"type": "string", "minLength": MUCH, "maxLength": HUGE},
+        {"type": "object", "properties": {"a": {"type": "string", "minLength": MUCH}}, "required": ["a"]},
+        {"type": "object", "minProperties": MUCH},
     ],
 )
-def test_an_answer_that_must_be_too_long_is_cut(served: Served, value: Any) -> None:
+def test_an_answer_that_must_be_longer_than_max_tokens_is_cut(served: Served, value: Any) -> None:
     reason, text = answered(served, **schema(value))
     assert reason == "length"
     assert len(text) == TOKENS
@@ -133,8 +134,6 @@ def test_an_answer_that_must_be_too_long_is_cut(served: Served, value: Any) -> N
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        (schema({"type": "array", "items": {"type": "null"}, "minItems": HUGE}), "response_format"),
-        ({"regex": f"a{{{HUGE}}}"}, "regex"),
         ({"regex": "((a{1000}){1000}){1000}"}, "regex"),
         ({"grammar": "start: /(a{1000}){1000}/"}, "grammar"),
     ],
@@ -143,6 +142,55 @@ def test_counts_that_cannot_be_compiled(served: Served, fields: dict[str, Any], 
     error = served.refused(CHAT, body(served, **fields))
     assert error["param"] == param
     assert "<state>" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (schema({"type": "array", "minItems": HUGE}), "minItems: 1000000000"),
+        (schema({"type": "string", "minLength": HUGE}), "minLength: 1000000000"),
+        (schema({"type": "object", "minProperties": HUGE}), "minProperties: 1000000000"),
+        (schema({"properties": {"a": {"anyOf": [{"items": {"minItems": HUGE}}]}}}), "minItems: 1000000000"),
+        (schema({"type": "string", "pattern": f"^a{{{HUGE}}}$"}), "1000000000 times"),
+        ({"regex": f"a{{{HUGE}}}"}, "1000000000 times"),
+        ({"regex": f"[ab]{{{HUGE},}}"}, "1000000000 times"),
+        ({"grammar": f'root ::= "a"{{{HUGE}}}'}, "1000000000 times"),
+        ({"grammar": f"start: x~{HUGE}\nx: /[ab]/"}, "1000000000 times"),
+        ({"grammar": f"start: /a{{{HUGE}}}/"}, "1000000000 times"),
+        ({"grammar": f'start: "x" %json {{"type": "array", "minItems": {HUGE}}}'}, "minItems: 1000000000"),
+        (schema({"type": "integer", "minimum": 10**30}), f"minimum: {10**30}; whole numbers"),
+        (schema({"const": 2**64}), f"the number {2**64} in const"),
+        ({"grammar": f'start: %json {{"minimum": {10**30}}}'}, "minimum"),
+        ({"grammar": "root ::= x"}, "Rule 'x' not found"),
+        ({"grammar": 'x ::= "a"'}, "No 'root' rule found"),
+        ({"grammar": 'root ::= start\nstart ::= "a"'}, "already exists"),
+        ({"grammar": " "}, ""),
+    ],
+)
+def test_what_cannot_be_held_is_refused_by_its_field(served: Served, fields: dict[str, Any], words: str) -> None:
+    error = served.refused(CHAT, body(served, **fields))
+    assert error["param"] == next(iter(fields))
+    assert words in error["message"]
+
+
+def test_the_same_in_the_parameters_of_a_tool(served: Served) -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "array", "minItems": HUGE}}}
+    function = {"name": "f", "strict": True, "parameters": parameters}
+    error = served.refused(CHAT, body(served, tools=[{"type": "function", "function": function}]))
+    assert error["param"] == "tools"
+    assert "the tool f cannot be honoured: it has minItems: 1000000000" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "array", "items": {"enum": [0]}, "maxItems": HUGE, "minItems": 2},
+        {"type": "array", "items": {"type": "string", "maxLength": 2**40}, "minItems": 2},
+        {"type": "object", "maxProperties": 2**70, "additionalProperties": {"enum": [0]}},
+    ],
+)
+def test_a_greatest_count_beyond_the_room_limits_nothing(served: Served, value: Any) -> None:
+    assert answered(served, **schema(value))[1][0] in "[{"
 
 
 @pytest.mark.parametrize("grammar", ['start: "a" start', 'root ::= "a" root', 'start: a\na: "x" b\nb: "y" a'])

@@ -72,7 +72,8 @@ class GrammarCompiler:
         """Raises `InvalidRequest` for what cannot be honoured, saying what in it is the reason."""
         if (grammar := self.kept(wanted)) is not None:
             return grammar
-        budget, fitting = Budget(), self._fitting(wanted)
+        budget = Budget()
+        fitting = self._fitting(wanted, budget)
         if isinstance(fitting, Constraint):
             lark, followed = self._tried(fitting, budget), None
         else:
@@ -87,17 +88,17 @@ class GrammarCompiler:
         self._keep(wanted, grammar, len(lark) + budget.held_bytes)
         return grammar
 
-    def _fitting(self, wanted: Wanted) -> Wanted:
+    def _fitting(self, wanted: Wanted, budget: Budget) -> Wanted:
         """Without counts that limit nothing, and GBNF as Lark."""
         if isinstance(wanted, AnswerRules):
-            return wanted if wanted.content is None else replace(wanted, content=self._fit(wanted.content))
-        return self._fit(wanted)
+            return wanted if wanted.content is None else replace(wanted, content=self._fit(wanted.content, budget))
+        return self._fit(wanted, budget)
 
-    def _fit(self, constraint: Constraint) -> Constraint:
+    def _fit(self, constraint: Constraint, budget: Budget) -> Constraint:
         constraint = fit(constraint, self._room())
         if constraint.form is not ConstraintForm.GRAMMAR or not is_gbnf(constraint.source):
             return constraint
-        lark, fault = self._trial.from_gbnf(constraint.source, Budget())
+        lark, fault = self._trial.from_gbnf(constraint.source, budget)
         if fault:
             raise _unusable(constraint, fault)
         return replace(constraint, source=lark)

@@ -18,7 +18,7 @@ from drivetrain.text.grammar.library import NOTHING, ByteMatcher, byte_ids, byte
 MAX_STEPS = 64
 """Bytes of an answer."""
 
-MAX_ENGINE_CPU_S = 1.0
+MAX_ENGINE_CPU_S = 0.5
 MAX_ENGINE_BYTES = 128 * 2**20
 """For an engine with a library of its own, which compiles again for each choice of each request, while others wait."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
 
-from drivetrain.core.errors import DrivetrainError, NotReady, Overloaded
+from drivetrain.core.errors import NotReady, Overloaded
 from drivetrain.core.tokenizer import check_wanted
 from drivetrain.text.grammar.trial_helper import Helper
 from drivetrain.text.grammar.trial_process import GBNF, LARK, MAX_BYTES
@@ -156,58 +156,60 @@ class Trial:
         while True:
             check_wanted()
             with self._lock:
-                if self._closed:
-                    raise NotReady("the worker is stopped")
                 helper = self._spare.pop() if self._spare else None
             if helper is None:
-                return self._started()
-            if helper.is_alive:
+                helper = self._begun()
+            if self._is_ready(helper):
                 return helper
-            self._end(helper)  # it died between two trials, of nothing that a grammar did
 
-    def _started(self) -> Helper:
-        try:
-            return self._ready(Helper(self._library))
-        except Overloaded:
-            if not self._library or self._closed:
-                raise
-        helper = self._ready(Helper())
-        _log.warning("grammars are not tried with the engine's own library: it cannot be loaded")
-        self._library = ""
-        return helper
-
-    def _ready(self, helper: Helper) -> Helper:
+    def _begun(self) -> Helper:
+        """A new one, which is not ready yet."""
         with self._lock:
-            self._helpers.add(helper)
             if self._closed:
-                helper.process.kill()
+                raise NotReady("the worker is stopped")
+            helper = Helper(self._library)
+            self._helpers.add(helper)
+            return helper
+
+    def _is_ready(self, helper: Helper) -> bool:
+        """False for one that died while it waited, of nothing that a grammar did."""
+        was_ready = helper.is_ready
         try:
             helper.await_ready()
         except BaseException as exc:
             self._end(helper)
             if self._closed and isinstance(exc, Overloaded):
                 raise NotReady("the worker is stopped") from None
-            raise
-        return helper
+            if not isinstance(exc, Overloaded) or not self._library:
+                raise
+            _log.warning("grammars are not tried with the engine's own library: it cannot be loaded")
+            self._library = ""
+            return False
+        if was_ready and not helper.is_alive:
+            self._end(helper)
+            return False
+        return True
 
     def _put_back(self, helper: Helper) -> None:
         if helper.is_worn:
             self._replace(helper)
-            return
+        elif not self._spared(helper):
+            self._end(helper)
+
+    def _spared(self, helper: Helper) -> bool:
         with self._lock:
             kept = not self._closed and len(self._spare) < MAX_SPARE
             if kept:
                 self._spare.append(helper)
-        if not kept:
-            self._end(helper)
+            return kept
 
     def _replace(self, helper: Helper) -> bool:
-        """As `_end`. The next caller need not wait for a new process; this one did not come to use it well."""
+        """As `_end`. The next caller finds a process that has begun to start."""
         ended = self._end(helper)
-        if not self._closed and not self._spare:
+        if not self._spare:
             try:
-                self._put_back(self._started())
-            except DrivetrainError as exc:
+                self._put_back(self._begun())
+            except (Overloaded, NotReady) as exc:
                 _log.debug("no process for the next grammar was started: %s", exc)
         return ended
 

@@ -46,6 +46,7 @@ class Helper:
     def __init__(self, engine_library: str = "") -> None:
         self.is_worn = False
         """Whether it is to be replaced, though it may still answer."""
+        self.is_ready = False
         try:
             self.process = subprocess.Popen(  # noqa: S603 - our own interpreter
                 # -P: without the modules of the working directory
@@ -62,10 +63,13 @@ class Helper:
         nobody waits any more.
         """
         process = self.process
+        if self.is_ready:
+            return
         assert process.stderr is not None
         while (said := self._read()).endswith(b"\n"):
             if said.endswith(trial_process.READY_LINE):
                 process.stderr.close()
+                self.is_ready = True
                 return
         process.kill()
         lines = process.stderr.read().decode(errors="replace").strip().splitlines()
@@ -110,7 +114,7 @@ class Helper:
                     break
                 said += part
                 continue
-            if now - began > SLOW_S:
+            if self.is_ready and now - began > SLOW_S:
                 self._give_way()
             if (seen := self._computed()) != computed or seen is None:
                 moved, computed = now, seen

@@ -86,8 +86,8 @@ class Trial:
     def run(self, lark: str, budget: Budget | None = None) -> str:
         """What is wrong with the grammar; empty if nothing is.
 
-        Raises `NotReady` once it is closed, `Cancelled` if nobody waits any more, and `Overloaded` if a process cannot
-        be started, or something else than the grammar ends it.
+        Raises `NotReady` once it is closed or if something else than the grammar ends its process, `Overloaded` if a
+        process cannot be started, and `Cancelled` if nobody waits any more.
         """
         return self._verdict(LARK, lark, budget or Budget()).fault
 
@@ -143,7 +143,7 @@ class Trial:
                 return Verdict(TOO_LARGE, limit_s)
             if self._closed:
                 raise NotReady("the worker is stopped")
-        raise Overloaded("a process that tries grammars was stopped from outside; try again shortly", retry_after_s=5.0)
+        raise NotReady("a process that tries grammars was stopped from outside; try again shortly", retry_after_s=5.0)
 
     def _remember(self, key: bytes, verdict: Verdict) -> None:
         with self._lock:

@@ -15,11 +15,8 @@ from drivetrain.core.errors import Overloaded
 from drivetrain.core.tokenizer import check_wanted
 from drivetrain.text.grammar import trial_process
 
-MAX_S = 30.0
-"""By the clock, so that nobody waits for ever where others take the cores."""
-
-STUCK_S = 3.0
-"""Without any computing, where that can be seen: somebody stopped the process."""
+MAX_S = 300.0
+"""By the clock. Where others take the cores, it may take that long to compute for a few seconds."""
 
 POLL_S = 0.05
 """How often it is checked whether somebody still waits."""
@@ -97,16 +94,15 @@ class Helper:
         os.set_blocking(to, False)
         end = time.monotonic() + MAX_S
         left = memoryview(question)
-        while left and time.monotonic() < end:
+        while left and time.monotonic() < end and not self._is_stopped():
             check_wanted()
             if select.select([], [to], [], POLL_S)[1]:
                 left = left[os.write(to, left) :]
 
     def _read(self) -> bytes:
         assert self.process.stdout is not None
-        source, began = self.process.stdout.fileno(), time.monotonic()
-        moved, computed, said = began, self._computed(), bytearray()
-        while not said.endswith(b"\n") and (now := time.monotonic()) - began < MAX_S:
+        source, began, said = self.process.stdout.fileno(), time.monotonic(), bytearray()
+        while not said.endswith(b"\n") and (took_s := time.monotonic() - began) < MAX_S:
             check_wanted()
             if select.select([source], [], [], POLL_S)[0]:
                 part = os.read(source, 2**16)
@@ -114,12 +110,10 @@ class Helper:
                     break
                 said += part
                 continue
-            if self.is_ready and now - began > SLOW_S:
-                self._give_way()
-            if (seen := self._computed()) != computed or seen is None:
-                moved, computed = now, seen
-            if now - moved > STUCK_S:
+            if self._is_stopped():
                 break
+            if self.is_ready and took_s > SLOW_S:
+                self._give_way()
         return bytes(said)
 
     def _give_way(self) -> None:
@@ -128,13 +122,13 @@ class Helper:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, NICE)
 
-    def _computed(self) -> str | None:
-        """How long it has computed so far; None: it cannot be seen here."""
+    def _is_stopped(self) -> bool:
+        """By a signal, where that can be seen."""
         try:
             stat = Path(f"/proc/{self.process.pid}/stat").read_text()
         except OSError:
-            return None
-        return " ".join(stat.rpartition(")")[2].split()[11:13])
+            return False
+        return stat.rpartition(")")[2].split()[0] in "Tt"
 
     def end(self) -> bool:
         """Idempotent. Returns whether it had ended by itself, which is what a grammar can do to it."""

@@ -17,7 +17,6 @@ from drivetrain.core.errors import InvalidRequest, NotReady, Overloaded
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.grammar import compile as compiling
 from drivetrain.text.grammar import trial as trials
-from drivetrain.text.grammar import trial_helper
 from drivetrain.text.grammar.compile import GrammarCompiler
 from drivetrain.text.grammar.rehearsal import rehearse
 from drivetrain.text.grammar.trial import TOO_LARGE, Budget, Trial
@@ -247,9 +246,8 @@ def test_what_else_prints_when_python_starts_is_passed_over(tmp_path: Path, monk
         one.close()
 
 
-def test_a_process_that_was_stopped_is_replaced(own_trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_was_stopped_is_replaced(own_trial: Trial) -> None:
     """And the grammar is not blamed for it."""
-    monkeypatch.setattr(trial_helper, "STUCK_S", 0.2)
     own_trial.start()
     (stopped,) = own_trial.processes
     stopped.send_signal(signal.SIGSTOP)
@@ -263,7 +261,6 @@ def test_where_every_process_is_stopped_nobody_is_blamed(
     trial: Trial, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Whoever sends the signals: it is worth trying again."""
-    monkeypatch.setattr(trial_helper, "STUCK_S", 0.2)
     ask = Helper.ask
 
     def stopped(helper: Helper, question: bytes) -> bytes:
@@ -271,7 +268,7 @@ def test_where_every_process_is_stopped_nobody_is_blamed(
         return ask(helper, question)
 
     monkeypatch.setattr(Helper, "ask", stopped)
-    with pytest.raises(Overloaded, match="from outside") as caught:
+    with pytest.raises(NotReady, match="from outside") as caught:
         trial.run('start: "a"')
     assert caught.value.retry_after_s
     monkeypatch.undo()

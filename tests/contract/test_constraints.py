@@ -197,6 +197,18 @@ async def test_it_is_the_same_again(worker: EngineWorker, constrained: bool) -> 
     assert (await worker.generate(**PLAIN, constraint=constraint)).text == first.text
 
 
+@pytest.mark.parametrize("keyword", ["maxItems", "minItems"])
+async def test_a_greatest_count_that_no_answer_reaches(worker: EngineWorker, constrained: bool, keyword: str) -> None:
+    """It does no harm, and what else the schema says is kept to."""
+    if not constrained:
+        return
+    schema = {"type": "array", "items": {"enum": [7]}, "minItems": 2, "maxItems": 10**9}
+    if keyword == "minItems":
+        schema |= {"maxItems": 2}
+    text = (await worker.generate(**PLAIN, constraint={"json_schema": schema})).text
+    assert re.fullmatch(r"\[7(, 7)+(\]|, ?|,? ?7?)" if keyword == "maxItems" else r"\[7, 7\]", text), text
+
+
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "keyword": ({"json_schema": {"not": {"type": "string"}}}, "not"),
     "never": ({"json_schema": False}, "schema is false"),
@@ -211,6 +223,12 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "look-ahead": ({"regex": "a(?=b)"}, "look-ahead"),
     "bracket": ({"regex": "["}, "unclosed"),
     "grammar": ({"grammar": "root ::= ("}, "GBNF"),
+    "no rule": ({"grammar": "root ::= x"}, "'x' not found"),
+    "items": ({"json_schema": {"type": "array", "minItems": 10**9}}, "minItems: 1000000000"),
+    "items in lark": ({"grammar": f'start: %json {{"minItems": {10**9}}}'}, "minItems: 1000000000"),
+    "length": ({"json_schema": {"type": "string", "minLength": 10**9}}, "minLength: 1000000000"),
+    "times": ({"regex": f"a{{{10**9}}}"}, "1000000000 times"),
+    "whole": ({"json_schema": {"type": "integer", "minimum": 10**30}}, "minimum: 1000000000000"),
     "undefined": ({"grammar": "start: a b"}, "a"),
     "endless": ({"grammar": "start: a\na: a"}, "no text satisfies"),
 }  # fmt: skip

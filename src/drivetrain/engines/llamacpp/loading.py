@@ -184,7 +184,7 @@ def _copies_states(metadata: Mapping[str, Any]) -> bool:
     return any(key.startswith(beginnings) for key in metadata)
 
 
-def _library_file() -> Path | None:
+def library_file() -> Path | None:
     """The library of llama.cpp, with the llguidance that it has built in, found without loading it."""
     package = find_spec("xllamacpp")
     places = package.submodule_search_locations if package is not None else None
@@ -216,5 +216,5 @@ async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:
         default_sampling=stated_sampling(model.metadata),
         notes=(*model.notes, *model.options.vision.notes, *process.notes),
         versions={"xllamacpp": process.version},
-        grammar_library=_library_file(),
+        grammar_library=library_file(),
     )

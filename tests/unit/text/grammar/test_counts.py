@@ -145,7 +145,7 @@ def test_bounds_that_pass_are_exact(keyword: str, bound: float, away: int, finer
     grammar = CompiledGrammar(f"start: {json_terms(schema)}\n", VOCABULARY)
     exact = Decimal(repr(bound))
     exponent = int(exact.as_tuple().exponent)
-    near = exact + away * Decimal(10) ** (exponent - (finer if isinstance(bound, float) else 0))
+    near = exact + away * Decimal(10) ** (exponent - (0 if isinstance(bound, int) else finer))
     matcher = grammar.matcher()
     if grammar.fault or not matcher.take([*format(near, "f").encode()]) or not matcher.may_end:
         return

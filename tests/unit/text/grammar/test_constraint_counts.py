@@ -139,13 +139,13 @@ def test_numbers_that_are_kept(schema: Any) -> None:
     st.integers(0, 3),
 )
 def test_bounds_that_pass_are_exact(keyword: str, bound: float, away: int, finer: int) -> None:
-    schema = {"type": "integer" if isinstance(bound, int) else "number", keyword: bound}
+    schema = {"type": "integer" if type(bound) is int else "number", keyword: bound}
     if number_fault(schema):
         return
     grammar = CompiledGrammar(f"start: {json_terms(schema)}\n", VOCABULARY)
     exact = Decimal(repr(bound))
     exponent = int(exact.as_tuple().exponent)
-    near = exact + away * Decimal(10) ** (exponent - (0 if isinstance(bound, int) else finer))
+    near = exact + away * Decimal(10) ** (exponent - (finer if type(bound) is float else 0))
     matcher = grammar.matcher()
     if grammar.fault or not matcher.take([*format(near, "f").encode()]) or not matcher.may_end:
         return

@@ -27,7 +27,7 @@ AISDK  := tests/clients/ai_sdk
 CUDA   := .venv-cuda
 DOCS   := .venv-docs
 
-.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda test-docs bench fmt wheel clean chromium compiler numa node
+.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda test-docs bench environments fmt wheel clean chromium compiler numa node
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -74,7 +74,7 @@ test: model compiler ## Every test but the soaks, with real weights (MARKS='slow
 	$(PATIENT) $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) 2 -m '$(MARKS)' --timeout 600
 
 soak: model ## Thousands of requests that end in every way; counts what is left behind
-	$(PATIENT) $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) 3 -m soak --timeout 900
+	$(PATIENT) $(PYTEST) -q tests/soak $(SIDE_BY_SIDE) 3 -m soak --timeout 900
 
 # What some models' pictures need. Beside torch for CPUs this torchvision can be imported only with the help of VISION_PARTS, so
 # it stands where no other test finds it.
@@ -96,8 +96,8 @@ numa: ## The library that vLLM for CPUs links with (Debian's, installed if it is
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libnuma1; }
 
 test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vLLM itself, in an environment of its own (.venv-vllm)
-	$(VLLM)/bin/python -m pytest -q tests/on_vllm --timeout 600
-	PYTHONPATH=$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
+	$(PATIENT) $(VLLM)/bin/python -m pytest -q tests/on_vllm --timeout 600
+	$(PATIENT) PYTHONPATH=$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
 
 # Their controllers and API servers run as they are, each in an environment of its own; the tests run in ours.
 .venv-fastchat/.installed: .venv-fastchat/.python constraints-fastchat.txt
@@ -111,7 +111,7 @@ test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vL
 	$(END)
 
 test-dropin: model .venv-fastchat/.installed .venv-dbgpt/.installed ## FastChat's and DB-GPT's own controllers and API servers with our worker
-	$(PYTEST) -q tests/dropin --timeout 300
+	$(PATIENT) $(PYTEST) -q tests/dropin --timeout 300
 
 # The clients run as they are published, in an environment without ours; the server runs in ours.
 $(CLIENTS)/.installed: $(CLIENTS)/.python constraints-clients.txt constraints-guidellm.txt
@@ -177,13 +177,16 @@ chromium: ## Chromium for the tests of the page (Debian's, installed if there is
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-liberation; }
 
 browser: model chromium ## The page in a real headless Chromium (Debian's, installed if it is not there)
-	$(PYTEST) -q tests/browser
+	$(PATIENT) $(PYTEST) -q tests/browser
 
 shots: model chromium ## The pictures of the page in the README, made anew by the test on the real model
 	DRIVETRAIN_SHOTS=docs/images $(PYTEST) -q tests/browser/test_real.py
 
 bench: $(STAMP) ## Start-up times (each other script in bench/ says at its top what it measures)
 	$(BIN)/python bench/startup.py
+
+# What .ci/run makes before its legs begin; `make -j3 environments` installs three beside one another.
+environments: model $(VLLM)/.installed $(RAY)/.installed $(CLIENTS)/.installed .venv-fastchat/.installed .venv-dbgpt/.installed ## What all these tests need, but for Debian's packages
 
 fmt: $(STAMP) ## Format and mend what can be mended
 	$(BIN)/ruff format src tests bench

@@ -11,6 +11,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from schemathesis.core.result import Ok
+from schemathesis.generation.feedback import FeedbackSources
+from schemathesis.pytest._test_builder import build_operation_test
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
@@ -63,17 +66,34 @@ def generated(max_examples: int) -> settings:
     )
 
 
-@schema.parametrize()
-@generated(60)
-def test_every_operation(case: Any, target: Served) -> None:
-    holds(case, target)
+OPERATIONS: dict[str, Any] = {}
+for found in schema.get_all_operations():
+    assert isinstance(found, Ok), found
+    OPERATIONS[found.ok().label] = found.ok()
+
+
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_every_operation(label: str, target: Served) -> None:
+    try_out(label, target, 60)
 
 
 @pytest.mark.slow
-@schema.parametrize()
-@generated(40)
-def test_every_operation_of_a_real_engine(case: Any, real: Served) -> None:
-    holds(case, real)
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_every_operation_of_a_real_engine(label: str, real: Served) -> None:
+    try_out(label, real, 40)
+
+
+def try_out(label: str, target: Served, max_examples: int) -> None:
+    """What `schema.parametrize()` does, but here and not as tests are collected: making the cases takes seconds, and
+    each test process collects every file."""
+
+    @generated(max_examples)
+    def every(case: Any) -> None:
+        holds(case, target)
+
+    build_operation_test(
+        config=schema.config, operation=OPERATIONS[label], test_func=every, given_kwargs={}, feedback=FeedbackSources()
+    )()
 
 
 SIZES = st.sampled_from([60_000, 70_000, 300_000, 3_000_000])

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 MAX_STALL_S = 0.1
 """No request may keep the event loop from its other work for longer, in seconds of CPU."""
@@ -76,11 +76,14 @@ class Victim:
         assert status == 200, answer
         assert answer["usage"]["completion_tokens"] == 2
 
+    def open_files(self) -> list[str]:
+        """What they are links to."""
+        with os.scandir(f"/proc/{self.process.pid}/fd") as files:
+            return [_link(entry) for entry in files]
+
     def num_connections(self) -> int:
         """Of the victim's sockets, those that are not listening: whatever state TCP has them in."""
-        with os.scandir(f"/proc/{self.process.pid}/fd") as files:
-            links = [_link(entry) for entry in files]
-        inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
+        inodes = {link[8:-1] for link in self.open_files() if link.startswith("socket:[")}
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         here = f":{self.port:04X}"
         return sum(row[9] in inodes and row[1].endswith(here) and row[3] != "0A" for row in rows)
@@ -95,10 +98,16 @@ def _link(entry: os.DirEntry[str]) -> str:
 
 
 @contextlib.contextmanager
-def victim(model: str = "fake", **about: dict[str, Any]) -> Iterator[Victim]:
-    """`script`, `worker` and `server` are the fields of `Script`, `Settings` and `ServerSettings`."""
-    arguments = [sys.executable, str(_VICTIM), json.dumps({"model": model, **about})]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+def victim(
+    model: str = "fake", *, files: int | None = None, errors: IO[bytes] | None = None, **about: dict[str, Any]
+) -> Iterator[Victim]:
+    """`script`, `worker` and `server` are the fields of `Script`, `Settings` and `ServerSettings`.
+
+    `errors` gets what it writes to stderr.
+    """
+    limited = {} if files is None else {"files": files}
+    arguments = [sys.executable, str(_VICTIM), json.dumps({"model": model, **about, **limited})]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -1,15 +1,17 @@
 """A server in a process of its own, which tells how long its event loop stood still and how much memory it took.
 
-    python tests/bounds/victim.py '{"model": "fake", "script": {}, "worker": {}, "server": {}}'
+    python tests/bounds/victim.py '{"model": "fake", "script": {}, "worker": {}, "server": {}, "files": 40}'
 
-prints its port. `GET /bounds` gives the figures since the last `GET /bounds/reset`. A stall is counted in seconds of
-CPU that this process used between two turns of its loop: what other processes do to the machine does not count.
+prints its port. It can open no more than `files`, if that is given. `GET /bounds` gives the figures since the last
+`GET /bounds/reset`. A stall is counted in seconds of CPU that this process used between two turns of its loop: what
+other processes do to the machine does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -113,5 +115,13 @@ async def opened(about: dict[str, Any]) -> EngineWorker:
     return worker
 
 
+def limit_files(num: int) -> None:
+    """Both limits, so that it cannot raise them."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num, num))
+
+
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}))
+    given: dict[str, Any] = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    if "files" in given:
+        limit_files(given["files"])
+    asyncio.run(main(given))

@@ -6,7 +6,7 @@
     │   └── ContextOverflow       prompt plus answer do not fit; says both and the limit
     ├── InvalidSetting            a flag, environment variable, TOML key or file is unusable
     ├── Overloaded                the queue is full; `retry_after_s` says when to come back
-    │   └── NotReady              loading, draining or stopped
+    │   └── NotReady              loading, draining or stopped, or no file can be opened
     │       └── NotLoaded         the model failed to load, or there is no room for it; it will be tried again
     ├── DeadlineExceeded          `timeout_s` passed
     ├── Cancelled                 the caller went away, stopped reading, or the worker was closed
@@ -26,6 +26,7 @@ it; they never contain the server's paths, addresses or the prompts of other req
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
@@ -144,8 +145,19 @@ class UnfitEngine(LoadFailed):
         self.why = why
 
 
-def bug(exc: BaseException) -> EngineFailed:
+def no_file_left(exc: BaseException) -> NotReady | None:
+    """The typed error if `exc` says that this process or machine can open no more files, connections included."""
+    if not isinstance(exc, OSError) or exc.errno not in {errno.EMFILE, errno.ENFILE}:
+        return None
+    error = NotReady("the server can open no more files for this request; try again, or raise its limit (ulimit -n)")
+    error.__cause__ = exc
+    return error
+
+
+def bug(exc: BaseException) -> DrivetrainError:
     """An unexpected exception, ours or a library's, as the typed error that ends a request."""
+    if (lacking := no_file_left(exc)) is not None:
+        return lacking
     error = EngineFailed(f"the worker failed on this request: {type(exc).__name__}")
     error.__cause__ = exc
     return error

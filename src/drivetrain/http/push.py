@@ -20,9 +20,18 @@ Take = Callable[[AnswerParser, bytes], bool]
 
 
 async def pushed(
-    address: Address, method: str, path: str, headers: dict[str, str], body: bytes, take: Take
+    address: Address,
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    body: bytes,
+    take: Take,
+    *,
+    sock: socket.socket | None = None,
 ) -> AnswerParser:
     """Returns when the answer is over or `take` has enough. The host in `address` must be an IP address.
+
+    `sock`, if given, is connected; it is closed soon after the end, in any case.
 
     Leaving resets the connection, which the server notices when it next writes. Raises `OSError` if there is no
     connection or it breaks, `Broken` if the answer is not valid or not whole, and whatever `take` raises.
@@ -31,7 +40,7 @@ async def pushed(
     request, parser = spelled(address, method, path, headers, body), AnswerParser(method)
     exchange = _Exchange(request, parser, take, loop.create_future())
     try:
-        transport, _ = await loop.create_connection(lambda: exchange, sock=_connecting(address))
+        transport, _ = await loop.create_connection(lambda: exchange, sock=_connecting(address, sock))
     except BaseException:
         exchange.done.cancel()
         raise
@@ -42,9 +51,9 @@ async def pushed(
     return parser
 
 
-def _connecting(address: Address) -> socket.socket:
+def _connecting(address: Address, sock: socket.socket | None) -> socket.socket:
     """To a server on this machine there is nothing to look up and nothing to wait for."""
-    sock = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+    sock = sock or socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
     sock.setblocking(False)
     failed = sock.connect_ex((address.host, address.port))
     if failed not in {0, errno.EINPROGRESS}:

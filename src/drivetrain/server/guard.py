@@ -22,6 +22,7 @@ from drivetrain.server.counts import Counts
 from drivetrain.server.endpoints.static import PAGE_PATHS
 from drivetrain.server.errors import refusal
 from drivetrain.server.faces import in_shape
+from drivetrain.server.http.connection import REFUSING_KEY
 from drivetrain.server.http.intake import ClientGone, Intake, release_body
 from drivetrain.server.settings import ServerSettings
 from drivetrain.server.tenants import SCOPE_KEY, Tenants
@@ -112,6 +113,10 @@ class Guard:
 
     def _refuse(self, scope: Scope, headers: Headers) -> Response | None:
         settings = self._settings
+        if REFUSING_KEY in scope and scope["path"] not in OPEN_PATHS:
+            message = "the server has as many connections as it can serve; try again shortly"
+            again = {"retry-after": "1"}
+            return refusal(503, message, kind="unavailable_error", code="overloaded", headers=again)
         size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) for k, v in scope["headers"])
         if size > settings.max_header_bytes or len(scope["headers"]) > settings.max_headers:
             limit = f"{settings.max_header_bytes} bytes in {settings.max_headers} lines"

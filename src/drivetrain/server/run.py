@@ -18,15 +18,13 @@ from uvicorn import Config, Server
 
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.http.address import url_of_listener
-from drivetrain.server.http.connection import connection_class
-from drivetrain.server.http.file_limit import within_files
+from drivetrain.server.http.acceptor import Acceptor
+from drivetrain.server.http.connection import Connection, connection_class
+from drivetrain.server.http.file_limit import raise_limit, warn_if_few
 from drivetrain.server.settings import ServerSettings
 
 BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted."""
-
-ACCEPTS = 16
-"""Connections accepted in one turn. asyncio does not stop in between even if the process can open no more files."""
 
 CLOSING_S = 5.0
 """Seconds to write what is left once the models have drained."""
@@ -64,12 +62,14 @@ def address_of(sock: socket.socket) -> str:
 
 
 class HttpServer(Server):
-    """Leaves signals alone, and leaves no connection open at the end, whatever its client does."""
+    """Leaves signals alone, accepts by an `Acceptor`, and leaves no connection open at the end, whatever its client
+    does."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._connection_class = connection_class(settings)
         config = Config(
             app,
-            http=connection_class(settings),
+            http=self._connection_class,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -77,23 +77,32 @@ class HttpServer(Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            backlog=ACCEPTS,
             timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type] # a float works
             timeout_graceful_shutdown=CLOSING_S,  # type: ignore[arg-type] # a float works
             h11_max_incomplete_event_size=settings.max_header_bytes,
         )
         super().__init__(config)
+        self._most = settings.max_connections
+        self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for sock in sockets or ():
-            sock.listen(BACKLOG)  # asyncio has set it to `ACCEPTS`
+        await super().startup([])
+        self._acceptors = [
+            Acceptor(sock, self._connection, self.server_state.connections, self._most) for sock in sockets or ()
+        ]
+        for acceptor in self._acceptors:
+            acceptor.start()
+
+    def _connection(self) -> Connection:
+        return self._connection_class(self.config, self.server_state, self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for acceptor in self._acceptors:
+            acceptor.stop()
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
@@ -148,9 +157,10 @@ async def serve(
     """Serve until `stop`. The server answers at once, and is ready when `start` has returned.
 
     If `start` fails, the server ends and the error is raised; if it still runs at the end, it is cancelled. The caller
-    frees what `start` made.
+    frees what `start` made. Raises `InvalidSetting` if the process may open too few files.
     """
-    server = HttpServer(app, within_files(settings))
+    raise_limit()
+    server = HttpServer(app, settings)
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="drivetrain-http")
     loading = asyncio.ensure_future(start())
     stopping = asyncio.create_task(stop.wait())
@@ -158,6 +168,7 @@ async def serve(
         await asyncio.wait({serving, loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
             loading.result()
+            warn_if_few(settings)
             ready()
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             await drain()

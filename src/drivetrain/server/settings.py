@@ -72,7 +72,7 @@ class ServerSettings:
     )
     max_header_bytes: int = _setting(Integer(1024, _MOST), "bytes of a request's first line and headers", 32 * 2**10)
     max_headers: int = _setting(_COUNT, "header lines per request", 100)
-    max_connections: int = _setting(_COUNT, "connections open at once; any more are closed", 2048)
+    max_connections: int = _setting(_COUNT, "connections open at once; idle ones make room, any more get 503", 2048)
     receipt_timeout_s: float = _setting(_SECONDS, "seconds for a whole request to arrive", 30.0)
     write_timeout_s: float = _setting(_SECONDS, "seconds before a client that reads nothing is cut off", 60.0)
     keep_alive_s: float = _setting(_SECONDS, "seconds that an idle connection is kept open", 75.0)

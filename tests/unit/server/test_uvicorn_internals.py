@@ -15,7 +15,7 @@ import pytest
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
-from uvicorn.server import ServerState
+from uvicorn.server import Server, ServerState
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,8 @@ from uvicorn.server import ServerState
         (H11Protocol._unset_keepalive_if_required, ["self"]),
         (FlowControl.resume_reading, ["self"]),
         (FlowControl.resume_writing, ["self"]),
+        (Server.startup, ["self", "sockets"]),
+        (Server.shutdown, ["self", "sockets"]),
     ],
 )
 def test_methods_that_are_replaced_or_called(method: Callable[..., Any], parameters: list[str]) -> None:
@@ -53,6 +55,18 @@ async def test_what_a_connection_of_uvicorn_holds() -> None:
     assert FlowControl(asyncio.Transport()).write_paused is False
     assert HIGH_WATER_LIMIT > 0
     assert STATUS_PHRASES[408] == b"Request Timeout"
+
+
+async def test_a_server_of_uvicorn_that_is_given_no_socket_listens_on_none() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    server = Server(Config(app, log_config=None, lifespan="off"))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup([])
+    assert server.started
+    assert server.servers == []
+    assert server.lifespan.state == {}
 
 
 def test_what_a_cycle_of_uvicorn_holds() -> None:

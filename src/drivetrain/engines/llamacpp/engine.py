@@ -61,7 +61,7 @@ class LlamaCppEngine:
             raise LoadFailed("the llamacpp engine loads GGUF files only")
         progress("reading the model's metadata", None)
         model = await asyncio.to_thread(prepared, spec, progress)
-        self._process = ServerProcess(model.launch)
+        self._process = ServerProcess(model.launch, connections=model.connections)
         progress("loading the weights", None)
         await self._process.start_async()
         info = await describe(model, self._process)

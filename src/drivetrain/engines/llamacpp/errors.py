@@ -17,6 +17,7 @@ from drivetrain.core.errors import (
     LoadFailed,
     MissingExtra,
     OutOfMemory,
+    no_file_left,
 )
 from drivetrain.engines.base.error_text import clean, one_line
 
@@ -88,6 +89,8 @@ def while_running(exc: BaseException) -> DrivetrainError:
     """An error during generation, tokenizing or embedding."""
     if isinstance(exc, DrivetrainError):
         return exc
+    if (lacking := no_file_left(exc)) is not None:
+        return lacking
     error: DrivetrainError
     if is_out_of_memory(exc):
         error = OutOfMemory(

@@ -15,6 +15,7 @@ from drivetrain.core.errors import LoadFailed, NotStored
 from drivetrain.core.parameters import TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.llama_server.completion import HONOURED
 from drivetrain.engines.llamacpp.child.connection import ChildConnection
+from drivetrain.engines.llamacpp.child.host import SPLITS
 from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
 from drivetrain.engines.llamacpp.generation import RunningServer
 from drivetrain.engines.llamacpp.gguf import as_text, read_metadata
@@ -83,6 +84,11 @@ class GgufModel:
         return max(SPARE_BYTES, host_memory().available_bytes // 2)
 
     @property
+    def connections(self) -> int:
+        """At once: one a slot, one that asks which slots are idle, and those that split texts."""
+        return self.options.slots + 1 + SPLITS
+
+    @property
     def splitting_launch(self) -> Launch:
         return replace(
             self.launch,
@@ -137,7 +143,7 @@ class GgufModel:
         token, prompts = info.image_token, None
         if token is not None:
             prompts = ImagePrompts(info.tokenizer, marker=process.marker, token=token)
-        connection = ChildConnection(process.host, process.port, process.key)
+        connection = ChildConnection(process.host, process.port, process.key, process.sockets)
         return RunningServer(
             connection=connection,
             vocabulary=self.vocabulary,
@@ -200,7 +206,7 @@ async def describe(model: GgufModel, process: ServerProcess) -> EngineInfo:
         raise LoadFailed(f"llama.cpp gives each slot a context of {got}, less than {model.options.context_length}")
     if model.sees and (not props["modalities"]["vision"] or props.get("media_marker") != process.marker):
         raise LoadFailed("llama.cpp has loaded the mmproj file and does not see with it")
-    tokenizer = model.tokenizer(ServerSplit(process.host, process.port, process.key))
+    tokenizer = model.tokenizer(ServerSplit(process.host, process.port, process.key, process.sockets))
     return EngineInfo(
         engine="llamacpp",
         capabilities=model.capabilities,

@@ -24,6 +24,7 @@ from drivetrain.engines.llamacpp.vocabulary import Vocabulary
 from drivetrain.http.address import Address
 from drivetrain.http.blocking import exchange
 from drivetrain.http.parser import spelled
+from drivetrain.http.spare import SpareSockets
 from drivetrain.text.detokenizers import TableDetokenizer
 
 TIMEOUT_S = 60.0
@@ -56,9 +57,10 @@ class ServerSplit:
     once, and its turn stays taken until the server, which works on, has answered.
     """
 
-    def __init__(self, host: str, port: int, key: str) -> None:
+    def __init__(self, host: str, port: int, key: str, sockets: SpareSockets | None = None) -> None:
         self._address = Address(False, host, port, "")
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        self._sockets = sockets or SpareSockets(0)
         self._free = threading.BoundedSemaphore(SPLITS)
         self._left: deque[socket.socket] = deque()
         weakref.finalize(self, _close_all, self._left)
@@ -93,7 +95,9 @@ class ServerSplit:
             self._close_answered()
         connection: socket.socket | None = None
         try:
-            connection = socket.create_connection((self._address.host, self._address.port), TIMEOUT_S)
+            connection = self._sockets.take()
+            connection.settimeout(TIMEOUT_S)
+            connection.connect((self._address.host, self._address.port))
             yield connection
         except Cancelled:
             assert connection is not None
@@ -118,6 +122,7 @@ class ServerSplit:
     def _end(self, connection: socket.socket | None) -> None:
         if connection is not None:
             connection.close()
+            self._sockets.restock()
         self._free.release()
 
 

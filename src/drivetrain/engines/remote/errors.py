@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
-import errno
 import json
 import re
 import ssl
@@ -23,6 +22,7 @@ from drivetrain.core.errors import (
     NotReady,
     OutOfMemory,
     Overloaded,
+    no_file_left,
 )
 from drivetrain.engines.base.error_text import clean
 from drivetrain.engines.remote.address import KEY_VARIABLE, Key
@@ -121,7 +121,7 @@ def is_fault(exc: BaseException) -> bool:
     """Whether the upstream is to blame. One that is full, refuses a request or sends too much is not."""
     if isinstance(exc, Refused):
         return exc.status >= 500 and exc.status not in {503, 504} and not _overflows(exc)
-    if isinstance(exc, OSError) and exc.errno in {errno.EMFILE, errno.ENFILE}:
+    if no_file_left(exc) is not None:
         return False  # we are the ones out of files
     return isinstance(exc, (Broken, OSError, EOFError)) and not isinstance(exc, TooLong)
 
@@ -129,6 +129,8 @@ def is_fault(exc: BaseException) -> bool:
 def while_running(exc: BaseException) -> DrivetrainError:
     if isinstance(exc, DrivetrainError):
         return exc
+    if (lacking := no_file_left(exc)) is not None:
+        return lacking
     if isinstance(exc, Refused):
         error = _refusal(exc)
     elif isinstance(exc, Broken):

@@ -4,12 +4,14 @@
 - A client that takes no byte for `write_timeout_s` while some are waiting is cut off (`transport`).
 - Ambiguous requests are refused (`heads`), and the refusal reaches even a client that is still sending (`transport`).
 - Reading never stops while an answer runs: that is how we notice that the client has left.
+- A connection too many (`acceptor`) has its one request refused by the guard, in the words of its API.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -27,6 +29,12 @@ from drivetrain.server.settings import ServerSettings
 MAX_AHEAD_BYTES = HIGH_WATER_LIMIT
 """Bytes of pipelined requests that may wait for the current answer."""
 
+REFUSING_KEY = "drivetrain.refusing"
+"""In the scope of a request on a connection too many."""
+
+REFUSING_S = 2.0
+"""Seconds for the request of such a connection, and again for what is left of it once it has been refused."""
+
 _RECEIVING = frozenset({h11.IDLE, h11.SEND_BODY, h11.ERROR})
 """The client's states until its whole request has arrived."""
 
@@ -43,6 +51,11 @@ class Connection(H11Protocol):
 
     transport: LingeringTransport
 
+    refuses = False
+    """Whether it is one too many. To be set before it is made, as is `on_lost`."""
+
+    on_lost: Callable[[], None] = staticmethod(lambda: None)
+
     def __init__(
         self,
         config: Config,
@@ -55,15 +68,21 @@ class Connection(H11Protocol):
         self._progress: WriteProgress
         self._body: BodyWriter | None = None
         self._ahead_bytes = 0
+        self._asked_nothing_since: float | None = None
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when no whole request has come and nothing is left to send, in the loop's time. None if that is not
+        so."""
+        idle = not self.transport.is_closing() and not self.transport.get_write_buffer_size()
+        return self._asked_nothing_since if idle else None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn's
         keep_little_unsent(transport)
-        lingering = LingeringTransport(transport, self.conn, self.settings.receipt_timeout_s)
+        lingering = LingeringTransport(transport, self.conn, self._receipt_timeout_s)
         self._progress = WriteProgress(lingering, self.loop, self.settings.write_timeout_s)
         super().connection_made(lingering)
-        if len(self.connections) > self.settings.max_connections:
-            transport.abort()
-            return
+        self._note_whether_idle()
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -73,6 +92,7 @@ class Connection(H11Protocol):
         self._unset_keepalive_if_required()
         self._end_answer()
         super().connection_lost(exc)
+        self.on_lost()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.lingering:
@@ -85,6 +105,7 @@ class Connection(H11Protocol):
                 self._await_request()
             else:
                 self._stop_awaiting()
+                self._asked_nothing_since = None
 
     def eof_received(self) -> None:
         """A client that closes its sending side has left: its request ends now, not when it has read the rest."""
@@ -101,6 +122,9 @@ class Connection(H11Protocol):
         super().handle_events()
         if self.cycle is not cycle:
             self._offer_body_writer()
+            if self.refuses:
+                self.cycle.keep_alive = False
+                self.scope[REFUSING_KEY] = True  # type: ignore[literal-required] # a key of ours
         if self.conn.their_state not in _RECEIVING and not self.transport.is_closing():
             self.flow.resume_reading()
 
@@ -117,6 +141,7 @@ class Connection(H11Protocol):
             self._body.end()
         self._ahead_bytes = 0
         super().on_response_complete()
+        self._note_whether_idle()
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._await_request()
 
@@ -138,6 +163,14 @@ class Connection(H11Protocol):
     def _should_upgrade(self) -> bool:
         """A request to switch protocols is answered in HTTP, without the two log lines that uvicorn would write."""
         return False
+
+    @property
+    def _receipt_timeout_s(self) -> float:
+        timeout_s = self.settings.receipt_timeout_s
+        return min(timeout_s, REFUSING_S) if self.refuses else timeout_s
+
+    def _note_whether_idle(self) -> None:
+        self._asked_nothing_since = self.loop.time() if self.conn.their_state is h11.IDLE else None
 
     def _offer_body_writer(self) -> None:
         self._body = BodyWriter(self.conn, self.transport.inner, self.flow)
@@ -166,7 +199,7 @@ class Connection(H11Protocol):
 
     def _await_request(self) -> None:
         if self._receipt is None:
-            self._receipt = self.loop.call_later(self.settings.receipt_timeout_s, self._too_slow)
+            self._receipt = self.loop.call_later(self._receipt_timeout_s, self._too_slow)
 
     def _stop_awaiting(self) -> None:
         if self._receipt is not None:

@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from drivetrain.core.errors import InvalidRequest
+from drivetrain.core.errors import InvalidRequest, no_file_left
 
 MAX_REDIRECTS = 3
 MAX_URL_CHARS = 8192
@@ -84,7 +84,8 @@ class Fetcher:
         except TimeoutError as exc:
             raise _refused(f"the image did not arrive within {self._max_seconds:g} seconds", where) from exc
         except (OSError, http.client.HTTPException) as exc:
-            raise _refused("the image's host cannot be reached, or closed the connection early", where) from exc
+            refused = _refused("the image's host cannot be reached, or closed the connection early", where)
+            raise no_file_left(exc) or refused from exc
         except ValueError as exc:
             raise _refused("the image's URL, or one that it redirects to, is malformed", where) from exc
         raise _refused("the image's host redirects too often", where)

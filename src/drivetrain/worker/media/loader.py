@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from drivetrain.core.capabilities import Limits
-from drivetrain.core.errors import InvalidRequest, NotReady
+from drivetrain.core.errors import InvalidRequest, NotReady, no_file_left
 from drivetrain.core.messages import ImagePart
 from drivetrain.worker.media.fetch import Fetcher
 from drivetrain.worker.media.pictures import Pictures, PixelRoom
@@ -138,7 +138,7 @@ class MediaLoader:
                 return file.read(self._limits.max_image_bytes + 1)
         except (OSError, ValueError) as exc:
             why = exc.strerror if isinstance(exc, OSError) else "not a path"
-            raise _refused(f"the image {name} cannot be read: {why}", where) from exc
+            raise no_file_left(exc) or _refused(f"the image {name} cannot be read: {why}", where) from exc
 
     def _data_uri(self, url: str, where: str) -> bytes:
         comma = url.find(",", 0, 256)

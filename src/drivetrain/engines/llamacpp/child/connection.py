@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from drivetrain.http.address import Address
 from drivetrain.http.events import DONE, EventParser
 from drivetrain.http.parser import AnswerParser
 from drivetrain.http.push import Take, pushed
+from drivetrain.http.spare import SpareSockets
 
 MAX_EVENT_BYTES = 2**28
 
@@ -21,10 +23,11 @@ Hear = Callable[[dict[str, Any]], bool]
 
 
 class ChildConnection:
-    """Where the server listens and the key that it wants. One connection a call."""
+    """Where the server listens and the key that it wants. One connection a call, by one of `sockets` if there are."""
 
-    def __init__(self, host: str, port: int, key: str) -> None:
+    def __init__(self, host: str, port: int, key: str, sockets: SpareSockets | None = None) -> None:
         self._address = Address(False, host, port, "")
+        self._sockets = sockets or SpareSockets(0)
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -59,7 +62,11 @@ class ChildConnection:
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, take: Take, found: bytearray) -> None:
         """`found` is what `take` keeps of an answer with a status other than 200."""
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        answer = await pushed(self._address, method, path, self._headers, data, take)
+        sock = self._sockets.take()
+        try:
+            answer = await pushed(self._address, method, path, self._headers, data, take, sock=sock)
+        finally:
+            asyncio.get_running_loop().call_soon(self._sockets.restock)  # after the call that closes this one
         if answer.status != 200:
             raise ServerRefused.parse(answer.status, bytes(found))
 

@@ -22,6 +22,7 @@ from drivetrain.engines.base.spinning import FEW_SPINS, SPINS, briefly
 from drivetrain.engines.llamacpp.child import host, openmp
 from drivetrain.engines.llamacpp.child.pace import Pace, SharedNumber
 from drivetrain.engines.llamacpp.errors import ProcessDied
+from drivetrain.http.spare import SpareSockets
 from drivetrain.telemetry.cores import bound_cores
 
 _log = logging.getLogger(__name__)
@@ -54,10 +55,15 @@ class Launch:
 
 
 class ServerProcess:
-    """`start` blocks until the model is loaded, so it belongs on a thread; `stop` from any other ends it early."""
+    """`start` blocks until the model is loaded, so it belongs on a thread; `stop` from any other ends it early.
 
-    def __init__(self, launch: Launch) -> None:
+    `connections` are as many as it must be possible to make, whatever else takes files in this process.
+    """
+
+    def __init__(self, launch: Launch, *, connections: int = 0) -> None:
         self._launch = launch
+        self._connections = connections
+        self.sockets = SpareSockets(0)
         self.key = secrets.token_urlsafe(24)
         self.marker = f"<image-{secrets.token_hex(16)}>"  # nobody can spell what nobody knows
         self.host = "127.0.0.1"
@@ -107,6 +113,9 @@ class ServerProcess:
         self._ready.wait()
         if not self.port:
             raise self.death()
+        with self._lock:
+            if not self._stopped:
+                self.sockets = SpareSockets(self._connections)
 
     def _told(self) -> dict[str, Any]:
         limit = None if self._limit is None else self._limit.file
@@ -164,6 +173,7 @@ class ServerProcess:
         """Idempotent. Nothing of the child is left afterwards: process, port, pipes, reader thread."""
         with self._lock:
             self._stopped = True
+            self.sockets.close()
         child, reader = self._child, self._reader
         if child is None:
             return

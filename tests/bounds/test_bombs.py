@@ -90,7 +90,7 @@ def _tree(pid: int) -> Iterator[int]:
 
 
 def throw(server: Victim, model: str, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    return server.post("/v1/completions", {"model": model, "prompt": "x", "max_tokens": 8, **fields})
+    return server.post("/v1/completions", {"model": model, "prompt": "x", "max_tokens": 2, **fields})
 
 
 @pytest.fixture

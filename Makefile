@@ -27,7 +27,7 @@ AISDK  := tests/clients/ai_sdk
 CUDA   := .venv-cuda
 DOCS   := .venv-docs
 
-.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda test-docs bench environments fmt wheel clean chromium compiler numa node
+.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda test-docs conformance bench environments fmt wheel clean chromium compiler numa node
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -181,6 +181,11 @@ browser: model chromium ## The page in a real headless Chromium (Debian's, insta
 
 shots: model chromium ## The pictures of the page in the README, made anew by the test on the real model
 	DRIVETRAIN_SHOTS=docs/images $(PYTEST) -q tests/browser/test_real.py
+
+# A failed case makes it fail, with the page written all the same.
+conformance: model compiler numa $(VLLM)/.installed ## docs/conformance.md anew: each engine's server is asked every case of `conform`
+	PYTHONPATH=tests $(BIN)/python -m tiny .cache/tiny llama
+	OMP_NUM_THREADS=1 $(BIN)/python bench/conformance.py
 
 bench: $(STAMP) ## Start-up times (each other script in bench/ says at its top what it measures)
 	$(BIN)/python bench/startup.py

@@ -21,6 +21,7 @@ from drivetrain.engines.remote.dialects import llamacpp as remote_llamacpp
 from drivetrain.engines.remote.dialects import vllm as remote_vllm
 from drivetrain.families import registry
 from drivetrain.text.answers import FORMS
+from drivetrain.tools.conform.cases import ALL
 from drivetrain.worker.settings import Group
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,6 +37,14 @@ def test_make_help_lists_every_target() -> None:
     named = set(re.findall(r"^([a-z][a-z-]*):(?!=)", text, re.MULTILINE))
     phony = {name for line in re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE) for name in line.split()}
     assert set(rows) == named == phony
+
+
+def test_conformance_is_of_all_cases() -> None:
+    """`make conformance` writes it."""
+    text = (ROOT / "docs" / "conformance.md").read_text().partition("## Others")[0]
+    assert set(re.findall(r"all (\d+)", text)) == {str(len(ALL))}
+    told = [line for line in text.splitlines() if line.startswith(("| area |", "Not asked every case"))]
+    assert set(re.findall(r"`(\w+)`", " ".join(told))) == set(ENGINES)
 
 
 def test_each_decision_has_a_status_and_a_date_and_is_listed() -> None:

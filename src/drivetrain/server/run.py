@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -19,7 +20,7 @@ from uvicorn import Config, Server
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.http.address import url_of_listener
 from drivetrain.server.http.acceptor import Acceptor
-from drivetrain.server.http.connection import Connection, connection_class
+from drivetrain.server.http.connection import connection_class
 from drivetrain.server.http.file_limit import raise_limit, warn_if_few
 from drivetrain.server.settings import ServerSettings
 
@@ -87,14 +88,10 @@ class HttpServer(Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
-        self._acceptors = [
-            Acceptor(sock, self._connection, self.server_state.connections, self._most) for sock in sockets or ()
-        ]
+        make = partial(self._connection_class, self.config, self.server_state, self.lifespan.state)
+        self._acceptors = [Acceptor(sock, make, self.server_state.connections, self._most) for sock in sockets or ()]
         for acceptor in self._acceptors:
             acceptor.start()
-
-    def _connection(self) -> Connection:
-        return self._connection_class(self.config, self.server_state, self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

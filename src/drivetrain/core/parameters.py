@@ -29,6 +29,9 @@ VOCABULARY_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by
 MAX_RECEIPT_CHARS = 8 * 2**20
 """Of a full receipt's messages and images: it is made and sealed on the event loop."""
 
+PARTS = 8
+"""Of all messages together, for each message that there may be: they are walked on the event loop."""
+
 CHAT_ONLY = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "max_reasoning_tokens")
 """What only a chat can be asked for."""
 
@@ -110,6 +113,7 @@ def _check_sizes(given: Mapping[str, Any], limits: Limits) -> None:
             at_most(name, len(value), limits.max_prompt_chars, "entries")
         elif name == "messages":
             at_most(name, len(value), limits.max_messages, "entries")
+            at_most(name, sum(len(message.content) for message in value), limits.max_messages * PARTS, "parts")
 
 
 def _check_input(request: GenerateRequest, capabilities: Capabilities) -> None:

@@ -114,7 +114,7 @@ class Settings:
         "max_constraint_chars", "characters of a schema, regex or grammar", Integer(1, _MOST)
     )
     max_tools: int = _limit("max_tools", "tools per request")
-    max_messages: int = _limit("max_messages", "messages per request")
+    max_messages: int = _limit("max_messages", "messages per request; together they may have 8 times as many parts")
     max_prompt_chars: int = _limit("max_prompt_chars", "characters per prompt")
     max_ids: int = _limit("max_ids", "token ids in one list or map of a request, except the prompt")
     max_embed_inputs: int = _limit("max_embed_inputs", "texts per embeddings request, documents per reranking request")

@@ -6,6 +6,7 @@ Chats come as messages, so the worker renders them itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -24,7 +25,7 @@ from drivetrain.server.dropin.translate import SAMPLING, parsed_request, samplin
 from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import json_response
 from drivetrain.server.http.exchange import Exchange
-from drivetrain.server.http.intake import read_body
+from drivetrain.server.http.intake import read_body, read_request
 from drivetrain.server.parse.body import Body, Field, Values
 from drivetrain.server.parse.schema import MODEL_OR_ONLY, Object, inert, like
 from drivetrain.server.parse.translate import ParsedRequest, trace_headers
@@ -87,8 +88,8 @@ _EMBED = Body(
 
 
 async def _read(exchange: Exchange, context: Context) -> tuple[str | None, ParsedRequest]:
-    body = await read_body(exchange, context, _GENERATE)
-    return body.get("model"), _parsed(exchange, body)
+    body, parsed = await read_request(exchange, context, _GENERATE, partial(_parsed, exchange))
+    return body.get("model"), parsed
 
 
 class DbGptFormatter(SoFarFormatter):

@@ -6,6 +6,7 @@ They render prompts themselves, with the conversation template that this worker 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -26,7 +27,7 @@ from drivetrain.server.endpoints.embeddings import as_base64
 from drivetrain.server.errors import json_response
 from drivetrain.server.format.openai import compact, completion_logprobs
 from drivetrain.server.http.exchange import Exchange
-from drivetrain.server.http.intake import read_body
+from drivetrain.server.http.intake import read_request
 from drivetrain.server.models import Models
 from drivetrain.server.parse.body import Body, Field, Values
 from drivetrain.server.parse.schema import MODEL_OR_ONLY, Encoding, Refused, later, like
@@ -78,8 +79,8 @@ _EMBED = Body(
 
 
 async def _read(exchange: Exchange, context: Context) -> tuple[str | None, ParsedRequest]:
-    body = await read_body(exchange, context, _GENERATE)
-    return body.get("model"), _parsed(exchange, body)
+    body, parsed = await read_request(exchange, context, _GENERATE, partial(_parsed, exchange))
+    return body.get("model"), parsed
 
 
 class _LogprobsSoFar:

@@ -24,15 +24,14 @@ from drivetrain.server.format.openai import (
     usage_json,
 )
 from drivetrain.server.http.exchange import Exchange
-from drivetrain.server.http.intake import read_body
+from drivetrain.server.http.intake import read_request
 from drivetrain.server.parse.schema import CHAT
 from drivetrain.server.parse.translate import ParsedRequest, chat_request
 from drivetrain.text.answers.told import AnswerTeller, ToldPiece
 
 
 async def chat(exchange: Exchange, context: Context) -> None:
-    values = await read_body(exchange, context, CHAT)
-    parsed = chat_request(values, exchange.headers)
+    values, parsed = await read_request(exchange, context, CHAT, partial(chat_request, headers=exchange.headers))
     await answer(
         exchange, context, values["model"], parsed, partial(ChatFormatter, values["model"], created=int(time.time()))
     )

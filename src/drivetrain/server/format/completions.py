@@ -22,14 +22,14 @@ from drivetrain.server.format.openai import (
     usage_json,
 )
 from drivetrain.server.http.exchange import Exchange
-from drivetrain.server.http.intake import read_body
+from drivetrain.server.http.intake import read_request
 from drivetrain.server.parse.schema import COMPLETION
 from drivetrain.server.parse.translate import ParsedRequest, completion_request
 
 
 async def completions(exchange: Exchange, context: Context) -> None:
-    values = await read_body(exchange, context, COMPLETION)
-    parsed = completion_request(values, exchange.headers, max_prompts=context.settings.max_prompts)
+    make = partial(completion_request, headers=exchange.headers, max_prompts=context.settings.max_prompts)
+    values, parsed = await read_request(exchange, context, COMPLETION, make)
     await answer(
         exchange,
         context,

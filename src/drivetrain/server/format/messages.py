@@ -19,21 +19,21 @@ from drivetrain.server.faces import anthropic_error
 from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks, Grown, Opened, blocks_of
 from drivetrain.server.format.openai import compact, receipt_field, receipt_json
 from drivetrain.server.http.exchange import Exchange
-from drivetrain.server.http.intake import read_body
+from drivetrain.server.http.intake import read_request
 from drivetrain.server.parse.messages import COUNT, MESSAGES, messages_request
 from drivetrain.server.parse.translate import ParsedRequest, honoured
 
 
 async def messages(exchange: Exchange, context: Context) -> None:
-    values = await read_body(exchange, context, MESSAGES)
-    parsed = messages_request(values, exchange.headers)
+    make = partial(messages_request, headers=exchange.headers)
+    values, parsed = await read_request(exchange, context, MESSAGES, make)
     stops = frozenset(values.get("stop_sequences", ()))
     await answer(exchange, context, values["model"], parsed, partial(MessagesFormatter, values["model"], stops))
 
 
 async def count_tokens(exchange: Exchange, context: Context) -> Response:
-    values = await read_body(exchange, context, COUNT)
-    parsed = messages_request(values, exchange.headers)
+    make = partial(messages_request, headers=exchange.headers)
+    values, parsed = await read_request(exchange, context, COUNT, make)
     async with context.models.lease(values["model"]) as worker:
         parsed = honoured(parsed, worker.capabilities)
         (request,) = parsed.requests

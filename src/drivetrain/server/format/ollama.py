@@ -19,7 +19,7 @@ from drivetrain.server.faces import ollama_error
 from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks, Closed, Grown, blocks_of
 from drivetrain.server.format.openai import chat_logprobs, compact, receipt_field, receipt_json
 from drivetrain.server.http.exchange import Exchange
-from drivetrain.server.http.intake import read_body
+from drivetrain.server.http.intake import read_request
 from drivetrain.server.models import tagged
 from drivetrain.server.parse.body import Values
 from drivetrain.server.parse.ollama import (
@@ -37,19 +37,27 @@ Said = Callable[[Fields], Fields]
 
 
 async def chat(exchange: Exchange, context: Context) -> Response | None:
-    values = await read_body(exchange, context, OLLAMA_CHAT)
-    if "messages" not in values:
+    def make(values: Values) -> ParsedRequest | None:
+        return ollama_chat_request(values, exchange.headers) if "messages" in values else None
+
+    values, parsed = await read_request(exchange, context, OLLAMA_CHAT, make)
+    if parsed is None:
         return await _moved(values, context, _in_message)
-    await _answered(exchange, context, values, ollama_chat_request(values, exchange.headers), _in_message)
+    await _answered(exchange, context, values, parsed, _in_message)
     return None
 
 
 async def generate(exchange: Exchange, context: Context) -> Response | None:
-    values = await read_body(exchange, context, OLLAMA_GENERATE)
-    if values.keys().isdisjoint({"prompt", "suffix", "images"}):
+    def make(values: Values) -> ParsedRequest | None:
+        if values.keys().isdisjoint({"prompt", "suffix", "images"}):
+            return None
+        values.setdefault("prompt", "")
+        return ollama_generate_request(values, exchange.headers)
+
+    values, parsed = await read_request(exchange, context, OLLAMA_GENERATE, make)
+    if parsed is None:
         return await _moved(values, context, _in_response)
-    values.setdefault("prompt", "")
-    await _answered(exchange, context, values, ollama_generate_request(values, exchange.headers), _in_response)
+    await _answered(exchange, context, values, parsed, _in_response)
     return None
 
 

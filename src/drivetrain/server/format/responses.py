@@ -16,7 +16,7 @@ from drivetrain.server.errors import fields_of
 from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks, Grown, Opened, blocks_of
 from drivetrain.server.format.openai import DONE, chat_logprob, compact, receipt_field, receipt_json
 from drivetrain.server.http.exchange import Exchange
-from drivetrain.server.http.intake import read_body
+from drivetrain.server.http.intake import read_request
 from drivetrain.server.parse.responses import RESPONSE, SAMPLED, ResponseFrame, response_request
 from drivetrain.server.parse.responses_input import encrypted
 from drivetrain.server.parse.translate import ParsedRequest, new_hex
@@ -26,8 +26,8 @@ Defaults = Callable[[], Mapping[str, tuple[str, Any]]]
 
 
 async def responses(exchange: Exchange, context: Context) -> None:
-    values = await read_body(exchange, context, RESPONSE)
-    parsed, frame = response_request(values, exchange.headers)
+    make = partial(response_request, headers=exchange.headers)
+    values, (parsed, frame) = await read_request(exchange, context, RESPONSE, make)
     model = values["model"]
 
     def defaults() -> Mapping[str, tuple[str, Any]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -18,6 +18,8 @@ from drivetrain.server.errors import refusal
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.parse.body import Body, Values, read_object
 from drivetrain.server.settings import ServerSettings, UnknownFields
+
+T = TypeVar("T")
 
 BODY_KEY = "drivetrain.body"
 """Where a request's scope keeps the share of its body."""
@@ -67,11 +69,23 @@ class Intake:
 
 async def read_body(exchange: Exchange, context: Context, body: Body, *, may_be_empty: bool = False) -> Values:
     """Raises `InvalidRequest` or `Unsupported`, naming the field."""
+    return (await read_request(exchange, context, body, lambda values: None, may_be_empty=may_be_empty))[0]
+
+
+async def read_request(
+    exchange: Exchange, context: Context, body: Body, make: Callable[[Values], T], *, may_be_empty: bool = False
+) -> tuple[Values, T]:
+    """The same, and what `make` makes of the values, which may be as much work as reading them."""
     lenient = context.settings.unknown_fields == UnknownFields.WARN
     max_values = context.settings.max_body_values
 
-    def parse(data: bytes) -> Values:
-        return body.judge(read_object(data, max_values), lenient=lenient)
+    def parse(data: bytes) -> tuple[Values, T]:
+        values = body.judge(read_object(data, max_values), lenient=lenient)
+        return values, make(values)
+
+    def parse_large(data: bytes) -> tuple[tuple[Values, T], int]:
+        parsed = parse(data)
+        return parsed, held_bytes(parsed[0])
 
     held = 0
     try:
@@ -80,9 +94,8 @@ async def read_body(exchange: Exchange, context: Context, body: Body, *, may_be_
             data = b"{}"
         if len(data) <= AT_ONCE_BYTES:
             return parse(data)
-        values = await asyncio.get_running_loop().run_in_executor(context.parser, parse, data)
-        held = held_bytes(values)
-        return values
+        parsed, held = await asyncio.get_running_loop().run_in_executor(context.parser, parse_large, data)
+        return parsed
     finally:
         release_body(exchange.scope, held)
 

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from drivetrain.core.errors import Overloaded
+from drivetrain.core.errors import Overloaded, no_file_left
 from drivetrain.core.tokenizer import check_wanted
 from drivetrain.text.grammar import trial_process
 
@@ -53,7 +53,7 @@ class Helper:
                 stderr=subprocess.PIPE,
             )
         except OSError as exc:
-            raise _not_started(exc.strerror or type(exc).__name__) from exc
+            raise (no_file_left(exc) or _not_started(exc.strerror or type(exc).__name__)) from exc
 
     def await_ready(self) -> None:
         """Passes over what else prints when Python starts. Raises `Overloaded` if it ends instead, and `Cancelled` if
@@ -96,7 +96,7 @@ class Helper:
         left = memoryview(question)
         while left and time.monotonic() < end and not self._is_stopped():
             check_wanted()
-            if select.select([], [to], [], POLL_S)[1]:
+            if _is_ready(to, select.POLLOUT, POLL_S):
                 left = left[os.write(to, left) :]
 
     def _read(self) -> bytes:
@@ -104,7 +104,7 @@ class Helper:
         source, began, said = self.process.stdout.fileno(), time.monotonic(), bytearray()
         while not said.endswith(b"\n") and (took_s := time.monotonic() - began) < MAX_S:
             check_wanted()
-            if select.select([source], [], [], POLL_S)[0]:
+            if _is_ready(source, select.POLLIN, POLL_S):
                 part = os.read(source, 2**16)
                 if not part:
                     break
@@ -141,7 +141,14 @@ class Helper:
 
     def _said_all(self) -> bool:
         out = self.process.stdout
-        return out is not None and not out.closed and bool(select.select([out], [], [], 0)[0])
+        return out is not None and not out.closed and _is_ready(out.fileno(), select.POLLIN, 0)
+
+
+def _is_ready(file: int, event: int, timeout_s: float) -> bool:
+    """Also if the other end is gone. `select` would refuse a file with a number above 1,023."""
+    poll = select.poll()
+    poll.register(file, event)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _not_started(why: str) -> Overloaded:

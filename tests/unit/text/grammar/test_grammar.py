@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -233,6 +234,35 @@ def test_a_process_that_cannot_start_is_no_fault_of_the_grammar(
     with pytest.raises(Overloaded, match="cannot be started"):
         one.run('start: "a"')
     assert not one.processes
+
+
+@pytest.fixture
+def files() -> Iterator[list[int]]:
+    """Files that the test opens; and as many may be open as this system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    opened: list[int] = []
+    yield opened
+    for file in opened:
+        os.close(file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_beside_more_files_than_select_knows(own_trial: Trial, files: list[int]) -> None:
+    files += [os.dup(0) for _ in range(1100)]
+    assert own_trial.run('start: "a"') == ""
+
+
+def test_without_a_file_left_it_is_no_fault_of_the_grammar(own_trial: Trial, files: list[int]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files += [os.dup(0) for _ in range(3)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files[-1] + 1, hard))
+    try:
+        with pytest.raises(NotReady, match="ulimit -n"):
+            own_trial.run('start: "a"')
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert own_trial.run('start: "a"') == ""
 
 
 def test_what_else_prints_when_python_starts_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

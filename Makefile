@@ -95,9 +95,12 @@ numa: ## The library that vLLM for CPUs links with (Debian's, installed if it is
 	@ldconfig -p | grep -q 'libnuma\.so\.1' || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libnuma1; }
 
+# By themselves vLLM's processes spin for a second after each message between them, on both of two cores.
+VLLM_PLUGIN := tests/on_vllm/plugin
+
 test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vLLM itself, in an environment of its own (.venv-vllm)
-	$(PATIENT) $(VLLM)/bin/python -m pytest -q tests/on_vllm --timeout 600
-	$(PATIENT) PYTHONPATH=$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
+	$(PATIENT) PYTHONPATH=$(VLLM_PLUGIN) $(VLLM)/bin/python -m pytest -q tests/on_vllm --timeout 600
+	$(PATIENT) PYTHONPATH=$(VLLM_PLUGIN):$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
 
 # Their controllers and API servers run as they are, each in an environment of its own; the tests run in ours.
 .venv-fastchat/.installed: .venv-fastchat/.python constraints-fastchat.txt

@@ -37,7 +37,7 @@ def test_what_is_cheap_in_ours_and_not_in_it(trial: Trial) -> None:
     """Ours has no rule for each of the items."""
     own = Trial()
     try:
-        for grammar in ('{"type": "array", "maxItems": 60000}', '{"type": "array", "minItems": 1000000000}'):
+        for grammar in ('{"type": "array", "maxItems": 1000000}', '{"type": "array", "minItems": 1000000000}'):
             assert own.run(f"start: %json {grammar}") == ""
             assert "compile" in trial.run(f"start: %json {grammar}")
     finally:

@@ -92,6 +92,7 @@ async def test_callers_take_turns(lane: FairLane) -> None:
     for name in ("x", "a0", "b0", "a1", "b1"):
         works.end(name)
     await asyncio.gather(first[0], *waiting[:2], *waiting[3:])
+    await until(lambda: "a2" in works.begun)
     assert [name for name in works.begun[3:] if name[0] == "a"] == ["a0", "a1", "a2"]
     assert works.begun.index("b0") < works.begun.index("a2")
     for name in ("y", "z", "a2"):

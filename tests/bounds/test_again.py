@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from bounds.test_ready import ENDLESS, SPEC, STEADY, Gated, outcome, quick, read_until_delta, until, worker_of
-from drivetrain.core.engine import EmbedItem, EngineRequest, StepSink
-from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, InvalidRequest
+from drivetrain.core.engine import EmbedItem, EngineInfo, EngineRequest, ModelSpec, Progress, StepSink
+from drivetrain.core.errors import Cancelled, DeadlineExceeded, EngineFailed, InvalidRequest, NotReady
 from drivetrain.core.events import Finished, Started
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.results import Embeddings
@@ -162,6 +162,26 @@ async def test_where_no_engine_takes_its_place_the_error_stands() -> None:
         await until(lambda: broken.health().active == 1)
         broken.die()
         assert isinstance(await answer, EngineFailed)
+
+
+class NeverThere(FakeEngine):
+    async def load(self, spec: ModelSpec, progress: Progress) -> EngineInfo:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_suspect_that_no_engine_comes_for_is_not_told_to_go_elsewhere() -> None:
+    first = FakeEngine(SILENT)
+    async with worker_of(first, NeverThere(SILENT)) as worker:
+        suspect = asyncio.ensure_future(outcome(worker.generate(prompt="x", max_tokens=3)))
+        await until(lambda: first.health().active == 1)
+        first.die()
+        await until(lambda: worker.state is State.RESTARTING)
+        newcomer = asyncio.ensure_future(outcome(worker.generate(prompt="x", max_tokens=3)))
+        await until(lambda: worker.status.waiting == 2)
+        await worker.stop()
+        assert type(await suspect) is EngineFailed
+        assert type(await newcomer) is NotReady
 
 
 async def test_its_span_says_so() -> None:

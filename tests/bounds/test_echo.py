@@ -18,6 +18,7 @@ from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker import echo
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
+from probe import runs_of
 
 SPEC = ModelSpec(name="fake", path=Path(), format=WeightsFormat.NONE)
 PROMPT = "".join(f"{i}é€😀 " for i in range(200))
@@ -74,7 +75,7 @@ async def test_it_ends_in_the_middle(monkeypatch: pytest.MonkeyPatch, how: str) 
         stream = worker.stream(prompt=PROMPT, echo=True, prompt_logprobs=0, max_tokens=0)
         assert isinstance(await anext(stream), Started)
         assert isinstance(await anext(stream), Delta)
-        (run,) = worker._runs
+        (run,) = runs_of(worker)
         if how == "broken":
             monkeypatch.setattr(run, "take_echo", lambda *given: 1 / 0)
         else:

@@ -53,6 +53,7 @@ from drivetrain.telemetry import memory
 from drivetrain.worker.health import closing, supervisor, watchdog
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, model_of, pid_of
 from server.fleet_serving import fake_offer, serving_fleet
 from server.serving import serving
 
@@ -110,12 +111,12 @@ async def test_an_engine_that_fails_every_request_is_replaced() -> None:
 
 async def test_a_real_model_that_fails_every_request_is_replaced(checkpoint: Callable[[str], Path]) -> None:
     async with drivetrain.Worker.open(checkpoint("llama"), engine="native", dtype="float32") as worker:
-        broken = worker._engine
+        broken = engine_of(worker)
         _fail_passes(broken, "a kernel gave up")
         for _ in range(watchdog.TIMES_FAILED):
             assert isinstance(await outcome(worker.generate(prompt="x", max_tokens=3)), EngineFailed)
         await until(lambda: worker.stats.restarts == 1)
-        assert worker._engine is not broken
+        assert engine_of(worker) is not broken
         assert (await worker.generate(prompt="x", max_tokens=3, ignore_eos=True)).usage.completion_tokens == 3
 
 
@@ -249,8 +250,7 @@ def _fail_passes(engine: Any, message: str, *, times: int = 1_000_000) -> None:
         if next(left, None) is not None:
             raise RuntimeError(message)
 
-    model = engine._stepper.runner.model if hasattr(engine, "_stepper") else engine._loaded.model
-    model.base_model.register_forward_pre_hook(hook)
+    model_of(engine).base_model.register_forward_pre_hook(hook)
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
@@ -259,7 +259,7 @@ async def test_a_device_that_is_lost_ends_every_request_and_the_worker(
 ) -> None:
     """Here one pass fails only: that the next ones would be well on this device is not to be tried."""
     async with drivetrain.Worker.open(checkpoint("llama"), engine=engine, dtype="float32", max_running=2) as worker:
-        served = worker._engine
+        served = engine_of(worker)
         _fail_passes(served, LOST, times=1)
         asked = [asyncio.ensure_future(outcome(worker.generate(**ENDLESS))) for _ in range(5)]
         found = await asyncio.gather(*asked)
@@ -267,7 +267,7 @@ async def test_a_device_that_is_lost_ends_every_request_and_the_worker(
         assert all(isinstance(error, (DeviceLost, EngineFailed, NotReady)) for error in found)
         await until(lambda: worker.state is State.FAILED)
         assert (worker.status.lost, worker.status.engine_alive, worker.stats.restarts) == (True, False, 0)
-        assert worker._engine is served
+        assert engine_of(worker) is served
         with pytest.raises(NotReady, match=r"device has failed.*restart the process"):
             await worker.generate(prompt="x")
 
@@ -275,7 +275,7 @@ async def test_a_device_that_is_lost_ends_every_request_and_the_worker(
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 async def test_an_embedding_may_tell_it(checkpoint: Callable[[str], Path], engine: str) -> None:
     async with drivetrain.Worker.open(checkpoint("llama"), engine=engine, dtype="float32") as worker:
-        _fail_passes(worker._engine, LOST, times=1)
+        _fail_passes(engine_of(worker), LOST, times=1)
         assert isinstance(await outcome(worker.embed("x")), DeviceLost)
         await until(lambda: worker.state is State.FAILED)
 
@@ -286,7 +286,7 @@ def test_a_server_whose_device_is_lost_asks_for_a_new_process(checkpoint: Callab
 
     with serving(opened) as served:
         assert served.request("GET", "/health")[0] == 200
-        _fail_passes(served.worker._engine, LOST, times=1)
+        _fail_passes(engine_of(served.worker), LOST, times=1)
         status, document = served.post("/v1/completions", {"model": served.model, "prompt": "x"})
         assert (status, document["error"]["code"]) == (500, "device_lost")
         eventually(lambda: served.request("GET", "/health")[0] == 503)
@@ -461,8 +461,8 @@ async def test_llamacpp_killed_under_load(smollm2: str) -> None:
         short = {**ENDLESS, "max_tokens": 3}
         waiting = [asyncio.ensure_future(worker.generate(**short)) for _ in range(3)]
         await until(lambda: worker.status.waiting == 3)
-        engine: Any = worker._engine
-        os.kill(engine._process.pid, signal.SIGKILL)
+        engine: Any = engine_of(worker)
+        os.kill(pid_of(engine), signal.SIGKILL)
         for stream in streams:
             with pytest.raises(EngineFailed):
                 async for _ in stream:

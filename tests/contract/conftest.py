@@ -11,6 +11,7 @@ from contract.native_rig import NativeRig
 from contract.remote_rig import RemoteLlamaCppRig, RemoteRig
 from contract.rigs import CANNOT_RANK, NEED_WEIGHTS, FakeRig, LlamaCppRig, Rig, TransformersRig
 from drivetrain.worker.worker import EngineWorker
+from probe import runs_of
 
 RIGS: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "fake": lambda checkpoint: FakeRig(),
@@ -57,4 +58,4 @@ async def nothing_left_behind(rig: Rig, worker: EngineWorker) -> AsyncIterator[N
     async with asyncio.timeout(5):
         while worker.status.running or worker.status.waiting or not rig.idle(worker):
             await asyncio.sleep(0.005)
-    assert not worker._runs
+    assert not runs_of(worker)

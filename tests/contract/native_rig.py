@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import probe
 from contract.rigs import narrowed, started
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.native.engine import NativeEngine
@@ -59,7 +60,7 @@ class NativeRig:
 
     @contextlib.contextmanager
     def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
-        stepper = stepper_of(worker)
+        stepper = probe.stepper_of(worker)
         step = 0
 
         def fail(*_: Any, **__: Any) -> None:
@@ -77,15 +78,9 @@ class NativeRig:
 
 
 def engine_of(worker: EngineWorker) -> NativeEngine:
-    engine = worker._engine
+    engine = probe.engine_of(worker)
     assert isinstance(engine, NativeEngine)
     return engine
-
-
-def stepper_of(worker: EngineWorker) -> Stepper:
-    stepper = engine_of(worker)._stepper
-    assert stepper is not None
-    return stepper
 
 
 async def at_once(worker: EngineWorker, *asking: Coroutine[Any, Any, T]) -> list[T]:

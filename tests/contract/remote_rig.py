@@ -20,6 +20,7 @@ from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
 from drivetrain.engines.remote.generation import UpstreamChoice
 from drivetrain.store.store import Store
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 from server.serving import Served, fake, filling, serving
 
 
@@ -75,7 +76,7 @@ class RemoteRig:
             yield
 
     def _engine(self, worker: EngineWorker) -> RemoteEngine:
-        engine = worker._engine
+        engine = engine_of(worker)
         assert isinstance(engine, RemoteEngine)
         return engine
 

@@ -23,6 +23,7 @@ from drivetrain.text.templates import ChatTemplate
 from drivetrain.worker import model
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, model_of
 
 
 class Rig(Protocol):
@@ -120,7 +121,7 @@ class FakeRig:
             engine.script = before
 
     def _engine(self, worker: EngineWorker) -> FakeEngine:
-        engine = worker._engine
+        engine = engine_of(worker)
         assert isinstance(engine, FakeEngine)
         return engine
 
@@ -158,7 +159,7 @@ class TransformersRig:
 
     @contextlib.contextmanager
     def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
-        model = self._engine(worker)._loaded.model
+        model = model_of(engine_of(worker))
         step = 0
 
         def fail(*_: Any, **__: Any) -> None:
@@ -175,7 +176,7 @@ class TransformersRig:
             handle.remove()
 
     def _engine(self, worker: EngineWorker) -> Any:
-        return worker._engine
+        return engine_of(worker)
 
 
 class LlamaCppRig:
@@ -226,7 +227,7 @@ class LlamaCppRig:
             yield
 
     def _engine(self, worker: EngineWorker) -> Any:
-        return worker._engine
+        return engine_of(worker)
 
 
 def narrowed(base: Any, unsupported: frozenset[str]) -> Any:
@@ -242,7 +243,7 @@ def narrowed(base: Any, unsupported: frozenset[str]) -> Any:
 
 
 ASKING: dict[str, Any] = {
-    "max_reasoning_tokens": 5,
+    "max_reasoning_tokens": 5, "reproducibility": "exact",
     "min_tokens": 2, "n": 2, "seed": 1, "ignore_eos": True, "logprobs": 1, "prompt_logprobs": 1,
     "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "typical_p": 0.5, "top_h": 0.5,
     "epsilon_cutoff": 0.1, "eta_cutoff": 0.1, "repetition_penalty": 1.5, "encoder_repetition_penalty": 1.5,

@@ -23,6 +23,7 @@ from drivetrain.core.errors import (
 from drivetrain.core.events import ChoiceFinished, Delta, Finished, Started
 from drivetrain.core.status import State
 from drivetrain.worker.worker import EngineWorker
+from probe import runs_of
 
 ENDLESS: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": LONG}
 
@@ -76,7 +77,7 @@ async def test_forgetting_a_stream_that_was_never_read(rig: Rig, worker: EngineW
     gc.collect()
     await until_idle(rig, worker)
     await asyncio.sleep(0)
-    assert not worker._runs
+    assert not runs_of(worker)
 
 
 async def test_cancelling_the_reading_task(rig: Rig, worker: EngineWorker) -> None:
@@ -99,7 +100,7 @@ async def test_a_held_stream_that_nobody_reads_is_cancelled(rig: Rig) -> None:
         stream = worker.stream(**ENDLESS)
         await read_some(stream, 2)
         async with asyncio.timeout(30):
-            while worker._runs:
+            while runs_of(worker):
                 await asyncio.sleep(0.02)
         await until_idle(rig, worker)
         if stream.result().usage.completion_tokens == LONG:  # a quick engine had said it all by then

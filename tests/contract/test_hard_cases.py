@@ -20,6 +20,7 @@ from drivetrain.core.errors import (
 )
 from drivetrain.core.events import Delta, Finished
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ async def test_an_unreadable_device_hides_no_ending(worker: EngineWorker, monkey
     def broken() -> Any:
         raise RuntimeError("device lost")
 
-    monkeypatch.setattr(worker._engine, "memory", broken)
+    monkeypatch.setattr(engine_of(worker), "memory", broken)
     events = [event async for event in worker.stream(**{**ENDLESS, "max_tokens": 3})]
     assert isinstance(events[-1], Finished)
     stream = worker.stream(**ENDLESS)

@@ -68,6 +68,7 @@ async def test_each_value_says_where_it_comes_from(rig: Rig) -> None:
         assert {name: (settled.origin, settled.value) for name, settled in found.items() if name in honoured} == {
             name: (origin, plain_value(value)) for name, (origin, value) in honoured.items()
         }
+        assert found["reproducibility"] == Settled(worker.capabilities.reproducibility.value, "engine")
         _, asked = await receipt_of(worker, **CHAT, temperature=0.25)
         assert asked.parameters["temperature"] == Settled(0.25, "request")
 
@@ -86,6 +87,13 @@ async def test_its_seed_makes_the_same_answer_again(rig: Rig, worker: EngineWork
     again, second = await receipt_of(worker, **sampled, seed=receipt.seed)
     assert second.parameters["seed"] == Settled(receipt.seed, "request")
     assert [choice.token_ids for choice in again.choices] == [choice.token_ids for choice in first.choices]
+
+
+async def test_it_says_what_was_demanded(worker: EngineWorker) -> None:
+    if not await honours(worker, "reproducibility"):
+        return
+    _, receipt = await receipt_of(worker, **CHAT, reproducibility="exact")
+    assert receipt.parameters["reproducibility"] == Settled("exact", "request")
 
 
 async def test_a_full_one_holds_the_prompt(worker: EngineWorker) -> None:

@@ -20,16 +20,16 @@ def test_every_field_is_in_the_table() -> None:
     assert set(ASKING) == ENGINE_PARAMETERS
 
 
-@pytest.mark.parametrize("name", sorted(ENGINE_PARAMETERS))
-async def test_an_engine_that_does_not_declare_it_refuses_it_by_name(rig: Rig, name: str) -> None:
-    async with rig.open(unsupported=frozenset({name})) as worker:
-        extra: dict[str, Any] = {"echo": True} if name == "prompt_logprobs" else {}
-        with pytest.raises((Unsupported, InvalidRequest)) as caught:
-            await worker.generate(prompt=PROMPT, max_tokens=4, **extra, **{name: ASKING[name]})
-        assert caught.value.param == name
-        neutral = PARAMETERS[name].neutral
-        if neutral is not None:
-            await worker.generate(prompt=PROMPT, max_tokens=1, **{name: neutral})
+async def test_an_engine_that_declares_none_refuses_each_by_name(rig: Rig) -> None:
+    async with rig.open(unsupported=ENGINE_PARAMETERS) as worker:
+        for name in sorted(ENGINE_PARAMETERS):
+            extra: dict[str, Any] = {"echo": True} if name == "prompt_logprobs" else {}
+            with pytest.raises((Unsupported, InvalidRequest)) as caught:
+                await worker.generate(prompt=PROMPT, max_tokens=4, **extra, **{name: ASKING[name]})
+            assert caught.value.param == name
+            neutral = PARAMETERS[name].neutral
+            if neutral is not None:
+                await worker.generate(prompt=PROMPT, max_tokens=1, **{name: neutral})
 
 
 @pytest.mark.parametrize("name", sorted(ENGINE_PARAMETERS - {"images"}))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from contract.rigs import PROMPT, Rig, honours
+from drivetrain.core.capabilities import Reproducibility
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.events import Delta
 from drivetrain.worker.worker import EngineWorker
@@ -26,6 +28,18 @@ async def test_same_seed_same_text_different_seeds_differ(rig: Rig, worker: Engi
     texts = [(await worker.generate(**BASE, temperature=1.0, seed=seed)).text for seed in (1, 1, 2, 3)]
     assert texts[0] == texts[1]
     assert not rig.seeded or len(set(texts)) > 1
+
+
+async def test_what_is_exact_is_the_same_to_the_last_bit_alone_and_in_a_crowd(worker: EngineWorker) -> None:
+    if not await honours(worker, "reproducibility", "seed"):
+        assert worker.capabilities.reproducibility is Reproducibility.BEST_EFFORT
+        return
+    assert worker.capabilities.reproducibility is Reproducibility.EXACT
+    asked = {**BASE, "temperature": 1.3, "seed": 7, "logprobs": 2, "reproducibility": "exact"}
+    alone = await worker.generate(**asked)
+    others = ({**BASE, "prompt": PROMPT * size, "temperature": 1.0, "seed": size} for size in range(1, 5))
+    crowd = await asyncio.gather(*(worker.generate(**each) for other in others for each in (other, asked)))
+    assert [result.choices for result in crowd[1::2]] == [alone.choices] * 4
 
 
 async def test_n_gives_n_choices_and_choice_i_is_seed_plus_i(rig: Rig, worker: EngineWorker) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import probe
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.remote.address import Key
 from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
@@ -166,6 +167,6 @@ async def worker_at(
 
 
 def engine_of(worker: EngineWorker) -> RemoteEngine:
-    engine = worker._engine
+    engine = probe.engine_of(worker)
     assert isinstance(engine, RemoteEngine)
     return engine

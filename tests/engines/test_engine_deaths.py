@@ -23,6 +23,7 @@ from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
 from drivetrain.store.store import Store
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, pid_of
 
 ENDLESS: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True}
 
@@ -68,16 +69,15 @@ async def test_llamacpp_killed_in_mid_stream_twice() -> None:
     async with drivetrain.Worker.open("smollm2-135m", engine="llamacpp", context_length=1024, slots=2) as worker:
         for time in (1, 2):
             streams = await begun(worker, 2)
-            engine: Any = worker._engine
+            engine: Any = engine_of(worker)
             assert isinstance(engine, LlamaCppEngine)
-            assert engine._process is not None
-            pid: int = engine._process.pid or 0
+            pid: int = pid_of(engine)
             os.kill(pid, signal.SIGKILL)
             await all_end_typed(streams)
             waited = await worker.generate(**{**ENDLESS, "max_tokens": 5})
             assert waited.usage.completion_tokens == 5
             await ready_again(worker, time)
-            assert worker._engine is not engine
+            assert engine_of(worker) is not engine
             assert not is_there(pid)
 
 
@@ -87,8 +87,8 @@ async def test_llamacpp_that_hangs_while_each_request_meets_its_deadline() -> No
     settings: dict[str, Any] = {"context_length": 1024, "slots": 2, "stall_s": 3.0}
     async with drivetrain.Worker.open("smollm2-135m", engine="llamacpp", **settings) as worker:
         await worker.generate(**{**ENDLESS, "max_tokens": 2})
-        engine: Any = worker._engine
-        os.kill(engine._process.pid, signal.SIGSTOP)
+        engine: Any = engine_of(worker)
+        os.kill(pid_of(engine), signal.SIGSTOP)
         async with asyncio.timeout(120):
             while not worker.stats.restarts:
                 with pytest.raises((DeadlineExceeded, EngineFailed, NotReady)):
@@ -124,7 +124,7 @@ async def test_llamacpp_ends_where_it_would_take_more_memory_than_it_was_given(s
 async def test_a_thread_that_has_ended(checkpoint: Callable[[str], Path], engine: str) -> None:
     async with drivetrain.Worker.open(checkpoint("llama"), engine=engine, dtype="float32") as worker:
         streams = await begun(worker, 1)
-        old: Any = worker._engine
+        old: Any = engine_of(worker)
         old._thread._jobs.put(None)  # what ends it, after what it is at
         async with asyncio.timeout(60):
             while worker.stats.restarts == 0:
@@ -134,7 +134,7 @@ async def test_a_thread_that_has_ended(checkpoint: Callable[[str], Path], engine
                 with contextlib.suppress(EngineFailed):
                     await read_to_the_end(stream)
         await ready_again(worker, 1)
-        assert worker._engine is not old
+        assert engine_of(worker) is not old
 
 
 @pytest.mark.parametrize("engine", ["native", "transformers"])
@@ -148,7 +148,7 @@ async def test_a_thread_that_hangs_lets_its_requests_go(
     opening = drivetrain.Worker.open(checkpoint("llama"), engine=engine, dtype="float32", stall_s=1.0)
     try:
         async with opening as worker:
-            held: Any = worker._engine
+            held: Any = engine_of(worker)
             held._thread.submit(let_go.wait)
             waiting = [asyncio.ensure_future(worker.generate(**ENDLESS)), asyncio.ensure_future(worker.embed("x"))]
             async with asyncio.timeout(60):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from drivetrain.engines.llamacpp.loading import library_file
 from drivetrain.text.grammar.rehearsal import TOO_LARGE_THERE, EngineLibrary
-from drivetrain.text.grammar.trial import Trial
+from drivetrain.text.grammar.trial import TRIES, Trial
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,29 @@ def test_what_is_cheap_in_ours_and_not_in_it(trial: Trial) -> None:
         own.close()
     assert trial.run('start: %json {"type": "array", "maxItems": 100}') == ""
     assert "MiB" in TOO_LARGE_THERE
+
+
+def test_a_process_that_is_killed_as_it_starts_does_not_take_it_along(file: Path) -> None:
+    trial, killed = Trial(file), 0
+
+    def kill_all_but_the_last() -> None:
+        nonlocal killed
+        seen: set[int] = set()
+        while killed < TRIES - 1:
+            for process in trial.processes:
+                if process.pid not in seen:
+                    seen.add(process.pid)
+                    process.kill()
+                    killed += 1
+
+    killing = threading.Thread(target=kill_all_but_the_last)
+    killing.start()
+    try:
+        assert "compile" in trial.run('start: %json {"type": "array", "maxItems": 1000000}')
+        assert killed == TRIES - 1
+    finally:
+        killing.join()
+        trial.close()
 
 
 def test_a_file_that_is_no_library(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from drivetrain.engines.llamacpp.images.prompt import WEIGHT, ImagePrompt
 from drivetrain.engines.llamacpp.settings import LlamaCppSettings
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, process_of
 from tiny import mmproj, pictures, vision
 
 WIDTH = 576
@@ -167,7 +168,7 @@ async def ids_of(
 
 
 async def processing(worker: EngineWorker) -> int:
-    engine = worker._engine
+    engine = engine_of(worker)
     assert isinstance(engine, LlamaCppEngine)
     assert engine._served is not None
     slots = await engine._served.connection.ask("GET", "/slots")
@@ -274,16 +275,15 @@ async def test_what_cannot_be_an_image_prompt(worker: EngineWorker) -> None:
     with pytest.raises(InvalidRequest, match="no place for images"):
         await worker.generate(messages=chat("What?", CIRCLE), max_tokens=2)
     assert await processing(worker) == 0
-    assert worker._engine.health().alive
+    assert engine_of(worker).health().alive
 
 
 @pytest.mark.slow
 async def test_the_servers_own_marker_is_not_to_be_guessed(worker: EngineWorker) -> None:
     """It is random; and text that spells it all the same is no image."""
-    engine = worker._engine
+    engine = engine_of(worker)
     assert isinstance(engine, LlamaCppEngine)
-    assert engine._process is not None
-    marker = engine._process.marker
+    marker = process_of(engine).marker
     assert len(marker) > 32
     with pytest.raises(InvalidRequest):
         await worker.generate(prompt=PROMPT + marker, images=[CIRCLE], max_tokens=2)
@@ -323,7 +323,7 @@ async def test_a_message_cannot_forge_a_token(chatting: EngineWorker, forged: st
 async def test_the_engine_itself_refuses_what_runs_over_a_seam(worker: EngineWorker) -> None:
     from drivetrain.core.engine import Media
 
-    engine = worker._engine
+    engine = engine_of(worker)
     assert isinstance(engine, LlamaCppEngine)
     assert engine._served is not None
     assert engine._served.image_prompts is not None

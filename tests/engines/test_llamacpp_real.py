@@ -23,6 +23,7 @@ from drivetrain.core.prompt import Prompt, Segment
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, pid_of, process_of
 
 pytestmark = pytest.mark.slow
 
@@ -332,9 +333,9 @@ async def test_nothing_is_left_after_close(smollm2: str) -> None:
     before = set(threading.enumerate())
     made = worker_on(path_of(smollm2), context_length=512)
     await made.start()
-    engine = made._engine
+    engine = engine_of(made)
     assert isinstance(engine, LlamaCppEngine)
-    process = engine._process
+    process = process_of(engine)
     assert process is not None
     assert process.pid is not None
     stream = made.stream(prompt=STORY, max_tokens=400, **GREEDY)
@@ -352,11 +353,10 @@ async def test_nothing_is_left_after_close(smollm2: str) -> None:
 async def test_the_server_wants_its_key(worker: EngineWorker) -> None:
     import http.client
 
-    engine = worker._engine
+    engine = engine_of(worker)
     assert isinstance(engine, LlamaCppEngine)
-    assert engine._process is not None
     for path in ("/slots", "/props"):
-        connection = http.client.HTTPConnection("127.0.0.1", engine._process.port)
+        connection = http.client.HTTPConnection("127.0.0.1", process_of(engine).port)
         connection.request("GET", path)
         assert connection.getresponse().status == 401
         connection.close()
@@ -365,17 +365,16 @@ async def test_the_server_wants_its_key(worker: EngineWorker) -> None:
 async def test_a_killed_process_is_a_typed_ending_and_the_engine_is_dead(smollm2: str) -> None:
     made = worker_on(path_of(smollm2), context_length=512)
     await made.start()
-    engine = made._engine
+    engine = engine_of(made)
     assert isinstance(engine, LlamaCppEngine)
-    assert engine._process is not None
-    assert engine._process.pid is not None
+    assert process_of(engine).pid is not None
     try:
         events = []
         with pytest.raises(EngineFailed) as caught:
             async for event in made.stream(prompt=STORY, max_tokens=400, **GREEDY):
                 events.append(event)
                 if len(events) == 5:
-                    os.kill(engine._process.pid, signal.SIGKILL)
+                    os.kill(pid_of(engine), signal.SIGKILL)
         assert caught.value.partial is not None
         assert caught.value.partial.choices[0].text
         assert "not running" in caught.value.message
@@ -391,12 +390,12 @@ async def test_cancelling_a_load_leaves_no_process(smollm2: str) -> None:
     engine = LlamaCppEngine()
     spec = ModelSpec(name="m", path=path_of(smollm2), format=WeightsFormat.GGUF)
     loading = asyncio.create_task(engine.load(spec, lambda what, share: None))
-    while engine._process is None or engine._process.pid is None:
+    while engine._process is None or process_of(engine).pid is None:
         await asyncio.sleep(0.005)
     loading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await loading
-    assert not engine._process.alive
+    assert not process_of(engine).alive
 
 
 async def test_the_loop_is_not_held_up_by_loading(smollm2: str) -> None:
@@ -415,7 +414,7 @@ async def test_the_loop_is_not_held_up_by_loading(smollm2: str) -> None:
 
 async def processing(worker: EngineWorker) -> int:
     """How many of the server's slots are busy, as the server itself says."""
-    engine = worker._engine
+    engine = engine_of(worker)
     assert isinstance(engine, LlamaCppEngine)
     assert engine._served is not None
     slots = await engine._served.connection.ask("GET", "/slots")

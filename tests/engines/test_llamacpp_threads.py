@@ -23,6 +23,7 @@ from drivetrain.engines.llamacpp.child.openmp import NotAdjustable  # noqa: E402
 from drivetrain.engines.llamacpp.engine import LlamaCppEngine  # noqa: E402
 from drivetrain.store.store import Store  # noqa: E402
 from drivetrain.worker.worker import EngineWorker  # noqa: E402
+from probe import engine_of, process_of  # noqa: E402
 
 LIBRARY = str(xllamacpp.xllamacpp.__file__)
 
@@ -101,7 +102,7 @@ async def scores(worker: EngineWorker, words: int = 60) -> list[tuple[int, float
 
 def ran_ns(worker: EngineWorker) -> Counter[str]:
     """How long each thread of llama.cpp's process has run."""
-    process = worker._engine._process  # type: ignore[attr-defined]
+    process = process_of(engine_of(worker))
     found = Path(f"/proc/{process.pid}/task").iterdir()
     return Counter({task.name: int((task / "schedstat").read_text().split()[0]) for task in found})
 

@@ -22,7 +22,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from contract.native_rig import NativeRig, engine_of, stepper_of  # noqa: E402 - it needs torch
+from contract.native_rig import NativeRig, engine_of  # noqa: E402 - it needs torch
 from drivetrain.core.errors import InvalidSetting  # noqa: E402
 from drivetrain.core.results import Choice  # noqa: E402
 from drivetrain.engines.native.compilation import Compilation  # noqa: E402
@@ -31,6 +31,7 @@ from drivetrain.engines.native.cpu.weight_layout import packed_layers, takes_pan
 from drivetrain.engines.native.model import compiler, compiling  # noqa: E402
 from drivetrain.engines.native.model.recipe import Recipe  # noqa: E402
 from drivetrain.worker.worker import EngineWorker  # noqa: E402
+from probe import stepper_of  # noqa: E402 - it needs torch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # a compiler that shares its cores takes minutes
 

@@ -19,6 +19,7 @@ from drivetrain.engines.native.schedule import sequence as sequences
 from drivetrain.engines.native.schedule.sequence import MOST_FORCED
 from drivetrain.text.grammar.library import GrammarMatcher
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, stepper_of
 
 SCHEMA = {
     "type": "object",
@@ -91,10 +92,9 @@ async def test_more_of_them_than_one_step_takes(worker: EngineWorker, monkeypatc
 async def test_a_cache_that_is_too_small_for_all_of_them(rig: NativeRig) -> None:
     """Sequences give way in the middle of their text, compute it again and go on in the same grammar."""
     async with rig.open(options={"context_length": 256}) as worker:
-        engine = worker._engine
+        engine = engine_of(worker)
         assert isinstance(engine, NativeEngine)
-        assert engine._stepper is not None
-        scheduler = engine._stepper.scheduler
+        scheduler = stepper_of(worker).scheduler
         scheduler.pool.groups[0].num_blocks = scheduler.pool.blocks_for(256)
         scheduler._headroom = 1
         asked = {**ASKED, "max_tokens": 250, "constraint": {"regex": "([a-z]{40}-----){8}"}}
@@ -137,10 +137,9 @@ async def test_masks_are_computed_beside_the_forward_pass(
     worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In each step both wait for the other one, which would never come if one were done after the other."""
-    engine = worker._engine
+    engine = engine_of(worker)
     assert isinstance(engine, NativeEngine)
-    assert engine._stepper is not None
-    runner, meet, num_met = engine._stepper.runner, threading.Barrier(2), 0
+    runner, meet, num_met = stepper_of(worker).runner, threading.Barrier(2), 0
     forward, write_mask = runner.forward, GrammarMatcher.write_mask
 
     def forward_and_meet(works: Any) -> Any:

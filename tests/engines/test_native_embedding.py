@@ -21,6 +21,7 @@ from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.schedule.budget import Room, TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, stepper_of
 
 RUNS = [name for name in tiny.CAUSAL if name not in {"falcon", "bloom"}]
 IDS = [[5 + (7 * i + j * j) % 60 for j in range(length)] for i, length in enumerate((1, 3, 100, 17, 33, 200, 2))]
@@ -50,11 +51,11 @@ async def worker(rig: NativeRig) -> AsyncIterator[EngineWorker]:
 
 
 def embedder_of(worker: EngineWorker) -> NativeEmbedder:
-    engine = worker._engine
+    engine = engine_of(worker)
     assert isinstance(engine, NativeEngine)
-    assert engine._stepper is not None
-    assert engine._stepper.embedder is not None
-    return engine._stepper.embedder
+    embedder = stepper_of(worker).embedder
+    assert embedder is not None
+    return embedder
 
 
 def by_hand(folder: Path) -> list[Any]:
@@ -275,7 +276,7 @@ async def test_a_text_without_a_usable_vector_fails_alone(worker: EngineWorker) 
 
 async def test_after_the_end_there_are_none(rig: NativeRig) -> None:
     async with rig.open() as worker:
-        engine = worker._engine
+        engine = engine_of(worker)
         assert await engine.embed([]) == []
         many = asyncio.create_task(engine.embed([EmbedItem((5,) * 500)] * 500))
         await asyncio.sleep(0.05)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract.native_rig import NativeRig, stepper_of
+from contract.native_rig import NativeRig
 from drivetrain.core.engine import EngineRequest, TokenStep
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.sampling import Sampling
@@ -22,6 +22,7 @@ from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.engines.native.schedule.sequence import Job
 from drivetrain.engines.native.stepper import Ended, NewStep, Stepper
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, stepper_of
 
 LENGTH = 200
 """Ids of a text: many passes of `PASS`."""
@@ -51,11 +52,11 @@ def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def embedder(worker: EngineWorker) -> NativeEmbedder:
-    engine = worker._engine
+    engine = engine_of(worker)
     assert isinstance(engine, NativeEngine)
-    assert engine._stepper is not None
-    assert engine._stepper.embedder is not None
-    return engine._stepper.embedder
+    embedder = stepper_of(worker).embedder
+    assert embedder is not None
+    return embedder
 
 
 def pool_of(worker: EngineWorker) -> BlockPool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract.native_rig import NativeRig, stepper_of
+from contract.native_rig import NativeRig
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.core.errors import EngineFailed, InvalidSetting, LoadFailed, OutOfMemory
 from drivetrain.engines.native.engine import NativeEngine
@@ -17,6 +17,7 @@ from drivetrain.engines.native.kind import KIND
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS
 from drivetrain.engines.native.kv.tables import Clear
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, stepper_of
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 20}
 
@@ -133,7 +134,7 @@ async def test_a_defect_of_our_own_leaves_nobody_waiting(rig: NativeRig, monkeyp
 
 
 async def test_a_step_is_one_hand_over_for_all(worker: EngineWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = worker._engine
+    engine = engine_of(worker)
     assert isinstance(engine, NativeEngine)
     handed = 0
     hand_over = engine._hand_over

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tiny
-from contract.native_rig import NativeRig, at_once, stepper_of
+from contract.native_rig import NativeRig, at_once
 from drivetrain.core.errors import LoadFailed
 from drivetrain.core.events import Delta
 from drivetrain.core.results import Choice
@@ -22,6 +22,7 @@ from drivetrain.engines.native.kv.blocks import most_blocks
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.engines.native.schedule.scheduler import Scheduler
 from drivetrain.worker.worker import EngineWorker
+from probe import stepper_of
 from tiny import causal
 
 TOKENS = 16

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contract.native_rig import NativeRig, stepper_of
+from contract.native_rig import NativeRig
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
@@ -19,6 +19,7 @@ from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.kv.tables import Copy
 from drivetrain.engines.sample.shaping import Shape
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, stepper_of
 from reading import StepReading, all_of
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 20}
@@ -264,7 +265,7 @@ async def test_what_the_worker_would_never_send(
 ) -> None:
     """An engine that trusted it would fail in the making of a plan, and then everybody is in it."""
     async with rig.open(options={"kv_cache_gb": 1e-4}) as worker:
-        engine = worker._engine
+        engine = engine_of(worker)
         assert isinstance(engine, NativeEngine)
         assert stepper_of(worker).scheduler.pool.longest < 600
         others = [asyncio.create_task(outcome(worker, prompt)) for prompt in PROMPTS]
@@ -391,7 +392,7 @@ async def test_a_leak_is_seen_as_soon_as_nothing_runs(rig: NativeRig) -> None:
         assert stepper_of(worker).scheduler.pool.open(10) is not None  # blocks that nobody gives back
         found = await outcome(worker, PROMPTS[1])
         assert isinstance(found, EngineFailed)
-        health = worker._engine.health()
+        health = engine_of(worker).health()
         assert not health.alive
         assert "a table is nobody's" in health.detail
         assert not worker.status.engine_alive

@@ -17,6 +17,7 @@ from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.kv.blocks import BLOCK_TOKENS, BlockPool
 from drivetrain.engines.native.kv.tables import Copy, Operation
 from drivetrain.engines.native.schedule.scheduler import HEADROOM
+from probe import engine_of, stepper_of
 
 
 def own_blocks(pool: BlockPool, length: int, shared: int) -> int:
@@ -82,10 +83,9 @@ def test_salts_never_share() -> None:
 async def test_an_evicted_beginning_is_computed_again(checkpoint: Callable[[str], Path]) -> None:
     """By the real engine, whose cache holds two of the prompts: it says the same, found, computed anew or copied."""
     async with NativeRig(checkpoint).open(options={"context_length": 256}) as worker:
-        engine = worker._engine
+        engine = engine_of(worker)
         assert isinstance(engine, NativeEngine)
-        assert engine._stepper is not None
-        pool, cache = engine._stepper.scheduler.pool, engine._stepper.runner.cache
+        pool, cache = stepper_of(worker).scheduler.pool, stepper_of(worker).runner.cache
         pool.groups[0].num_blocks = pool.blocks_for(256)
         apply, copies = cache.apply, 0
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from contract.native_rig import NativeRig, stepper_of
+from contract.native_rig import NativeRig
 from drivetrain.core.results import FinishReason, Result
 from drivetrain.worker.worker import EngineWorker
+from probe import stepper_of
 
 AGAIN = [*range(5, 13)] * 6
 ASKED: list[dict[str, Any]] = [

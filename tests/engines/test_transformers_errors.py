@@ -27,6 +27,7 @@ from drivetrain.core.errors import (
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.native import describe as native
 from drivetrain.engines.transformers import describe as transformers
+from probe import engine_of, model_of
 
 
 def test_every_error_class_of_torch_is_mapped() -> None:
@@ -363,7 +364,7 @@ async def test_nan_logits_end_that_request_and_no_other(checkpoint: Callable[[st
     import torch
 
     async with drivetrain.Worker.open(str(checkpoint("llama")), engine="transformers") as worker:
-        model = worker._engine._loaded.model  # type: ignore[attr-defined]  # the real engine
+        model = model_of(engine_of(worker))
         bias = torch.zeros(1)
 
         def poison(module: object, args: object, output: Any) -> Any:

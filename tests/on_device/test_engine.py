@@ -12,13 +12,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from contract.native_rig import NativeRig, at_once, stepper_of  # noqa: E402 - it needs torch
+from contract.native_rig import NativeRig, at_once  # noqa: E402 - it needs torch
 from drivetrain.core.results import Choice  # noqa: E402
 from drivetrain.engines.checkpoint.quiet import quiet_library  # noqa: E402
 from drivetrain.engines.native.attention.flex import FlexAttention  # noqa: E402
 from drivetrain.engines.native.model.graphs import GraphRunner  # noqa: E402
 from drivetrain.worker.worker import EngineWorker  # noqa: E402
 from on_device.devices import MODELS, Device, folder  # noqa: E402
+from probe import stepper_of  # noqa: E402 - it needs torch
 
 pytestmark = pytest.mark.slow
 

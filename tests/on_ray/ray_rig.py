@@ -17,6 +17,7 @@ from drivetrain.scale.ray.handle import HandleWorker
 from drivetrain.scale.ray.plan import RUNTIME
 from drivetrain.scale.ray.replica import Replica
 from drivetrain.worker.worker import EngineWorker
+from probe import runs_of
 
 
 class SteadyRig(FakeRig):
@@ -52,7 +53,7 @@ class RigReplica(Replica):
 
     async def probe(self) -> tuple[bool, int, int]:
         """Whether the engine is idle, its steps, and the requests that the worker still holds."""
-        return self._rig.idle(self.worker), self._rig.steps(self.worker), len(self.worker._runs)
+        return self._rig.idle(self.worker), self._rig.steps(self.worker), len(runs_of(self.worker))
 
     async def tokenizer(self, name: str, *arguments: Any, **named: Any) -> Any:
         member = getattr(self.worker.info.tokenizer, name)

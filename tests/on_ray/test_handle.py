@@ -31,6 +31,7 @@ from drivetrain.scale.fleet.fleet import Fleet
 from drivetrain.scale.ray import handle, handle_run, protocol, reports
 from drivetrain.scale.ray.handle import HandleWorker
 from drivetrain.scale.ray.reports import ReplicaReport, Terms
+from probe import runs_of
 
 REPORT = ReplicaReport(
     metadata=Metadata(
@@ -123,7 +124,7 @@ async def worker_over(scripted: Scripted) -> AsyncIterator[HandleWorker]:
     worker.start()
     await worker.ready()
     yield worker
-    assert not worker._runs
+    assert not runs_of(worker)
     await worker.stop()
 
 

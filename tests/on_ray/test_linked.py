@@ -20,6 +20,7 @@ from drivetrain.scale.ray.handle import HandleWorker
 from drivetrain.scale.ray.replica import Replica
 from drivetrain.worker.stream import EventStream
 from drivetrain.worker.worker import EngineWorker
+from probe import runs_of
 
 STREAMS = 16
 LONG: dict[str, Any] = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True}
@@ -111,7 +112,7 @@ class Pair:
 
     @property
     def at_rest(self) -> bool:
-        return not self.worker._runs and not self.replica.worker._runs and not self.replica.worker.status.running
+        return not runs_of(self.worker) and not runs_of(self.replica.worker) and not self.replica.worker.status.running
 
     def cut(self) -> None:
         for connection in list(self.worker._event_server._connections):
@@ -257,7 +258,7 @@ class Declining:
 async def test_a_declined_request_does_not_mind_the_link() -> None:
     async with paired() as pair:
         (stream,) = await pair.begun(1)
-        (run,) = pair.worker._runs
+        (run,) = runs_of(pair.worker)
         run._declined = True
         run.disconnected()
         assert not run.ended
@@ -312,7 +313,7 @@ async def test_errors_of_the_replica_come_by_the_link_too() -> None:
     async with paired() as pair:
         stream = pair.worker.stream(**LONG)
         await anext(stream)
-        for run in list(pair.replica.worker._runs):
+        for run in list(runs_of(pair.replica.worker)):
             run.interrupt(Cancelled("the worker shut down before this request finished"))
         _, error = await read(stream)
         assert type(error) is Cancelled

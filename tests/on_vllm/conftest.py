@@ -11,6 +11,7 @@ import pytest
 from contract.rewriting import rewrite_asserts
 from drivetrain.worker.worker import EngineWorker
 from on_vllm.vllm_rig import VllmRig
+from probe import runs_of
 
 rewrite_asserts(Path(__file__).parent)
 pytest.register_assert_rewrite("recorded_spans")
@@ -41,4 +42,4 @@ async def nothing_left_behind(rig: VllmRig, worker: EngineWorker) -> AsyncIterat
     async with asyncio.timeout(30):
         while worker.status.running or worker.status.waiting or not rig.idle(worker):
             await asyncio.sleep(0.005)
-    assert not worker._runs
+    assert not runs_of(worker)

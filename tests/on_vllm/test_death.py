@@ -18,6 +18,7 @@ from drivetrain.core.errors import EngineFailed
 from drivetrain.core.events import Delta, Finished
 from drivetrain.core.status import State
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 
 SETTINGS: dict[str, Any] = {
     "context_length": 2048,
@@ -80,6 +81,6 @@ async def test_every_request_ends_and_it_comes_back(smollm2: str) -> None:
 
 
 def pids_of(worker: EngineWorker) -> tuple[int, ...]:
-    engine: Any = worker._engine
+    engine: Any = engine_of(worker)
     pids: tuple[int, ...] = engine._core.pids
     return pids

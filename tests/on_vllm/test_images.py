@@ -15,6 +15,7 @@ import tiny
 from drivetrain import Delta
 from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 from tiny import pictures, vision
 
 HEAD = {"head_dim": 32}
@@ -49,7 +50,7 @@ async def seeing(folder: Path) -> AsyncIterator[EngineWorker]:
 @pytest.fixture(autouse=True)
 async def nothing_left_behind(seeing: EngineWorker) -> AsyncIterator[None]:
     yield
-    engine: Any = seeing._engine
+    engine: Any = engine_of(seeing)
     async with asyncio.timeout(30):
         while seeing.status.running or engine.busy or engine._core._llm.output_processor.has_unfinished_requests():
             await asyncio.sleep(0.005)
@@ -76,7 +77,7 @@ async def test_another_image_gives_another_answer(seeing: EngineWorker) -> None:
 
 async def test_every_token_of_an_image_is_counted(seeing: EngineWorker) -> None:
     """Two by two tiles and the whole, with four tokens each."""
-    engine: Any = seeing._engine
+    engine: Any = engine_of(seeing)
     place = engine._tokenizer.id_of("<image>")
     for images in ((), (CIRCLE,), (CIRCLE, STRIPES)):
         result = await seeing.generate(messages=chat(*images), **GREEDY)

@@ -25,6 +25,7 @@ from drivetrain.engines.vllm.options import engine_arguments
 from drivetrain.store.store import Store
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
@@ -160,6 +161,6 @@ class VllmRig:
             yield
 
     def _engine(self, worker: EngineWorker) -> VllmEngine:
-        engine = worker._engine
+        engine = engine_of(worker)
         assert isinstance(engine, VllmEngine)
         return engine

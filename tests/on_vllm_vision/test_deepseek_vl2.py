@@ -15,6 +15,7 @@ from drivetrain import Delta
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.worker.worker import EngineWorker
 from on_vllm_vision import deepseek_vl2
+from probe import engine_of
 from tiny import pictures
 
 SETTINGS: dict[str, Any] = {
@@ -66,7 +67,7 @@ async def test_an_image_is_seen_and_each_of_its_places_is_counted(seeing: Engine
 
 
 def place(worker: EngineWorker) -> int:
-    engine: Any = worker._engine
+    engine: Any = engine_of(worker)
     found: int = engine._tokenizer.id_of("<image>")
     return found
 

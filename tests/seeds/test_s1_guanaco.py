@@ -16,6 +16,7 @@ from drivetrain import Delta
 from drivetrain.core.errors import EngineFailed
 from drivetrain.core.results import FinishReason
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 
 ALPACA = "Below is an instruction.\n\n### Instruction:\nSay something.\n\n### Response:"
 ASK: dict[str, Any] = {"prompt": ALPACA, "max_tokens": 40}
@@ -28,7 +29,7 @@ async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[EngineWorke
 
 
 def model_of(worker: EngineWorker) -> Any:
-    engine: Any = worker._engine
+    engine: Any = engine_of(worker)
     return engine._loaded.model
 
 
@@ -108,7 +109,7 @@ async def test_generation_runs_once(worker: EngineWorker) -> None:
 
 async def test_text_comes_while_the_model_still_works(worker: EngineWorker) -> None:
     """There, the streaming form blocked until all was generated."""
-    engine: Any = worker._engine
+    engine: Any = engine_of(worker)
     before = engine.steps_run
     handle = model_of(worker).register_forward_pre_hook(lambda *_: time.sleep(0.02))
     try:
@@ -174,7 +175,7 @@ async def test_an_answer_that_ends_in_eos_is_not_dropped(worker: EngineWorker) -
 
 
 async def test_the_shared_tokenizer_is_not_mutated(worker: EngineWorker) -> None:
-    engine: Any = worker._engine
+    engine: Any = engine_of(worker)
     tokenizer = engine._loaded.tokenizer
     before = (tokenizer.backend_tokenizer.to_str(), tokenizer.bos_token_id, tokenizer.padding_side)
     await asyncio.gather(*(worker.generate(**ASK) for _ in range(3)))

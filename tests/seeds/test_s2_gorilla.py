@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 import drivetrain
-from contract.native_rig import one_thread, stepper_of
+from contract.native_rig import one_thread
 from drivetrain import Delta
 from drivetrain.core.errors import ContextOverflow
 from drivetrain.core.events import ChoiceFinished, Event
 from drivetrain.core.results import FinishReason
 from drivetrain.text.hf_tokenizer import HfTokenizer
 from drivetrain.worker.worker import EngineWorker
+from probe import stepper_of
 
 PROMPT = "A chat between a curious user and an assistant.\nUSER: I want to find a cat in a picture.\nASSISTANT:"
 ASK: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "max_tokens": 40, "ignore_eos": True, "stop": []}

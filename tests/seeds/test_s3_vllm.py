@@ -23,6 +23,7 @@ from drivetrain.engines.vllm.gauges import Gauges
 from drivetrain.engines.vllm.sampling import parameters_of
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 
 FOLDER = Path(engine.__file__).parent
 
@@ -117,7 +118,7 @@ async def worker(checkpoint: Callable[[str], Path]) -> AsyncIterator[EngineWorke
 
 
 def asked_of(worker: EngineWorker) -> list[tuple[tuple[int, ...], Mapping[str, Any]]]:
-    made: Any = worker._engine
+    made: Any = engine_of(worker)
     asked: list[tuple[tuple[int, ...], Mapping[str, Any]]] = made._core.asked
     return asked
 

@@ -17,6 +17,7 @@ from drivetrain import Delta
 from drivetrain.core.errors import ContextOverflow, EngineFailed, InvalidRequest, MissingExtra, Unsupported
 from drivetrain.core.results import FinishReason
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 from tiny import pictures
 
 CIRCLE, STRIPES = pictures.circle(56, 56), pictures.stripes(56, 56)
@@ -35,7 +36,7 @@ async def worker(request: pytest.FixtureRequest, checkpoint: Callable[[str], Pat
 
 
 def parts_of(worker: EngineWorker) -> tuple[Any, Any]:
-    engine: Any = worker._engine
+    engine: Any = engine_of(worker)
     return engine._loaded.model, engine._loaded.processor
 
 

@@ -22,6 +22,7 @@ from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.sources import read_settings
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 from recorded_spans import RecordingTracer
 
 ASK: dict[str, Any] = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, "ignore_eos": True}
@@ -193,7 +194,7 @@ async def test_counting_counts_all_ids_and_its_errors_are_errors(worker: EngineW
 async def test_out_of_memory_is_an_error_of_its_class(worker: EngineWorker) -> None:
     import torch
 
-    engine: Any = worker._engine
+    engine: Any = engine_of(worker)
 
     def fail(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")

@@ -13,6 +13,7 @@ import pytest
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.server.app import ROUTES
 from drivetrain.server.settings import ServerSettings
+from probe import engine_of
 from server.serving import Served, fake, serving
 
 KEY = "sécret-key"
@@ -237,7 +238,7 @@ def test_keys_are_not_shown() -> None:
 def test_a_probe_is_told_that_it_is_not_ready_and_no_name() -> None:
     with serving(fake(), api_keys=(KEY,)) as served:
         assert served.request("GET", "/ready")[0] == 200
-        served.worker._engine.die()  # type: ignore[attr-defined] # the fake
+        engine_of(served.worker).die()  # the fake
         status, _, data = served.request("GET", "/ready")
         assert (status, json.loads(data)) == (503, {"status": "not ready"})
         status, _, data = served.request(

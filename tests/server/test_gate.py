@@ -14,6 +14,7 @@ import pytest
 from drivetrain.core.status import State
 from drivetrain.server.http.acceptor import ACCEPTS
 from drivetrain.server.run import BACKLOG
+from probe import engine_of
 from server.serving import Served, fake, serving
 
 
@@ -102,7 +103,7 @@ def test_stopping_lets_streams_end() -> None:
 
 def test_a_dead_engine_is_not_ready() -> None:
     with serving(fake()) as served:
-        engine: Any = served.worker._engine
+        engine: Any = engine_of(served.worker)
         served.on_loop(_do(engine.die))
         assert served.request("GET", "/ready")[0] == 503
         assert served.request("GET", "/health")[0] == 200

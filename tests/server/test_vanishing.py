@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from probe import runs_of
 from server.serving import Served
 
 NUM_CLIENTS = 200
@@ -72,7 +73,7 @@ def test_200_clients(served: Served) -> None:
     assert after[0] <= before[0], f"seed {seed}"  # fewer, where a thread of a test before ended meanwhile
     assert after[1] == before[1], f"seed {seed}"
     assert after[2] <= before[2] + 2
-    assert not served.worker._runs
+    assert not runs_of(served.worker)
     assert _resident() - rss < 50e6
 
 

@@ -20,6 +20,7 @@ from drivetrain.engines.fake import FakeEngine, Script
 from drivetrain.telemetry.memory import host_memory
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of, runs_of
 
 pytestmark = pytest.mark.soak
 
@@ -69,7 +70,7 @@ async def storm(worker: EngineWorker, requests: int, at_once: int) -> Counter[st
     await asyncio.gather(*(gated() for _ in range(requests)))
     gc.collect()
     async with asyncio.timeout(30):
-        while worker.status.running or worker._runs:
+        while worker.status.running or runs_of(worker):
             await asyncio.sleep(0.01)
     return outcomes
 
@@ -102,7 +103,7 @@ async def check_nothing_left(worker: EngineWorker, requests: int, at_once: int) 
 async def test_the_transformers_engine(checkpoint: Callable[[str], Path]) -> None:
     async with drivetrain.Worker.open(checkpoint("llama"), engine="transformers", max_waiting=100) as worker:
         await check_nothing_left(worker, requests=2000, at_once=16)
-        engine: Any = worker._engine
+        engine: Any = engine_of(worker)
         assert not engine.busy
 
 

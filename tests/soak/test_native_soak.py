@@ -20,6 +20,7 @@ from drivetrain.core.errors import DeadlineExceeded, EngineFailed
 from drivetrain.engines.native.schedule.budget import TokenBudget
 from drivetrain.telemetry.memory import host_memory
 from drivetrain.worker.worker import EngineWorker
+from probe import runs_of, stepper_of
 
 pytestmark = pytest.mark.soak
 
@@ -108,15 +109,14 @@ async def storm(worker: EngineWorker, requests: int, seed: int) -> Counter[str]:
     endings = Counter(await asyncio.gather(*(gated() for _ in range(requests))))
     gc.collect()
     async with asyncio.timeout(30):
-        while worker.status.running or worker._runs or engine_of(worker).busy:
+        while worker.status.running or runs_of(worker) or engine_of(worker).busy:
             await asyncio.sleep(0.01)
     return endings
 
 
 def check_nothing_held(worker: EngineWorker) -> None:
     engine = engine_of(worker)
-    assert engine._stepper is not None
-    scheduler = engine._stepper.scheduler
+    scheduler = stepper_of(worker).scheduler
     assert scheduler.idle
     scheduler.check()
     assert scheduler.pool.num_held == 0
@@ -143,9 +143,7 @@ async def test_two_thousand_requests_leave_nothing(checkpoint: Callable[[str], P
             max_running=AT_ONCE,
             max_waiting=AT_ONCE,
         ) as worker:
-            engine = engine_of(worker)
-            assert engine._stepper is not None
-            scheduler = engine._stepper.scheduler
+            scheduler = stepper_of(worker).scheduler
             scheduler._headroom = 1
             # oneDNN keeps a kernel for each number of rows that it has met, and there is an end to them; but not within
             # these requests, unless steps are short.
@@ -155,7 +153,7 @@ async def test_two_thousand_requests_leave_nothing(checkpoint: Callable[[str], P
                 if BROKEN in kwargs["input_ids"][0].tolist():
                     raise RuntimeError("it cannot bear this one")
 
-            engine._stepper.runner.model.register_forward_pre_hook(look, with_kwargs=True)
+            stepper_of(worker).runner.model.register_forward_pre_hook(look, with_kwargs=True)
             await storm(worker, REQUESTS // 4, seed=1)  # warm: pools, allocator, the cache itself
             check_nothing_held(worker)
             threads, tasks, before = num_threads(), len(asyncio.all_tasks()), endings_of(worker)

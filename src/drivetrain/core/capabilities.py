@@ -28,6 +28,15 @@ class Limits:
     max_timeout_s: float = 3600.0
 
 
+class Reproducibility(StrEnum):
+    """Whether the same request with the same seed gets the same text again."""
+
+    EXACT = "exact"
+    """Always, on the same machine and versions, whatever else runs."""
+    BEST_EFFORT = "best_effort"
+    """The draws are the same; the numbers that are drawn from depend in their last bits on what runs beside it."""
+
+
 class RerankWay(StrEnum):
     """How a model tells how well a document fits a query."""
 
@@ -57,3 +66,9 @@ class Capabilities:
     context_length: int
     max_concurrency: int = 1
     limits: Limits = Limits()
+
+    @property
+    def reproducibility(self) -> Reproducibility:
+        """What holds for every answer; a request that demands more is refused."""
+        demanded = "reproducibility" in self.parameters
+        return Reproducibility.EXACT if demanded else Reproducibility.BEST_EFFORT

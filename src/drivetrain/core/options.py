@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
+from drivetrain.core.capabilities import Reproducibility
 from drivetrain.core.constraint import Constraint
 from drivetrain.core.messages import ImagePart, Message
 from drivetrain.core.receipt import ReceiptWish
@@ -32,6 +33,7 @@ class GenerateOptions(TypedDict, total=False):
     min_tokens: int | None
     n: int | None
     seed: int | None
+    reproducibility: Reproducibility | Literal["exact", "best_effort"] | None
     stop: str | Sequence[str] | None
     stop_token_ids: Sequence[int] | None
     stop_sequences: Sequence[Sequence[int]] | None

@@ -23,7 +23,6 @@ PARAMETERS: Mapping[str, Parameter] = {f.name: f.metadata["parameter"] for f in 
 WORKER_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.WORKER)
 TOKEN_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.TOKENS)
 ENGINE_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.ENGINE)
-VOCABULARY_PARAMETERS = frozenset(name for name, p in PARAMETERS.items() if p.by is HonouredBy.VOCABULARY)
 
 
 MAX_RECEIPT_CHARS = 8 * 2**20
@@ -37,8 +36,12 @@ CHAT_ONLY = ("tools", "tool_choice", "chat_template_kwargs", "reasoning_effort",
 
 _INSTEAD = "see its capabilities, or try another engine"
 
-_LACKS = {"suffix": "its vocabulary is not known to have the special tokens for filling in the middle"}
-"""Why a model cannot honour what its vocabulary decides."""
+LACKS = {
+    "suffix": "its vocabulary is not known to have the special tokens for filling in the middle",
+    "reproducibility": "what runs beside an answer rounds its numbers otherwise; "
+    "transformers on a CPU in float32, with yield_cores off, is exact",
+}
+"""Why a model cannot honour it, where more can be said than that."""
 
 
 def check(request: GenerateRequest, capabilities: Capabilities) -> None:
@@ -58,7 +61,7 @@ def check(request: GenerateRequest, capabilities: Capabilities) -> None:
 
 
 def not_supported(name: str) -> Unsupported:
-    why = f": {_LACKS[name]}" if name in _LACKS else f" and engine; {_INSTEAD}"
+    why = f": {LACKS[name]}" if name in LACKS else f" and engine; {_INSTEAD}"
     return Unsupported(f"{name} is not supported by this model{why}", param=name)
 
 

@@ -23,7 +23,7 @@ class Settled:
     """A parameter as it was in force, as JSON has it.
 
     `origin` is who said so: `request`, `settings`, `generation_config`, `catalogue`, `family`, `model`, `neutral`,
-    `context` (the rest of it), `infill` (ends that came with a suffix) or `chosen` (a seed for this receipt).
+    `context` (the rest of it), `infill` (ends that came with a suffix), `chosen` (a seed for this receipt) or `engine`.
     """
 
     value: Any

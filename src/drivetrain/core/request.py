@@ -12,6 +12,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
+from drivetrain.core.capabilities import Reproducibility
 from drivetrain.core.constraint import Constraint, Constraints
 from drivetrain.core.kinds import (
     Boolean,
@@ -105,7 +106,13 @@ class GenerateRequest:
     min_tokens: int | None = parameter(_ENGINE, Integer(), "no stop takes effect before this many tokens", neutral=0)
     n: int | None = parameter(_ENGINE, Integer(1), "how many choices to generate", neutral=1)
     seed: int | None = parameter(
-        _ENGINE, Integer(-MAX_SEED - 1, MAX_SEED), "same seed, same text; choice i uses seed + i"
+        _ENGINE, Integer(-MAX_SEED - 1, MAX_SEED), "same seed, same draws; choice i uses seed + i"
+    )
+    reproducibility: Reproducibility | None = parameter(  # noqa: RUF009 - it makes a field
+        _ENGINE,
+        OneOf(Reproducibility),
+        "exact: refuse what would not give the same text for the same seed, whatever else runs",
+        neutral=Reproducibility.BEST_EFFORT,
     )
 
     stop: tuple[str, ...] | None = parameter(

@@ -40,8 +40,11 @@ from drivetrain.text.byte_tokenizer import ByteTokenizer
 _CLOSING = tuple(b'}]"')
 
 HONOURED = frozenset(
-    {"n", "seed", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "temperature", "cache_salt", "constraint"}
-)
+    {
+        "n", "seed", "reproducibility", "ignore_eos", "min_tokens", "logprobs", "prompt_logprobs", "temperature",
+        "cache_salt", "constraint",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from drivetrain.core.budget import check_answers
 from drivetrain.core.errors import DrivetrainError, EngineFailed, InvalidRequest, Unsupported, drop_frames
 from drivetrain.core.events import Delta, Event, Finished, Started
-from drivetrain.core.parameters import VOCABULARY_PARAMETERS
+from drivetrain.core.parameters import LACKS
 from drivetrain.core.results import Result, Usage
 from drivetrain.core.worker import Submission, WorkerPort
 from drivetrain.server.context import Context
@@ -109,9 +109,9 @@ async def answer(
 
 
 def _told(error: InvalidRequest, parsed: ParsedRequest, context: Context) -> InvalidRequest:
-    """With the endpoint's name for the field, and the models that have what this one's vocabulary lacks."""
+    """With the endpoint's name for the field, and the models that have what this one lacks."""
     name = error.param or ""
-    if isinstance(error, Unsupported) and name in VOCABULARY_PARAMETERS:
+    if isinstance(error, Unsupported) and name in LACKS:
         error = going_on(error, who_can(context.models, lambda can: name in can.parameters))
     return renamed(error, parsed.names)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-_PROC = Path("/proc")
+from drivetrain.telemetry.control_groups import PROC, control_groups
+
 _PROCESSORS = Path("/sys/devices/system/cpu")
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,45 +66,15 @@ def physical_cores(processors: Collection[int] | None = None, folder: Path = _PR
     return cores or len(processors or ()) or os.cpu_count() or 1
 
 
-def cpu_quota(proc: Path = _PROC) -> float | None:
+def cpu_quota(proc: Path = PROC) -> float | None:
     """The tightest quota of this process's control groups and those around them, as far as they can be seen."""
-    found = [quota for group in _groups(proc) if (quota := _quota_of(group)) is not None]
+    found = [quota for group in control_groups("cpu", proc) if (quota := _quota_of(group)) is not None]
     return min(found, default=None)
 
 
 def bound_processors() -> Collection[int] | None:
     """The processors on which this process may run. None where the system does not tell."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
-
-
-def _groups(proc: Path) -> Iterator[Path]:
-    """The folders of this process's groups that may hold a quota, each with those around it, up to what is mounted.
-
-    A container may see its own group as the root of a mount; where a path does not lead there, its group is what is
-    mounted.
-    """
-    try:
-        mounts = (proc / "self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
-        memberships = (proc / "self/cgroup").read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return
-    paths: dict[str, str] = {}
-    for line in memberships:
-        names, _, path = line.partition(":")[2].partition(":")
-        paths |= dict.fromkeys(names.split(","), path)
-    for line in mounts:
-        fields, _, rest = line.partition(" - ")
-        controller = {"cgroup": "cpu", "cgroup2": ""}.get(rest.split(" ")[0])  # version 2 has one tree, without a name
-        if controller in paths and controller in {"", *rest.split(" ")[-1].split(",")}:
-            root, mounted = (Path(_ESCAPED.sub(_unescaped, field)) for field in fields.split(" ")[3:5])
-            own = Path(paths[controller])
-            inside = own.relative_to(root) if own.is_relative_to(root) and ".." not in own.parts else Path()
-            yield mounted / inside
-            yield from (mounted / folder for folder in inside.parents)
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return chr(int(found[1], 8))
 
 
 def _quota_of(group: Path) -> float | None:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 from drivetrain.core.results import DeviceMemory
+from drivetrain.telemetry.control_groups import PROC, control_groups
 
 _log = logging.getLogger(__name__)
+
+_FILES = {
+    ("memory.max", "memory.current", "memory.stat"): b"inactive_file ",
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"): b"total_inactive_file ",
+}
+NO_LIMIT = 2**60
+"""The first version of control groups says a number where there is none."""
 
 MEMORY_AGE_S = 0.1
 """How old figures may be: asking the system takes as long as ten tokens, and asking a GPU's driver longer."""
 
 
 def host_memory(pid: int | None = None, device: str = "cpu") -> DeviceMemory:
-    """This process on the host, or another. Where the system does not tell, a figure is 0."""
+    """This process on the host, or another; in a container with a limit, on what that grants. Where the system does
+    not tell, a figure is 0."""
     total = available = 0
     try:
         with open("/proc/meminfo", "rb", buffering=0) as file:
@@ -29,7 +40,31 @@ def host_memory(pid: int | None = None, device: str = "cpu") -> DeviceMemory:
         available = int(lines[b"MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, IndexError, ValueError):
         total = _physical()
+    for limit, left in _granted():
+        total, available = min(total, limit) if total else limit, min(available, left) if available else left
     return DeviceMemory(device, _resident(pid), 0, total, available)
+
+
+def _granted(proc: Path = PROC) -> Iterator[tuple[int, int]]:
+    """What each control group with a limit grants, and what is left of it. Pages of files that nobody uses give way."""
+    for limit_file, used_file, stat_file, idle in _limited_groups(proc):
+        with suppress(OSError, ValueError, StopIteration):
+            limit, used = int(limit_file.read_bytes()), int(used_file.read_bytes())
+            spare = next(int(line.split()[1]) for line in stat_file.read_bytes().splitlines() if line.startswith(idle))
+            yield limit, max(0, limit - max(0, used - spare))
+
+
+@functools.cache
+def _limited_groups(proc: Path) -> tuple[tuple[Path, Path, Path, bytes], ...]:
+    """The files of those groups, in either version: the limit, what is used, and more figures with the name of one."""
+    found = []
+    for group in control_groups("memory", proc):
+        for names, idle in _FILES.items():
+            limit, used, stat = (group / name for name in names)
+            with suppress(OSError, ValueError):
+                if 0 < int(limit.read_bytes()) < NO_LIMIT:
+                    found.append((limit, used, stat, idle))
+    return tuple(found)
 
 
 def _resident(pid: int | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -28,10 +28,10 @@ class Suspicion(Enum):
 class Slot:
     """The right to run on one engine. Released exactly once, however often `release` is called."""
 
-    def __init__(self, gate: Admission, engine: int, *, alone: bool = False) -> None:
+    def __init__(self, gate: Admission, engine: int, suspicion: Suspicion) -> None:
         self._gate = gate
         self._engine = engine
-        self._alone = alone
+        self._suspicion = suspicion
         self._proven = False
         self._released = False
 
@@ -42,14 +42,14 @@ class Slot:
 
     def prove(self) -> None:
         """The engine has answered the request: where it ran alone, others may now run beside it."""
-        if self._alone and not self._proven and not self._released:
+        if self._suspicion is not Suspicion.NONE and not self._proven and not self._released:
             self._proven = True
-            self._gate.proven(self._engine)
+            self._gate.proven(self._engine, self._suspicion)
 
     def release(self) -> None:
         if not self._released:
             self._released = True
-            self._gate.released(self._engine, was_alone=self._alone, was_proven=self._proven)
+            self._gate.released(self._engine, self._suspicion, was_proven=self._proven)
 
 
 class Ticket:
@@ -90,8 +90,8 @@ class Admission:
     `patient` tells whether an engine that is not alive will be replaced, even before `hold` is called.
 
     A suspect, which was in an engine when that failed, starts again before all others and alone: nobody else is let
-    in until the engine has answered it. Beside suspects that are answered already another one may start; a grave
-    one waits until the engine is empty.
+    in until the engine has answered it. Then the next one may start beside it: first the grave ones, each beside
+    other grave ones only, then the rest.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Admission:
         there are no more of them than ran."""
         self._waiting: deque[asyncio.Future[Slot]] = deque()
         self._running = 0
-        self._running_proven = 0
+        self._proven: Counter[Suspicion] = Counter()
         """Suspects among them that the engine has answered."""
         self._running_alone = False
         self._num_engines = 0
@@ -181,6 +181,9 @@ class Admission:
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         if suspicion is Suspicion.NONE:
             self._returned.append(future)
+        elif suspicion is Suspicion.GRAVE:
+            graves = sum(of is Suspicion.GRAVE for _, of in self._suspects)
+            self._suspects.insert(graves, (future, suspicion))
         else:
             self._suspects.append((future, suspicion))
         self._admit()
@@ -199,7 +202,8 @@ class Admission:
         """The engine has failed: its slots are worthless, and no more are granted until `open`."""
         self._held = True
         self._num_engines += 1
-        self._running = self._running_proven = 0
+        self._running = 0
+        self._proven.clear()
         self._running_alone = False
         self._idle.set()
 
@@ -233,38 +237,41 @@ class Admission:
             if not self._suspects:
                 (self._returned or self._waiting).popleft().set_result(self._taken())
             elif self._may_suspect_start(self._suspects[0][1]):
-                self._suspects.popleft()[0].set_result(self._taken(alone=True))
+                future, suspicion = self._suspects.popleft()
+                future.set_result(self._taken(suspicion))
             else:
                 return
 
     def _may_suspect_start(self, suspicion: Suspicion) -> bool:
-        """One that is grave may hurt all that run; the others only beside what has been in danger once and passed."""
-        return self._running == (0 if suspicion is Suspicion.GRAVE else self._running_proven)
+        """One that is grave may hurt all that run, so only those of its kind; the others only beside what has been in
+        danger once and passed."""
+        grave = self._proven[Suspicion.GRAVE]
+        return self._running == (grave if suspicion is Suspicion.GRAVE else grave + self._proven[Suspicion.LIGHT])
 
-    def _taken(self, *, alone: bool = False) -> Slot:
+    def _taken(self, suspicion: Suspicion = Suspicion.NONE) -> Slot:
         self._running += 1
-        self._running_alone = alone
+        self._running_alone = suspicion is not Suspicion.NONE
         self._idle.clear()
-        return Slot(self, self._num_engines, alone=alone)
+        return Slot(self, self._num_engines, suspicion)
 
     # For slots
 
     def serves(self, engine: int) -> bool:
         return engine == self._num_engines
 
-    def proven(self, engine: int) -> None:
+    def proven(self, engine: int, suspicion: Suspicion) -> None:
         if self.serves(engine):
             self._running_alone = False
-            self._running_proven += 1
+            self._proven[suspicion] += 1
             self._admit()
 
-    def released(self, engine: int, *, was_alone: bool, was_proven: bool) -> None:
+    def released(self, engine: int, suspicion: Suspicion, *, was_proven: bool) -> None:
         if not self.serves(engine):
             return  # `hold` already took it back
         self._running -= 1
         if was_proven:
-            self._running_proven -= 1
-        elif was_alone:
+            self._proven[suspicion] -= 1
+        elif suspicion is not Suspicion.NONE:
             self._running_alone = False
         self._admit()
         if not self._running:

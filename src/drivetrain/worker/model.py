@@ -130,7 +130,7 @@ class LoadedModel:
                 metadata=metadata,
                 template=info.tokenizer.chat_template if isinstance(chosen.family, TemplateFamily) else None,
                 defaults=defaults,
-                seeds="seed" in capabilities.parameters,
+                capabilities=capabilities,
                 overflow=Overflow(settings.overflow),
                 key=receipt_key(settings.receipt_key_file),
             ),

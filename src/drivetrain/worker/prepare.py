@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from drivetrain.core.budget import check_answer, tokens_held
 from drivetrain.core.caller import CALLER
-from drivetrain.core.capabilities import Capabilities
+from drivetrain.core.capabilities import Capabilities, Reproducibility
 from drivetrain.core.constraint import Constraint, Grammar
 from drivetrain.core.engine import EngineInfo, EngineRequest, Media
 from drivetrain.core.errors import InvalidRequest, Unsupported
@@ -240,8 +240,11 @@ class Preparer:
         media: Media | None,
         limit: int,
     ) -> EngineRequest:
-        repeatable = request.seed is not None or (
-            request.receipt is not None and "seed" in self._capabilities.parameters
+        seeds = "seed" in self._capabilities.parameters
+        repeatable = (
+            request.seed is not None
+            or (request.receipt is not None and seeds)
+            or request.reproducibility is Reproducibility.EXACT
         )
         seed = request.seed if request.seed is not None else secrets.randbelow(CHOSEN_SEEDS)
         return EngineRequest(

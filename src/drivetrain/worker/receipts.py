@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain import __version__
+from drivetrain.core.capabilities import Capabilities, Reproducibility
 from drivetrain.core.engine import ModelSpec
 from drivetrain.core.errors import InvalidSetting
 from drivetrain.core.json_values import plain
@@ -75,15 +76,15 @@ class ReceiptMaker:
         metadata: Metadata,
         template: str | None,
         defaults: Defaults,
-        seeds: bool,
+        capabilities: Capabilities,
         overflow: Overflow,
         key: bytes | None,
     ) -> None:
-        """`template` is the text of the chat template, if chats are rendered by it; `seeds`: the engine takes one."""
+        """`template` is the text of the chat template, if chats are rendered by it."""
         self._key = key
         self._metadata = metadata
         self._defaults = defaults
-        self._seeds = seeds
+        self._capabilities = capabilities
         self._overflow = overflow
         self._weights = spec.weights
         self._template = None if template is None else hashlib.sha256(template.encode()).hexdigest()
@@ -146,8 +147,12 @@ class ReceiptMaker:
             self._metadata.eos_ids
         ):  # a replay has ids only: it must end there too
             found["stop_token_ids"] = Settled(sorted(own.union(request.stop_token_ids or ())), "infill")
-        if self._seeds:
+        if "seed" in self._capabilities.parameters:
             found["seed"] = Settled(made.seeds[0], "chosen" if request.seed is None else "request")
+        demanded = request.reproducibility is Reproducibility.EXACT
+        found["reproducibility"] = Settled(
+            self._capabilities.reproducibility.value, "request" if demanded else "engine"
+        )
         return found
 
     def _of_overflow(self, request: GenerateRequest) -> Settled:

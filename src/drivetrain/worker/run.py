@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from drivetrain.core.engine import Engine, EngineInfo, IdLogprobs, PromptStep, RequestHandle, Step, TokenStep
-from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, bug
+from drivetrain.core.errors import Cancelled, DrivetrainError, EngineFailed, NotReady, bug
 from drivetrain.core.events import Event, Finished, Started
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.results import FinishReason, Metrics, TokenLogprob, Usage
@@ -108,6 +108,7 @@ class Run(Lifecycle):
         self._output: Output | None = None
         self._start_given = False
         self._attempts = 1
+        self._is_suspect = False
         self._prepared: Prepared | None = None
         self._slot: Slot | None = None
         self._handle: RequestHandle | None = None
@@ -155,6 +156,9 @@ class Run(Lifecycle):
         except EngineFailed as exc:
             if not self._start_again(exc):
                 self._end_by(exc)
+        except NotReady as exc:
+            # A suspect that finds no engine here must not be taken for one that has none of it, and be sent elsewhere.
+            self._end_by(EngineFailed(f"the engine failed on it; {exc.message}") if self._is_suspect else exc)
         except BaseException as exc:
             if not self._end_by(exc):
                 raise
@@ -185,6 +189,7 @@ class Run(Lifecycle):
         if self._prepared is not None:
             self._prepared.let_go()
         suspicion = self._suspicion
+        self._is_suspect |= suspicion is not Suspicion.NONE
         self._handle = self._slot = self._prepared = self._output = self.collected = None
         self.times.admitted = self.times.prepared = None
         self._launch(partial(admission.enter_again, suspicion))

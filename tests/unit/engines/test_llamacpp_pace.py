@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from drivetrain.core.results import ComputeThreads
 from drivetrain.engines.base.thread_limit import ThreadLimit
+from drivetrain.engines.llamacpp.child import openmp
 from drivetrain.engines.llamacpp.child.pace import Pace, SharedNumber
+from drivetrain.engines.llamacpp.child.process import Launch, ServerProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="such shared memory is Linux's")
 
@@ -31,6 +35,21 @@ def told(shared: SharedNumber) -> int:
     """As another process would read it."""
     with mmap.mmap(shared.file, mmap.PAGESIZE, prot=mmap.PROT_READ) as memory:
         return int(struct.unpack_from("<I", memory)[0])
+
+
+def test_a_process_that_cannot_be_started_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EAGAIN, "too many processes")
+
+    monkeypatch.setattr(openmp, "possible", lambda: True)
+    monkeypatch.setattr("drivetrain.engines.llamacpp.child.process.subprocess.Popen", fail)
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        process = ServerProcess(Launch(model="m", slots=1, context_length=8, spare_bytes=2**30))
+        with pytest.raises(OSError, match="too many"):
+            process.start()
+        process.stop()
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
 async def test_a_look_is_told_and_the_first_comes_with_the_work(

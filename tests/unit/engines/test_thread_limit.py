@@ -72,6 +72,19 @@ def test_threads_come_back_after_some_calm_windows() -> None:
     assert machine.computes(WINDOW_S, foreign=0) == 2
 
 
+def test_one_reading_that_fails_is_tried_again() -> None:
+    machine = Machine()
+    machine.limit.begin()
+    assert machine.computes(WINDOW_S * 2, foreign=1, steps=20) == 1
+    machine.readable = False
+    machine.computes(WINDOW_S, foreign=0, steps=10)
+    looks = machine.looks
+    machine.computes(WINDOW_S * 3, foreign=0, steps=300)
+    assert machine.looks <= looks + 4, "it costs as much as one that is read"
+    machine.readable = True
+    assert machine.computes(WINDOW_S * (CALM_WINDOWS + 2), foreign=0, steps=100) == 2
+
+
 def test_calm_must_be_in_a_row() -> None:
     machine = Machine()
     machine.run(1, foreign=1)

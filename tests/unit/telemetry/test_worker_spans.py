@@ -31,6 +31,7 @@ from drivetrain.worker.settings import Settings
 from drivetrain.worker.stream import EventStream
 from drivetrain.worker.tracing import asked
 from drivetrain.worker.worker import EngineWorker
+from probe import engine_of
 from recorded_spans import RecordingTracer, checked
 
 PHASES = ["queue", "prepare", "prefill", "decode"]
@@ -268,7 +269,7 @@ async def test_the_engine_hears_where_in_the_trace_it_is(recorded: bool | None) 
 async def test_embeddings_that_take_too_long() -> None:
     tracer = RecordingTracer()
     async with worker(Script(), tracer) as made:
-        engine: Any = made._engine
+        engine: Any = engine_of(made)
         engine.embed = lambda items: asyncio.sleep(30)
         with pytest.raises(DeadlineExceeded):
             await made.embed("x", timeout_s=0.05)

@@ -200,11 +200,26 @@ async def test_suspects_start_one_by_one_each_when_the_one_before_is_answered() 
     assert gate.running == 4
 
 
-async def test_a_grave_suspect_waits_until_the_engine_is_empty() -> None:
+async def test_grave_suspects_come_before_the_rest_each_when_the_one_before_is_answered() -> None:
+    gate = await failed(3)
+    light, first, second = (gate.enter_again(each) for each in (Suspicion.LIGHT, Suspicion.GRAVE, Suspicion.GRAVE))
+    newcomer = gate.enter()
+    gate.open(4)
+    assert waits(first, second, light, newcomer) == [False, True, True, True]
+    (await granted(first)).prove()
+    assert waits(second, light, newcomer) == [False, True, True]
+    (await granted(second)).prove()
+    assert waits(light, newcomer) == [False, True]
+    (await granted(light)).prove()
+    assert waits(newcomer) == [False]
+
+
+async def test_a_grave_suspect_starts_beside_nobody_of_another_kind() -> None:
     gate = await failed(2)
-    light, grave, newcomer = gate.enter_again(Suspicion.LIGHT), gate.enter_again(Suspicion.GRAVE), gate.enter()
+    light = gate.enter_again(Suspicion.LIGHT)
     gate.open(4)
     slot = await granted(light)
+    grave, newcomer = gate.enter_again(Suspicion.GRAVE), gate.enter()
     slot.prove()
     assert waits(grave, newcomer) == [True, True]
     slot.release()

@@ -56,6 +56,7 @@ class ThreadLimit:
         self._clock = clock
         self._since: tuple[float, CoreTimes] | None = None
         """Where the span that runs began; in a pause, where the pause began."""
+        self._read_at = -math.inf
         self._computing = False
         self._seen_s = self._foreign_s = 0.0
         """Of the window that is not full yet: its length, and what others used of the cores."""
@@ -83,7 +84,10 @@ class ThreadLimit:
 
     def look(self) -> int:
         """The number of threads for the next step."""
-        if self._since is not None and self._seen_s + self._clock() - self._since[0] >= WINDOW_S:
+        if self._since is None:
+            if self._clock() - self._read_at >= WINDOW_S:  # the last reading failed
+                self._advance()
+        elif self._seen_s + self._clock() - self._since[0] >= WINDOW_S:
             self._count(*self._advance())
             if self._seen_s >= WINDOW_S:
                 self._judge(self._foreign_s / self._seen_s)
@@ -93,7 +97,7 @@ class ThreadLimit:
     def _advance(self) -> tuple[float, float]:
         """Go on from here: the time since the last mark, and what others used of the cores in it."""
         before, at, times = self._since, self._clock(), self._read()
-        self._since = None if times is None else (at, times)
+        self._read_at, self._since = at, None if times is None else (at, times)
         if before is None or times is None:
             return 0.0, 0.0
         busy_s, own_s = times.busy_s - before[1].busy_s, times.own_s - before[1].own_s

@@ -1,7 +1,9 @@
-"""torch's threads, as many as fit beside other processes."""
+"""How many threads torch computes with: as many as there are cores to use, and as fit beside other processes."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from typing import Any
 
 from drivetrain.core.results import ComputeThreads
 from drivetrain.engines.base.thread_limit import ThreadLimit
+from drivetrain.telemetry.cores import fewer_than
 
 
 class StepThreads:
@@ -50,10 +53,24 @@ class StepThreads:
             _set_here(wanted, self._limit.most)
 
 
-def round_alike(environment: MutableMapping[str, str]) -> None:
+def keep_to_usable_cores() -> None:
+    """For this whole process. Torch counts the machine's cores, whatever quota there is; what the caller says holds."""
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ and (threads := fewer_than(torch.get_num_threads())) is not None:
+        torch.set_num_threads(threads)
+
+
+ALIKE = "AUTO,STRICT"
+
+
+def round_alike(environment: MutableMapping[str, str]) -> bool:
     """Have MKL, which multiplies for torch, round the same way whatever the number of threads, if torch is not imported
-    yet: it reads this once. Otherwise some sizes of products, and attention, differ in their last bits."""
-    environment.setdefault("MKL_CBWR", "AUTO,STRICT")
+    yet: it reads this once. Returns whether it does. Otherwise some products, and attention, differ in their last bits.
+    """
+    if "torch" not in sys.modules:
+        environment.setdefault("MKL_CBWR", ALIKE)
+    return environment.get("MKL_CBWR") == ALIKE
 
 
 def _set_here(number: int, elsewhere: int) -> None:

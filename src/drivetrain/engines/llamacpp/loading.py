@@ -37,6 +37,7 @@ from drivetrain.engines.llamacpp.widening import weights_made, weights_to_run
 from drivetrain.telemetry.memory import host_memory
 
 SPARE_BYTES = 2 * 2**30
+LEAST_SPARE_BYTES = 2**28
 """Of memory. Four requests of the default model take some 10 MB."""
 
 _log = logging.getLogger(__name__)
@@ -77,11 +78,14 @@ class GgufModel:
         the load.
 
         Left are bodies, grammars and samplers. But pictures, and the copies that llama.cpp keeps of a window or a state
-        to go back to, are as large as the model makes them; they may have half of what is free.
+        to go back to, are as large as the model makes them; they may have half of what the weights leave free. None has
+        more than that.
         """
-        if not (self.sees or _copies_states(self.metadata)):
+        free = host_memory().available_bytes
+        if not free:  # it is not known
             return SPARE_BYTES
-        return max(SPARE_BYTES, host_memory().available_bytes // 2)
+        half = max(LEAST_SPARE_BYTES, (free - self.weights.stat().st_size) // 2)
+        return half if self.sees or _copies_states(self.metadata) else min(SPARE_BYTES, half)
 
     @property
     def connections(self) -> int:

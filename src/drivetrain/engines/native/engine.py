@@ -20,8 +20,7 @@ from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.settings import CheckpointSettings
-from drivetrain.engines.checkpoint.step_threads import StepThreads, round_alike
-from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
+from drivetrain.engines.checkpoint.step_threads import StepThreads, keep_to_usable_cores, round_alike
 from drivetrain.engines.native.schedule.sequence import Job
 
 if TYPE_CHECKING:

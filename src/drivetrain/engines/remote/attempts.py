@@ -12,7 +12,7 @@ from drivetrain.engines.remote.pool import Pool, Upstream
 
 MAX_ATTEMPTS = 3
 MAX_ENDED = 2
-"""Upstreams that may be gone in the middle of the request: it may be what they died of."""
+"""Upstreams that were gone in the middle of the request or failed on it: it may be what they died of."""
 
 PAUSE_S = 0.1
 """Before the same upstream is asked again; doubles each time."""
@@ -31,7 +31,7 @@ async def attempted(pool: Pool, ask: Ask[T], *, begun: Callable[[], bool] = lamb
             return await _recorded(upstream, ask)
         except Exception as exc:
             tried.append(upstream)
-            ended += may_have_died_of_it(exc)
+            ended += may_have_died_of_it(exc) or may_be_the_request(exc)
             if begun() or not may_try_again(exc) or len(tried) >= MAX_ATTEMPTS or ended >= MAX_ENDED:
                 raise
             await _pause(pool, tried, exc)

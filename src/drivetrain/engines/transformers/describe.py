@@ -9,7 +9,9 @@ from typing import Any
 from drivetrain.core.capabilities import Capabilities, RerankWay
 from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Pair, Progress
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
+from drivetrain.engines.base.settings import Dtype
 from drivetrain.engines.checkpoint import declared, errors
+from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
 from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of, stated_kind
 from drivetrain.engines.checkpoint.pooling import embedding_size
@@ -19,8 +21,10 @@ from drivetrain.engines.transformers.loading import TransformersModel
 from drivetrain.text.hf_tokenizer import HfTokenizer
 
 
-def capabilities_of(kind: ModelKind, context_length: int) -> Capabilities:
+def capabilities_of(kind: ModelKind, context_length: int, *, exact: bool) -> Capabilities:
     refused = {"images"} if kind is not ModelKind.VISION else set()
+    if not exact:
+        refused.add("reproducibility")
     if kind is ModelKind.SEQ2SEQ:
         refused.add("prompt_logprobs")
     return Capabilities(
@@ -36,7 +40,18 @@ def capabilities_of(kind: ModelKind, context_length: int) -> Capabilities:
 
 def stated_capabilities(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
     """From the JSON of a folder's configuration, without the library."""
-    return capabilities_of(stated_kind(config), context_length)
+    settings = CheckpointSettings.of(options)
+    on_cpu = settings.device in ("auto", "cpu") and settings.dtype in (Dtype.AUTO, Dtype.FLOAT32)
+    return capabilities_of(stated_kind(config), context_length, exact=on_cpu and not settings.yield_cores)
+
+
+def is_exact(device: Any, dtype: Any, *, yields: bool, alike: bool = True) -> bool:
+    """Whether an answer never differs from itself. Requests run one by one, so no other one changes the products; but a
+    change of the number of threads does, unless MKL rounds `alike`, which it can do for one and two of them."""
+    import torch
+
+    steady = alike and torch.backends.mkl.is_available() and torch.get_num_threads() <= 2
+    return bool(device.type == "cpu" and dtype == torch.float32 and (steady or not yields))
 
 
 Score = Callable[[Sequence[Pair]], Awaitable[list[float]]]
@@ -65,13 +80,14 @@ def _takes_types(loaded: TransformersModel) -> bool:
     return named and taken and getattr(loaded.model.config, "type_vocab_size", 2) > 1
 
 
-def of_loaded(loaded: TransformersModel, score: Score) -> EngineInfo:
+def of_loaded(loaded: TransformersModel, score: Score, *, yields: bool, alike: bool) -> EngineInfo:
     import torch
     import transformers
 
     model, kind = loaded.model, loaded.kind
     tokenizer = _tokenizer(loaded.tokenizer, loaded.processor)
-    capabilities = capabilities_of(kind, loaded.context_length)
+    exact = is_exact(model.device, model.dtype, yields=yields, alike=alike)
+    capabilities = capabilities_of(kind, loaded.context_length, exact=exact)
     return EngineInfo(
         engine="transformers",
         capabilities=capabilities,
@@ -114,10 +130,12 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
         tokenizer = processor.tokenizer if processor is not None else folder.tokenizer()
         structure = folder.generation_config(config)
     context_length = declared.context_length(config, tokenizer, settings.context_length)
+    device = pick_device(settings.device)
+    exact = is_exact(device, pick_dtype(settings.dtype, config, device), yields=settings.yield_cores)
     return Description(
         tokenizer=_tokenizer(tokenizer, processor),
         architecture=config.model_type,
-        capabilities=capabilities_of(kind, context_length),
+        capabilities=capabilities_of(kind, context_length, exact=exact),
         context_length=context_length,
         eos_ids=declared.eos_ids(structure, config, tokenizer),
         default_sampling=declared.stated_sampling(structure),

@@ -28,8 +28,7 @@ from drivetrain.engines.base.spinning import spin_briefly
 from drivetrain.engines.base.thread import EngineThread, post
 from drivetrain.engines.checkpoint import errors
 from drivetrain.engines.checkpoint.settings import CheckpointSettings
-from drivetrain.engines.checkpoint.step_threads import StepThreads, round_alike
-from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
+from drivetrain.engines.checkpoint.step_threads import StepThreads, keep_to_usable_cores, round_alike
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -65,14 +64,13 @@ class TransformersEngine:
             try:
                 spin_briefly(os.environ)
                 yields = CheckpointSettings.of(spec.options).yield_cores
-                if yields:
-                    round_alike(os.environ)
+                alike = yields and round_alike(os.environ)
                 keep_to_usable_cores()
                 from drivetrain.engines.transformers import describe, loading
 
                 self._loaded = loading.load(spec, report)
                 self._threads = StepThreads.of(self._loaded.model.device, yields=yields)
-                return describe.of_loaded(self._loaded, self.score)
+                return describe.of_loaded(self._loaded, self.score, yields=yields, alike=alike)
             except Exception as exc:
                 self._loaded = None
                 raise errors.while_loading(exc, engine="transformers") from exc

@@ -7,10 +7,11 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from drivetrain import assembly
+from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.events import Event, Finished
 from drivetrain.core.request import GenerateRequest
@@ -78,7 +79,7 @@ class Replica:
         )
         report = ReplicaReport(
             metadata=worker.metadata,
-            capabilities=worker.capabilities,
+            capabilities=_of_any_replica(worker.capabilities),
             terms=terms,
             status=worker.status,
             restarts=worker.stats.restarts,
@@ -178,6 +179,11 @@ class _RouteSink:
         self.connected = self._route.send(item) and self.connected
         if ends or not self.connected:
             self.ended.set()
+
+
+def _of_any_replica(capabilities: Capabilities) -> Capabilities:
+    """Replicas may run on machines that differ, and the next request of a seed may reach another one."""
+    return replace(capabilities, parameters=capabilities.parameters - {"reproducibility"})
 
 
 async def _answer(work: Awaitable[Any]) -> bytes:

@@ -75,6 +75,7 @@ def capabilities_json(worker: WorkerPort) -> dict[str, Any]:
         "rerank": capabilities.rerank,
         "rerank_form": metadata.rerank_form,
         "tokens": capabilities.tokens,
+        "reproducibility": capabilities.reproducibility,
         "parameters": parameters_json(capabilities, metadata),
         "limits": asdict(capabilities.limits),
         "defaults": {name: {"value": _plain(v), "source": source} for name, (source, v) in metadata.sampling.items()},

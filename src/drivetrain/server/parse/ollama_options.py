@@ -8,7 +8,7 @@ from typing import Any
 from drivetrain.server.parse.body import Body, Field
 from drivetrain.server.parse.schema import SAMPLING, Anything, Refused, inert, like
 
-AT_THE_TOP = ("receipt", "timeout_s", "overflow", "cache_salt")
+AT_THE_TOP = ("receipt", "reproducibility", "timeout_s", "overflow", "cache_salt")
 """Our parameters that stand beside `options`: they say nothing about sampling."""
 
 _RENAMED = {"num_predict": "max_tokens", "num_ctx": "context_length", "repeat_penalty": "repetition_penalty"}

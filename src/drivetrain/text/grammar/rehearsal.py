@@ -6,6 +6,7 @@ Runs in the process of trials only: what happens here may take its life.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import random
 import time
 from collections.abc import Iterator
@@ -41,10 +42,10 @@ def rehearse(lark: str, engine: EngineLibrary | None = None) -> Rehearsed:
     The beginning that it forces is followed, and then a way through it: the many optional properties of an object come
     behind its brace.
     """
-    before = _resident_bytes()
+    before = resident_bytes()
     first = byte_matcher(lark)
     fault, taken = _walk(first)
-    held_bytes = max(0, _resident_bytes() - before)
+    held_bytes = max(0, resident_bytes() - before)
     if not fault and engine is not None:
         fault = engine.fault_of(lark, taken)
     return Rehearsed(fault, held_bytes)
@@ -135,11 +136,11 @@ class EngineLibrary:
 
     def fault_of(self, lark: str, ids: list[int]) -> str:
         """As the engine would: each choice has a copy, and a mask for each token."""
-        began, held_bytes = time.process_time(), _resident_bytes()
+        began, held_bytes = time.process_time(), resident_bytes()
         with self._matcher(lark) as matcher:
             fault = self._follow(matcher, ids[:MAX_STEPS])
             too_long = time.process_time() - began > MAX_ENGINE_CPU_S
-            too_large = _resident_bytes() - held_bytes > MAX_ENGINE_BYTES
+            too_large = resident_bytes() - held_bytes > MAX_ENGINE_BYTES
         return fault or (TOO_LARGE_THERE if too_long or too_large else "")
 
     def _follow(self, matcher: Any, ids: list[int]) -> str:
@@ -164,9 +165,9 @@ class EngineLibrary:
             self._calls["free_matcher"](first)
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     """Of this process; nothing where it cannot be known."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
+from urllib.parse import unquote
 
 MAX_MULTIPLE = 10_000
 """Of `multipleOf`: the states needed grow with it."""
@@ -25,17 +27,38 @@ _BOUNDS = (*_RANGES, "exclusiveMinimum", "exclusiveMaximum")
 
 
 def each_schema(schema: Any) -> Iterator[dict[str, Any]]:
-    """The schema itself and all that are in it. Names of properties and values are not taken for keywords."""
+    """The schema itself and all that are in it. Names of properties and values are not taken for keywords, unless a
+    `$ref` leads to them."""
     left: list[Any] = [schema]
+    seen: set[int] = set()
     while left:
         item = left.pop()
         if isinstance(item, list):
             left += item
-        elif isinstance(item, dict):
+        elif isinstance(item, dict) and id(item) not in seen:
+            seen.add(id(item))
             left += (value for key, value in item.items() if key not in _VALUES | _NAMED)
             for named in (item.get(key) for key in _NAMED):
                 left += named.values() if isinstance(named, Mapping) else ()
+            if isinstance(target := _referred(schema, item.get("$ref")), dict):
+                left.append(target)
             yield item
+
+
+def _referred(root: Any, reference: Any) -> Any:
+    """What a reference within the document leads to; None if to nothing, or elsewhere."""
+    if not isinstance(reference, str):
+        return None
+    found = root
+    for part in unquote(reference.partition("#")[2]).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(name)
+        elif isinstance(found, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return None
+    return found
 
 
 def number_fault(schema: Any) -> str:

@@ -60,6 +60,7 @@ class Verdict(NamedTuple):
     fault: str
     took_s: float = 0.0
     held_bytes: int = 0
+    kept_bytes: int = 0
     lark: str = ""
 
 
@@ -136,7 +137,7 @@ class Trial:
                 raise
             if said.endswith(b"\n"):
                 verdict = Verdict(*json.loads(said))
-                helper.is_worn |= verdict.held_bytes > MAX_KEPT_BYTES
+                helper.is_worn |= max(verdict.held_bytes, verdict.kept_bytes) > MAX_KEPT_BYTES
                 self._put_back(helper)
                 return verdict
             if self._replace(helper):
@@ -152,15 +153,21 @@ class Trial:
                 self._refused.popitem(last=False)
 
     def _take(self) -> Helper:
-        """One that waits, or a new one."""
+        """One that waits, or a new one. A start that fails may have been ended from outside: it is tried again."""
+        failed = 0
         while True:
             check_wanted()
             with self._lock:
                 helper = self._spare.pop() if self._spare else None
             if helper is None:
                 helper = self._begun()
-            if self._is_ready(helper):
-                return helper
+            try:
+                if self._is_ready(helper):
+                    return helper
+            except Overloaded:
+                failed += 1
+                if failed == TRIES:
+                    raise
 
     def _begun(self) -> Helper:
         """A new one, which is not ready yet."""
@@ -172,15 +179,16 @@ class Trial:
             return helper
 
     def _is_ready(self, helper: Helper) -> bool:
-        """False for one that died while it waited, of nothing that a grammar did."""
+        """False for one that died while it waited, of nothing that a grammar did, and for one that could not load the
+        engine's library: those that follow do without."""
         was_ready = helper.is_ready
         try:
             helper.await_ready()
         except BaseException as exc:
-            self._end(helper)
+            ended_by_itself = self._end(helper)
             if self._closed and isinstance(exc, Overloaded):
                 raise NotReady("the worker is stopped") from None
-            if not isinstance(exc, Overloaded) or not self._library:
+            if not (isinstance(exc, Overloaded) and ended_by_itself and self._library):
                 raise
             _log.warning("grammars are not tried with the engine's own library: it cannot be loaded")
             self._library = ""

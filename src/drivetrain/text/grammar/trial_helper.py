@@ -68,6 +68,8 @@ class Helper:
                 process.stderr.close()
                 self.is_ready = True
                 return
+        with suppress(subprocess.TimeoutExpired):  # how it ends tells whether it is to blame
+            process.wait(GOING_S)
         process.kill()
         lines = process.stderr.read().decode(errors="replace").strip().splitlines()
         raise _not_started(lines[-1][:MAX_SAID] if lines else "it ended at once")

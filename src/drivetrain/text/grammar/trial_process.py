@@ -26,10 +26,10 @@ LARK, GBNF = "lark", "gbnf"
 
 
 def try_all(grammars: IO[bytes], verdicts: IO[bytes], engine_library: str) -> None:
-    """A verdict is the fault, the seconds that it took, and the bytes that our library holds of it; or, of GBNF, the
-    same grammar in Lark, which is not tried yet.
+    """A verdict is the fault, the seconds that it took, the bytes that our library holds of it, and those that the
+    process has not given back of it or of earlier ones; of GBNF, also the same grammar in Lark, which is not tried yet.
     """
-    from drivetrain.text.grammar.rehearsal import EngineLibrary, rehearse
+    from drivetrain.text.grammar.rehearsal import EngineLibrary, rehearse, resident_bytes
 
     engine = None
     if engine_library:
@@ -40,6 +40,7 @@ def try_all(grammars: IO[bytes], verdicts: IO[bytes], engine_library: str) -> No
     verdicts.write(READY_LINE)
     verdicts.flush()
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # nobody reads it from here on
+    began_bytes = resident_bytes()
     for line in grammars:
         limit_s, dialect, text = json.loads(line)
         began = time.process_time()
@@ -51,7 +52,7 @@ def try_all(grammars: IO[bytes], verdicts: IO[bytes], engine_library: str) -> No
             fault, held_bytes = rehearse(text, engine)
         signal.setitimer(signal.ITIMER_PROF, 0)
         took_s = time.process_time() - began
-        verdicts.write(json.dumps([fault, took_s, held_bytes, lark]).encode() + b"\n")
+        verdicts.write(json.dumps([fault, took_s, held_bytes, resident_bytes() - began_bytes, lark]).encode() + b"\n")
         verdicts.flush()
 
 

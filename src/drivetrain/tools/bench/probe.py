@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from drivetrain.engines.checkpoint.threads import keep_to_usable_cores
+from drivetrain.engines.checkpoint.step_threads import keep_to_usable_cores
 from drivetrain.telemetry.cores import usable_cores
 from drivetrain.telemetry.memory import host_memory
 

@@ -14,7 +14,17 @@ from drivetrain.core.receipt import Receipt
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.sampling import MIN_TEMPERATURE, Sampling
 
-_CHANGES_NO_ID = frozenset({"echo", "logprobs", "prompt_logprobs", "context_length", "overflow", "parallel_tool_calls"})
+_CHANGES_NO_ID = frozenset(
+    {
+        "echo",
+        "logprobs",
+        "prompt_logprobs",
+        "context_length",
+        "overflow",
+        "parallel_tool_calls",
+        "reproducibility",
+    }
+)
 """What says how an answer is given, or what its prompt was made of. The ids do not depend on it."""
 
 _NOT_REPEATED = _CHANGES_NO_ID.union(CHAT_ONLY)

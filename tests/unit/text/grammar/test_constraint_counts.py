@@ -32,6 +32,7 @@ def fitted(form: str, source: Any) -> str:
         ("json_schema", {"minItems": 102}),
         ("json_schema", {"minProperties": 102}),
         ("json_schema", {"minLength": 1001}),
+        ("json_schema", {"$ref": "#/default", "default": {"minItems": 102}}),
         ("json_schema", {"$defs": {"minItems": {"minItems": 102}}}),
         ("json_schema", {"properties": {"a": {"oneOf": [{"prefixItems": [{"minItems": 1e300}]}]}}}),
         ("json_schema", {"patternProperties": {"a": {"pattern": "a{1001}"}}}),
@@ -106,6 +107,9 @@ def test_items_by_the_separators_of_a_vocabulary() -> None:
         {"maximum": 1e-16},
         {"minimum": 1e30},
         {"multipleOf": 10**40},
+        {"$ref": "#/default", "default": {"minimum": 10**30}},
+        {"$ref": "#/$defs/0", "$defs": [{"minimum": 10**30}]},
+        {"anyOf": [{"$ref": "#/enum/0/a~1b%20c"}], "enum": [{"a/b c": {"minimum": 10**30}}]},
     ],
 )
 def test_numbers_that_would_become_others(schema: Any) -> None:
@@ -125,6 +129,9 @@ def test_numbers_that_would_become_others(schema: Any) -> None:
         {"enum": [2**53 - 1, True, None]},
         {"minimum": True, "maximum": "x", "exclusiveMinimum": None},
         {"properties": {"minimum": {"const": 1}}, "default": 10**30},
+        {"items": {"$ref": "#"}, "default": {"minimum": 10**30}},
+        {"$ref": "#/default/" + "9" * 5000, "default": [{"minimum": 10**30}]},
+        {"$ref": 5, "anyOf": [{"$ref": "other#/nothing"}, {"$ref": "#/-1"}]},
     ],
 )
 def test_numbers_that_are_kept(schema: Any) -> None:

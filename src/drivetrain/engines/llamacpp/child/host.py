@@ -7,6 +7,7 @@ Drivetrain but `openmp`, which needs no more than this does, so it starts in a f
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -76,6 +77,8 @@ def limit_growth(spare_bytes: int) -> None:
         return
     import resource
 
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("500")  # where the memory of all runs out, this process goes, and the worker starts another one
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
         used = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData:"))
     _, most = resource.getrlimit(resource.RLIMIT_DATA)

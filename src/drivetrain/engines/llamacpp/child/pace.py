@@ -30,8 +30,13 @@ class SharedNumber:
     def made(cls, number: int) -> SharedNumber | None:
         """None where there are no such files."""
         try:
-            return cls(os.memfd_create("drivetrain-threads"), number)
+            file = os.memfd_create("drivetrain-threads")
         except (AttributeError, OSError):
+            return None
+        try:
+            return cls(file, number)
+        except OSError:
+            os.close(file)
             return None
 
     def set(self, number: int) -> None:

@@ -23,12 +23,15 @@ from drivetrain.engines.llamacpp.child import host, openmp
 from drivetrain.engines.llamacpp.child.pace import Pace, SharedNumber
 from drivetrain.engines.llamacpp.errors import ProcessDied
 from drivetrain.http.spare import SpareSockets
-from drivetrain.telemetry.cores import bound_cores
+from drivetrain.telemetry.cores import bound_processors, physical_cores
 
 _log = logging.getLogger(__name__)
 
 KEPT_LINES = 40
 STOP_TIMEOUT_S = 5.0
+
+STACK = "2M"
+"""Of each thread that computes. All of it counts against the limit on memory, used or not; 8 MiB are usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class ServerProcess:
             if self._stopped:
                 raise ProcessDied("it was stopped", ())
             if self._launch.yield_cores and openmp.possible():
-                self._limit = SharedNumber.made(self._launch.threads or bound_cores())
+                self._limit = SharedNumber.made(self._launch.threads or physical_cores(bound_processors()))
             self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and our own file
                 [sys.executable, "-P", "-u", str(Path(host.__file__))],
                 stdin=subprocess.PIPE,
@@ -98,6 +101,7 @@ class ServerProcess:
                 env={
                     **briefly(os.environ, SPINS if openmp.possible() else FEW_SPINS),
                     "RUST_BACKTRACE": "0",  # its last words are kept, and those are few
+                    "OMP_STACKSIZE": os.environ.get("OMP_STACKSIZE", STACK),
                 },
                 pass_fds=() if self._limit is None else (self._limit.file,),
                 start_new_session=True,  # Ctrl-C in the terminal is for the worker alone
@@ -176,19 +180,23 @@ class ServerProcess:
             self.sockets.close()
         child, reader = self._child, self._reader
         if child is None:
+            self._close_limit()
             return
         assert reader is not None
         child.kill()  # nothing in it outlives a request, so there is nothing to save
         child.wait(STOP_TIMEOUT_S)
         reader.join(STOP_TIMEOUT_S)
-        if self._limit is not None:
-            self._limit.close()
+        self._close_limit()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None and not pipe.closed:
                 try:
                     pipe.close()
                 except BrokenPipeError:
                     continue
+
+    def _close_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.close()
 
     def _begin_pace(self, fixed: str) -> None:
         """`fixed`: why the child cannot change its threads, or nothing."""

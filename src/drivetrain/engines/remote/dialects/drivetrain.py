@@ -25,6 +25,9 @@ from drivetrain.http.address import Address
 
 _SAMPLING = tuple(field.name for field in fields(Sampling))
 _NOT_OVER_HTTP = frozenset({"images", "prompt_logprobs", "sequence_bias", "exponential_decay_length_penalty"})
+_NOT_KNOWN_LATER = frozenset({"reproducibility"})
+"""What another server behind the same address, or a restart of it, takes away without any request failing."""
+
 _NAMES = {"structured_outputs": "constraint"}
 """Fields that have another name over HTTP."""
 
@@ -36,7 +39,7 @@ def facts_of(card: Mapping[str, Any]) -> UpstreamFacts:
     """From the `capabilities` of `/v1/models/{id}`. Raises `Broken`."""
     try:
         listed = {_NAMES.get(name, name) for name in card["parameters"]}
-        sent = listed & ENGINE_PARAMETERS - _NOT_OVER_HTTP
+        sent = listed & ENGINE_PARAMETERS - _NOT_OVER_HTTP - _NOT_KNOWN_LATER
         defaults = {n: d["value"] for n, d in card["defaults"].items() if d["source"] != "neutral"}
         return UpstreamFacts(
             kind=UpstreamKind.DRIVETRAIN,

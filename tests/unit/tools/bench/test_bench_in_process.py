@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from bench_rigs import fake_worker, workload
@@ -28,7 +29,9 @@ async def test_scripted_delays_are_what_is_measured() -> None:
     async with fake_worker(first_delay_s=0.06, step_delay_s=0.01) as worker:
         session = Session([BenchSide(target(worker))], [Closed(4)], workload(max_tokens=16))
         await session.prepare()
+        began = time.monotonic()
         await session.run(lambda doing, share: None)
+        took_s = time.monotonic() - began
     named = NamedTarget(label="fake", facts=FACTS)
     (figures,) = make_level(session.played[0], [named], NotMeasured(""), workload(max_tokens=16)).sides
     first, between, answer = figures.first_token_s, figures.between_events_s, figures.answer_s
@@ -36,11 +39,11 @@ async def test_scripted_delays_are_what_is_measured() -> None:
     assert first.p50 is not None
     assert between.p50 is not None
     assert answer.p50 is not None
-    assert 0.06 <= first.p50 < 0.2
-    assert 0.0095 <= between.p50 < 0.03
-    assert 0.06 + 15 * 0.01 <= answer.p50 < 0.6
+    assert 0.06 <= first.p50 < answer.p50
+    assert 0.0095 <= between.p50 < answer.p50
+    assert 0.06 + 15 * 0.01 <= answer.p50 < took_s, "two rounds of four"
     assert figures.tokens_per_s is not None
-    assert 4 * 16 / 0.6 < figures.tokens_per_s.median < 4 * 16 / 0.21
+    assert 4 * 16 / took_s < figures.tokens_per_s.median < 4 * 16 / 0.21
     assert figures.other_lengths == {}
     assert figures.prompt_tokens is not None
 

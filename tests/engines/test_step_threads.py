@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -67,10 +68,13 @@ def test_on_a_cpu_the_most_is_what_torch_would_take() -> None:
     assert StepThreads.of(torch.device("cpu"), yields=True).threads == ComputeThreads(2, 2)
 
 
-def test_what_the_environment_says_of_rounding_holds() -> None:
+def test_what_the_environment_says_of_rounding_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"MKL_CBWR": "AVX2"}
-    round_alike(environment)
+    assert not round_alike(environment)
     assert environment == {"MKL_CBWR": "AVX2"}
     environment = {}
-    round_alike(environment)
+    assert not round_alike(environment), "torch is here already"
+    assert environment == {}
+    monkeypatch.delitem(sys.modules, "torch")
+    assert round_alike(environment)
     assert environment == {"MKL_CBWR": "AUTO,STRICT"}

@@ -11,7 +11,6 @@ from drivetrain.core.engine import Description, EngineInfo, ModelSpec, Pair, Pro
 from drivetrain.core.parameters import ENGINE_PARAMETERS, TOKEN_PARAMETERS, WORKER_PARAMETERS
 from drivetrain.engines.base.settings import Dtype
 from drivetrain.engines.checkpoint import declared, errors
-from drivetrain.engines.checkpoint.devices import pick_device, pick_dtype
 from drivetrain.engines.checkpoint.folder import CheckpointFolder
 from drivetrain.engines.checkpoint.kinds import ModelKind, kind_of, stated_kind
 from drivetrain.engines.checkpoint.pooling import embedding_size
@@ -40,18 +39,22 @@ def capabilities_of(kind: ModelKind, context_length: int, *, exact: bool) -> Cap
 
 def stated_capabilities(config: Mapping[str, Any], context_length: int, options: Mapping[str, Any]) -> Capabilities:
     """From the JSON of a folder's configuration, without the library."""
-    settings = CheckpointSettings.of(options)
-    on_cpu = settings.device in ("auto", "cpu") and settings.dtype in (Dtype.AUTO, Dtype.FLOAT32)
-    return capabilities_of(stated_kind(config), context_length, exact=on_cpu and not settings.yield_cores)
+    return capabilities_of(stated_kind(config), context_length, exact=_states_exact(CheckpointSettings.of(options)))
 
 
-def is_exact(device: Any, dtype: Any, *, yields: bool, alike: bool = True) -> bool:
+def _states_exact(settings: CheckpointSettings) -> bool:
+    """Whether it will be exact on any machine."""
+    return settings.device == "cpu" and settings.dtype in (Dtype.AUTO, Dtype.FLOAT32) and not settings.yield_cores
+
+
+def _is_exact(device: Any, dtype: Any, *, yields: bool, alike: bool) -> bool:
     """Whether an answer never differs from itself. Requests run one by one, so no other one changes the products; but a
     change of the number of threads does, unless MKL rounds `alike`, which it can do for one and two of them."""
     import torch
 
-    steady = alike and torch.backends.mkl.is_available() and torch.get_num_threads() <= 2
-    return bool(device.type == "cpu" and dtype == torch.float32 and (steady or not yields))
+    threads = torch.get_num_threads()
+    steady = not yields or threads == 1 or (threads == 2 and alike and torch.backends.mkl.is_available())
+    return bool(device.type == "cpu" and dtype == torch.float32 and steady)
 
 
 Score = Callable[[Sequence[Pair]], Awaitable[list[float]]]
@@ -86,7 +89,7 @@ def of_loaded(loaded: TransformersModel, score: Score, *, yields: bool, alike: b
 
     model, kind = loaded.model, loaded.kind
     tokenizer = _tokenizer(loaded.tokenizer, loaded.processor)
-    exact = is_exact(model.device, model.dtype, yields=yields, alike=alike)
+    exact = _is_exact(model.device, model.dtype, yields=yields, alike=alike)
     capabilities = capabilities_of(kind, loaded.context_length, exact=exact)
     return EngineInfo(
         engine="transformers",
@@ -130,12 +133,10 @@ def _of_files(spec: ModelSpec, progress: Progress) -> Description:
         tokenizer = processor.tokenizer if processor is not None else folder.tokenizer()
         structure = folder.generation_config(config)
     context_length = declared.context_length(config, tokenizer, settings.context_length)
-    device = pick_device(settings.device)
-    exact = is_exact(device, pick_dtype(settings.dtype, config, device), yields=settings.yield_cores)
     return Description(
         tokenizer=_tokenizer(tokenizer, processor),
         architecture=config.model_type,
-        capabilities=capabilities_of(kind, context_length, exact=exact),
+        capabilities=capabilities_of(kind, context_length, exact=_states_exact(settings)),
         context_length=context_length,
         eos_ids=declared.eos_ids(structure, config, tokenizer),
         default_sampling=declared.stated_sampling(structure),

@@ -229,7 +229,7 @@ async def test_cancel_in_the_middle_of_a_long_prompt(worker: EngineWorker) -> No
     with pytest.raises(DrivetrainError):
         await reading
     assert await processing(worker) == 0
-    assert took_s < 5  # one batch; the whole prompt takes many times that
+    assert took_s < 20  # one batch; the whole prompt takes many times that
     print(f"cancel during prompt processing: {took_s:.3f} s")
 
 

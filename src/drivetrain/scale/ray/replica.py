@@ -7,11 +7,10 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from drivetrain import assembly
-from drivetrain.core.capabilities import Capabilities
 from drivetrain.core.errors import DrivetrainError, EngineFailed, NotReady
 from drivetrain.core.events import Event, Finished
 from drivetrain.core.request import GenerateRequest
@@ -79,7 +78,7 @@ class Replica:
         )
         report = ReplicaReport(
             metadata=worker.metadata,
-            capabilities=_of_any_replica(worker.capabilities),
+            capabilities=worker.capabilities,
             terms=terms,
             status=worker.status,
             restarts=worker.stats.restarts,
@@ -179,11 +178,6 @@ class _RouteSink:
         self.connected = self._route.send(item) and self.connected
         if ends or not self.connected:
             self.ended.set()
-
-
-def _of_any_replica(capabilities: Capabilities) -> Capabilities:
-    """Replicas may run on machines that differ, and the next request of a seed may reach another one."""
-    return replace(capabilities, parameters=capabilities.parameters - {"reproducibility"})
 
 
 async def _answer(work: Awaitable[Any]) -> bytes:

@@ -178,25 +178,21 @@ class ServerProcess:
         with self._lock:
             self._stopped = True
             self.sockets.close()
+        if self._limit is not None:
+            self._limit.close()  # the child has its own
         child, reader = self._child, self._reader
         if child is None:
-            self._close_limit()
             return
         assert reader is not None
         child.kill()  # nothing in it outlives a request, so there is nothing to save
         child.wait(STOP_TIMEOUT_S)
         reader.join(STOP_TIMEOUT_S)
-        self._close_limit()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None and not pipe.closed:
                 try:
                     pipe.close()
                 except BrokenPipeError:
                     continue
-
-    def _close_limit(self) -> None:
-        if self._limit is not None:
-            self._limit.close()
 
     def _begin_pace(self, fixed: str) -> None:
         """`fixed`: why the child cannot change its threads, or nothing."""

@@ -190,7 +190,7 @@ def test_an_attack_ends_soon_and_the_next_rendering_works(name: str) -> None:
     before, began = peak_mb(), time.thread_time()
     with pytest.raises(InvalidRequest) as caught:
         hostile.render(HOSTILE)
-    assert time.thread_time() - began < 15
+    assert time.thread_time() - began < 5
     assert peak_mb() - before < 700
     assert caught.value.param == "messages"
     assert len(caught.value.message) < 600
@@ -247,7 +247,7 @@ def test_a_template_that_cannot_be_compiled_fails_the_load(source: str) -> None:
     began = time.thread_time()
     with pytest.raises(LoadFailed) as caught:
         template(source)
-    assert time.thread_time() - began < 15
+    assert time.thread_time() - began < 5
     assert len(caught.value.message) < 600
     assert "\n" not in caught.value.message
     assert "family" in caught.value.message

@@ -102,13 +102,21 @@ class Traced(str):
     def _pieces(self, pieces: list[str], sep: str | None) -> list[str]:
         if sep is None:
             return pieces
-        return [Traced(piece, ours) for piece, ours in zip(pieces, self._marks_of(pieces, len(sep)), strict=True)]
+        shared = Marked()  # so that a million equal pieces are one object
+        return [shared[piece] for piece in zip(pieces, self._marks_of(pieces, len(sep)), strict=True)]
 
     def _marks_of(self, pieces: Sequence[str], apart: int) -> Iterator[bytes]:
         at = 0
         for piece in pieces:
             yield self.ours[at : at + len(piece)]
             at += len(piece) + apart
+
+
+class Marked(dict[tuple[str, bytes], Traced]):
+    """Text with its marks."""
+
+    def __missing__(self, marked: tuple[str, bytes]) -> Traced:
+        return self.setdefault(marked, Traced(*marked))
 
 
 class Written(dict[str, Traced]):

@@ -27,7 +27,7 @@ AISDK  := tests/clients/ai_sdk
 CUDA   := .venv-cuda
 DOCS   := .venv-docs
 
-.PHONY: help serve model check test soak browser shots test-vllm test-dropin test-clients test-ray test-cuda test-docs conformance bench environments fmt wheel clean chromium compiler numa node
+.PHONY: help serve model check test soak browser shots test-vllm vllm-engine vllm-others test-dropin test-clients test-ray test-cuda test-docs conformance bench environments fmt wheel clean chromium compiler numa node
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -95,12 +95,22 @@ numa: ## The library that vLLM for CPUs links with (Debian's, installed if it is
 	@ldconfig -p | grep -q 'libnuma\.so\.1' || \
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libnuma1; }
 
-# By themselves vLLM's processes spin for a second after each message between them, on both of two cores.
+# By themselves vLLM's processes spin for a second after each message between them, on both of two cores; and each one binds
+# its threads to the same cores, so that two of them wait for each other.
 VLLM_PLUGIN := tests/on_vllm/plugin
+VLLM_TEST   := $(PATIENT) VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 PYTHONPATH=$(VLLM_PLUGIN)
 
+# In two parts side by side, for vLLM's tests wait more than they compute.
 test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vLLM itself, in an environment of its own (.venv-vllm)
-	$(PATIENT) PYTHONPATH=$(VLLM_PLUGIN) $(VLLM)/bin/python -m pytest -q tests/on_vllm --timeout 600
-	$(PATIENT) PYTHONPATH=$(VLLM_PLUGIN):$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
+	@$(MAKE) -j2 --output-sync=target vllm-engine vllm-others
+
+VLLM_OTHERS := tests/on_vllm/remote tests/on_vllm/alone/test_images.py
+vllm-engine:
+	$(VLLM_TEST) $(VLLM)/bin/python -m pytest -q tests/on_vllm $(VLLM_OTHERS:%=--ignore=%) --timeout 600
+
+vllm-others:
+	$(VLLM_TEST) $(VLLM)/bin/python -m pytest -q $(VLLM_OTHERS) --timeout 600
+	$(VLLM_TEST):$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
 
 # Their controllers and API servers run as they are, each in an environment of its own; the tests run in ours.
 .venv-fastchat/.installed: .venv-fastchat/.python constraints-fastchat.txt

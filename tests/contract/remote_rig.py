@@ -60,14 +60,14 @@ class RemoteRig:
 
     @contextlib.contextmanager
     def fault(self, worker: EngineWorker, at_step: int, error: BaseException) -> Iterator[None]:
-        """Each choice fails as it hears its event number `at_step`, those that tell of the prompt not counted."""
+        """Each choice fails as it hears its token number `at_step`; where it reads late, an event has several."""
         heard: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         hear = UpstreamChoice._hear
 
         async def fail(choice: Any, event: Any, reader: Any) -> None:
             if not _tells_of_the_prompt(event):
-                step = heard[choice] = heard.get(choice, -1) + 1
-                if step == at_step:
+                heard[choice] = heard.get(choice, 0) + max(1, _num_tokens(event))
+                if heard[choice] > at_step:
                     raise error
             await hear(choice, event, reader)
 
@@ -111,3 +111,7 @@ class RemoteLlamaCppRig(RemoteRig):
 def _tells_of_the_prompt(event: Any) -> bool:
     choices = event.get("choices", ())
     return "prompt_progress" in event or any("prompt_token_ids" in c and not c.get("token_ids") for c in choices)
+
+
+def _num_tokens(event: Any) -> int:
+    return sum(len(told.get("token_ids") or ()) for told in event.get("choices", ())) or len(event.get("tokens") or ())

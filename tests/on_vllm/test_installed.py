@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import multiprocessing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,8 @@ from drivetrain.engines.vllm import errors
 from drivetrain.engines.vllm.capabilities import ALWAYS, NEEDS
 from drivetrain.engines.vllm.core import present_parameters
 from drivetrain.engines.vllm.engine import VllmEngine
-from drivetrain.store.store import Store
 from drivetrain.worker.worker import EngineWorker
-from on_vllm.vllm_rig import SETTINGS, VllmRig, spec_with
+from on_vllm.vllm_rig import SETTINGS, spec_with
 
 
 def test_every_error_class_of_vllm_is_mapped() -> None:
@@ -45,22 +45,20 @@ def test_what_is_declared_is_what_this_vllm_has(worker: EngineWorker) -> None:
     assert worker.capabilities.context_length == 2048
 
 
-async def test_an_unknown_engine_argument_is_refused_by_name(worker: EngineWorker) -> None:
+async def test_an_unknown_engine_argument_is_refused_by_name(shallow: Path) -> None:
     with pytest.raises(InvalidSetting, match="has no engine argument warp_factor"):
-        await VllmEngine().load(spec_with(Store(), vllm_args={"warp_factor": 9}), lambda what, share: None)
+        await VllmEngine().load(spec_with(shallow, vllm_args={"warp_factor": 9}), lambda what, share: None)
 
 
-async def test_a_context_that_the_model_does_not_have_is_refused(worker: EngineWorker) -> None:
+async def test_a_context_that_the_model_does_not_have_is_refused(shallow: Path) -> None:
     with pytest.raises((LoadFailed, InvalidSetting)):
-        await VllmEngine().load(spec_with(Store(), context_length=10**6), lambda what, share: None)
+        await VllmEngine().load(spec_with(shallow, context_length=10**6), lambda what, share: None)
 
 
-async def test_a_cache_that_is_too_small_says_what_to_raise_and_leaves_nothing(
-    rig: VllmRig, worker: EngineWorker
-) -> None:
+async def test_a_cache_that_is_too_small_says_what_to_raise_and_leaves_nothing(shallow: Path) -> None:
     before = multiprocessing.active_children()
     with pytest.raises(LoadFailed, match="kv_cache_gb"):
-        await VllmEngine().load(spec_with(Store(), kv_cache_gb=0.001), lambda what, share: None)
+        await VllmEngine().load(spec_with(shallow, kv_cache_gb=0.001), lambda what, share: None)
     assert multiprocessing.active_children() == before
 
 

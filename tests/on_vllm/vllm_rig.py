@@ -1,8 +1,7 @@
-"""The vllm engine under the contract, on the small real model in float32. vLLM is started once for all workers."""
+"""The vllm engine under the contract, on a shallow model in float32. vLLM is started once for all workers."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,18 +14,15 @@ import pytest
 
 from contract.filling import filling_folder
 from contract.rigs import narrowed, started
-from drivetrain.assembly import spec_of
 from drivetrain.core.engine import ModelSpec, WeightsFormat
-from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.engines.vllm.core import Core, VllmModel, Widened
 from drivetrain.engines.vllm.engine import VllmEngine
 from drivetrain.engines.vllm.generation import VllmGeneration
 from drivetrain.engines.vllm.options import engine_arguments
-from drivetrain.store.store import Store
-from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
 from probe import engine_of
 
+MODEL = "smollm2"
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "context_length": 2048,
@@ -36,9 +32,9 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def spec_with(store: Store, **changes: Any) -> ModelSpec:
-    """The small real model with the settings of these tests, some of them changed."""
-    return spec_of(store.resolve("smollm2-135m"), Settings(engine_options={**SETTINGS, **changes}), store)
+def spec_with(folder: Path, **changes: Any) -> ModelSpec:
+    """This model with the settings of these tests, some of them changed."""
+    return ModelSpec(name=MODEL, path=folder, format=WeightsFormat.SAFETENSORS, options={**SETTINGS, **changes})
 
 
 class KeptCore:
@@ -88,10 +84,10 @@ class VllmRig:
     seeded = True
     exact = False
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._core: Core | None = None
         self._loaded: VllmModel | None = None
-        self._folder = Path()
         KeptEngine.rig = self
 
     @asynccontextmanager
@@ -99,7 +95,7 @@ class VllmRig:
         unsupported = settings.pop("unsupported", frozenset())
         infill = settings.pop("infill", False)
         engine = narrowed(KeptEngine, unsupported) if unsupported else KeptEngine()
-        spec = spec_with(Store())
+        spec = spec_with(self._folder)
         if self._loaded is None:
             await self._start(spec)
         with self._filling(spec) if infill else contextlib.nullcontext(spec) as read:
@@ -112,10 +108,9 @@ class VllmRig:
     def _filling(self, spec: ModelSpec) -> Iterator[ModelSpec]:
         """For vLLM it is the same model: it gets ids."""
         with filling_folder(self._folder) as path:
-            yield replace(spec, path=path, format=WeightsFormat.SAFETENSORS, derived=None)
+            yield replace(spec, path=path)
 
     async def _start(self, spec: ModelSpec) -> None:
-        self._folder = await asyncio.to_thread(safetensors_folder, spec, lambda what, share: None, engine="vllm")
         self._core = Core(str(self._folder), engine_arguments(spec.options))
         self._loaded = await self._core.start()
 

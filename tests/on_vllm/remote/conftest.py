@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from contract.remote_rig import RemoteRig
-from drivetrain.engines.checkpoint.gguf import safetensors_folder
-from drivetrain.store.store import Store
 from drivetrain.worker.worker import EngineWorker
-from on_vllm.remote.vllm_server import MODEL, VllmServer, running
-from on_vllm.vllm_rig import spec_with
+from on_vllm.remote.vllm_server import VllmServer, running
+from on_vllm.vllm_rig import MODEL
 
 
 class RemoteVllmRig(RemoteRig):
@@ -34,13 +32,8 @@ class RemoteVllmRig(RemoteRig):
 
 
 @pytest.fixture(scope="session")
-def folder(smollm2: str) -> Path:
-    return safetensors_folder(spec_with(Store()), lambda what, share: None, engine="vllm")
-
-
-@pytest.fixture(scope="session")
-def server(folder: Path) -> Iterator[VllmServer]:
-    with running(folder) as started:
+def server(shallow: Path) -> Iterator[VllmServer]:
+    with running(shallow) as started:
         yield started
 
 

@@ -14,14 +14,15 @@ from drivetrain.core.errors import ContextOverflow, InvalidRequest, Unsupported
 from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
-from on_vllm.remote.vllm_server import MODEL, VllmServer, running
+from on_vllm.remote.vllm_server import VllmServer, running
+from on_vllm.vllm_rig import MODEL
 
 TEXTS = ["Hello", "Something else entirely", "héllo 🌍 <|im_end|>"]
 
 
 @pytest.fixture(scope="module")
-def embedding_server(folder: Path) -> Iterator[VllmServer]:
-    with running(folder, "--runner", "pooling", "--convert", "embed") as started:
+def embedding_server(shallow: Path) -> Iterator[VllmServer]:
+    with running(shallow, "--runner", "pooling", "--convert", "embed") as started:
         yield started
 
 

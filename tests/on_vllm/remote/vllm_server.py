@@ -1,4 +1,4 @@
-"""vLLM's own HTTP server on the small real model in float32, in processes of its own."""
+"""vLLM's own HTTP server, in float32, in processes of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-MODEL = "smollm2"
+from on_vllm.vllm_rig import MODEL
+
 _ARGUMENTS = (
     *("--served-model-name", MODEL, "--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "16"),
     *("--kv-cache-memory-bytes", "1000000000", "--enforce-eager", "--host", "127.0.0.1"),

@@ -11,11 +11,12 @@ import pytest
 
 import drivetrain
 from contract.same_model import answers_of, assert_same
-from drivetrain.worker.worker import EngineWorker
+from on_vllm.vllm_rig import SETTINGS
 
 
 @pytest.mark.timeout(1800)
-async def test_both_engines_are_the_same_model(smollm2: str, worker: EngineWorker, record_property: Any) -> None:
-    on_vllm = await answers_of(worker)
+async def test_both_engines_are_the_same_model(smollm2: str, record_property: Any) -> None:
+    async with drivetrain.Worker.open(smollm2, engine="vllm", **SETTINGS) as worker:
+        on_vllm = await answers_of(worker)
     async with drivetrain.Worker.open(smollm2, engine="native", dtype="float32", compile="off") as other:
         record_property("native", assert_same(await answers_of(other), on_vllm))

@@ -51,8 +51,8 @@ def is_there(pid: int) -> bool:
 
 
 @pytest.mark.timeout(1200)
-async def test_every_request_ends_and_it_comes_back(smollm2: str) -> None:
-    async with drivetrain.Worker.open(smollm2, engine="vllm", **SETTINGS) as worker:
+async def test_every_request_ends_and_it_comes_back(shallow: Path) -> None:
+    async with drivetrain.Worker.open(shallow, engine="vllm", **SETTINGS) as worker:
         streams = [worker.stream(**ENDLESS, n=n) for n in (1, 1, 2)]
         for stream in streams:
             async for event in stream:

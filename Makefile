@@ -104,11 +104,13 @@ VLLM_TEST   := $(PATIENT) VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 PYT
 test-vllm: model compiler numa $(VLLM)/.installed ## The contract and more on vLLM itself, in an environment of its own (.venv-vllm)
 	@$(MAKE) -j2 --output-sync=target vllm-engine vllm-others
 
+vllm-engine vllm-others: model compiler numa $(VLLM)/.installed
+
 VLLM_OTHERS := tests/on_vllm/remote tests/on_vllm/alone/test_images.py
-vllm-engine:
+vllm-engine: ## Of `test-vllm`, what has vLLM in its own process
 	$(VLLM_TEST) $(VLLM)/bin/python -m pytest -q tests/on_vllm $(VLLM_OTHERS:%=--ignore=%) --timeout 600
 
-vllm-others:
+vllm-others: ## Of `test-vllm`, vLLM's own server, and images
 	$(VLLM_TEST) $(VLLM)/bin/python -m pytest -q $(VLLM_OTHERS) --timeout 600
 	$(VLLM_TEST):$(VISION_PARTS):$(VLLM)/vision $(VLLM)/bin/python -m pytest -q tests/on_vllm_vision --timeout 600
 

@@ -34,7 +34,6 @@ FATAL_BYTES = 4 * 2**30
 """The machine must live: a process that takes as much is ended, and the test fails."""
 
 WATCH_S = 0.05
-PLAIN = {"temperature": 0}
 EVERY_FIFTH = dict(itertools.islice(BOMBS.items(), 0, None, 5))
 
 TRIALS = b"drivetrain.text.grammar.trial_process"
@@ -117,12 +116,13 @@ def test_a_few_of_each_kind(fake: Victim, kind: str) -> None:
 
 
 def test_a_bomb_that_was_refused_takes_no_process_again(fake: Victim) -> None:
-    first = throw(fake, "fake", fresh(0))
-    assert first[0] == 400
+    assert throw(fake, "fake", fresh(0))[0] == 400
     with Watch(fake) as watch:
         before = set(watch.trials)
         for _ in range(5):
-            assert throw(fake, "fake", fresh(0)) == first
+            status, answer = throw(fake, "fake", fresh(0))
+            assert status == 400
+            assert "to compile" in answer["error"]["message"]
         eventually(lambda: watch.trials >= before)
     assert watch.trials == before
 
@@ -135,7 +135,7 @@ def test_an_honest_schema_beside_two_who_throw_bombs(fake: Victim) -> None:
             status, answer = throw(fake, "fake", honest(number))
             assert status == 200, answer
     assert {status for status, _ in thrown} == {400}
-    assert {answer["error"]["param"] for _, answer in thrown} == {"json_schema"}
+    assert all("to compile" in answer["error"]["message"] for _, answer in thrown)
     assert max(watch.growth().values()) < MAX_BYTES + SLACK_BYTES
 
 
@@ -169,17 +169,17 @@ def test_one_in_five_at_native(checkpoint: Callable[[str], Path]) -> None:
 
 def check(server: Victim, model: str, bombs: dict[str, dict[str, Any]]) -> tuple[dict[int, int], float]:
     """Throws them all, with a plain request after each. Gives the growth of each process, and the slowest plain one."""
-    next_s = 0.0
-    assert throw(server, model, PLAIN)[0] == 200
+    plain, next_s = {"temperature": 0}, 0.0
+    assert throw(server, model, plain)[0] == 200
     with Watch(server) as watch:
         engines = watch.engines
         for name, fields in bombs.items():
             status, answer = throw(server, model, fields)
             assert status in {200, 400}, (name, answer)
+            assert server.request("GET", "/health")[0] == 200, name
             began = time.monotonic()
-            assert throw(server, model, PLAIN)[0] == 200, name
+            assert throw(server, model, plain)[0] == 200, name
             next_s = max(next_s, time.monotonic() - began)
-        assert server.request("GET", "/health")[0] == 200
     assert watch.engines == engines, "an engine was started anew"
     growth = watch.growth()
     assert all(growth[pid] < MAX_BYTES + (0 if pid in watch.trials else SLACK_BYTES) + SLACK_BYTES for pid in growth)

@@ -56,13 +56,12 @@ def real(checkpoint: Callable[[str], Path]) -> Iterator[Served]:
         made.works()
 
 
-def generated(max_examples: int, *, also_listed: bool = False) -> settings:
-    """`also_listed`: also each field with each kind of value that it may not have, a thousand requests an operation."""
+def generated(max_examples: int) -> settings:
     return settings(
         max_examples=max_examples,
         deadline=None,
         derandomize=True,
-        phases=(Phase.explicit, Phase.generate) if also_listed else (Phase.generate,),
+        phases=(Phase.explicit, Phase.generate),
         suppress_health_check=list(HealthCheck),
     )
 
@@ -75,21 +74,20 @@ for found in schema.get_all_operations():
 
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_every_operation(label: str, target: Served) -> None:
-    try_out(label, target, generated(60, also_listed=True))
+    try_out(label, target, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_every_operation_of_a_real_engine(label: str, real: Served) -> None:
-    """What is listed is refused before any engine is asked."""
-    try_out(label, real, generated(40))
+    try_out(label, real, 40)
 
 
-def try_out(label: str, target: Served, how: settings) -> None:
+def try_out(label: str, target: Served, max_examples: int) -> None:
     """What `schema.parametrize()` does, but here and not as tests are collected: making the cases takes seconds, and
     each test process collects every file."""
 
-    @how
+    @generated(max_examples)
     def every(case: Any) -> None:
         holds(case, target)
 

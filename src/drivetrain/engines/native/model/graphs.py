@@ -16,7 +16,7 @@ import torch
 
 from drivetrain.engines.base.error_text import one_line
 from drivetrain.engines.native.attention.backend import CapturableAttention
-from drivetrain.engines.native.attention.batch import Span, pack
+from drivetrain.engines.native.attention.batch import PackedBatch, Span, pack
 from drivetrain.engines.native.attention.layers import AttentionStage
 from drivetrain.engines.native.kv.cache import KvCache
 from drivetrain.engines.native.kv.tables import BlockRow, BlockTable
@@ -83,22 +83,21 @@ class GraphRunner(Runner):
                 return self.compute(batch.input_ids, batch.position_ids, batch.keep)
 
         self._fixed.prepare_fixed(batch.pieces)
-        return _Step(size, batch.input_ids, batch.position_ids, *self._capture(compute))
+        return _Step(size, batch, *self._capture(compute))
 
     def _fill(self, step: _Step, works: Sequence[Span]) -> None:
         batch = pack([*works, *[self._spare] * (step.size - len(works))], "cpu")
-        step.input_ids.copy_(batch.input_ids)
-        step.position_ids.copy_(batch.position_ids)
+        step.batch.input_ids.copy_(batch.input_ids)
+        step.batch.position_ids.copy_(batch.position_ids)
         self._fixed.prepare_fixed(batch.pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What was captured, and the tensors that it reads and writes."""
+    """What was captured, and the tensors that it reads and writes, by their addresses: all must live as long as it does."""
 
     size: int
-    input_ids: Any
-    position_ids: Any
+    batch: PackedBatch
     replay: Callable[[], None]
     logits: Any
 

@@ -53,8 +53,16 @@ print(json.dumps(told))
 """In a process of its own: how torch's products round is settled before its first one."""
 
 
-def answers(engine: str, path: Path, options: dict[str, Any]) -> list[Any]:
-    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_CBWR")}
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Programs that were compiled here, and no others."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def answers(engine: str, path: Path, options: dict[str, Any], cache: Path) -> list[Any]:
+    unset = ("OMP_NUM_THREADS", "MKL_CBWR", "CXX")  # the last one hides the compiler from the other tests
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment["XDG_CACHE_HOME"] = str(cache)
     done = subprocess.run(
         [sys.executable, "-c", ANSWERS, json.dumps([engine, str(path), options])],
         capture_output=True,
@@ -77,8 +85,8 @@ def answers(engine: str, path: Path, options: dict[str, Any]) -> list[Any]:
     ],
 )
 def test_answers_do_not_depend_on_the_threads(
-    checkpoint: Callable[[str], Path], engine: str, options: dict[str, Any]
+    checkpoint: Callable[[str], Path], engine: str, options: dict[str, Any], cache: Path
 ) -> None:
-    two, one, changing = answers(engine, checkpoint("llama"), options)
+    two, one, changing = answers(engine, checkpoint("llama"), options, cache)
     assert one == two
     assert changing == two

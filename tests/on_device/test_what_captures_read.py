@@ -1,5 +1,7 @@
-"""What a captured step reads by its address stays where it was. The CPU takes the place of the device here only: what is
-freed too early on a device is found there by chance."""
+"""What a captured step reads by its address stays where it was.
+
+Only the CPU, in the place of a device: there, what was freed too early is found by chance.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from drivetrain.engines.native.model.graphs import Compute, sizes  # noqa: E402
 from on_device.devices import CPU, assembled, folder  # noqa: E402
 
 
-class Reads(TorchDispatchMode):
+class Reads(TorchDispatchMode):  # type: ignore[misc]
     """The memory that operations read, but for what they make themselves."""
 
     supports_higher_order_operators = True
@@ -43,7 +45,7 @@ class Reads(TorchDispatchMode):
 
 
 def _memory(values: Any) -> list[tuple[int, Any]]:
-    """Weak references by address, which keep that address from being given to others. A CPU's packed weights have none."""
+    """Weak references by address, which keep it from being given to others. A CPU's packed weights have none."""
     tensors = [one for one in tree_leaves(values) if isinstance(one, torch.Tensor) and not one.is_mkldnn]
     storages = [one.untyped_storage() for one in tensors]
     return [(storage._cdata, StorageWeakRef(storage)) for storage in storages]

@@ -94,7 +94,7 @@ class GraphRunner(Runner):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What was captured, and the tensors that it reads and writes, by their addresses: all must live as long as it does."""
+    """What was captured, and what it reads and writes by address: that must live as long."""
 
     size: int
     batch: PackedBatch

@@ -71,7 +71,7 @@ compiler: ## A C++ compiler for the native engine's `compile` (Debian's, install
 
 MARKS ?= not soak
 test: model compiler ## Every test but the soaks, with real weights (MARKS='slow and not soak': those that `make check` leaves out)
-	$(PATIENT) $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) 2 -m '$(MARKS)' --timeout 600
+	$(PATIENT) OMP_NUM_THREADS=1 $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) 2 -m '$(MARKS)' --timeout 600
 
 soak: model ## Thousands of requests that end in every way; counts what is left behind
 	$(PATIENT) $(PYTEST) -q tests/soak $(SIDE_BY_SIDE) 3 -m soak --timeout 900

@@ -50,7 +50,9 @@ def target() -> Iterator[Served]:
 def real(checkpoint: Callable[[str], Path]) -> Iterator[Served]:
     """An engine that computes, with weights that are small and random."""
     weights = checkpoint("llama")
-    with serving(lambda: drivetrain.Worker.open(weights, timeout_s=5.0, max_timeout_s=5.0, max_tokens=MAX_TOKENS)) as made:
+    with serving(
+        lambda: drivetrain.Worker.open(weights, timeout_s=5.0, max_timeout_s=5.0, max_tokens=MAX_TOKENS)
+    ) as made:
         yield made
         made.settle()
         made.works()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contract.native_rig import NativeRig
+from contract.native_rig import NativeRig, engine_of
 from drivetrain.core.engine import EngineRequest
 from drivetrain.core.errors import ContextOverflow, DrivetrainError, EngineFailed, InvalidRequest, NotReady, OutOfMemory
 from drivetrain.core.events import Delta
@@ -19,7 +19,7 @@ from drivetrain.engines.native.engine import NativeEngine
 from drivetrain.engines.native.kv.tables import Copy
 from drivetrain.engines.sample.shaping import Shape
 from drivetrain.worker.worker import EngineWorker
-from probe import engine_of, stepper_of
+from probe import stepper_of
 from reading import StepReading, all_of
 
 ASKED: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 20}
@@ -55,9 +55,12 @@ async def outcome(worker: EngineWorker, prompt: str, **more: Any) -> Any:
 
 
 async def beside(worker: EngineWorker, *requests: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The outcomes of these requests, and of all `PROMPTS`, which run at the same time."""
+    """The outcomes of these requests, and of all `PROMPTS`, which came before and run at the same time."""
+    engine = engine_of(worker)
+    wanted = engine._requests + len(PROMPTS)
     others = [asyncio.create_task(outcome(worker, prompt)) for prompt in PROMPTS]
-    await asyncio.sleep(0.01)
+    while engine._requests < wanted:
+        await asyncio.sleep(0.001)
 
     async def one(request: dict[str, Any]) -> Any:
         try:

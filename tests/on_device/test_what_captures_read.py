@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from drivetrain.engines.native.model.graphs import Compute, sizes  # noqa: E402
-from on_device.devices import CPU, assembled, folder  # noqa: E402
+from on_device.devices import CPU, MODELS, assembled, folder  # noqa: E402
 
 
 class Reads(TorchDispatchMode):  # type: ignore[misc]
@@ -51,7 +51,7 @@ def _memory(values: Any) -> list[tuple[int, Any]]:
     return [(storage._cdata, StorageWeakRef(storage)) for storage in storages]
 
 
-@pytest.mark.parametrize("model", ["plain", "windows", "soft caps", "sinks"])
+@pytest.mark.parametrize("model", MODELS)
 def test_it_lives_as_long_as_the_step(model: str, models: Path) -> None:
     captures: list[Reads] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,11 @@ async def test_long_texts_are_what_the_library_says(name: str, checkpoint: Calla
         for said in wanted:
             assert len(said.prompt) > 100
             assert (await one(said.prompt)).token_ids == said.ids
-        together = await at_once(worker, *(one(said.prompt) for said in wanted))
-        assert [choice.token_ids for choice in together] == [said.ids for said in wanted]
+        chance = random.Random(3)
+        for _ in range(20):  # whether one loses its blocks depends on who came before it
+            together = await at_once(worker, *(one(said.prompt) for said in wanted))
+            assert [choice.token_ids for choice in together] == [said.ids for said in wanted]
+            if scheduler.num_preemptions:
+                break
+            chance.shuffle(wanted)
         assert scheduler.num_preemptions > 0

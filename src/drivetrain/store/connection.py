@@ -129,13 +129,12 @@ def _open(url: DownloadUrl, what: str, headers: Mapping[str, str], timeout_s: fl
     if url.authorization is not None:
         request.add_header("Authorization", url.authorization)
     opener = urllib.request.OpenerDirector()  # with nothing that follows redirects or raises for a status
-    for handler in (
-        urllib.request.ProxyHandler({} if is_loopback(url.host) else None),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(context=_certificates()),
-        urllib.request.UnknownHandler(),
-    ):
-        opener.add_handler(handler)
+    opener.add_handler(urllib.request.ProxyHandler({} if is_loopback(url.host) else None))
+    opener.add_handler(urllib.request.UnknownHandler())
+    if url.text.startswith("https:"):
+        opener.add_handler(urllib.request.HTTPSHandler(context=_certificates()))
+    else:
+        opener.add_handler(urllib.request.HTTPHandler())
     try:
         response = opener.open(request, timeout=timeout_s)
     except ValueError as exc:  # InvalidURL, or a name that cannot be encoded

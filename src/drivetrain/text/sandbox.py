@@ -13,7 +13,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable
-from types import GeneratorType
+from types import CodeType, GeneratorType
 from typing import Any
 
 from jinja2 import TemplateSyntaxError, nodes, pass_context
@@ -32,6 +32,7 @@ from drivetrain.text.template_names import names_read
 
 ITEM_CHARS = 16  # what an item of a list counts for: about what it takes in memory
 MAX_STEP = 64  # the greatest indent or precision that a filter takes, the most characters that one strips
+COMPILED_KEPT = 16  # templates: the same model opened again need not wait for its own
 MAX_BITS = 4096  # of a whole number: dividing greater ones, or writing them, takes time by the square
 
 _NESTS: Any = (list, tuple, dict, type({}.keys()), type({}.values()), type({}.items()))
@@ -137,13 +138,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.globals.pop("lipsum")
         self.globals["namespace"] = _Namespace
 
-    def compiled(self, source: str) -> Any:
-        """Raises jinja2's `TemplateSyntaxError`."""
-        return self.from_string(_hooked(self.parse(source)))
+    def compiled(self, source: str) -> tuple[Any, frozenset[str]]:
+        """The template, and the names of the variables that it takes from whoever renders it.
 
-    def names_read(self, source: str) -> frozenset[str]:
-        """Of the variables that a template takes from whoever renders it."""
-        return names_read(self.parse(source)) - self.globals.keys()
+        Raises jinja2's `TemplateSyntaxError`.
+        """
+        code, names = _compiled(source)
+        return self.template_class.from_code(self, code, self.make_globals(None)), names - self.globals.keys()
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and not isinstance(left, (int, float)):
@@ -293,6 +294,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             raise LimitPassed("size")
         form = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         return self._join(form.iterencode(value))
+
+
+@functools.lru_cache(maxsize=COMPILED_KEPT)
+def _compiled(source: str) -> tuple[CodeType, frozenset[str]]:
+    """A template's code, which is the same in every environment, and the names that it reads."""
+    environment = BoundedEnvironment()
+    names = names_read(environment.parse(source))
+    return environment.compile(_hooked(environment.parse(source))), names
 
 
 class _TracedCode(CodeGenerator):

@@ -190,7 +190,7 @@ def _compile(source: str) -> tuple[BoundedEnvironment, Any, frozenset[str]]:
     if len(source) > MAX_SOURCE_CHARS:
         raise LoadFailed(f"the model's chat template has {len(source)} characters{remedy}")
     try:
-        return environment, environment.compiled(source), environment.names_read(source)
+        return environment, *environment.compiled(source)
     except TemplateError as exc:
         line = getattr(exc, "lineno", None)
         where = f" in line {line}" if line else ""

@@ -357,8 +357,9 @@ def test_untrusted_certificate_is_final_and_says_what_to_set() -> None:
 
 def test_bad_certificate_setting(monkeypatch: pytest.MonkeyPatch, loopback: Loopback, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "none.pem"))
+    url = DownloadUrl.parse(loopback.url.replace("http:", "https:"), "the file")
     with pytest.raises(LoadFailed, match="PIP_CERT") as caught:
-        fetch(Downloader(), loopback, tmp_path / "f")
+        Downloader().read_page(url, what="the file", accept="*/*", max_bytes=1000)
     assert str(tmp_path) not in caught.value.message
 
 

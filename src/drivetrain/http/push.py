@@ -53,7 +53,8 @@ async def pushed(
 
 def _connecting(address: Address, sock: socket.socket | None) -> socket.socket:
     """To a server on this machine there is nothing to look up and nothing to wait for."""
-    sock = sock or socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = sock or socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setblocking(False)
     failed = sock.connect_ex((address.host, address.port))
     if failed not in {0, errno.EINPROGRESS}:

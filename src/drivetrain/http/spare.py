@@ -39,4 +39,4 @@ class SpareSockets:
 
 
 def _new() -> socket.socket:
-    return socket.socket(socket.AF_INET)
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

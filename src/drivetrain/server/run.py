@@ -37,10 +37,11 @@ def bind(settings: ServerSettings) -> socket.socket:
     """Bind the address first, because loading a model can take minutes. Raises `InvalidSetting`."""
     where = f"{settings.host} port {settings.port}"
     try:
-        family, _, _, _, address = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host.strip("[]"), settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        # The protocol too: asyncio sends small pieces at once, as a stream needs, only where it is named.
+        sock = socket.socket(family, kind, protocol)
     except OSError as exc:
         raise InvalidSetting(f"cannot listen on {where}: {exc.strerror}", param="host") from exc
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -80,6 +81,18 @@ async def test_a_part_is_a_chunk_and_the_end_is_asgi_s() -> None:
         site.go_on.release()
         assert await reader.readexactly(5) == b"0\r\n\r\n"
         assert not door(b"too late")
+        writer.close()
+
+
+async def test_the_kernel_holds_back_no_small_piece() -> None:
+    """Else what follows a head or an event waits until the client acknowledges what came before: 40 ms on Linux."""
+    async with running() as site:
+        _, writer = await ask(site, b"GET / HTTP/1.1")
+        await started(site)
+        (connection,) = site.server.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        site.go_on.release()
         writer.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from drivetrain.tools.conform.cases.schemas import SCHEMAS
 from drivetrain.tools.conform.client import Client
 from drivetrain.tools.conform.report import ConformReport
 from drivetrain.tools.conform.runner import run
+from drivetrain.tools.conform.survey import Survey
 from drivetrain.tools.conform.verdict import Outcome
 from server.conftest import can
 from server.serving import Served, fake, filling, serving, thoughtful
@@ -60,11 +62,18 @@ NOT_FOUND_OUT = {
 """What each engine's small test model cannot show; `test_emoji_are_whole_and_a_stop` shows some of it for all."""
 
 
+@functools.cache
+def surveyed(served: Served) -> tuple[Client, Survey]:
+    """One for all areas, as in a run of all."""
+    client = Client(Address.parse(served.base), served.key, 60.0)
+    return client, Survey(client, served.model)
+
+
 async def conform(served: Served, area: Area) -> ConformReport:
     report = ConformReport(url=served.base, model=served.model, began="", version="")
-    client = Client(Address.parse(served.base), served.key, 60.0)
+    client, known = surveyed(served)
     cases = [case for case in ALL if case.area is area]
-    await run(client, served.model, cases, report, lambda what, share: None)
+    await run(client, served.model, cases, report, lambda what, share: None, known)
     return report
 
 

@@ -73,9 +73,19 @@ async def _is_unknown(requester: Requester) -> bool:
     return True
 
 
-async def run(client: Client, model: str, cases: Sequence[Case], report: ConformReport, progress: Progress) -> None:
-    """Results are added to the report as they come, so that an interrupted run keeps what it found."""
-    known = Survey(client, model)
+async def run(
+    client: Client,
+    model: str,
+    cases: Sequence[Case],
+    report: ConformReport,
+    progress: Progress,
+    known: Survey | None = None,
+) -> None:
+    """Results are added to the report as they come, so that an interrupted run keeps what it found.
+
+    `known` is what an earlier run has found out about the server.
+    """
+    known = known or Survey(client, model)
     began = time.perf_counter()
     progress("asking the server what it is", 0.0)
     with contextlib.suppress(Broken):

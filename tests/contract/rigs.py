@@ -180,7 +180,10 @@ class TransformersRig:
 
 
 class LlamaCppRig:
-    """The real engine on the real small model, with a short context so that a worker starts in a second."""
+    """The real engine on the real small model, with a short context so that a worker starts in a second.
+
+    It has one thread, as OMP_NUM_THREADS gives to the others: the test processes share the cores.
+    """
 
     name = "llamacpp"
     seeded = True
@@ -195,9 +198,8 @@ class LlamaCppRig:
         engine = narrowed(LlamaCppEngine, unsupported) if unsupported else LlamaCppEngine()
         path = Store().pull("smollm2-135m").path
         with filling_gguf(path) if settings.pop("infill", False) else contextlib.nullcontext(path) as path:
-            spec = ModelSpec(
-                name="smollm2", path=path, format=WeightsFormat.GGUF, options={"context_length": 2048, "slots": 4}
-            )
+            options = {"context_length": 2048, "slots": 4, "threads": 1}
+            spec = ModelSpec(name="smollm2", path=path, format=WeightsFormat.GGUF, options=options)
             async with started(engine, spec, settings) as worker:
                 yield worker
         assert not engine.health().alive

@@ -42,8 +42,6 @@ def write_programs(recipe: Recipe, folder: Path) -> None:
     scratch = folder / "scratch"
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(scratch)
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that outlive this one
-    for name, source in sources(recipe).items():
-        shutil.copyfile(build(source), folder / name)
     model, operands = skeleton(recipe)
     tensors = tracing.tensors_of(model, operands)
     inputs = {}
@@ -54,6 +52,8 @@ def write_programs(recipe: Recipe, folder: Path) -> None:
         inputs[name] = [(one, form_of(tensors[one])) for one in names]
         shutil.copyfile(made / "program.so", folder / f"{name}.so")
         shutil.copyfile(next(made.glob("*.wrapper.json")), folder / f"{name}.json")  # which operators it calls
+    for name, source in sources(recipe).items():  # last, for a class that cannot be traced needs none
+        shutil.copyfile(build(source), folder / name)
     shutil.rmtree(scratch)
     files = {file.name: digest(file) for file in sorted(folder.iterdir())}
     (folder / MADE).write_text(json.dumps({"files": files, "inputs": inputs}), "utf-8")

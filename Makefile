@@ -27,7 +27,7 @@ AISDK  := tests/clients/ai_sdk
 CUDA   := .venv-cuda
 DOCS   := .venv-docs
 
-.PHONY: help serve model check test soak browser shots test-vllm vllm-engine vllm-others test-dropin test-clients test-ray test-cuda test-docs conformance bench environments fmt wheel clean chromium compiler numa node
+.PHONY: help serve model check types quick test soak browser shots test-vllm vllm-engine vllm-others test-dropin test-clients test-ray test-cuda test-docs conformance bench environments fmt wheel clean chromium compiler numa node
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
@@ -57,11 +57,16 @@ model: $(STAMP) ## Pull the weights that `serve` and the tests need (MODEL=smoll
 serve: $(SERVER) ## A real model behind the OpenAI API and a web page, on 127.0.0.1 (PORT=8000, MODEL=smollm2-135m)
 	$(BIN)/drivetrain serve $(MODEL) --port $(PORT)
 
-check: $(STAMP) ## Format, lint, types, import rules, fast tests
+check: $(STAMP) ## Format, lint, import rules, types, fast tests
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/ruff check src tests bench
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(MAKE) -j2 types quick
+
+types: $(STAMP) ## Of `check`, the types: a minute of one core at first
+	$(BIN)/mypy
+
+quick: $(STAMP) ## Of `check`, the tests
 	OMP_NUM_THREADS=1 $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) $(JOBS) -m 'not slow and not soak'
 
 # For the native engine's compiled steps; where there is none and none can be installed, its tests fail.

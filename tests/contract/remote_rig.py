@@ -15,6 +15,7 @@ import pytest
 from contract.filling import filling_gguf
 from contract.llamacpp_server import LlamaCppServer, running
 from contract.rigs import narrowed, started
+from contract.shallow import shallow_gguf
 from drivetrain.core.engine import ModelSpec, WeightsFormat
 from drivetrain.engines.remote.engine import UPSTREAM, RemoteEngine
 from drivetrain.engines.remote.generation import UpstreamChoice
@@ -82,8 +83,8 @@ class RemoteRig:
 
 
 class RemoteLlamaCppRig(RemoteRig):
-    """The real small model behind llama.cpp's own server: token ids over `/completion`. One server for all workers, and
-    another for those that fill in the middle."""
+    """Four layers of the real small model behind llama.cpp's own server: token ids over `/completion`. One server for
+    all workers, and another for those that fill in the middle."""
 
     name = "remote-llamacpp"
     exact = False
@@ -101,7 +102,7 @@ class RemoteLlamaCppRig(RemoteRig):
         await asyncio.to_thread(server.settle)
 
     def _start(self, *, infill: bool) -> LlamaCppServer:
-        path = Store().pull("smollm2-135m").path
+        path = shallow_gguf(Store().pull("smollm2-135m").path)
         return self._stack.enter_context(running(self._stack.enter_context(filling_gguf(path)) if infill else path))
 
     def close(self) -> None:

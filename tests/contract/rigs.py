@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from contract.filling import FillingBytes, filling_gguf
+from contract.shallow import shallow_gguf
 from drivetrain.core.engine import Engine, ModelSpec, WeightsFormat
 from drivetrain.core.errors import Unsupported
 from drivetrain.engines.fake import FakeEngine, Script
@@ -180,7 +181,7 @@ class TransformersRig:
 
 
 class LlamaCppRig:
-    """The real engine on the real small model, with a short context so that a worker starts in a second.
+    """The real engine on four layers of the real small model, with a short context so that a worker starts in a second.
 
     It has one thread, as OMP_NUM_THREADS gives to the others: the test processes share the cores.
     """
@@ -188,6 +189,10 @@ class LlamaCppRig:
     name = "llamacpp"
     seeded = True
     exact = False
+
+    def __init__(self, *, whole: bool = False) -> None:
+        """`whole`: with all layers of it."""
+        self._whole = whole
 
     @asynccontextmanager
     async def open(self, **settings: Any) -> AsyncIterator[EngineWorker]:
@@ -197,6 +202,8 @@ class LlamaCppRig:
         unsupported = settings.pop("unsupported", frozenset())
         engine = narrowed(LlamaCppEngine, unsupported) if unsupported else LlamaCppEngine()
         path = Store().pull("smollm2-135m").path
+        if not self._whole:
+            path = shallow_gguf(path)
         with filling_gguf(path) if settings.pop("infill", False) else contextlib.nullcontext(path) as path:
             options = {"context_length": 2048, "slots": 4, "threads": 1}
             spec = ModelSpec(name="smollm2", path=path, format=WeightsFormat.GGUF, options=options)

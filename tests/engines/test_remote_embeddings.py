@@ -120,7 +120,7 @@ def llamacpp(gguf: Path) -> Iterator[LlamaCppServer]:
 @pytest.mark.slow
 async def test_llamacpps_server_gives_what_our_engine_gives(llamacpp: LlamaCppServer) -> None:
     async with (
-        LlamaCppRig().open() as direct,
+        LlamaCppRig(whole=True).open() as direct,
         worker_at(llamacpp.url, model="smollm2", timeouts=PATIENT) as worker,
     ):
         here, there = await worker.embed(TEXTS), await direct.embed(TEXTS)

@@ -163,7 +163,7 @@ async def test_llamacpps_server_says_through_us_what_it_says(llamacpp: LlamaCppS
         {"prompt": "Once upon a time", "logprobs": 4},
     ]
     async with (
-        LlamaCppRig().open() as direct,
+        LlamaCppRig(whole=True).open() as direct,
         worker_at(llamacpp.url, model="smollm2", timeouts=PATIENT) as worker,
     ):
         assert worker.metadata.eos_ids == direct.metadata.eos_ids
@@ -186,7 +186,7 @@ async def test_llamacpps_server_says_through_us_what_it_says(llamacpp: LlamaCppS
 async def test_one_seed_gives_one_answer_at_llamacpp_and_in_our_own_engine_for_it(llamacpp: LlamaCppServer) -> None:
     asked: dict[str, Any] = {"prompt": "Once upon a time", "temperature": 0.9, "ignore_eos": True, "max_tokens": 32}
     async with (
-        LlamaCppRig().open() as direct,
+        LlamaCppRig(whole=True).open() as direct,
         worker_at(llamacpp.url, model="smollm2", timeouts=PATIENT) as worker,
     ):
         told = set()

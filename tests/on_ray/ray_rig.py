@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,11 @@ class SteadyRig(FakeRig):
 
 
 THREAD = ThreadPoolExecutor(1)
-RIGS: dict[str, Callable[[], Rig]] = {"fake": SteadyRig, "fake-by-calls": SteadyRig, "llamacpp": LlamaCppRig}
+RIGS: dict[str, Callable[[], Rig]] = {
+    "fake": SteadyRig,
+    "fake-by-calls": SteadyRig,
+    "llamacpp": partial(LlamaCppRig, whole=True),
+}
 """Events go over a link of ours, and as Ray's own items where there can be none."""
 
 

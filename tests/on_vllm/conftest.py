@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from contract.rewriting import rewrite_asserts
+from contract.shallow import LAYERS, shallow_copy
 from drivetrain.assembly import spec_of
 from drivetrain.engines.checkpoint.gguf import safetensors_folder
 from drivetrain.store.store import Store
 from drivetrain.worker.settings import Settings
 from drivetrain.worker.worker import EngineWorker
-from on_vllm.shallow import shallow_copy
 from on_vllm.vllm_rig import VllmRig
 from probe import runs_of
 
@@ -29,11 +29,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def shallow(smollm2: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the small real model with four of its layers. Of the first ones alone it says one word for ever."""
+    """The folder of the small real model with four of its layers."""
     store = Store()
     spec = spec_of(store.resolve(smollm2), Settings(), store)
     whole = safetensors_folder(spec, lambda what, share: None, engine="vllm")
-    return shallow_copy(whole, (0, 1, 28, 29), tmp_path_factory.mktemp("shallow") / "model")
+    return shallow_copy(whole, LAYERS, tmp_path_factory.mktemp("shallow") / "model")
 
 
 @pytest.fixture(scope="session")

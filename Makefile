@@ -66,8 +66,9 @@ check: $(STAMP) ## Format, lint, import rules, types, fast tests
 types: $(STAMP) ## Of `check`, the types: a minute of one core at first
 	$(BIN)/mypy
 
+# Without make's own variables: what runs make in a test starts it anew.
 quick: $(STAMP) ## Of `check`, the tests
-	OMP_NUM_THREADS=1 $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) $(JOBS) -m 'not slow and not soak'
+	MAKEFLAGS= MAKELEVEL= OMP_NUM_THREADS=1 $(PYTEST) -q $(QUIET) $(SIDE_BY_SIDE) $(JOBS) -m 'not slow and not soak'
 
 # For the native engine's compiled steps; where there is none and none can be installed, its tests fail.
 compiler: ## A C++ compiler for the native engine's `compile` (Debian's, installed if there is none)

@@ -13,7 +13,7 @@ from server.serving import Served, fake, serving
 
 ENGINES: dict[str, Callable[[Callable[[str], Path]], Rig]] = {
     "fake": lambda checkpoint: FakeRig(),
-    "llamacpp": lambda checkpoint: LlamaCppRig(),
+    "llamacpp": lambda checkpoint: LlamaCppRig(whole=True),  # a part of it cannot show all that `conform` asks
     "native": NativeRig,
     "transformers": TransformersRig,
 }

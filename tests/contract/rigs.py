@@ -183,7 +183,7 @@ class TransformersRig:
 class LlamaCppRig:
     """The real engine on four layers of the real small model, with a short context so that a worker starts in a second.
 
-    It has one thread, as OMP_NUM_THREADS gives to the others: the test processes share the cores.
+    They are computed with one thread, as OMP_NUM_THREADS has it for the others: the test processes share the cores.
     """
 
     name = "llamacpp"
@@ -191,7 +191,7 @@ class LlamaCppRig:
     exact = False
 
     def __init__(self, *, whole: bool = False) -> None:
-        """`whole`: with all layers of it."""
+        """`whole`: all layers of it, and the engine's own number of threads."""
         self._whole = whole
 
     @asynccontextmanager
@@ -202,10 +202,10 @@ class LlamaCppRig:
         unsupported = settings.pop("unsupported", frozenset())
         engine = narrowed(LlamaCppEngine, unsupported) if unsupported else LlamaCppEngine()
         path = Store().pull("smollm2-135m").path
+        options = {"context_length": 2048, "slots": 4}
         if not self._whole:
-            path = shallow_gguf(path)
+            path, options["threads"] = shallow_gguf(path), 1
         with filling_gguf(path) if settings.pop("infill", False) else contextlib.nullcontext(path) as path:
-            options = {"context_length": 2048, "slots": 4, "threads": 1}
             spec = ModelSpec(name="smollm2", path=path, format=WeightsFormat.GGUF, options=options)
             async with started(engine, spec, settings) as worker:
                 yield worker

@@ -186,26 +186,24 @@ class Survey:
         tries: list[dict[str, Any]] = [{**api.prompt_fields(prompt), **steady} for prompt in PROMPTS]
         if await self.takes(api, "seed", 1):
             tries += [{**steady, "temperature": 1, "seed": seed} for seed in (11, 12, 13, 14)]
-        best: Sample | None = None
+        shorter: list[Sample] = []
+        any_text = False
         for fields in tries:
             request = {"temperature": 0, **fields, "max_tokens": SAMPLE_TOKENS}
             answer = await requester.generate(api, **request)
+            made = Sample(api, request, answer.text)
             if not _CLEAN.search(answer.text):
                 continue
-            made = Sample(api, request, answer.text)
-            if best is None or _length(made) > _length(best):
-                best = made
-            if _length(best) >= GOOD_RUN:
-                break
-        if best is None:
+            any_text = True
+            if _length(made) < GOOD_RUN:
+                shorter.append(made)
+            elif (sample := await _repeated(requester, made)) is not None:
+                return sample
+        for made in sorted(shorter, key=_length, reverse=True):
+            if (sample := await _repeated(requester, made)) is not None:
+                return sample
+        if not any_text:
             raise NotRun("the model answers without any text")
-        for _ in range(2):  # a server that has kept the prompt may round otherwise than at first
-            text = (await requester.generate(best.api, **best.fields)).text
-            if text == best.text:
-                return best
-            if not _CLEAN.search(text):
-                break
-            best = replace(best, text=text)
         raise NotRun("the same request gets a different answer each time; see parameters.greedy_repeats")
 
     async def sample_ids(self) -> list[int]:
@@ -236,6 +234,18 @@ class Survey:
             raise NotRun("the server does not return the ids of a text")
 
         return await self._once(f"the token ids of {text!r}", find)
+
+
+async def _repeated(requester: Requester, made: Sample) -> Sample | None:
+    """With the answer that the request keeps getting. None if there is no such answer."""
+    for _ in range(2):  # a server that has kept the prompt may round otherwise than at first
+        text = (await requester.generate(made.api, **made.fields)).text
+        if text == made.text:
+            return made
+        if not _CLEAN.search(text):
+            break
+        made = replace(made, text=text)
+    return None
 
 
 def answered(exchange: RecordedExchange, *fields: str) -> None:

@@ -144,7 +144,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         Raises jinja2's `TemplateSyntaxError`.
         """
         code, names = _compiled(source)
-        return self.template_class.from_code(self, code, self.make_globals(None)), names - self.globals.keys()
+        return self.template_class.from_code(self, code, self.make_globals(None)), names
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and not isinstance(left, (int, float)):
@@ -300,8 +300,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 def _compiled(source: str) -> tuple[CodeType, frozenset[str]]:
     """A template's code, which is the same in every environment, and the names that it reads."""
     environment = BoundedEnvironment()
-    names = names_read(environment.parse(source))
-    return environment.compile(_hooked(environment.parse(source))), names
+    template = environment.parse(source)
+    names = names_read(template)  # before the hooks, which are not the template's own
+    return environment.compile(_hooked(template)), names - environment.globals.keys()
 
 
 class _TracedCode(CodeGenerator):

@@ -1,4 +1,4 @@
-"""torch's `flex_attention` where nothing compiles it.
+"""What torch's `flex_attention` computes, where nothing compiles it.
 
 By itself it would multiply every id with the whole cache. Here, as in the compiled kernels, a row reads the blocks that
 its mask lists and no others.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -30,27 +29,27 @@ def eager_flex(query: Any, keys: Any, values: Any, *, block_mask: Any, kernel_op
 
 
 def _row(row: int, query: Any, keys: Any, values: Any, mask: Any, more: dict[str, Any]) -> Any:
+    """Its functions of a score or a place are called once with all of them: the library maps them over single ones,
+    at a millisecond a call."""
+    places = places_of(mask, row)
+    keys, values = (each[0, :, places].repeat_interleave(query.shape[1] // len(each[0]), 0) for each in (keys, values))
+    heads, ids = torch.arange(query.shape[1])[:, None, None], torch.arange(query.shape[2])[:, None]
+    scores = query[row].float() @ keys.float().transpose(1, 2) * more["scale"]
+    if more["score_mod"] is not None:
+        scores = more["score_mod"](scores, row, heads, ids, places)
+    scores = scores.masked_fill(~mask.mask_mod(row, heads, ids, places), -torch.inf)
+    sums = scores.logsumexp(-1)
+    # An id that is there to fill up sees nothing, and the sum of that is no number to subtract.
+    shares = torch.exp(scores - sums.masked_fill(sums == -torch.inf, 0.0)[..., None])
+    out = (shares.to(query.dtype) @ values)[None]
+    return (out, library.AuxOutput(lse=sums[None])) if "return_aux" in more else out
+
+
+def places_of(mask: Any, row: int) -> Any:
+    """Those of the blocks that a row reads."""
     size = mask.BLOCK_SIZE[1]
     blocks = mask.kv_indices[row, 0, 0, : mask.kv_num_blocks[row, 0, 0]]
-    places = (blocks[:, None] * size + torch.arange(size)).flatten()
-    if not len(places):  # a row that is there to fill up
-        out = query.new_zeros(1, *query.shape[1:3], values.shape[3])
-        return (out, library.AuxOutput(lse=out.new_full(out.shape[:3], -torch.inf))) if "return_aux" in more else out
-
-    def mask_mod(batch: Any, head: Any, i: Any, at: Any) -> Any:
-        return mask.mask_mod(batch + row, head, i, places[at])
-
-    whole = library.BlockMask.from_kv_blocks(
-        torch.ones(1, 1, 1, dtype=torch.int32),
-        torch.zeros(1, 1, 1, 1, dtype=torch.int32),
-        BLOCK_SIZE=(mask.BLOCK_SIZE[0], len(places)),
-        mask_mod=mask_mod,
-        seq_lengths=(query.shape[2], len(places)),
-    )
-    with mock.patch.object(library, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True):
-        return library.flex_attention(
-            query[row : row + 1], keys[:, :, places], values[:, :, places], block_mask=whole, **more
-        )
+    return (blocks[:, None] * size + torch.arange(size)).flatten()
 
 
 class InTheMiddle(FlexAttention):

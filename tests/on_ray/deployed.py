@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from ray import serve
@@ -17,6 +18,9 @@ from drivetrain.scale.ray.plan import APPLICATION, IngressPlan, ModelPlan, argum
 
 MODEL = "smollm2-135m"
 QUESTION: Any = [{"role": "user", "content": "Tell me a long story about a small engine."}]
+SLOTS = 8
+PATIENT_S = 240.0
+"""A replica is two processes that import and load, on a machine that does other things too."""
 
 
 def free_port() -> int:
@@ -27,7 +31,7 @@ def free_port() -> int:
 
 
 def plan(**changes: Any) -> ModelPlan:
-    settings = {"context_length": 1024, "slots": 8, "threads": 1, **changes.pop("settings", {})}
+    settings = {"context_length": 1024, "slots": SLOTS, "threads": 1, **changes.pop("settings", {})}
     defaults = {"num_cpus": 0.0, "longest_s": 60.0, "upscale_delay_s": 1.0, "downscale_delay_s": 3.0}
     return ModelPlan(model=MODEL, name=MODEL, settings=settings, **{**defaults, **changes})
 
@@ -91,7 +95,25 @@ def num_running(deployment: str = plan().deployment) -> int:
     return int(states.get("RUNNING", 0))
 
 
-async def until(condition: Callable[[], bool], within_s: float) -> None:
-    async with asyncio.timeout(within_s):
+async def status(port: int) -> dict[str, Any]:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as plain:
+        status_now: dict[str, Any] = (await plain.get("/status")).json()["models"][MODEL]
+        return status_now
+
+
+async def until_so(port: int, is_so: Callable[[dict[str, Any]], bool]) -> None:
+    async with asyncio.timeout(PATIENT_S):
+        while not is_so(await status(port)):
+            await asyncio.sleep(0.05)
+
+
+def both_replicas(status_now: dict[str, Any]) -> bool:
+    """More streams run than one of them has slots."""
+    running: int = status_now["running"]
+    return running > SLOTS
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENT_S):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.2)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,24 @@ import httpx
 import openai
 import pytest
 
-from on_ray.deployed import MODEL, QUESTION, check_answers, client, free_port, plan, replica_pids, streamed, until
+from on_ray.deployed import (
+    MODEL,
+    PATIENT_S,
+    QUESTION,
+    SLOTS,
+    both_replicas,
+    check_answers,
+    client,
+    free_port,
+    plan,
+    replica_pids,
+    streamed,
+    until,
+    until_so,
+)
 
 APPLICATION = plan().deployment
 STREAMS = 16
-PATIENT_S = 200
-"""Nothing here takes that long, not even where other work wants the cores."""
 
 Process = subprocess.Popen[bytes]
 
@@ -30,7 +42,7 @@ Process = subprocess.Popen[bytes]
 def deployed(folder: Path, model: str, *more: str) -> Iterator[tuple[Process, int]]:
     """`drivetrain deploy`, and its port. What it says is in the folder's `out`."""
     port = free_port()
-    flags = ["--port", str(port), "--num-cpus", "0", "--slots", "8", "--threads", "1", *more]
+    flags = ["--port", str(port), "--num-cpus", "0", "--slots", str(SLOTS), "--threads", "1", *more]
     with (folder / "out").open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "drivetrain", "deploy", model, *flags], stdout=out, stderr=out
@@ -69,24 +81,6 @@ async def until_ready(process: Process, port: int) -> None:
             await asyncio.sleep(0.3)
 
 
-async def status(port: int) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as plain:
-        status_now: dict[str, Any] = (await plain.get("/status")).json()["models"][MODEL]
-        return status_now
-
-
-async def until_so(port: int, is_so: Callable[[dict[str, Any]], bool]) -> None:
-    async with asyncio.timeout(PATIENT_S):
-        while not is_so(await status(port)):
-            await asyncio.sleep(0.05)
-
-
-def both_replicas(status_now: dict[str, Any]) -> bool:
-    """More streams run than one of them has slots."""
-    running: int = status_now["running"]
-    return running > STREAMS / 2
-
-
 def all_of_them(status_now: dict[str, Any]) -> bool:
     """Most run; some may wait in the replica that the router prefers, as its slots are fewer."""
     num: int = status_now["running"] + status_now["waiting"]
@@ -98,7 +92,7 @@ async def test_it_answers_as_serve_does(of: openai.AsyncOpenAI) -> None:
 
 
 async def test_both_replicas_work_and_what_is_left_ends(two: int, of: openai.AsyncOpenAI) -> None:
-    await until(lambda: len(replica_pids(APPLICATION)) == 2, 240)
+    await until(lambda: len(replica_pids(APPLICATION)) == 2)
     answers = [
         await of.chat.completions.create(
             model=MODEL, messages=QUESTION, max_tokens=1000, stream=True, extra_body={"ignore_eos": True}
@@ -114,14 +108,14 @@ async def test_both_replicas_work_and_what_is_left_ends(two: int, of: openai.Asy
 
 
 async def test_a_replica_that_is_killed_under_streams(two: int, of: openai.AsyncOpenAI) -> None:
-    await until(lambda: len(replica_pids(APPLICATION)) == 2, 240)
+    await until(lambda: len(replica_pids(APPLICATION)) == 2)
     before = replica_pids(APPLICATION)
     running = [asyncio.create_task(streamed(of, 150)) for _ in range(STREAMS)]
     await until_so(two, both_replicas)
     os.kill(before[0], signal.SIGKILL)
     assert {ending for _, ending in await asyncio.gather(*running)} == {"length", "engine_error"}
     assert (await streamed(of, 10))[1] == "length"
-    await until(lambda: len(replica_pids(APPLICATION)) == 2 and before[0] not in replica_pids(APPLICATION), 240)
+    await until(lambda: len(replica_pids(APPLICATION)) == 2 and before[0] not in replica_pids(APPLICATION))
 
 
 async def test_ctrl_c_lets_what_runs_end(smollm2: str, tmp_path: Path) -> None:

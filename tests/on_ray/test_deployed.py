@@ -15,7 +15,7 @@ from ray import serve
 
 from drivetrain.scale.ray.plan import APPLICATION
 from on_ray import deployed
-from on_ray.deployed import MODEL, QUESTION, check_answers, plan, streamed
+from on_ray.deployed import MODEL, QUESTION, both_replicas, check_answers, plan, streamed, until_so
 
 STREAMS = 16
 
@@ -70,44 +70,40 @@ async def test_a_client_that_leaves_ends_its_request(port: int, of: openai.Async
     async for _ in answer:
         break
     await answer.close()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as plain, asyncio.timeout(10):
-        while True:
-            status = (await plain.get("/status")).json()["models"][MODEL]
-            if not status["running"] and status["endings"].get("cancelled"):
-                break
-            await asyncio.sleep(0.1)
+    await until_so(port, lambda status: not status["running"] and bool(status["endings"].get("cancelled")))
 
 
 async def test_a_replica_that_is_killed_under_streams(port: int, of: openai.AsyncOpenAI) -> None:
-    await deployed.until(lambda: len(deployed.replica_pids()) == 2, 60)
+    await deployed.until(lambda: len(deployed.replica_pids()) == 2)
     before = deployed.replica_pids()
-    running = [asyncio.create_task(streamed(of, 80)) for _ in range(STREAMS)]
-    await asyncio.sleep(4)
+    running = [asyncio.create_task(streamed(of, 150)) for _ in range(STREAMS)]
+    await until_so(port, both_replicas)
     os.kill(before[0], signal.SIGKILL)
     endings = [ending for _, ending in await asyncio.gather(*running)]
     assert set(endings) == {"length", "engine_error"}
     assert (await streamed(of, 10))[1] == "length"
-    await deployed.until(lambda: deployed.num_running() == 2 and len(deployed.replica_pids()) == 2, 60)
+    await deployed.until(lambda: deployed.num_running() == 2 and len(deployed.replica_pids()) == 2)
     assert before[0] not in deployed.replica_pids()
     after = await asyncio.gather(*(streamed(of, 10) for _ in range(STREAMS)))
     assert {ending for _, ending in after} == {"length"}
 
 
+async def asked_until(done: asyncio.Event, of: openai.AsyncOpenAI) -> list[str]:
+    """One answer after another; how each ended."""
+    endings = []
+    while not done.is_set():
+        endings.append((await streamed(of, 30))[1])
+    return endings
+
+
 async def test_a_rolling_update_loses_no_request(port: int, of: openai.AsyncOpenAI) -> None:
     before = deployed.replica_pids()
     done = asyncio.Event()
-
-    async def ask_again_and_again() -> list[str]:
-        endings = []
-        while not done.is_set():
-            endings.append((await streamed(of, 12))[1])
-        return endings
-
-    asking = [asyncio.create_task(ask_again_and_again()) for _ in range(4)]
+    asking = [asyncio.create_task(asked_until(done, of)) for _ in range(4)]
     await asyncio.sleep(1)
     changed = plan(min_replicas=2, max_replicas=2, settings={"context_length": 512})
     await asyncio.to_thread(deployed.deploy, port, changed)
-    await deployed.until(lambda: not set(before) & set(deployed.replica_pids()), 100)
+    await deployed.until(lambda: not set(before) & set(deployed.replica_pids()))
     await asyncio.sleep(1)
     done.set()
     endings = [ending for of_one in await asyncio.gather(*asking) for ending in of_one]
@@ -121,18 +117,20 @@ async def test_a_rolling_update_loses_no_request(port: int, of: openai.AsyncOpen
 async def test_replicas_follow_the_load(port: int, of: openai.AsyncOpenAI) -> None:
     scaled = plan(min_replicas=1, max_replicas=2, target_ongoing=2.0)
     await asyncio.to_thread(deployed.deploy, port, scaled)
-    await deployed.until(lambda: deployed.num_running() == 1, 60)
-    load = [asyncio.create_task(streamed(of, 100)) for _ in range(8)]
-    await deployed.until(lambda: deployed.num_running() == 2, 60)
-    assert {ending for _, ending in await asyncio.gather(*load)} == {"length"}
-    await deployed.until(lambda: deployed.num_running() == 1, 60)
+    await deployed.until(lambda: deployed.num_running() == 1)
+    enough = asyncio.Event()
+    load = [asyncio.create_task(asked_until(enough, of)) for _ in range(8)]
+    await deployed.until(lambda: deployed.num_running() == 2)
+    enough.set()
+    assert {ending for endings in await asyncio.gather(*load) for ending in endings} == {"length"}
+    await deployed.until(lambda: deployed.num_running() == 1)
     assert (await streamed(of, 5))[1] == "length"
 
 
 async def test_more_than_may_wait_is_refused_with_a_time_to_come_back(port: int, of: openai.AsyncOpenAI) -> None:
     small = plan(max_ongoing=2, max_queued=2)
     await asyncio.to_thread(deployed.deploy, port, small)
-    await deployed.until(lambda: deployed.num_running() == 1 and len(deployed.replica_pids()) == 1, 60)
+    await deployed.until(lambda: deployed.num_running() == 1 and len(deployed.replica_pids()) == 1)
     await streamed(of, 2)
 
     async def one() -> openai.APIStatusError | None:

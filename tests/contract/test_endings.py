@@ -13,6 +13,7 @@ import pytest
 from contract.rigs import LONG, PROMPT, Rig
 from drivetrain.core.errors import (
     Cancelled,
+    ContextOverflow,
     DeadlineExceeded,
     DrivetrainError,
     EngineFailed,
@@ -21,6 +22,7 @@ from drivetrain.core.errors import (
     Overloaded,
 )
 from drivetrain.core.events import ChoiceFinished, Delta, Finished, Started
+from drivetrain.core.results import FinishReason
 from drivetrain.core.status import State
 from drivetrain.worker.worker import EngineWorker
 from probe import runs_of
@@ -311,3 +313,21 @@ async def test_a_mix_of_everything_at_once_leaves_nothing(rig: Rig) -> None:
         assert outcomes.count("finished") >= 20
         await until_idle(rig, worker, 20)
         assert sum(worker.status.endings.values()) == 40
+
+
+async def test_an_answer_that_may_be_shortened_gets_what_the_prompt_leaves(worker: EngineWorker) -> None:
+    asked: dict[str, Any] = {"prompt": PROMPT, "ignore_eos": True, "overflow": "shorten_answer"}
+    length = (await worker.generate(**asked, max_tokens=1)).usage.prompt_tokens
+    for left in (1, 5):
+        result = await worker.generate(**asked, max_tokens=32_000, context_length=length + left)
+        assert result.usage.completion_tokens == left
+        assert result.choices[0].finish_reason is FinishReason.LENGTH
+    assert (await worker.generate(**asked, max_tokens=2, context_length=length + 5)).usage.completion_tokens == 2
+    over: list[dict[str, Any]] = [{"context_length": length}, {"context_length": length + 2, "min_tokens": 3}]
+    for more in over:
+        if "min_tokens" in more and "min_tokens" not in worker.capabilities.parameters:
+            continue
+        with pytest.raises(ContextOverflow):
+            await worker.generate(**asked, max_tokens=32_000, **more)
+    with pytest.raises(ContextOverflow):
+        await worker.generate(**{**asked, "overflow": "error"}, max_tokens=32_000, context_length=length + 5)

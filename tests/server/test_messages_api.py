@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -240,6 +241,42 @@ def test_counting_has_the_limits_of_answers(unharmed: Served) -> None:
         assert refused(unharmed, {**plain, **fields}, path=f"{PATH}/count_tokens")["param"] == param
 
 
+def test_what_a_coding_agent_sends_at_first() -> None:
+    """A message of the system behind the user's, and fields that ask for nothing: none of it changes the prompt."""
+    agents = {
+        "context_management": {"edits": [{"type": _CLEARS, "keep": "all"}]},
+        "speed": "standard",
+        "tools": [{**tool, "defer_loading": False, "allowed_callers": ["direct"]} for tool in TOOLS],
+        "max_tokens": 32_000,
+    }
+    user: dict[str, Any] = {"role": "user", "content": "How is it?"}
+    among = {"role": "system", "content": [{"type": "text", "text": "Today is Friday."}]}
+    with says("Fine.") as served:
+        plain = ask(served, system="Be brief.\nToday is Friday.", messages=[user], tools=TOOLS)
+        for messages in ([user, among], [among, user]):
+            found = ask(served, system="Be brief.", messages=messages, **agents)
+            assert (found["content"], found["usage"]) == (plain["content"], plain["usage"])
+        alone = ask(served, messages=[among, user])
+        assert alone["usage"] == ask(served, system="Today is Friday.", messages=[user])["usage"]
+
+
+def test_an_answer_gets_what_the_context_leaves() -> None:
+    """Whole and streamed; a prompt that leaves nothing is refused in the words that clients look for."""
+    with serving(open_fake(FakeEngine(Script(text="word ", repeat=True, context_length=300)))) as served:
+        whole = ask(served, max_tokens=32_000)
+        _, ended = joined(streamed(served, max_tokens=32_000))
+        asked = ask(served, max_tokens=5)
+        long = [{"role": "user", "content": "x" * 400}]
+        error = refused(served, body(served, messages=long, max_tokens=32_000))
+        kept = refused(served, body(served, max_tokens=299, overflow="error"))
+    for told in (whole, ended):
+        assert told["stop_reason"] == "model_context_window_exceeded"
+        assert told["usage"]["input_tokens"] + told["usage"]["output_tokens"] == 300
+    assert asked["stop_reason"] == "max_tokens"
+    assert re.search(r"prompt is too long: \d+ tokens > 300", error["message"])
+    assert re.search(r"exceed context limit: \d+ \+ 299 > 300", kept["message"])
+
+
 def test_an_empty_system_text_is_none(unharmed: Served) -> None:
     plain = ask(unharmed, max_tokens=1)["usage"]
     assert ask(unharmed, max_tokens=1, system="")["usage"] == plain
@@ -290,6 +327,7 @@ def test_keys_and_errors_are_those_of_the_api() -> None:
     assert json.loads(large)["error"]["type"] == "request_too_large"
 
 
+_CLEARS = "clear_thinking_20251015"
 _USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 
 
@@ -299,7 +337,14 @@ _USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "critic", "content": "x"}]}, "messages[1].role"),
+        ({"context_management": {"edits": [{"type": _CLEARS}]}}, "context_management.edits[0].keep"),
+        ({"context_management": {"edits": [{"type": _CLEARS, "keep": 1}]}}, "context_management.edits[0].keep"),
+        ({"context_management": {"edits": [{"type": "compact"}]}}, "context_management.edits[0].type"),
+        ({"speed": "fast"}, "speed"),
+        ({"tools": [{**TOOLS[1], "defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"tools": [{**TOOLS[1], "allowed_callers": ["code"]}]}, "tools[0].allowed_callers"),
         ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]}, "messages[1]"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].type"),

@@ -129,6 +129,64 @@ def test_the_round_trip_of_a_call() -> None:
     assert caught.value.body["param"] == "input[4].call_id"  # type: ignore[index]
 
 
+SEARCH = {"type": "web_search", "external_web_access": False}
+SPACES = [
+    {"type": "namespace", "name": "mcp__sky__", "description": "Of the sky.", "tools": TOOLS},
+    {"type": "namespace", "name": "clock", "tools": [{**TOOLS[1], "description": "The time."}]},
+]
+"""As MCP servers come: the same name may be in each."""
+
+
+def test_functions_in_namespaces() -> None:
+    """The model is told of joined names; the client gets its own back, whole, streamed, and as what was asked."""
+    arguments = {"mcp__sky__get_weather": {"city": "Oslo"}}
+    said = [json.dumps({"name": name, "arguments": arguments.get(name, {})}) for name in _JOINED]
+    calls = "".join(f"<tool_call>\n{call}\n</tool_call>" for call in said)
+    with says(calls) as served:
+        whole = ask(served, tools=[TOOLS[1], *SPACES])
+        sent = streamed(served, tools=[TOOLS[1], *SPACES])
+        items: list[Any] = [{"role": "user", "content": "hello"}, *(_given(item) for item in whole.output)]
+        results = [
+            {"type": "function_call_output", "call_id": item.call_id, "output": "sunny"} for item in whole.output
+        ]
+        again = ask(served, tools=[TOOLS[1], *SPACES], input=[*items, *results])
+    for item in (data["item"] for name, data in sent if name == "response.output_item.done"):
+        assert (item.get("namespace"), item["name"]) == _JOINED[_joined(item)]
+    for response in (whole, again):
+        assert [(_given(item).get("namespace"), item.name) for item in response.output] == list(_JOINED.values())
+    told = sent[0][1]["response"]["tools"]
+    assert [(tool["type"], tool["name"]) for tool in told] == [
+        ("function", "now"), ("namespace", "mcp__sky__"), ("namespace", "clock"),
+    ]  # fmt: skip
+    assert [tool["name"] for tool in told[1]["tools"]] == ["get_weather", "now"]
+
+
+_JOINED = {
+    "mcp__sky__get_weather": ("mcp__sky__", "get_weather"),
+    "clock__now": ("clock", "now"),
+    "now": (None, "now"),
+}
+
+
+def _joined(item: dict[str, Any]) -> str:
+    return next(name for name, parts in _JOINED.items() if parts == (item.get("namespace"), item["name"]))
+
+
+def _given(item: Any) -> dict[str, Any]:
+    given: dict[str, Any] = item.model_dump(exclude_none=True)
+    return given
+
+
+def test_what_asks_the_server_for_nothing() -> None:
+    asks_nothing: dict[str, Any] = {"client_metadata": {"thread": "1"}, "tools": [SEARCH]}
+    with says("Fine.") as served:
+        plain = ask(served)
+        found = ask(served, extra_body=asks_nothing)
+        leading = [{"role": "developer", "content": "Be brief."}, {"role": "developer", "content": "Be kind."}]
+        assert ask(served, input=[*leading, {"role": "user", "content": "hello"}]).output_text == "Fine."
+    assert (found.usage, found.output_text, found.tools) == (plain.usage, plain.output_text, [])
+
+
 def test_reasoning_is_an_item_of_its_own() -> None:
     with serving(thoughtful(text="<think>\nEasy.\n</think>\n\nParis", ids_per_step=3)) as served:
         whole = ask(served, include=["reasoning.encrypted_content"])
@@ -270,6 +328,14 @@ _CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"include": ["file_search_call.results"]}, "include[0]"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{**SEARCH, "external_web_access": True}]}, "tools[0].type"),
+        ({"tools": [{"type": "namespace", "tools": TOOLS}]}, "tools[0].name"),
+        ({"tools": [{"type": "namespace", "name": "n"}]}, "tools[0].tools"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": [], "colour": 1}]}, "tools[0].colour"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": [SEARCH]}]}, "tools[0].tools[0].type"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}]}, "tools[0].tools[0].name"),
+        ({"tools": [TOOLS[1], {"type": "namespace", "name": "n", "tools": [TOOLS[1]] * 2}]}, "tools[1].tools[1].name"),
+        ({"tools": [{"type": "namespace", "name": "n" * 128, "tools": TOOLS}]}, "tools[0].tools[0].name"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].function"),
         ({"tool_choice": "required"}, "tool_choice"),

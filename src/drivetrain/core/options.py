@@ -72,7 +72,7 @@ class GenerateOptions(TypedDict, total=False):
     begin_suppress_tokens: Sequence[int] | None
     receipt: bool | Literal["full"] | ReceiptWish | None
     context_length: int | None
-    overflow: Overflow | Literal["error", "truncate_left", "truncate_middle"] | None
+    overflow: Overflow | Literal["error", "truncate_left", "truncate_middle", "shorten_answer"] | None
     timeout_s: float | None
     request_id: str | None
     cache_salt: str | None

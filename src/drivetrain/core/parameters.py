@@ -15,7 +15,7 @@ from drivetrain.core.budget import check_answer
 from drivetrain.core.capabilities import Capabilities, Limits
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.messages import check_call_ids
-from drivetrain.core.request import GenerateRequest, HonouredBy, Overflow, Parameter
+from drivetrain.core.request import GenerateRequest, HonouredBy, Parameter
 from drivetrain.core.tools import ToolChoice, ToolMode, check_choice
 
 PARAMETERS: Mapping[str, Parameter] = {f.name: f.metadata["parameter"] for f in fields(GenerateRequest)}
@@ -211,7 +211,7 @@ def _check_infill(request: GenerateRequest) -> None:
         )
     if request.images:
         raise InvalidRequest("images cannot be combined with suffix", param="images")
-    if request.overflow is not None and request.overflow is not Overflow.ERROR:
+    if request.overflow is not None and request.overflow.cuts:
         raise InvalidRequest("overflow cannot be combined with suffix: such a prompt is not cut", param="overflow")
 
 

@@ -48,6 +48,13 @@ class Overflow(StrEnum):
     ERROR = "error"
     TRUNCATE_LEFT = "truncate_left"
     TRUNCATE_MIDDLE = "truncate_middle"
+    SHORTEN_ANSWER = "shorten_answer"
+    """`max_tokens` is a wish: the answer gets what the prompt leaves."""
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a part of the prompt may be left out."""
+        return self in {Overflow.TRUNCATE_LEFT, Overflow.TRUNCATE_MIDDLE}
 
 
 class HonouredBy(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -72,9 +72,12 @@ class Tools(Kind):
     def _judged(self, name: str, value: Any, leave_out: LeaveOut) -> tuple[Tool, ...]:
         if not isinstance(value, (list, tuple)):
             raise self.refuse(name, value)
+        return self.judge_placed([(f"{name}[{i}]", item) for i, item in enumerate(value)], leave_out)
+
+    def judge_placed(self, items: Iterable[tuple[str, Any]], leave_out: LeaveOut) -> tuple[Tool, ...]:
+        """Tools from wherever the caller has put each. A strict judge has no `leave_out`."""
         tools: dict[str, Tool] = {}
-        for i, item in enumerate(value):
-            place = f"{name}[{i}]"
+        for place, item in items:
             try:
                 tool = _tool(place, item, leave_out)
             except Unsupported:

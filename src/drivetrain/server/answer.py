@@ -27,7 +27,7 @@ from drivetrain.server.encoding import encoded
 from drivetrain.server.errors import going_on, json_response, renamed
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.models import who_can
-from drivetrain.server.parse.translate import ParsedRequest, honoured
+from drivetrain.server.parse.translate import ParsedRequest, fitting, honoured
 from drivetrain.server.refusals import record_refusal
 from drivetrain.server.tenants import apart, shows_cached
 
@@ -92,7 +92,8 @@ async def answer(
             possible = honoured(parsed, worker.capabilities)
             if possible is not parsed:
                 writer.narrow(make_formatter(replace(possible, requests=())), possible.headers)
-            await _deliver(worker, apart(_within(possible, lease.left_s), exchange.scope, worker.capabilities), writer)
+            fitted = fitting(_within(possible, lease.left_s), worker.capabilities)
+            await _deliver(worker, apart(fitted, exchange.scope, worker.capabilities), writer)
     except DrivetrainError as exc:
         error = _told(exc, parsed, context) if isinstance(exc, InvalidRequest) else exc
         if not exchange.started:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from drivetrain.core.errors import InvalidRequest
-from drivetrain.core.messages import ImagePart, Message
+from drivetrain.core.messages import ImagePart, Message, TextPart
 from drivetrain.core.tools import Tool
 from drivetrain.text.answered import answered, calls_of
 from drivetrain.text.provenance import traced, written
@@ -45,11 +45,15 @@ class MessageShape:
     takes_images: bool
     takes_system: bool
     """A system message first is written."""
+    takes_several: bool
+    """Several of them first are all written."""
     calls: CallShape | None
     """None: the template does not write calls and their results."""
     writes_tools: bool
 
     def messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        if not self.takes_several:
+            messages = _one_in_front(messages)
         calls = calls_of(messages) if any(message.tool_calls for message in messages) else ()
         answers = answered(messages) if calls else {}
         shaped = []
@@ -112,12 +116,30 @@ def find_shape(trial: Trial, *, reads_tools: bool) -> MessageShape:
     def said(text: str) -> Any:
         return [{"type": "text", "text": text}] if wants_parts else text
 
-    takes_system = MARK in trial([_turn("system", said(MARK)), _turn("user", said("Hi"))])
+    first, second, user = _turn("system", said(MARK)), _turn("system", said(_KEY)), _turn("user", said("Hi"))
+    takes_system = MARK in trial([first, user])
+    both = trial([first, second, user]) if takes_system else ""
     tools = [Tool(f"f{MARK}").as_function]
     calls = _call_shape(trial, said)
     told = trial([_turn("user", said("Hi"))], tools) if reads_tools and calls else ""
     offered = MARK in told and _PRINTED_NAME not in told
-    return MessageShape(wants_parts, shows_image, takes_system, calls, offered)
+    return MessageShape(
+        wants_parts,
+        shows_image,
+        takes_system,
+        takes_several=MARK in both and _KEY in both,
+        calls=calls,
+        writes_tools=offered,
+    )
+
+
+def _one_in_front(messages: Sequence[Message]) -> Sequence[Message]:
+    """The same with one message of the system in place of several in front."""
+    num = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
+    if num < 2:
+        return messages
+    content = [part for message in messages[:num] for part in (TextPart("\n\n"), *message.content)]
+    return [Message("system", tuple(content[1:])), *messages[num:]]
 
 
 def _call_shape(trial: Trial, said: Any) -> CallShape | None:

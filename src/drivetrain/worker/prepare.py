@@ -144,10 +144,10 @@ class Preparer:
     def _prepare(self, request: GenerateRequest, request_id: str) -> Prepared:
         self._check_ids(request)
         limit, field = self._limit(request), _prompt_field(request)
-        policy = Overflow.ERROR if request.suffix else request.overflow or self._overflow
+        policy = self._policy(request)
         prompt = self._render(request)
         if prompt is not None:
-            longest = self._tokenizer.longest_piece if policy is Overflow.ERROR else LONGEST_PIECE
+            longest = LONGEST_PIECE if policy.cuts else self._tokenizer.longest_piece
             refuse_hopeless(prompt.text, limit=limit, longest_piece=longest, param=field)
         ids = list(request.prompt_token_ids or ()) if prompt is None else self._tokenizer.encode(prompt)
         if not ids:
@@ -178,6 +178,10 @@ class Preparer:
         if held >= limit or not self._capabilities.tokens:  # an engine without ids may know no context either
             return default
         return held if default is None else min(default, held)
+
+    def _policy(self, request: GenerateRequest) -> Overflow:
+        policy = request.overflow or self._overflow
+        return Overflow.ERROR if request.suffix and policy.cuts else policy
 
     @property
     def _context(self) -> int:
@@ -222,8 +226,10 @@ class Preparer:
         prompt = self._render(request)
         if prompt is None:
             raise InvalidRequest("images need a text prompt, not token ids", param="images")
-        if request.overflow is not None and request.overflow is not Overflow.ERROR:
-            raise Unsupported("a prompt with images cannot be cut: overflow must be error", param="overflow")
+        if request.overflow is not None and request.overflow.cuts:
+            raise Unsupported(
+                "a prompt with images cannot be cut: overflow must be error or shorten_answer", param="overflow"
+            )
         specials = self._tokenizer.special_strings | {self._info.image_token or ""} - {""}
         if spelled := forged(prompt, specials):
             raise InvalidRequest(
@@ -253,7 +259,7 @@ class Preparer:
             media=media,
             context_length=limit,
             max_tokens=max_tokens,
-            max_tokens_is_default=request.max_tokens is None,
+            max_tokens_is_default=request.max_tokens is None or self._policy(request) is Overflow.SHORTEN_ANSWER,
             min_tokens=request.min_tokens or 0,
             stop_ids=frozenset(request.stop_token_ids or ()) | self._eos(request),
             sampling=self._defaults.resolve(request),

@@ -158,13 +158,15 @@ class ReceiptMaker:
     def _of_overflow(self, request: GenerateRequest) -> Settled:
         if request.overflow is not None:
             return Settled(request.overflow.value, "request")
-        if request.suffix:  # which is never cut
+        if request.suffix and self._overflow is not Overflow.SHORTEN_ANSWER:  # a gap's texts are never cut
             return Settled(Overflow.ERROR.value, "infill")
         return Settled(self._overflow.value, "settings")
 
     def _of_length(self, request: GenerateRequest, value: int | None) -> str:
         source, default = self._defaults.max_tokens_from()
-        return "request" if request.max_tokens is not None else source if value == default else "context"
+        if request.max_tokens is not None:
+            return "request" if value == request.max_tokens else "context"
+        return source if value == default else "context"
 
     def _of_stops(self, request: GenerateRequest, prepared: Prepared) -> str:
         if request.stop is not None:

@@ -122,11 +122,14 @@ def fit(
     param: str = "prompt",
     can_be_cut: bool = True,
 ) -> Fitted:
-    """`max_tokens` and `min_tokens` are what the request says; the default is clamped to the room, its word is not.
+    """`max_tokens` and `min_tokens` are what the request says; the default is clamped to the room, its word is not,
+    unless the policy is to shorten the answer.
 
     `param` names the field that holds the prompt. `separate`: encoder and decoder have a context each
     (encoder-decoder models). A cut keeps a leading BOS. `can_be_cut`: whether a prompt that does not fit could be.
     """
+    if policy is Overflow.SHORTEN_ANSWER and max_tokens is not None:
+        default_max_tokens, max_tokens = max_tokens, None
     field, stated = ("min_tokens", min_tokens) if max_tokens is None else ("max_tokens", max_tokens)
     if stated > limit - (0 if separate else 1):
         raise ContextOverflow(
@@ -135,11 +138,11 @@ def fit(
             limit=limit,
             param=field,
         )
-    cutting = policy is not Overflow.ERROR
+    cutting = policy.cuts
     answer = stated if max_tokens is not None else max(stated, _answer_room(limit, default_max_tokens, cutting=cutting))
     room = limit if separate else limit - answer
     if len(ids) > room:
-        if policy is Overflow.ERROR or room < 1:
+        if not cutting or room < 1:
             raise _overflow(len(ids), field, stated, limit, param, can_be_cut=can_be_cut)
         ids, truncated = _cut(ids, room, policy, bos_id)
     else:
@@ -170,9 +173,13 @@ def _cut(ids: list[int], room: int, policy: Overflow, bos_id: int | None) -> tup
 def _overflow(
     prompt_tokens: int, field: str, stated: int, limit: int, param: str, *, can_be_cut: bool
 ) -> ContextOverflow:
-    asked = f" and {field} is {stated}" if stated else ""
+    said = (
+        f"the prompt and {field} exceed context limit: {prompt_tokens} + {stated} > {limit}"
+        if stated and prompt_tokens < limit
+        else f"the prompt is too long: {prompt_tokens} tokens > {limit} of the context"
+    )  # the words by which clients know it
     return ContextOverflow(
-        f"the prompt has {prompt_tokens} tokens{asked}, but the context holds {limit}; "
+        f"{said}; "
         f"shorten the prompt or the answer{', or set overflow to truncate_left or truncate_middle' * can_be_cut}",
         prompt_tokens=prompt_tokens,
         limit=limit,

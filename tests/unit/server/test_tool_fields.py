@@ -14,7 +14,7 @@ from drivetrain.core.request import GenerateRequest
 from drivetrain.core.tools import NO_PARAMETERS, Tool, ToolChoice, ToolMode
 from drivetrain.server.endpoints import openapi
 from drivetrain.server.parse.body import read_object
-from drivetrain.server.parse.responses_tools import FlatToolChoice, FlatTools
+from drivetrain.server.parse.responses_tools import FlatToolChoice, FlatTools, ResponseTools
 from drivetrain.server.parse.schema import CHAT, COMPLETION
 from drivetrain.server.parse.translate import ParsedRequest, chat_request, completion_request, honoured
 from drivetrain.server.settings import ServerSettings
@@ -269,7 +269,7 @@ def test_a_lenient_server_leaves_out_unknown_keys() -> None:
 def test_the_flat_form_names_its_own_places() -> None:
     left_out: list[str] = []
     flat = {"type": "function", "name": "clock", "colour": 1}
-    assert FlatTools().judge_leniently("tools", [flat], left_out.append) == (Tool("clock"),)
+    assert FlatTools().judge_leniently("tools", [flat], left_out.append) == ResponseTools((Tool("clock"),))
     choice = FlatToolChoice().judge_leniently("tool_choice", flat, left_out.append)
     assert choice == ToolChoice(ToolMode.REQUIRED, ("clock",))
     assert left_out == ["tools[0].colour", "tool_choice.colour"]

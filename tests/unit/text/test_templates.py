@@ -265,6 +265,25 @@ def test_what_ends_a_turn(name: str, expected: str | None) -> None:
     assert template({**TEXT, **PARTS}[name]).end_of_turn() == expected
 
 
+STRICT = "{% if messages[1:] | selectattr('role', 'equalto', 'system') | list %}{{ raise_exception('one') }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "keeps_apart"), [(CHATML, True), (LLAMA3, True), (MISTRAL, False), (STRICT + CHATML, False)]
+)
+def test_several_messages_of_the_system_in_front(source: str, keeps_apart: bool) -> None:
+    """They are one where the template would refuse the second, or leave it out. Of one behind, it is the judge."""
+    first, second, user = said(("system", "Be brief."), ("system", "Be kind."), ("user", "Hello"))
+    one = template(source).render([*said(("system", "Be brief.\n\nBe kind.")), user])
+    several = template(source).render([first, second, user])
+    assert (several == one) is not keeps_apart
+    for text in ("Be brief.", "Be kind."):
+        assert several.text.count(text) == 1
+    if source.startswith(STRICT):
+        with pytest.raises(InvalidRequest, match="one"):
+            template(source).render([first, user, second])
+
+
 @pytest.mark.parametrize(
     "source",
     [

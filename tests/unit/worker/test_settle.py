@@ -41,13 +41,17 @@ def test_it_fits_or_says_why(
             policy=policy, bos_id=BOS,
         )  # fmt: skip
     except ContextOverflow:
-        assert policy is Overflow.ERROR or max(max_tokens or 0, min_tokens) >= limit or limit == 1
+        stated = 0 if policy is Overflow.SHORTEN_ANSWER else max_tokens or 0
+        assert not policy.cuts or max(stated, min_tokens) >= limit or limit == 1
+        assert policy is not Overflow.SHORTEN_ANSWER or len(ids) + max(min_tokens, 1) > limit
         return
     assert fitted.max_tokens >= min_tokens
     assert len(fitted.ids) >= 1
     assert len(fitted.ids) + fitted.max_tokens <= limit
     assert fitted.truncated == len(ids) - len(fitted.ids)
-    if max_tokens is not None:
+    if policy is Overflow.SHORTEN_ANSWER and max_tokens is not None:
+        assert fitted.max_tokens == min(max_tokens, limit - len(ids))
+    elif max_tokens is not None:
         assert fitted.max_tokens == max_tokens
     if not fitted.truncated:
         assert list(fitted.ids) == ids

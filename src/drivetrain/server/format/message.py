@@ -13,7 +13,7 @@ from drivetrain.text.answers.told import ToldPiece, told
 
 
 def message_json(choice: Choice) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None, "annotations": []}
     if choice.message is None:
         return message
     answer = told(choice.message)

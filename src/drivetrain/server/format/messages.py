@@ -28,7 +28,8 @@ async def messages(exchange: Exchange, context: Context) -> None:
     make = partial(messages_request, headers=exchange.headers)
     values, parsed = await read_request(exchange, context, MESSAGES, make)
     stops = frozenset(values.get("stop_sequences", ()))
-    await answer(exchange, context, values["model"], parsed, partial(MessagesFormatter, values["model"], stops))
+    formatter = partial(MessagesFormatter, values["model"], stops, values["max_tokens"])
+    await answer(exchange, context, values["model"], parsed, formatter)
 
 
 async def count_tokens(exchange: Exchange, context: Context) -> Response:
@@ -54,20 +55,21 @@ class MessagesFormatter:
     content_type = "text/event-stream; charset=utf-8"
     head_first = False
 
-    def __init__(self, model: str, stops: frozenset[str], parsed: ParsedRequest) -> None:
+    def __init__(self, model: str, stops: frozenset[str], max_tokens: int, parsed: ParsedRequest) -> None:
         self._model = model
         self._stops = stops
+        self._max_tokens = max_tokens
         self._id = parsed.id
         self._blocks = Blocks()
-        self._ended: dict[str, Any] = {}
+        self._ended: tuple[FinishReason | None, MatchedStop | None] = (None, None)
         self._receipt: dict[str, Any] = {}
 
     def whole(self, results: Sequence[Result], usage: Usage) -> dict[str, Any]:
         (result,) = results
         (choice,) = result.choices
         content = [_whole_block(block) for block in blocks_of(choice)]
-        ended = self._ending(choice.finish_reason, choice.matched_stop)
-        return {**self._message(content, _usage_json(usage)), **ended, **receipt_json(results)}
+        ended = self._ending(choice.finish_reason, choice.matched_stop, usage)
+        return {**self._message(content, usage), **ended, **receipt_json(results)}
 
     # As events
 
@@ -75,7 +77,7 @@ class MessagesFormatter:
         return b"".join([self._of(event) for event in events])
 
     def end(self, usage: Usage) -> bytes:
-        ending = _event("message_delta", delta=self._ended, usage=_usage_json(usage))
+        ending = _event("message_delta", delta=self._ending(*self._ended, usage), usage=_usage_json(usage))
         return ending + _event("message_stop", **self._receipt)
 
     def failure(self, error: DrivetrainError) -> bytes:
@@ -85,23 +87,25 @@ class MessagesFormatter:
         if type(event) is Delta:
             return _told(self._blocks.take(event))
         if type(event) is ChoiceFinished:
-            self._ended = self._ending(event.reason, event.matched_stop)
+            self._ended = (event.reason, event.matched_stop)
             return _told(self._blocks.end())
         if type(event) is Finished:
             self._receipt = receipt_field(event)
         if type(event) is Started:
-            usage = _usage_json(Usage(event.prompt_tokens))
-            return _event("message_start", message=self._message([], usage))
+            return _event("message_start", message=self._message([], Usage(event.prompt_tokens)))
         return b""
 
-    def _message(self, content: list[dict[str, Any]], usage: dict[str, int]) -> dict[str, Any]:
+    def _message(self, content: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
         head = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
-        return {**head, "content": content, "stop_reason": None, "stop_sequence": None, "usage": usage}
+        used = {**_usage_json(usage), **_NOT_USED}
+        return {**head, "content": content, "stop_reason": None, "stop_sequence": None, "usage": used}
 
-    def _ending(self, reason: FinishReason | None, matched: MatchedStop | None) -> dict[str, Any]:
+    def _ending(self, reason: FinishReason | None, matched: MatchedStop | None, usage: Usage) -> dict[str, Any]:
         stop = matched if isinstance(matched, str) and matched in self._stops else None
         if reason is FinishReason.STOP and stop is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+        if reason is FinishReason.LENGTH and usage.completion_tokens < self._max_tokens:
+            return {"stop_reason": "model_context_window_exceeded", "stop_sequence": None}
         return {"stop_reason": _REASONS.get(reason) if reason is not None else None, "stop_sequence": None}
 
 
@@ -136,7 +140,7 @@ def _empty_block(block: Block) -> dict[str, Any]:
         return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": {}}
     if block.kind is BlockKind.REASONING:
         return {"type": "thinking", "thinking": "", "signature": ""}
-    return {"type": "text", "text": ""}
+    return {"type": "text", "text": "", "citations": None}
 
 
 def _delta(block: Block, text: str) -> dict[str, Any]:
@@ -152,7 +156,14 @@ def _whole_block(block: Block) -> dict[str, Any]:
         return _empty_block(block) | {"input": block.arguments}
     if block.kind is BlockKind.REASONING:
         return {"type": "thinking", "thinking": block.text, "signature": UNSIGNED}
-    return {"type": "text", "text": block.text}
+    return {"type": "text", "text": block.text, "citations": None}
+
+
+_NOT_USED = {
+    "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+    "server_tool_use": None,
+    "service_tier": "standard",
+}
 
 
 def _usage_json(usage: Usage) -> dict[str, int]:

@@ -45,7 +45,7 @@ class ResponseFormatter:
         self._defaults = defaults
         self._logprobs = parsed.logprobs
         self._blocks = Blocks()
-        self._items = _Items(frame.encrypts_reasoning)
+        self._items = _Items(frame.encrypts_reasoning, frame.spaced)
         self._sequence = 0
         self._reason: FinishReason | None = None
         self._sampled: dict[str, Any] | None = None
@@ -149,14 +149,17 @@ class ResponseFormatter:
 class _Items:
     """Blocks as items of the output, each with an id that stays the same."""
 
-    def __init__(self, encrypts_reasoning: bool) -> None:
+    def __init__(self, encrypts_reasoning: bool, spaced: Mapping[str, tuple[str, str]]) -> None:
         self._encrypts = encrypts_reasoning
+        self._spaced = spaced
         self._ids: dict[int, str] = {}
 
     def whole(self, block: Block, status: str) -> dict[str, Any]:
         kind, item_id = block.kind, self._id(block)
         if kind is BlockKind.CALL:
-            call = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
+            space, name = self._spaced.get(block.name, ("", block.name))
+            of_space = {"namespace": space} if space else {}
+            call = {"call_id": block.call_id, "name": name, **of_space, "arguments": block.text}
             return {"id": item_id, "type": "function_call", "status": status, **call}
         if kind is BlockKind.TEXT:
             content = [_text_part(block.text, block.logprobs)]

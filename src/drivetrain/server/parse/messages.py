@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -10,6 +11,7 @@ from drivetrain.core.constraint import Constraint
 from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import Boolean, Integer, ListOf, OneOf, String
 from drivetrain.core.messages import Message
+from drivetrain.core.request import Overflow
 from drivetrain.core.tools import Tool, ToolChoice, ToolMode, Tools
 from drivetrain.families.template_variables import REASON
 from drivetrain.server.errors import moved
@@ -54,6 +56,8 @@ _MODES = {
 }
 
 _IGNORED = inert(Anything())
+_ALL_AT_ONCE = Refused((False,), "is not supported: each tool is told to the model; leave it out, or send false")
+_BY_THE_MODEL = Refused((["direct"],), "is not supported: only the model itself calls a tool; leave it out")
 _SERVER_TOOL = "tools that run in the server are not supported; send tools of your own"
 
 _TOOLS = Several(
@@ -69,6 +73,8 @@ _TOOLS = Several(
                     "cache_control": _IGNORED,
                     "eager_input_streaming": _IGNORED,
                     "input_examples": _IGNORED,
+                    "defer_loading": Field(_ALL_AT_ONCE, "must be false: each tool is told", refused=True),
+                    "allowed_callers": Field(_BY_THE_MODEL, "must be direct: the model calls", refused=True),
                 },
             )
         },
@@ -108,6 +114,23 @@ _OUTPUT = Body(
     {"format": Field(_FORMAT, "what the text must be"), "effort": like("reasoning_effort")},
 )
 
+_EDITED = "is not supported: all messages go to the model as they are; leave it out"
+_EDITS = Several(
+    Tagged(
+        {
+            "clear_thinking_20251015": Body(
+                "ClearThinking",
+                {"keep": Field(Refused(("all",), _EDITED), "must be all: nothing is cleared", required=True)},
+            )
+        },
+        others=_EDITED,
+    )
+)
+
+_CONTEXT_MANAGEMENT = Body(
+    "ContextManagement", {"edits": Field(_EDITS, "edits that leave all messages as they are", inert=True)}
+)
+
 _OWN_NAMES = {"max_tokens", "n", "stop", "stop_sequences"}
 """Sampling parameters that this API calls otherwise, means otherwise, or does not have."""
 
@@ -130,7 +153,7 @@ MESSAGES = Body(
     "MessagesBody",
     {
         **_ASKED,
-        "max_tokens": Field(Integer(1), "the most tokens to generate", required=True),
+        "max_tokens": Field(Integer(1), "the most tokens to generate, if the context has room for them", required=True),
         "stop_sequences": Field(ListOf(String(non_empty=True)), "strings that end the answer", nothing=([],)),
         "stream": Field(Boolean(), "server-sent events"),
         **{name: field for name, field in SAMPLING.items() if name not in _OWN_NAMES},
@@ -140,9 +163,8 @@ MESSAGES = Body(
         "inference_geo": inert(String()),
         "container": Field(_NO_SERVERS, "not supported", refused=True),
         "mcp_servers": Field(_NO_SERVERS, "not supported", refused=True),
-        "context_management": Field(
-            Refused(({},), "is not supported: the messages are used as they are"), "not supported", refused=True
-        ),
+        "context_management": Field(_CONTEXT_MANAGEMENT, "only edits that change nothing"),
+        "speed": Field(Refused(("standard",)), "must be standard: there is one speed", refused=True),
     },
 )
 
@@ -165,7 +187,8 @@ def messages_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
     values["stop"] = values.pop("stop_sequences", None)
     if "tools" not in values:
         drop_idle_choice(values)
-    return parsed_request(body, [values], names, f"msg_{new_hex()}", logprobs=False)
+    parsed = parsed_request(body, [values], names, f"msg_{new_hex()}", logprobs=False)
+    return replace(parsed, overflow=Overflow.SHORTEN_ANSWER)
 
 
 def _asked(body: Values, messages: tuple[Message, ...]) -> dict[str, Any]:

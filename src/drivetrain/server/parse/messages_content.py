@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import Boolean, Matching, String
 from drivetrain.core.messages import ImagePart, Part, TextPart
 from drivetrain.core.tools import JsonObject
@@ -96,6 +97,7 @@ MESSAGE_LIST = Several(
         {
             "user": _said_in("UserMessage", ("text", "image", "tool_result")),
             "assistant": _said_in("AssistantMessage", ("text", "tool_use", "thinking")),
+            "system": _said_in("SystemMessage", ("text",)),
         },
         tag="role",
     ),
@@ -105,17 +107,22 @@ SYSTEM = Several(Tagged({"text": _TEXT}), text_as="text")
 
 
 def turns_of(messages: Sequence[Mapping[str, Any]], system: Sequence[Mapping[str, Any]]) -> Turns:
-    """The messages of a chat. Results of tools are messages of their own; consecutive ones of the assistant, one.
+    """The messages of a chat. Results of tools are messages of their own; consecutive ones of the assistant, one; and
+    all of the system, wherever they stand, one in front: most templates have no other place for them.
 
     Raises `InvalidRequest` for the result of a call that nobody made, and `Unsupported` for an answer that is begun.
     """
     turns = Turns()
-    if text := "\n".join(block["text"] for block in system):
-        turns.add("system", (TextPart(text),), "system")
-    for i, message in enumerate(messages):
+    among = [block for message in messages if message["role"] == "system" for block in message["content"]]
+    said = [(i, message) for i, message in enumerate(messages) if message["role"] != "system"]
+    if not said:
+        raise InvalidRequest("messages has none of the user or the assistant", param="messages")
+    if text := "\n".join(block["text"] for block in (*system, *among)):
+        turns.add("system", (TextPart(text),), "system" if system else "messages")
+    for i, message in said:
         add = _assistant if message["role"] == "assistant" else _user
         add(turns, message["content"], f"messages[{i}]")
-    refuse_begun(messages)
+    refuse_begun(*said[-1])
     return turns
 
 

@@ -77,7 +77,7 @@ def said(text: str, images: Sequence[str]) -> tuple[Part, ...]:
 
 def chat_of(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     """Raises `InvalidRequest` for the result of a call that nobody made, and `Unsupported` for a begun answer."""
-    refuse_begun(messages)
+    refuse_begun(len(messages) - 1, messages[-1])
     calls = _Calls()
     return tuple(_message(message, f"messages[{i}]", calls) for i, message in enumerate(messages))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,8 +15,8 @@ from drivetrain.core.kinds import Boolean, Integer, Kind, ListOf, OneOf, Schema,
 from drivetrain.core.request import Overflow
 from drivetrain.server.parse.body import Body, Field, Values
 from drivetrain.server.parse.responses_input import INPUT, turns_of
-from drivetrain.server.parse.responses_tools import FlatToolChoice, FlatTools, flat_choice, flat_tool
-from drivetrain.server.parse.schema import MODEL, SAMPLING, SCHEMA_CONSTRAINT, FormatType, Refused, inert, like
+from drivetrain.server.parse.responses_tools import FlatToolChoice, FlatTools, ResponseTools, flat_choice
+from drivetrain.server.parse.schema import MODEL, SAMPLING, SCHEMA_CONSTRAINT, FormatType, Object, Refused, inert, like
 from drivetrain.server.parse.translate import ParsedRequest, drop_idle_choice, new_hex, parsed_request, shared_values
 
 
@@ -117,6 +117,7 @@ RESPONSE = Body(
         "chat_template_kwargs": like("chat_template_kwargs", nothing=({},)),
         "max_reasoning_tokens": like("max_reasoning_tokens"),
         "metadata": Field(Metadata(), "returned as it is"),
+        "client_metadata": inert(Object()),
         "safety_identifier": _TOLD,
         "prompt_cache_key": _TOLD,
         "prompt_cache_retention": inert(String()),
@@ -153,6 +154,8 @@ class ResponseFrame:
     fields: Mapping[str, Any]
     sampling: Mapping[str, Any]
     encrypts_reasoning: bool
+    spaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """The namespace and the name of each function that has a joined name."""
 
     def without(self, ignored: Collection[str]) -> ResponseFrame:
         """The same for a model that cannot do all that was asked: what was left out is not claimed."""
@@ -181,6 +184,9 @@ def response_request(body: Values, headers: Mapping[str, str]) -> tuple[ParsedRe
     messages = turns.messages()
     names = {**_NAMES, **turns.names}
     values = shared_values(body, headers, names) | {"messages": messages}
+    values.pop("tools", None)
+    if "tools" in body and (functions := body["tools"].functions):
+        values["tools"] = functions
     include = body.get("include", ())
     logprobs = Include.LOGPROBS in include or "top_logprobs" in body
     if logprobs:
@@ -213,6 +219,7 @@ def _constraint(text_format: Mapping[str, Any] | None) -> Constraint | None:
 
 def _frame(body: Values, parsed: ParsedRequest, include: tuple[Include, ...]) -> ResponseFrame:
     (request,) = parsed.requests
+    tools = body.get("tools", ResponseTools(()))
     given_format = body.get("text", {}).get("format")
     fields = {
         "id": parsed.id,
@@ -233,12 +240,12 @@ def _frame(body: Values, parsed: ParsedRequest, include: tuple[Include, ...]) ->
         "background": False,
         "text": {"format": _format_json(given_format, request.constraint)},
         "tool_choice": flat_choice(body.get("tool_choice")),
-        "tools": [flat_tool(tool) for tool in request.tools or ()],
+        "tools": tools.as_given(request.tools or ()),
         "top_logprobs": request.logprobs or 0,
         "truncation": body.get("truncation", Truncation.DISABLED),
     }
     sampling = {name: value for name in SAMPLED if (value := getattr(request, name)) is not None}
-    return ResponseFrame(fields, sampling, Include.ENCRYPTED_REASONING in include)
+    return ResponseFrame(fields, sampling, Include.ENCRYPTED_REASONING in include, tools.spaced)
 
 
 SAMPLED = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}

@@ -12,6 +12,7 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import OneOf, String
 from drivetrain.core.messages import ImagePart, Part, TextPart
 from drivetrain.server.parse.body import Body, Field
+from drivetrain.server.parse.responses_tools import joined
 from drivetrain.server.parse.schema import Anything, Refused, inert
 from drivetrain.server.parse.shapes import Several, Tagged
 from drivetrain.server.parse.turns import Turns
@@ -72,6 +73,7 @@ INPUT = Several(
                 {
                     "call_id": Field(String(non_empty=True), "what its result answers to", required=True),
                     "name": Field(String(non_empty=True), "the function", required=True),
+                    "namespace": Field(String(non_empty=True), "of the function, if it has one"),
                     "arguments": Field(String(), "JSON, as the model wrote it", required=True),
                     **_KEPT,
                 },
@@ -129,7 +131,8 @@ def _add(turns: Turns, item: Mapping[str, Any], where: str) -> None:
     if kind == "reasoning":
         turns.reasoned(_reasoning(item, where), where)
     elif kind == "function_call":
-        turns.called(item["call_id"], item["name"], item["arguments"], where)
+        name = joined(item["namespace"], item["name"]) if "namespace" in item else item["name"]
+        turns.called(item["call_id"], name, item["arguments"], where)
     elif kind == "text":
         turns.add("user", (TextPart(item["text"]),), "input")
     elif kind == "function_call_output":

@@ -4,37 +4,146 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
-from drivetrain.core.errors import InvalidRequest
-from drivetrain.core.kinds import Kind, Schema
+from drivetrain.core.errors import InvalidRequest, Unsupported
+from drivetrain.core.kinds import Kind, LeaveOut, Schema, String, refuse_unknown, shown
 from drivetrain.core.tools import Tool, ToolChoice, ToolChoices, ToolMode, Tools
 from drivetrain.server.errors import moved
 
 _TOOLS, _CHOICES = Tools(), ToolChoices()
 
 
+WEB_SEARCH = "web_search"
+_NAMESPACE = "namespace"
+_SWITCHED_OFF = "external_web_access"
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Functions of one origin, mostly an MCP server. The model is told of each by a name that is joined."""
+
+    name: str
+    description: str | None
+    functions: tuple[str, ...]
+
+    def joined(self, function: str) -> str:
+        return joined(self.name, function)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTools:
+    """`functions` are all that the model is told of."""
+
+    functions: tuple[Tool, ...]
+    namespaces: tuple[Namespace, ...] = ()
+
+    @property
+    def spaced(self) -> Mapping[str, tuple[str, str]]:
+        """The namespace and the function of each joined name."""
+        return {space.joined(name): (space.name, name) for space in self.namespaces for name in space.functions}
+
+    def as_given(self, offered: Sequence[Tool]) -> list[dict[str, Any]]:
+        """Those that are offered, in the shape in which they came."""
+        flat = {tool.name: flat_tool(tool) for tool in offered}
+        spaces = []
+        for space in self.namespaces:
+            held = [(name, flat.pop(space.joined(name), None)) for name in space.functions]
+            told = {"name": space.name, "description": space.description}
+            spaces.append({"type": _NAMESPACE, **told, "tools": [{**f, "name": name} for name, f in held if f]})
+        return [*flat.values(), *spaces]
+
+
+def joined(namespace: str, function: str) -> str:
+    return f"{namespace}{function}" if namespace.endswith("__") else f"{namespace}__{function}"
+
+
 class FlatTools(Kind):
     takes = "a list of tools"
 
-    def judge(self, name: str, value: Any) -> tuple[Tool, ...]:
-        nested = _nested_all(name, value)
-        with _flat_places():
-            return _TOOLS.judge(name, nested)
+    def judge(self, name: str, value: Any) -> ResponseTools:
+        return self._judged(name, value, None)
 
-    def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> tuple[Tool, ...] | None:
-        nested = _nested_all(name, value)
+    def judge_leniently(self, name: str, value: Any, leave_out: Callable[[str], None]) -> ResponseTools | None:
+        judged = self._judged(name, value, lambda place: leave_out(_flat(place)))
+        return judged if judged.functions else None
+
+    def _judged(self, name: str, value: Any, leave_out: LeaveOut) -> ResponseTools:
+        if not isinstance(value, (list, tuple)):
+            raise self.refuse(name, value)
+        items: list[tuple[str, Any]] = []
+        spaces: list[Namespace] = []
+        for i, item in enumerate(value):
+            place = f"{name}[{i}]"
+            kind = item.get("type") if isinstance(item, Mapping) else None
+            if kind == _NAMESPACE:
+                space, held = _opened(place, item, leave_out)
+                spaces.append(space)
+                items += held
+            elif kind != WEB_SEARCH or not _asks_nothing(place, item, leave_out):
+                items.append((place, _nested(place, item)))
         with _flat_places():
-            return _TOOLS.judge_leniently(name, nested, lambda place: leave_out(_flat(place)))
+            functions = _TOOLS.judge_placed(items, leave_out)
+        known = {tool.name for tool in functions}
+        return ResponseTools(functions, tuple(_without_unknown(space, known) for space in spaces))
 
     def schema(self) -> Schema:
         item = _TOOLS.schema()["items"]["properties"]
         function = item["function"]
         properties = {"type": item["type"], **function["properties"]}
         flat = {"type": "object", "properties": properties, "required": ["type", "name"], "additionalProperties": False}
-        return {"type": "array", "items": flat}
+        space = {
+            "type": {"const": _NAMESPACE},
+            "name": {"type": "string", "minLength": 1},
+            "description": {"type": ["string", "null"]},
+            "tools": {"type": "array", "items": flat},
+        }
+        search = {"type": {"const": WEB_SEARCH}, _SWITCHED_OFF: {"const": False}}
+        others = [
+            {"type": "object", "properties": space, "required": ["type", "name", "tools"]},
+            {"type": "object", "properties": search, "required": ["type", _SWITCHED_OFF]},
+        ]
+        return {"type": "array", "items": {"anyOf": [flat, *({**o, "additionalProperties": False} for o in others)]}}
+
+
+def _opened(where: str, value: Mapping[str, Any], leave_out: LeaveOut) -> tuple[Namespace, list[tuple[str, Any]]]:
+    """A namespace, and its functions under their joined names."""
+    refuse_unknown(where, value, ("type", "name", "description", "tools"), leave_out)
+    name = String(non_empty=True).judge(f"{where}.name", value.get("name"))
+    description = value.get("description")
+    if description is not None:
+        description = String().judge(f"{where}.description", description)
+    tools = value.get("tools")
+    if not isinstance(tools, list):
+        raise InvalidRequest(f"{where}.tools must be a list of functions, not {shown(tools)}", param=f"{where}.tools")
+    names: list[str] = []
+    held: list[tuple[str, Any]] = []
+    for i, tool in enumerate(tools):
+        place = f"{where}.tools[{i}]"
+        own = tool.get("name") if isinstance(tool, Mapping) else None
+        if isinstance(own, str):
+            names.append(own)
+            tool = {**tool, "name": joined(name, own)}
+        held.append((place, _nested(place, tool)))
+    return Namespace(name, description, tuple(names)), held
+
+
+def _without_unknown(space: Namespace, known: Collection[str]) -> Namespace:
+    """A lenient server leaves out what is no function."""
+    return replace(space, functions=tuple(name for name in space.functions if space.joined(name) in known))
+
+
+def _asks_nothing(where: str, value: Mapping[str, Any], leave_out: LeaveOut) -> bool:
+    """Whether a search is switched off; else it is refused, or left out."""
+    if value.get(_SWITCHED_OFF) is not False:
+        why = f"this server has no tools of its own; switch it off in the client, or send {_SWITCHED_OFF}: false"
+        if leave_out is None:
+            raise Unsupported(f"{where}.type is {WEB_SEARCH}: {why}", param=f"{where}.type")
+        leave_out(where)
+    return True
 
 
 class FlatToolChoice(Kind):

@@ -14,7 +14,7 @@ from drivetrain.core.kinds import shown
 from drivetrain.core.parameters import PARAMETERS, unsupported
 from drivetrain.core.receipt import ReceiptWish
 from drivetrain.core.receipt_kind import FULL
-from drivetrain.core.request import GenerateRequest
+from drivetrain.core.request import GenerateRequest, Overflow
 from drivetrain.core.tools import ToolMode
 from drivetrain.families.template_variables import EFFORT_VARIABLES
 from drivetrain.server.parse.body import Values, ignored_header
@@ -49,7 +49,8 @@ _SCHEMA_PLACES: Mapping[str, tuple[str, ...]] = {
 class ParsedRequest:
     """`names` gives the endpoint's names for fields of our requests, for errors. `id` is the answer's; each prompt's
     request has it too, so that logs and traces can be found by the id that the client got. `ignored` are fields that
-    were left out; a lenient server also leaves out what the model cannot do (`honoured`)."""
+    were left out; a lenient server also leaves out what the model cannot do (`honoured`). `overflow` is the way of an
+    endpoint, for a request that says nothing of it (`fitting`)."""
 
     requests: tuple[GenerateRequest, ...]
     n: int
@@ -62,6 +63,7 @@ class ParsedRequest:
     continuous_usage: bool = False
     lenient: bool = False
     ignored: tuple[str, ...] = ()
+    overflow: Overflow | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -156,6 +158,14 @@ def _honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedReques
         token_ids=parsed.token_ids and not ids_dropped,
         ignored=(*parsed.ignored, *names),
     )
+
+
+def fitting(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedRequest:
+    """The same, fitted into the context in the way of its endpoint, where the worker can count."""
+    if parsed.overflow is None or "overflow" not in capabilities.parameters:
+        return parsed
+    requests = [r if r.overflow is not None else r.having(overflow=parsed.overflow) for r in parsed.requests]
+    return replace(parsed, requests=tuple(requests))
 
 
 def new_id(prefix: str) -> str:

@@ -79,9 +79,9 @@ class Turns:
         self._content, self._reasoning, self._calls, self._begun_at = [], [], [], None
 
 
-def refuse_begun(messages: Sequence[Mapping[str, Any]]) -> None:
+def refuse_begun(at: int, last: Mapping[str, Any]) -> None:
     """Raises `Unsupported` if the last message is the beginning of an answer."""
-    if messages[-1]["role"] == "assistant":
-        place = f"messages[{len(messages) - 1}]"
+    if last["role"] == "assistant":
+        place = f"messages[{at}]"
         what = "is the assistant's: continuing a given beginning is not supported; end with a message of the user"
         raise Unsupported(f"{place} {what}", param=place)

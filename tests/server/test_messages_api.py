@@ -260,6 +260,31 @@ def test_what_a_coding_agent_sends_at_first() -> None:
         assert alone["usage"] == ask(served, system="Today is Friday.", messages=[user])["usage"]
 
 
+def test_the_billing_line_of_an_agent_is_no_part_of_the_prompt() -> None:
+    """Two turns of a chat share their beginning; what was left out is said, and a server can be told to keep it."""
+
+    def system(line: str) -> list[dict[str, Any]]:
+        return [{"type": "text", "text": text} for text in (line, "Be brief.")]
+
+    lines = ("x-anthropic-billing-header: cch=1;", "x-anthropic-billing-header: cch=23456; a=b;")
+    with says("Fine.") as served:
+        plain = ask(served, system="Be brief.")["usage"]
+        for line in lines:
+            status, headers, data = served.request("POST", PATH, body(served, system=system(line), receipt=True))
+            found = json.loads(data)
+            assert (status, found["usage"], headers["x-drivetrain-ignored"]) == (200, plain, "system[0]")
+            assert found["receipt"]["ignored"] == ["system[0]"]
+        others = [
+            [{"type": "text", "text": f"{lines[0]}\nBe brief."}],
+            system(lines[0])[::-1],
+            system(f"Of {lines[0]}"),
+        ]
+        assert all(ask(served, system=one)["usage"]["input_tokens"] > plain["input_tokens"] for one in others)
+    with serving(fake(text="Fine."), keep_billing_line=True) as served:
+        kept = [ask(served, system=system(line))["usage"]["input_tokens"] for line in lines]
+    assert kept[0] < kept[1]
+
+
 def test_an_answer_gets_what_the_context_leaves() -> None:
     """Whole and streamed; a prompt that leaves nothing is refused in the words that clients look for."""
     with serving(open_fake(FakeEngine(Script(text="word ", repeat=True, context_length=300)))) as served:

@@ -62,6 +62,9 @@ class ServerSettings:
         "refuse unknown fields, or warn: answer, and name them in x-drivetrain-ignored",
         UnknownFields.REFUSE.value,
     )
+    keep_billing_line: bool = _setting(
+        Boolean(), "leave Claude Code's billing line in the prompt: its turns then share less of it", False
+    )
     metrics_compat: str = _setting(
         OneOf(MetricsCompat), "metric names to add to /metrics besides ours: none or vllm", MetricsCompat.NONE.value
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,21 +20,20 @@ from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks
 from drivetrain.server.format.openai import compact, receipt_field, receipt_json
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_request
+from drivetrain.server.parse.body import Values
 from drivetrain.server.parse.messages import COUNT, MESSAGES, messages_request
 from drivetrain.server.parse.translate import ParsedRequest, honoured
 
 
 async def messages(exchange: Exchange, context: Context) -> None:
-    make = partial(messages_request, headers=exchange.headers)
-    values, parsed = await read_request(exchange, context, MESSAGES, make)
+    values, parsed = await read_request(exchange, context, MESSAGES, _maker(exchange, context))
     stops = frozenset(values.get("stop_sequences", ()))
     formatter = partial(MessagesFormatter, values["model"], stops, values["max_tokens"])
     await answer(exchange, context, values["model"], parsed, formatter)
 
 
 async def count_tokens(exchange: Exchange, context: Context) -> Response:
-    make = partial(messages_request, headers=exchange.headers)
-    values, parsed = await read_request(exchange, context, COUNT, make)
+    values, parsed = await read_request(exchange, context, COUNT, _maker(exchange, context))
     async with context.models.lease(values["model"]) as worker:
         parsed = honoured(parsed, worker.capabilities)
         (request,) = parsed.requests
@@ -49,6 +48,11 @@ async def count_tokens(exchange: Exchange, context: Context) -> Response:
         except InvalidRequest as exc:
             raise renamed(exc, {**parsed.names, "text": "messages"}) from exc
     return json_response({"input_tokens": len(ids)}, headers=parsed.headers)
+
+
+def _maker(exchange: Exchange, context: Context) -> Callable[[Values], ParsedRequest]:
+    keeps = context.settings.keep_billing_line
+    return partial(messages_request, headers=exchange.headers, keeps_billing_line=keeps)
 
 
 class MessagesFormatter:

@@ -16,7 +16,7 @@ from drivetrain.core.tools import Tool, ToolChoice, ToolMode, Tools
 from drivetrain.families.template_variables import REASON
 from drivetrain.server.errors import moved
 from drivetrain.server.parse.body import Body, Field, Values
-from drivetrain.server.parse.messages_content import MESSAGE_LIST, SYSTEM, turns_of
+from drivetrain.server.parse.messages_content import MESSAGE_LIST, SYSTEM, begins_with_billing, turns_of
 from drivetrain.server.parse.schema import (
     MODEL,
     SAMPLING,
@@ -178,9 +178,13 @@ _NAMES = {
 }
 
 
-def messages_request(body: Values, headers: Mapping[str, str]) -> ParsedRequest:
+def messages_request(body: Values, headers: Mapping[str, str], *, keeps_billing_line: bool = False) -> ParsedRequest:
     _check_thinking(body)
-    turns = turns_of(body["messages"], body.get("system", ()))
+    system = body.get("system", ())
+    if not keeps_billing_line and begins_with_billing(system):
+        system = system[1:]
+        body.note("system[0]")
+    turns = turns_of(body["messages"], system)
     asked = _asked(body, turns.messages())
     names = {**_NAMES, **turns.names, **_thinking_names(body)}
     values = shared_values(body, headers, names) | asked

@@ -106,6 +106,15 @@ MESSAGE_LIST = Several(
 SYSTEM = Several(Tagged({"text": _TEXT}), text_as="text")
 
 
+BILLING = "x-anthropic-billing-header:"
+
+
+def begins_with_billing(system: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the first block is the one line by which Claude Code's maker counts. It says nothing to a model and may
+    differ each time: with it in front, no turn shares the prompt of the one before."""
+    return bool(system) and system[0]["text"].startswith(BILLING) and "\n" not in system[0]["text"].strip()
+
+
 def turns_of(messages: Sequence[Mapping[str, Any]], system: Sequence[Mapping[str, Any]]) -> Turns:
     """The messages of a chat. Results of tools are messages of their own; consecutive ones of the assistant, one; and
     all of the system, wherever they stand, one in front: most templates have no other place for them.

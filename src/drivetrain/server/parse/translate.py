@@ -125,10 +125,9 @@ def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts:
 
 
 def honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedRequest:
-    """The same without what this model cannot do, which is noted in `ignored`. A strict server refuses it later."""
-    if not parsed.lenient:
-        return parsed
-    able = _honoured(parsed, capabilities)
+    """The same without what this model cannot do, which is noted in `ignored`. A strict server refuses it later. A
+    receipt is told of all that was left out."""
+    able = _honoured(parsed, capabilities) if parsed.lenient else parsed
     wish = able.requests[0].receipt
     if wish is None or not able.ignored:
         return able

@@ -60,10 +60,13 @@ def test_chunks_have_reasoning_apart() -> None:
     ]
 
 
+ANSWERED = {"role": "assistant", "refusal": None, "annotations": []}
+
+
 def test_the_whole_message_is_what_the_chunks_add_up_to() -> None:
     answer = whole(AnswerMessage("Paris", "Easy."), "<think>Easy.</think>\n\nParis")
     message = answer["choices"][0]["message"]
-    assert message == {"role": "assistant", "content": "Paris", "refusal": None, "reasoning_content": "Easy."}
+    assert message == {**ANSWERED, "content": "Paris", "reasoning_content": "Easy."}
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 4}
 
 
@@ -75,9 +78,7 @@ def test_an_answer_that_was_only_thought_has_empty_content() -> None:
 def test_without_reasoning_nothing_is_added() -> None:
     assert "reasoning_content" not in whole(None, "Paris")["choices"][0]["message"]
     assert whole(None, "Paris")["choices"][0]["message"]["content"] == "Paris"
-    assert whole(AnswerMessage("Paris"), "Paris")["choices"][0]["message"] == {
-        "role": "assistant", "content": "Paris", "refusal": None,
-    }  # fmt: skip
+    assert whole(AnswerMessage("Paris"), "Paris")["choices"][0]["message"] == {**ANSWERED, "content": "Paris"}
 
 
 @pytest.mark.parametrize("asked", ["token_ids", "logprobs"])

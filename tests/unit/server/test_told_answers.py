@@ -99,11 +99,12 @@ def chunks(made: ChatFormatter, events: Iterable[Event]) -> Iterator[dict[str, A
 
 
 def joined(chunks: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The message of each choice, as the API's clients put it together."""
+    """The message of each choice, as the API's clients put it together. A stream tells only of annotations that there
+    are."""
     messages: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
         for choice in chunk["choices"]:
-            made, delta = messages.setdefault(choice["index"], {}), choice["delta"]
+            made, delta = messages.setdefault(choice["index"], {"annotations": []}), choice["delta"]
             assert choice["finish_reason"] is None or not delta
             for name, value in delta.items():
                 if name == "tool_calls":
@@ -154,6 +155,7 @@ def test_whole_messages() -> None:
         (choice,) = whole(formatter(), [Choice(0, "", message=message(ANSWERS[name]))])["choices"]
         assert choice["message"].pop("role") == "assistant"
         assert choice["message"].pop("refusal") is None
+        assert choice["message"].pop("annotations") == []
         return dict(choice["message"])
 
     def calls(*made: tuple[int, str, str]) -> list[dict[str, Any]]:
@@ -184,7 +186,7 @@ def test_whole_messages() -> None:
 
 def test_an_answer_that_is_not_read_is_all_content() -> None:
     (choice,) = whole(formatter(), [Choice(0, "<think>x")])["choices"]
-    assert choice["message"] == {"role": "assistant", "content": "<think>x", "refusal": None}
+    assert choice["message"] == {"role": "assistant", "content": "<think>x", "refusal": None, "annotations": []}
     events: list[Event] = [
         Started("c", "m", 3),
         Delta(0, "<think>"),

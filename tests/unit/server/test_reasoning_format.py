@@ -60,7 +60,7 @@ def test_chunks_have_reasoning_apart() -> None:
     ]
 
 
-ANSWERED = {"role": "assistant", "refusal": None, "annotations": []}
+ANSWERED: dict[str, Any] = {"role": "assistant", "refusal": None, "annotations": []}
 
 
 def test_the_whole_message_is_what_the_chunks_add_up_to() -> None:

@@ -101,12 +101,10 @@ class FlatTools(Kind):
             "description": {"type": ["string", "null"]},
             "tools": {"type": "array", "items": flat},
         }
+        spaced = {**flat, "properties": space, "required": ["type", "name", "tools"]}
         search = {"type": {"const": WEB_SEARCH}, _SWITCHED_OFF: {"const": False}}
-        others = [
-            {"type": "object", "properties": space, "required": ["type", "name", "tools"]},
-            {"type": "object", "properties": search, "required": ["type", _SWITCHED_OFF]},
-        ]
-        return {"type": "array", "items": {"anyOf": [flat, *({**o, "additionalProperties": False} for o in others)]}}
+        off = {"type": "object", "properties": search, "required": [*search]}
+        return {"type": "array", "items": {"anyOf": [flat, spaced, off]}}
 
 
 def _opened(where: str, value: Mapping[str, Any], leave_out: LeaveOut) -> tuple[Namespace, list[tuple[str, Any]]]:
@@ -137,7 +135,7 @@ def _without_unknown(space: Namespace, known: Collection[str]) -> Namespace:
 
 
 def _asks_nothing(where: str, value: Mapping[str, Any], leave_out: LeaveOut) -> bool:
-    """Whether a search is switched off; else it is refused, or left out."""
+    """Whether a search is switched off, whatever else is said of it; else it is refused, or left out."""
     if value.get(_SWITCHED_OFF) is not False:
         why = f"this server has no tools of its own; switch it off in the client, or send {_SWITCHED_OFF}: false"
         if leave_out is None:

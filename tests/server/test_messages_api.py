@@ -256,6 +256,14 @@ def test_what_a_coding_agent_sends_at_first() -> None:
         for messages in ([user, among], [among, user]):
             found = ask(served, system="Be brief.", messages=messages, **agents)
             assert (found["content"], found["usage"]) == (plain["content"], plain["usage"])
+        asked = body(served, messages=[user, among], **agents)
+        counted = {name: value for name, value in asked.items() if name not in _NOT_COUNTED}
+        status, document = served.post(f"{PATH}/count_tokens", counted)
+        assert (status, document["input_tokens"]) == (200, ask(served, **asked)["usage"]["input_tokens"])
+        empty = [{"type": "text", "text": ""}]
+        assert (
+            ask(served, system=empty, messages=[among, user])["usage"] == ask(served, messages=[among, user])["usage"]
+        )
         alone = ask(served, messages=[among, user])
         assert alone["usage"] == ask(served, system="Today is Friday.", messages=[user])["usage"]
 

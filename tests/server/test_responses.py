@@ -161,6 +161,32 @@ def test_functions_in_namespaces() -> None:
     assert [tool["name"] for tool in told[1]["tools"]] == ["get_weather", "now"]
 
 
+def test_a_function_of_a_namespace_is_chosen_by_its_two_names() -> None:
+    named = {"type": "function", "name": "now", "namespace": "clock"}
+    with says('<tool_call>\n{"name": "clock__now", "arguments": {}}\n</tool_call>') as served:
+        for choice in (named, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
+            response = ask(served, tools=SPACES, tool_choice=choice)
+            assert [_given(item)["namespace"] for item in response.output] == ["clock"]
+            assert _given(response)["tool_choice"] == named
+
+
+def test_what_a_lenient_server_leaves_out_of_a_namespace_takes_no_name() -> None:
+    """Nor does an error about a tool count those that are not told to the model."""
+    custom = {"type": "namespace", "name": "a", "tools": [{"type": "custom", "name": "f"}]}
+    tools = [SEARCH, custom, {**TOOLS[1], "name": "a__f"}]
+    with serving(
+        fake(text='<tool_call>\n{"name": "a__f", "arguments": {}}\n</tool_call>'), unknown_fields="warn"
+    ) as served:
+        response = ask(served, tools=tools, tool_choice="required")
+        (item,) = response.output
+        assert (_given(item).get("namespace"), item.name) == (None, "a__f")
+    unable = {"type": "function", "name": "g", "parameters": {"type": "object"}, "strict": True}
+    with serving(fake(unsupported=frozenset({"constraint"}))) as served:
+        for given, place in (([SEARCH, unable], "tools[1]"), ([{**custom, "tools": [unable]}], "tools[0].tools[0]")):
+            error = served.refused("/v1/responses", {"model": served.model, "input": "x", "tools": given})
+            assert error["param"] == f"{place}.strict"
+
+
 _JOINED = {
     "mcp__sky__get_weather": ("mcp__sky__", "get_weather"),
     "clock__now": ("clock", "now"),
@@ -336,6 +362,12 @@ _CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"
         ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}]}, "tools[0].tools[0].name"),
         ({"tools": [TOOLS[1], {"type": "namespace", "name": "n", "tools": [TOOLS[1]] * 2}]}, "tools[1].tools[1].name"),
         ({"tools": [{"type": "namespace", "name": "n" * 128, "tools": TOOLS}]}, "tools[0].tools[0].name"),
+        ({"tools": [{"type": "namespace", "name": "no spaces", "tools": []}]}, "tools[0].name"),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{**TOOLS[1], "name": ""}]}]},
+            "tools[0].tools[0].name",
+        ),
+        ({"tools": SPACES, "tool_choice": {"type": "function", "name": "now"}}, "tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].function"),
         ({"tool_choice": "required"}, "tool_choice"),

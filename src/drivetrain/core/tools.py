@@ -72,11 +72,13 @@ class Tools(Kind):
     def _judged(self, name: str, value: Any, leave_out: LeaveOut) -> tuple[Tool, ...]:
         if not isinstance(value, (list, tuple)):
             raise self.refuse(name, value)
-        return self.judge_placed([(f"{name}[{i}]", item) for i, item in enumerate(value)], leave_out)
+        placed = self.judge_placed([(f"{name}[{i}]", item) for i, item in enumerate(value)], leave_out)
+        return tuple(placed.values())
 
-    def judge_placed(self, items: Iterable[tuple[str, Any]], leave_out: LeaveOut) -> tuple[Tool, ...]:
-        """Tools from wherever the caller has put each. A strict judge has no `leave_out`."""
+    def judge_placed(self, items: Iterable[tuple[str, Any]], leave_out: LeaveOut) -> dict[str, Tool]:
+        """By the place where the caller has put each. A strict judge has no `leave_out`."""
         tools: dict[str, Tool] = {}
+        names: set[str] = set()
         for place, item in items:
             try:
                 tool = _tool(place, item, leave_out)
@@ -85,11 +87,12 @@ class Tools(Kind):
                     raise
                 leave_out(place)
                 continue
-            if tool.name in tools:
+            if tool.name in names:
                 place += ".function.name"
                 raise InvalidRequest(f"{place} is {tool.name}, which an earlier tool is named too", param=place)
-            tools[tool.name] = tool
-        return tuple(tools.values())
+            names.add(tool.name)
+            tools[place] = tool
+        return tools
 
     def schema(self) -> Schema:
         return {"type": "array", "items": _TOOL}
@@ -152,7 +155,7 @@ class JsonObject(Kind):
 
 def _tool(where: str, value: Any, leave_out: LeaveOut) -> Tool:
     if isinstance(value, Tool):
-        _checked_name(f"{where}.name", value.name)
+        checked_name(f"{where}.name", value.name)
         check_text(f"{where}.description", value.description)
         return value
     if not isinstance(value, Mapping):
@@ -166,7 +169,7 @@ def _tool(where: str, value: Any, leave_out: LeaveOut) -> Tool:
     refuse_unknown(where, value, _ITEM_KEYS, leave_out)
     where += ".function"
     refuse_unknown(where, function, _FUNCTION_KEYS, leave_out)
-    name, description = _checked_name(f"{where}.name", function.get("name")), function.get("description")
+    name, description = checked_name(f"{where}.name", function.get("name")), function.get("description")
     text = "" if description is None else _TEXT.judge(f"{where}.description", description)
     strict = function.get("strict")
     if strict is not None and not isinstance(strict, bool):
@@ -182,7 +185,7 @@ def _parameters(where: str, value: Any) -> str:
     return schema_source(value, where, "a JSON schema, which is an object")
 
 
-def _checked_name(where: str, name: Any) -> str:
+def checked_name(where: str, name: Any) -> str:
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         what = "it must be up to 128 letters, digits, _, - and ., and not begin with - or ."
         raise InvalidRequest(f"{where} is {shown(name)}; {what}", param=where)

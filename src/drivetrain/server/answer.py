@@ -92,7 +92,7 @@ async def answer(
             possible = honoured(parsed, worker.capabilities)
             if possible is not parsed:
                 writer.narrow(make_formatter(replace(possible, requests=())), possible.headers)
-            fitted = fitting(_within(possible, lease.left_s), worker.capabilities)
+            fitted = fitting(_within(possible, lease.left_s))
             await _deliver(worker, apart(fitted, exchange.scope, worker.capabilities), writer)
     except DrivetrainError as exc:
         error = _told(exc, parsed, context) if isinstance(exc, InvalidRequest) else exc

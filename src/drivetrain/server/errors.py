@@ -118,7 +118,8 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     `names` may have a place inside a field too, and with `.function` the name of that object inside tools.
     """
     if ".function" in names and (place := error.param or "").startswith("tools["):
-        return moved(error, place.replace(".function", names[".function"]))
+        head, bracket, rest = place.partition("]")
+        return moved(error, names.get(head + bracket, head + bracket) + rest.replace(".function", names[".function"]))
     head, rest = _named_part(error.param or "", names)
     if head not in names:
         return error

@@ -95,7 +95,7 @@ def refuse_hopeless(text: str, *, limit: int, longest_piece: int, param: str) ->
     """Before it is split: a text that cannot fit by its length alone."""
     if len(text) > limit * longest_piece:
         raise ContextOverflow(
-            f"{param} has {len(text)} characters, far more than a context of {limit} tokens can hold",
+            f"the prompt is too long: {len(text)} characters are far more than a context of {limit} tokens can hold",
             prompt_tokens=len(text) // longest_piece,
             limit=limit,
             param=param,
@@ -128,7 +128,7 @@ def fit(
     `param` names the field that holds the prompt. `separate`: encoder and decoder have a context each
     (encoder-decoder models). A cut keeps a leading BOS. `can_be_cut`: whether a prompt that does not fit could be.
     """
-    if policy is Overflow.SHORTEN_ANSWER and max_tokens is not None:
+    if policy is Overflow.SHORTEN_ANSWER and max_tokens:
         default_max_tokens, max_tokens = max_tokens, None
     field, stated = ("min_tokens", min_tokens) if max_tokens is None else ("max_tokens", max_tokens)
     if stated > limit - (0 if separate else 1):
@@ -173,11 +173,13 @@ def _cut(ids: list[int], room: int, policy: Overflow, bos_id: int | None) -> tup
 def _overflow(
     prompt_tokens: int, field: str, stated: int, limit: int, param: str, *, can_be_cut: bool
 ) -> ContextOverflow:
-    said = (
-        f"the prompt and {field} exceed context limit: {prompt_tokens} + {stated} > {limit}"
-        if stated and prompt_tokens < limit
-        else f"the prompt is too long: {prompt_tokens} tokens > {limit} of the context"
-    )  # the words by which clients know it
+    """In the words by which clients know it."""
+    if stated and prompt_tokens < limit:
+        said = f"input length and `{field}` exceed context limit: {prompt_tokens} + {stated} > {limit}"
+    elif prompt_tokens == limit:
+        said = f"prompt is too long: {limit} tokens > {limit - 1}, for the context of {limit} holds an answer too"
+    else:
+        said = f"prompt is too long: {prompt_tokens} tokens > {limit} of the context"
     return ContextOverflow(
         f"{said}; "
         f"shorten the prompt or the answer{', or set overflow to truncate_left or truncate_middle' * can_be_cut}",

@@ -269,7 +269,9 @@ def test_a_lenient_server_leaves_out_unknown_keys() -> None:
 def test_the_flat_form_names_its_own_places() -> None:
     left_out: list[str] = []
     flat = {"type": "function", "name": "clock", "colour": 1}
-    assert FlatTools().judge_leniently("tools", [flat], left_out.append) == ResponseTools((Tool("clock"),))
+    assert FlatTools().judge_leniently("tools", [flat], left_out.append) == ResponseTools(
+        (Tool("clock"),), places=("tools[0]",)
+    )
     choice = FlatToolChoice().judge_leniently("tool_choice", flat, left_out.append)
     assert choice == ToolChoice(ToolMode.REQUIRED, ("clock",))
     assert left_out == ["tools[0].colour", "tool_choice.colour"]

@@ -43,7 +43,7 @@ def test_it_fits_or_says_why(
     except ContextOverflow:
         stated = 0 if policy is Overflow.SHORTEN_ANSWER else max_tokens or 0
         assert not policy.cuts or max(stated, min_tokens) >= limit or limit == 1
-        assert policy is not Overflow.SHORTEN_ANSWER or len(ids) + max(min_tokens, 1) > limit
+        assert policy is not Overflow.SHORTEN_ANSWER or len(ids) + max(min_tokens, max_tokens != 0) > limit
         return
     assert fitted.max_tokens >= min_tokens
     assert len(fitted.ids) >= 1
@@ -65,6 +65,20 @@ def test_middle_keeps_both_ends() -> None:
         policy=Overflow.TRUNCATE_MIDDLE, bos_id=None,
     )  # fmt: skip
     assert fitted.ids == (*range(5), *range(95, 100))
+
+
+def test_a_prompt_that_fills_the_context() -> None:
+    """It can be echoed, and leaves no room for an answer."""
+
+    def filled(max_tokens: int) -> int:
+        return fit(
+            list(range(20)), limit=20, max_tokens=max_tokens, default_max_tokens=None,
+            policy=Overflow.SHORTEN_ANSWER, bos_id=None,
+        ).max_tokens  # fmt: skip
+
+    assert filled(0) == 0
+    with pytest.raises(ContextOverflow, match="prompt is too long: 20 tokens > 19"):
+        filled(9)
 
 
 def test_encoder_and_decoder_have_a_context_each() -> None:

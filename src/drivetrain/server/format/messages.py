@@ -62,7 +62,7 @@ class MessagesFormatter:
     def __init__(self, model: str, stops: frozenset[str], max_tokens: int, parsed: ParsedRequest) -> None:
         self._model = model
         self._stops = stops
-        self._max_tokens = max_tokens
+        self._max_tokens = max_tokens if parsed.overflow is not None else 0
         self._id = parsed.id
         self._blocks = Blocks()
         self._ended: tuple[FinishReason | None, MatchedStop | None] = (None, None)

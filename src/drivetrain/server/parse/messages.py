@@ -146,8 +146,10 @@ _ASKED = {
     "output_config": Field(_OUTPUT, "what the text must be, and how much to reason"),
     "chat_template_kwargs": like("chat_template_kwargs", nothing=({},)),
     "cache_control": _IGNORED,
+    "context_management": Field(_CONTEXT_MANAGEMENT, "only edits that change nothing"),
+    "speed": Field(Refused(("standard",)), "must be standard: there is one speed", refused=True),
 }
-"""What says how long the prompt is."""
+"""What says how long the prompt is, or nothing."""
 
 MESSAGES = Body(
     "MessagesBody",
@@ -163,8 +165,6 @@ MESSAGES = Body(
         "inference_geo": inert(String()),
         "container": Field(_NO_SERVERS, "not supported", refused=True),
         "mcp_servers": Field(_NO_SERVERS, "not supported", refused=True),
-        "context_management": Field(_CONTEXT_MANAGEMENT, "only edits that change nothing"),
-        "speed": Field(Refused(("standard",)), "must be standard: there is one speed", refused=True),
     },
 )
 

@@ -126,8 +126,9 @@ def turns_of(messages: Sequence[Mapping[str, Any]], system: Sequence[Mapping[str
     said = [(i, message) for i, message in enumerate(messages) if message["role"] != "system"]
     if not said:
         raise InvalidRequest("messages has none of the user or the assistant", param="messages")
-    if text := "\n".join(block["text"] for block in (*system, *among)):
-        turns.add("system", (TextPart(text),), "system" if system else "messages")
+    texts = [block["text"] for block in (*system, *among) if block["text"]]
+    if texts:
+        turns.add("system", (TextPart("\n".join(texts)),), "system" if any(b["text"] for b in system) else "messages")
     for i, message in said:
         add = _assistant if message["role"] == "assistant" else _user
         add(turns, message["content"], f"messages[{i}]")

@@ -187,6 +187,7 @@ def response_request(body: Values, headers: Mapping[str, str]) -> tuple[ParsedRe
     values.pop("tools", None)
     if "tools" in body and (functions := body["tools"].functions):
         values["tools"] = functions
+        names |= {f"tools[{i}]": place for i, place in enumerate(body["tools"].places)}
     include = body.get("include", ())
     logprobs = Include.LOGPROBS in include or "top_logprobs" in body
     if logprobs:
@@ -239,7 +240,7 @@ def _frame(body: Values, parsed: ParsedRequest, include: tuple[Include, ...]) ->
         "store": False,
         "background": False,
         "text": {"format": _format_json(given_format, request.constraint)},
-        "tool_choice": flat_choice(body.get("tool_choice")),
+        "tool_choice": flat_choice(body.get("tool_choice"), tools.spaced),
         "tools": tools.as_given(request.tools or ()),
         "top_logprobs": request.logprobs or 0,
         "truncation": body.get("truncation", Truncation.DISABLED),

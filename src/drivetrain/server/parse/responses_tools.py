@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Kind, LeaveOut, Schema, String, refuse_unknown, shown
-from drivetrain.core.tools import Tool, ToolChoice, ToolChoices, ToolMode, Tools
+from drivetrain.core.tools import Tool, ToolChoice, ToolChoices, ToolMode, Tools, checked_name
 from drivetrain.server.errors import moved
 
 _TOOLS, _CHOICES = Tools(), ToolChoices()
@@ -20,6 +20,7 @@ _TOOLS, _CHOICES = Tools(), ToolChoices()
 WEB_SEARCH = "web_search"
 _NAMESPACE = "namespace"
 _SWITCHED_OFF = "external_web_access"
+_TEXT: Schema = {"type": "string", "minLength": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class ResponseTools:
 
     functions: tuple[Tool, ...]
     namespaces: tuple[Namespace, ...] = ()
+    places: tuple[str, ...] = ()
+    """Where the client has put each function."""
 
     @property
     def spaced(self) -> Mapping[str, tuple[str, str]]:
@@ -86,9 +89,8 @@ class FlatTools(Kind):
             elif kind != WEB_SEARCH or not _asks_nothing(place, item, leave_out):
                 items.append((place, _nested(place, item)))
         with _flat_places():
-            functions = _TOOLS.judge_placed(items, leave_out)
-        known = {tool.name for tool in functions}
-        return ResponseTools(functions, tuple(_without_unknown(space, known) for space in spaces))
+            placed = _TOOLS.judge_placed(items, leave_out)
+        return ResponseTools(tuple(placed.values()), tuple(spaces), tuple(placed))
 
     def schema(self) -> Schema:
         item = _TOOLS.schema()["items"]["properties"]
@@ -97,7 +99,7 @@ class FlatTools(Kind):
         flat = {"type": "object", "properties": properties, "required": ["type", "name"], "additionalProperties": False}
         space = {
             "type": {"const": _NAMESPACE},
-            "name": {"type": "string", "minLength": 1},
+            "name": _TEXT,
             "description": {"type": ["string", "null"]},
             "tools": {"type": "array", "items": flat},
         }
@@ -110,7 +112,7 @@ class FlatTools(Kind):
 def _opened(where: str, value: Mapping[str, Any], leave_out: LeaveOut) -> tuple[Namespace, list[tuple[str, Any]]]:
     """A namespace, and its functions under their joined names."""
     refuse_unknown(where, value, ("type", "name", "description", "tools"), leave_out)
-    name = String(non_empty=True).judge(f"{where}.name", value.get("name"))
+    name = checked_name(f"{where}.name", value.get("name"))
     description = value.get("description")
     if description is not None:
         description = String().judge(f"{where}.description", description)
@@ -121,17 +123,12 @@ def _opened(where: str, value: Mapping[str, Any], leave_out: LeaveOut) -> tuple[
     held: list[tuple[str, Any]] = []
     for i, tool in enumerate(tools):
         place = f"{where}.tools[{i}]"
-        own = tool.get("name") if isinstance(tool, Mapping) else None
-        if isinstance(own, str):
-            names.append(own)
-            tool = {**tool, "name": joined(name, own)}
-        held.append((place, _nested(place, tool)))
+        nested = _nested(place, tool)
+        if isinstance(tool, Mapping) and tool.get("type", "function") == "function":
+            names.append(checked_name(f"{place}.name", tool.get("name")))
+            nested["function"]["name"] = joined(name, names[-1])
+        held.append((place, nested))
     return Namespace(name, description, tuple(names)), held
-
-
-def _without_unknown(space: Namespace, known: Collection[str]) -> Namespace:
-    """A lenient server leaves out what is no function."""
-    return replace(space, functions=tuple(name for name in space.functions if space.joined(name) in known))
 
 
 def _asks_nothing(where: str, value: Mapping[str, Any], leave_out: LeaveOut) -> bool:
@@ -160,7 +157,7 @@ class FlatToolChoice(Kind):
     def schema(self) -> Schema:
         named = {
             "type": "object",
-            "properties": {"type": {"const": "function"}, "name": {"type": "string", "minLength": 1}},
+            "properties": {"type": {"const": "function"}, "name": _TEXT, _NAMESPACE: _TEXT},
             "required": ["name"],
             "additionalProperties": False,
         }
@@ -183,13 +180,16 @@ def flat_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", **told, "parameters": parameters, "strict": tool.strict}
 
 
-def flat_choice(choice: ToolChoice | None) -> Any:
+def flat_choice(choice: ToolChoice | None, spaced: Mapping[str, tuple[str, str]]) -> Any:
+    def named(name: str) -> dict[str, str]:
+        space, own = spaced.get(name, ("", name))
+        return {"type": "function", "name": own, **({_NAMESPACE: space} if space else {})}
+
     if choice is None or not choice.names:
         return str(choice.mode) if choice is not None else "auto"
     if choice.is_named:
-        return {"type": "function", "name": choice.names[0]}
-    named = [{"type": "function", "name": name} for name in choice.names]
-    return {"type": "allowed_tools", "mode": str(choice.mode), "tools": named}
+        return named(choice.names[0])
+    return {"type": "allowed_tools", "mode": str(choice.mode), "tools": [*map(named, choice.names)]}
 
 
 def _nested_all(name: str, value: Any) -> Any:
@@ -212,8 +212,16 @@ def _nested_choice(name: str, value: Any) -> Any:
     if "allowed_tools" in value:
         raise _nested_form(name, "allowed_tools", "the mode and the tools")
     tools = value.get("tools")
-    listed = {"tools": _nested_all(f"{name}.tools", tools)} if isinstance(tools, list) else {}
-    return {**_nested(name, value), **listed}
+    listed = {"tools": _nested_all(f"{name}.tools", [*map(_joined, tools)])} if isinstance(tools, list) else {}
+    return {**_nested(name, _joined(value)), **listed}
+
+
+def _joined(value: Any) -> Any:
+    """The name of a function by which the model knows it."""
+    if not isinstance(value, Mapping) or not all(isinstance(value.get(key), str) for key in (_NAMESPACE, "name")):
+        return value
+    rest = {key: item for key, item in value.items() if key != _NAMESPACE}
+    return {**rest, "name": joined(value[_NAMESPACE], value["name"])}
 
 
 def _nested_form(where: str, key: str, what: str) -> InvalidRequest:

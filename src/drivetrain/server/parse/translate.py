@@ -127,6 +127,8 @@ def completion_request(body: Values, headers: Mapping[str, str], *, max_prompts:
 def honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedRequest:
     """The same without what this model cannot do, which is noted in `ignored`. A strict server refuses it later. A
     receipt is told of all that was left out."""
+    if parsed.overflow is not None and "overflow" not in capabilities.parameters:  # who counts no tokens fits nothing
+        parsed = replace(parsed, overflow=None)
     able = _honoured(parsed, capabilities) if parsed.lenient else parsed
     wish = able.requests[0].receipt
     if wish is None or not able.ignored:
@@ -159,9 +161,9 @@ def _honoured(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedReques
     )
 
 
-def fitting(parsed: ParsedRequest, capabilities: Capabilities) -> ParsedRequest:
-    """The same, fitted into the context in the way of its endpoint, where the worker can count."""
-    if parsed.overflow is None or "overflow" not in capabilities.parameters:
+def fitting(parsed: ParsedRequest) -> ParsedRequest:
+    """The same, fitted into the context in the way of its endpoint."""
+    if parsed.overflow is None:
         return parsed
     requests = [r if r.overflow is not None else r.having(overflow=parsed.overflow) for r in parsed.requests]
     return replace(parsed, requests=tuple(requests))

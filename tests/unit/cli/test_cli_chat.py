@@ -96,7 +96,7 @@ def test_set_changes_the_next_requests(chatter: Chatter) -> None:
         ("/image cat.png", "this model does not support images"),
         ("/dance", "there is no command /dance; /help lists them"),
         ("break", "it broke"),
-        ("x" * 5000, "the prompt has"),
+        ("x" * 5000, "prompt is too long"),
         ("a lone \udcff", "lone surrogate"),
     ],
 )

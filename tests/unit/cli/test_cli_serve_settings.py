@@ -76,7 +76,7 @@ def test_each_setting_has_a_flag_and_a_variable(monkeypatch: pytest.MonkeyPatch)
         "api_keys", "admin_keys", "write_timeout_s",
     }  # fmt: skip
     written = {"host": "localhost", "unknown_fields": "warn", "metrics_compat": "vllm", "insecure_no_key": "true"}
-    written |= {"allowed_hosts": "a.example", "allowed_origins": "*"}
+    written |= {"allowed_hosts": "a.example", "allowed_origins": "*", "keep_billing_line": "true"}
     for name in SERVER:
         monkeypatch.setenv(f"DRIVETRAIN_{name.upper()}", written.get(name, "1234"))
     stated = read_server(parsed())

@@ -218,7 +218,9 @@ def _nested_choice(name: str, value: Any) -> Any:
 
 def _joined(value: Any) -> Any:
     """The name of a function by which the model knows it."""
-    if not isinstance(value, Mapping) or not all(isinstance(value.get(key), str) for key in (_NAMESPACE, "name")):
+    if not isinstance(value, Mapping):
+        return value
+    if not all(isinstance(text, str) and text for text in (value.get(_NAMESPACE), value.get("name"))):
         return value
     rest = {key: item for key, item in value.items() if key != _NAMESPACE}
     return {**rest, "name": joined(value[_NAMESPACE], value["name"])}

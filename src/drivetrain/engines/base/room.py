@@ -25,13 +25,15 @@ def room_after(prompt_tokens: int, request: EngineRequest) -> int:
 
 def overflow(prompt_tokens: int, limit: int, wanted: int | None) -> ContextOverflow:
     """`wanted` is the `max_tokens` that the caller named."""
+    asked = "" if wanted is None else f" and max_tokens is {wanted}"
     if wanted is None or prompt_tokens >= limit:
-        said = f"prompt is too long: {prompt_tokens} tokens > {limit} of the context, with its images"
+        param, said = "messages", f"prompt is too long: {prompt_tokens} tokens > {limit} of the context"
     else:
-        said = f"input length and `max_tokens` exceed context limit: {prompt_tokens} + {wanted} > {limit}, with images"
+        param = "max_tokens"
+        said = f"input length and `max_tokens` exceed context limit: {prompt_tokens} + {wanted} > {limit}"
     return ContextOverflow(
-        f"{said}; send fewer or smaller images, less text, or a smaller max_tokens",
+        f"{said} (images are counted{asked}); send fewer or smaller images, less text, or a smaller max_tokens",
         prompt_tokens=prompt_tokens,
         limit=limit,
-        param="messages" if wanted is None or prompt_tokens >= limit else "max_tokens",
+        param=param,
     )

@@ -11,7 +11,7 @@ from drivetrain.core.parameters import asks_for_grammar
 from drivetrain.core.prompt import Prompt
 from drivetrain.core.request import GenerateRequest
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.core.tools import ToolChoice
+from drivetrain.core.tools import ToolChoice, ToolMode
 from drivetrain.families.base import NOTHING_SET, Family
 from drivetrain.families.chats import render_chat
 from drivetrain.families.registry import TemplateFamily
@@ -84,6 +84,7 @@ class Chats:
             tokenizer=self._tokenizer,
             prefix=begun(form, prompt),
             content_last=request.constraint is not None,
+            calls_only=request.tool_choice is not None and request.tool_choice.mode is ToolMode.REQUIRED,
         )
         if request.constraint is not None and not tools and self._reasoning(reading) is Reasoning.NONE:
             return None

@@ -125,7 +125,8 @@ SHOWN: list[tuple[list[AnswerEvent], str]] = [
         "now\n" + line(0, "f", "{}") + line(1, "g", "{}"),
     ),
     (call(0, "f", '{"a', Flaw.CUT_OFF, "<f"), line(0, "f", '{"a')),
-    ([ContentPiece("x"), *call(0, "", "", Flaw.CUT_OFF, "<tool_call>")], "x\n<tool_call>\n"),
+    ([ContentPiece("x"), *call(0, "", "", Flaw.CUT_OFF, "<tool_call>{")], "x\n"),
+    ([ContentPiece("x"), *call(0, "", "", Flaw.MALFORMED, "<tool_call>")], "x\n<tool_call>\n"),
 ]
 
 

@@ -173,11 +173,11 @@ def test_whole_messages() -> None:
         "tool_calls": calls((0, "f", "{}"), (1, "g", "{}")),
     }
     assert of("cut off") == {"content": "x", "tool_calls": calls((0, "f", '{"a": '))}
-    assert of("cut off before its name") == {"content": "<tool_call>{"}
+    assert of("cut off before its name") == {"content": ""}
     assert of("malformed") == {"content": "sorry", "tool_calls": calls((0, "f", "{oops"))}
     assert of("malformed without a name") == {"content": "xy\n<bad>"}
     assert of("unnamed ones among others") == {
-        "content": "<1>\n<2>\n<3",
+        "content": "<1>\n<2>",
         "reasoning_content": "hm",
         "tool_calls": calls((1, "f", "{}"), (3, "g", "{}")),
     }
@@ -237,7 +237,7 @@ def test_ids_and_logprobs_are_told_once() -> None:
 
 
 def test_the_finish_reason_and_the_stop_stay_in_the_last_chunk() -> None:
-    parts = tuple(ANSWERS["cut off before its name"])
+    parts = tuple(call(0, "", flaw=BAD, raw="<tool_call>{"))
     events: list[Event] = [Delta(0, "", (), None, parts), ChoiceFinished(0, FinishReason.LENGTH, "END")]
     rest, last = (chunk["choices"][0] for chunk in chunks(formatter(), events))
     assert (rest["delta"], rest["finish_reason"]) == ({"content": "<tool_call>{"}, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from drivetrain.core.tokenizer import Tokenizer
-from drivetrain.text.answers.forms import Arguments, Form, Region, TaggedArguments
+from drivetrain.text.answers.forms import Arguments, Form, Part, Region, TaggedArguments
 from drivetrain.text.answers.patterns import Pattern
 from drivetrain.text.answers.search import Marker, Watch
 from drivetrain.text.answers.symbols import Symbols
@@ -38,6 +38,8 @@ class BoundRegion:
     dialect: Dialect | None = None
     tags: TaggedReader | None = None
     header: bool = True
+    aside: BoundRegion | None = None
+    """What it is where other tools are given."""
 
 
 class BoundForm:
@@ -46,6 +48,9 @@ class BoundForm:
         self.symbols = symbols
         openings = (marker for region in form.regions for marker, _ in self._openings(region))
         self._opens = [replace(marker, what=Mark.OPEN) for marker in openings]
+        interrupting = (marker for region in form.regions if region.interrupts for marker in self._openings(region))
+        self._interrupting = [replace(marker, what=Mark.OPEN) for marker, header in interrupting if header]
+        self.section = tuple(map(symbols.encode, form.section)) if form.section is not None else None
         markers: list[Marker] = []
         for region in form.regions:
             bound = self._bind(region)
@@ -76,13 +81,16 @@ class BoundForm:
         if isinstance(region.inside, Arguments):
             quotes = tuple(map(self.symbols.encode, region.inside.dialect.quotes))
             dialect = replace(region.inside.dialect, quotes=quotes)
+        interrupting = self._interrupting if region.part is Part.REASONING else []
+        aside = None if region.aside is None else replace(region, part=region.aside, inside=None, aside=None)
         return BoundRegion(
             region,
-            closing=Watch(closing),
+            closing=Watch([*closing, *interrupting]),
             recovery=Watch([*closing, *self._opens]),
             closes=close.literals,
             dialect=dialect,
             tags=TaggedReader(region.inside, self.symbols) if isinstance(region.inside, TaggedArguments) else None,
+            aside=None if aside is None else self._bind(aside),
         )
 
 
@@ -105,4 +113,4 @@ def _spellings(form: Form) -> Iterable[str]:
             yield from region.inside.dialect.quotes
         if isinstance(region.inside, TaggedArguments):
             tags = region.inside
-            yield from (tags.key, tags.key_end, tags.value, tags.value_end, *tags.ends)
+            yield from (tags.key, tags.key_end, *tags.marks, tags.value, tags.value_end, *tags.ends)

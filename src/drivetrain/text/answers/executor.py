@@ -9,7 +9,15 @@ from typing import assert_never
 
 from drivetrain.core.answer import ContentPiece, Flaw, ReasoningPiece
 from drivetrain.text.answers.binding import BoundForm, BoundRegion, Mark
-from drivetrain.text.answers.forms import Arguments, JsonCalls, Part, PythonCalls, Region, TaggedArguments
+from drivetrain.text.answers.forms import (
+    Arguments,
+    JsonCalls,
+    NoArguments,
+    Part,
+    PythonCalls,
+    Region,
+    TaggedArguments,
+)
 from drivetrain.text.answers.insides import CallReader
 from drivetrain.text.answers.schemas import ToolSchemas
 from drivetrain.text.answers.search import Found
@@ -27,7 +35,8 @@ class Executor:
     """`run` reads `source` until it has ended.
 
     With `verbatim`, spaces at the start and the end of the answer are kept. With `content_last`, nothing opens a region
-    once there is content, and nothing opens reasoning twice: it was made to a constraint, and may spell markers.
+    once there is content, and nothing opens reasoning twice: it was made to a constraint, and may spell markers. With
+    `calls_only`, half a marker at the end of the answer is the beginning of another call, and dropped.
     """
 
     def __init__(
@@ -39,12 +48,15 @@ class Executor:
         *,
         verbatim: bool = False,
         content_last: bool = False,
+        calls_only: bool = False,
     ) -> None:
         self.is_reasoning = False
         """Whether what was read last belongs to the reasoning."""
         self.has_reasoned = False
         """Whether reasoning was opened."""
         self._content_last = content_last
+        self._calls_only = calls_only
+        self._in_section = False
         self._form = form
         self._source = source
         self._tools = tools
@@ -60,7 +72,10 @@ class Executor:
         outside = _Outside(self._form, self._open)
         at_start, no_empty = True, False
         while True:
-            found = yield from self._source.find(self._form.watch, outside.write, at_start=at_start, no_empty=no_empty)
+            write: Write = _drop if self._in_section else outside.write
+            found = yield from self._source.find(
+                self._form.watch, write, at_start=at_start, no_empty=no_empty, halves=not self._calls_only
+            )
             if found is None:
                 outside.close()
                 self._texts[Part.CONTENT].finish()
@@ -72,7 +87,7 @@ class Executor:
             no_empty = found.start == found.end
             at_start = self._form.form.line_starts
             if found.what is Mark.SILENT:
-                self._source.enter(found)
+                self._silent(self._source.enter(found))
                 outside.close()
                 continue
             bound: BoundRegion = found.what
@@ -82,9 +97,15 @@ class Executor:
                 outside.write(self._source.enter(found))
                 at_start, no_empty = False, True
                 continue
+            if bound.aside is not None and self._tools and groups["name"] not in self._tools:
+                bound = bound.aside
             outside.close()
             self._texts[Part.CONTENT].mark()
             yield from self._region(bound, found, groups, outside.write)
+
+    def _silent(self, marker: str) -> None:
+        if self._form.section is not None and marker in self._form.section:
+            self._in_section = marker == self._form.section[0]
 
     def _is_second(self, what: object) -> bool:
         """Whether this opens reasoning again."""
@@ -104,8 +125,10 @@ class Executor:
         body = self._open(region, groups)
         self.is_reasoning = region.part is Part.REASONING
         self.has_reasoned = self.has_reasoned or self.is_reasoning
-        found = yield from self._source.find(bound.closing, body.write, no_empty=empty)
-        if found is not None:
+        found = yield from self._source.find(
+            bound.closing, body.write, no_empty=empty, halves=self._form.form.keeps_halves
+        )
+        if found is not None and found.what is not Mark.OPEN:
             self._source.enter(found)
         self.is_reasoning = False
         closes = bool(bound.closing.markers)
@@ -128,8 +151,9 @@ class Executor:
             behind = _OF_THE_CALL.sub("", "".join(passed), count=1)
         elif found is None and not bound.header and at_end:
             flaw = Flaw.CUT_OFF
-        raw = self._source.recorded().removesuffix(behind)
-        self._calls.spoil(flaw, self._form.symbols.spell(raw))
+        raw = self._form.symbols.spell(self._source.recorded().removesuffix(behind))
+        if flaw is Flaw.MALFORMED or self._calls.open or raw.strip() not in bound.region.opens:
+            self._calls.spoil(flaw, raw)
         write_outside(behind)
 
     def _inside(self, bound: BoundRegion, name: str) -> Reading[Flaw | None]:
@@ -147,6 +171,11 @@ class Executor:
                 if flaw is None:
                     self._calls.end()
                 return flaw
+            case NoArguments():
+                self._calls.begin(name)
+                self._calls.arguments("{}")
+                self._calls.end()
+                return None
             case None:
                 raise AssertionError("this region has no calls")
             case other:
@@ -162,6 +191,10 @@ class Executor:
         stretch = self._texts[region.part]
         stretch.segment(strips=region.strips, join=region.join)
         return Body(lambda text: stretch.write(symbols.drop(text)))
+
+
+def _drop(text: str) -> None:
+    """Where text says nothing."""
 
 
 @dataclass(frozen=True, slots=True)

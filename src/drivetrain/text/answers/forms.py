@@ -6,9 +6,10 @@ that a model ships.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from drivetrain.text.answers.call_ids import CallIds
@@ -42,6 +43,9 @@ class TaggedArguments:
 
     A value is JSON or text, as the tool's schema says; without a schema it is JSON if it can be. `trims_line` drops one
     line break on each side of a value.
+
+    Where a form marks what a value is, `text_mark` or one of the `json_marks` stands behind `key_end`: of the JSON type
+    that is its key, or, with an empty key, of any.
     """
 
     key: str
@@ -50,6 +54,20 @@ class TaggedArguments:
     ends: tuple[str, ...]
     value: str = ""
     trims_line: bool = False
+    loose_key: str = ""
+    loose_end: str = ""
+    """Patterns: what stands behind a value whose tag is missing, the next key (the group `key`) or the call's end."""
+    text_mark: str = ""
+    json_marks: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.text_mark, *self.json_marks.values()) if self.text_mark else ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoArguments:
+    """The opening is the whole call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +87,7 @@ class Field(Protocol):
         ...
 
 
-Inside = JsonCalls | Arguments | TaggedArguments | PythonCalls
+Inside = JsonCalls | Arguments | TaggedArguments | PythonCalls | NoArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +95,8 @@ class Region:
     """`opens` with the pattern `header` behind it, or `open_pattern`, begin it; `closes` or `close_pattern` end it.
 
     The group `name` of a pattern is the name of the call. If the header does not fit, the call is malformed. `bare`
-    calls have no marker of their own: where tools are given, only their names open one.
+    calls have no marker of their own: where tools are given, only their names open one. Where others are given, a call
+    with an `aside` is no call but that part. One that `interrupts` may begin in reasoning, which it ends.
     """
 
     part: Part
@@ -88,6 +107,8 @@ class Region:
     close_pattern: str = ""
     inside: Inside | None = None
     bare: bool = False
+    aside: Part | None = None
+    interrupts: bool = False
     field: Field | None = None
     name: str = ""
     strips: bool = True
@@ -130,6 +151,8 @@ class CallWriting:
     """What opens it and closes it, if those are not the markers of the region of reasoning."""
     content: str = ""
     """Opens the content, if it is not just what stands outside the regions."""
+    content_ends: str = ""
+    """May close it."""
     remark: tuple[str, str] | None = None
     """Around what may be said before a call, where content cannot be followed by one."""
 
@@ -148,9 +171,13 @@ class Form:
     signs: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     silent_pattern: str = ""
+    section: tuple[str, str] | None = None
+    """Between these silent markers there are only calls: text is dropped."""
     outside: Region = Region(Part.CONTENT)
     line_starts: bool = True
     """Whether `^` in a pattern also matches behind a marker, and not only at the start of the answer."""
+    keeps_halves: bool = False
+    """Whether half of a marker at the end of the answer is part of the region that it would have closed."""
     call_ids: CallIds = CallIds.ANY
     """How a chat template of this form has the ids of calls."""
     writing: CallWriting | None = None

@@ -32,7 +32,18 @@ def look_up(form: AnswerForm, tokenizer: Tokenizer | None, prompt: str, *, calls
         if form not in FORMS:
             raise InvalidRequest(f"the form {form!r} is not known; it must be one of {', '.join(FORMS)}", param="form")
         key, known = form, FORMS[form]
+    prompt = _behind_reasoning(known, prompt)
     return _bound(key, () if tokenizer is None else special_tokens(known, tokenizer), calls), prompt
+
+
+def _behind_reasoning(form: Form, prefix: str) -> str:
+    """Without a marker that closes reasoning which the prefix does not open."""
+    for region in form.reasoning_regions:
+        for close in region.closes:
+            before, found, behind = prefix.partition(close)
+            if found and not any(marker in before for marker in region.opens):
+                return behind
+    return prefix
 
 
 @lru_cache(maxsize=KEPT_FORMS)

@@ -35,7 +35,7 @@ class AnswerReading:
 
     Calls are read if there are `tools`; their `schemas` are parsed once for all choices. `prefix` is what the prompt
     has written of the answer. A `tokenizer` is given if the engine gives ids: then special tokens are known by them.
-    With `content_last`, content ends the reading.
+    With `content_last`, content ends the reading. With `calls_only`, the answer is held to be calls.
     """
 
     form: AnswerForm
@@ -44,6 +44,7 @@ class AnswerReading:
     tokenizer: Tokenizer | None = None
     prefix: str = ""
     content_last: bool = False
+    calls_only: bool = False
 
     def reader(self) -> ChoiceReader:
         """For one choice."""
@@ -59,7 +60,13 @@ class ChoiceReader:
         """Tokens of reasoning, its markers included."""
         self.has_calls = False
         """Whether there is a call without a flaw."""
-        self._text = TextReader(bound, reading.schemas, verbatim=True, content_last=reading.content_last)
+        self._text = TextReader(
+            bound,
+            reading.schemas,
+            verbatim=True,
+            content_last=reading.content_last,
+            calls_only=reading.calls_only,
+        )
         self._symbols = bound.symbols.by_id(reading.tokenizer) if reading.tokenizer is not None else {}
         self._events: list[AnswerEvent] = []
         if prefix:

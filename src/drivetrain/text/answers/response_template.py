@@ -81,6 +81,7 @@ class ResponseTemplate:
             silent_pattern=outside[0].close_pattern if outside else "",
             outside=outside[0] if outside else Region(Part.NOTHING),
             line_starts=False,
+            keeps_halves=True,
         )
 
     def begun(self, prompt: str) -> str:

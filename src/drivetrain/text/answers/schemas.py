@@ -40,6 +40,11 @@ class ToolSchemas:
         declared = properties if isinstance(properties, Mapping) else {}
         return declared.get(argument, parameters.get("additionalProperties"))
 
+    def may_have(self, tool: str, argument: str) -> bool:
+        """Whether an argument may have this name, as far as the tool says which it has."""
+        properties = self._parameters.get(tool, {}).get("properties")
+        return not isinstance(properties, Mapping) or argument in properties
+
     def types(self, tool: str, argument: str) -> Types:
         """The JSON types that an argument may have, in the schema's order; empty if nothing is said."""
         return types_of(self.schema(tool, argument))

@@ -91,18 +91,23 @@ class Source:
         return piece
 
     def find(
-        self, watch: Watch, write: Write, *, at_start: bool = False, no_empty: bool = False
+        self, watch: Watch, write: Write, *, at_start: bool = False, no_empty: bool = False, halves: bool = True
     ) -> Reading[Found | None]:
-        """Give out text up to the first marker, and stop before it; None if the answer ends first."""
+        """Give out text up to the first marker, and stop before it; None if the answer ends first. What could have
+        become a marker is given out then, unless no `halves` are wanted.
+        """
         search = Search(watch, self.position, at_start=at_start, no_empty=no_empty)
         while True:
             found = search.feed(self.text, self._base)
+            upto = len(self.text) + self._base if self.ended and halves else search.hold
             if found is None and self.ended:
                 found = search.finish()
-            upto = len(self.text) + self._base if self.ended else search.hold
             write(self.advance((upto if found is None else found.start) - self._base))
-            if found is not None or self.ended:
+            if found is not None:
                 return found
+            if self.ended:
+                self.advance(len(self.text))
+                return None
             yield
 
     def enter(self, found: Found) -> str:

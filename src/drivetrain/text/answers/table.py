@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from drivetrain.text.answers.call_ids import CallIds
-from drivetrain.text.answers.forms import Arguments, Form, JsonCalls, Part, PythonCalls, Region, TaggedArguments
+from drivetrain.text.answers.forms import (
+    Arguments,
+    Form,
+    JsonCalls,
+    NoArguments,
+    Part,
+    PythonCalls,
+    Region,
+    TaggedArguments,
+)
 from drivetrain.text.answers.values import GEMMA
 from drivetrain.text.answers.writings import WRITINGS
 
@@ -32,6 +41,8 @@ _QWEN_TAGS = TaggedArguments(
     value_end="</parameter>",
     ends=("</function>", "</tool_call>"),
     trims_line=True,
+    loose_key=r"\n<parameter=(?P<key>[^<>\n]+)>(?=\n)",
+    loose_end=r"\n</function>\s*</tool_call>",
 )
 _FUNCTION = r"<function=(?P<name>[^<>\s]+)>"
 _QWEN_XML = Form(
@@ -47,10 +58,11 @@ _QWEN_XML = Form(
             header=r"\s*" + _FUNCTION,
             closes=("</tool_call>",),
             inside=_QWEN_TAGS,
+            interrupts=True,
         ),
         Region(Part.CALLS, open_pattern=_FUNCTION, closes=("</tool_call>",), inside=_QWEN_TAGS),
     ),
-    silent=("</tool_call>", "<|im_end|>"),
+    silent=("</tool_call>", "</think>", "<|im_end|>"),
 )
 
 # Llama 3.1's JSON form: the call is the whole answer, without a marker. Several are separated by semicolons.
@@ -99,6 +111,7 @@ _MISTRAL = Form(
     signs=("[TOOL_CALLS]", "[ARGS]"),
     regions=(
         Region(Part.REASONING, opens=("[THINK]",), closes=("[/THINK]",)),
+        _THINK,
         Region(
             Part.CALLS,
             opens=("[TOOL_CALLS]",),
@@ -160,6 +173,39 @@ _DEEPSEEK_V31 = Form(
     silent=_DEEPSEEK_SILENT,
 )
 
+
+def _dsml(name: str, models: str, section: str, sign: str, blank: str = "") -> Form:
+    """DeepSeek's markup since V3.2. Each tag names itself behind the same token, in V4.1 with a blank between them."""
+    tag, end = f"<｜DSML｜{blank}", f"</｜DSML｜{blank}"
+    named = r'\s+name="(?P<name>[^"<>\n]+)"\s*'
+    parameters = TaggedArguments(
+        key=f'{tag}parameter name="',
+        key_end='" string="',
+        text_mark='true">',
+        json_marks={"": 'false">'},
+        value_end=f"{end}parameter>",
+        ends=(f"{end}invoke>",),
+    )
+    invoke, ends = f"{tag}invoke", (f"{end}invoke>",)
+    return Form(
+        name=name,
+        models=models,
+        summary=f'`{tag}invoke name="f">{tag}parameter name="a" string="true">…`, in `{tag}{section}>`, `<think>`',
+        signs=("｜DSML｜", sign),
+        regions=(
+            _THINK,
+            Region(Part.CALLS, opens=(invoke,), header=f"{named}>", closes=ends, inside=parameters),
+            Region(Part.CALLS, opens=(invoke,), header=f"{named}/>", inside=NoArguments()),
+        ),
+        silent=(f"{tag}{section}>", f"{end}{section}>", *ends, _BAR_END),
+        silent_pattern="</?｜DSML｜[^<]*$",
+    )
+
+
+_DEEPSEEK_V32 = _dsml("deepseek-v3.2", "DeepSeek V3.2", "function_calls", "function_calls>")
+_DEEPSEEK_V4 = _dsml("deepseek-v4", "DeepSeek V4", "tool_calls", "tool_calls>")
+_DEEPSEEK_V41 = _dsml("deepseek-v4.1", "DeepSeek V4.1", "calls", " calls>", blank=" ")
+
 # As in vLLM's parser for GLM 4. A class, and not a literal, also takes a special token that begins like this.
 _GLM = Form(
     name="glm",
@@ -201,37 +247,80 @@ _KIMI = Form(
             inside=Arguments(),
         ),
     ),
+    section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>", "<|im_end|>"),
     call_ids=CallIds.NUMBERED,
+)
+
+# Every tag is opened and closed by the same tokens. The channel `response` is the content.
+_K3_CALL_END = "<|close|>call<|sep|>"
+_KIMI_K3 = Form(
+    name="kimi-k3",
+    models="Kimi K3",
+    summary='`<|open|>call tool="f" index="1"<|sep|><|open|>argument key="a" type="string"<|sep|>…`, `<|open|>think`',
+    signs=("<|open|>", "<|close|>"),
+    regions=(
+        Region(Part.REASONING, opens=("<|open|>think<|sep|>",), closes=("<|close|>think<|sep|>",)),
+        Region(Part.CONTENT, opens=("<|open|>response<|sep|>",), closes=("<|close|>response<|sep|>",)),
+        Region(
+            Part.CALLS,
+            opens=("<|open|>call",),
+            header=r'\s+tool="(?P<name>[^"<>\n]+)"(?:\s+index="[0-9]*")?\s*<\|sep\|>',
+            closes=(_K3_CALL_END,),
+            inside=TaggedArguments(
+                key='<|open|>argument key="',
+                key_end='" type="',
+                text_mark='string"<|sep|>',
+                json_marks={
+                    kind: f'{kind}"<|sep|>' for kind in ("object", "array", "number", "integer", "boolean", "null")
+                },
+                value_end="<|close|>argument<|sep|>",
+                ends=(_K3_CALL_END,),
+            ),
+        ),
+    ),
+    section=("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
+    silent=(
+        "<|open|>tools<|sep|>",
+        "<|close|>tools<|sep|>",
+        "<|close|>response<|sep|>",
+        "<|close|>think<|sep|>",
+        _K3_CALL_END,
+    ),
+    silent_pattern=r"(?:<\|open\|>|<\|close\|>)[^<]*$",
 )
 
 # As in transformers' tests for gpt-oss. A recipient stands before the channel or behind it. Without one, only the
 # channel `analysis` is reasoning; `commentary` is what the model says before a call.
 _CONSTRAIN = r"[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>"
-_RECIPIENT = r"to=(?:functions\.)?(?P<name>[^\s<]+)"
+_RECIPIENT = r"to=functions\.(?P<name>[^\s<]+)"
+_OTHER_RECIPIENT = r"to=(?P<name>[^\s<]+)"
 _HARMONY_ENDS = ("<|end|>", "<|return|>", "<|call|>")
+
+
+def _harmony_calls(recipient: str, aside: Part | None = None) -> tuple[Region, ...]:
+    """The recipient stands behind the channel, or before it."""
+    behind = r"<\|channel\|>\w+\s+" + recipient + _CONSTRAIN
+    before = r"(?:^|<\|start\|>assistant)\s*" + recipient + r"\s*<\|channel\|>" + _CONSTRAIN
+    return tuple(
+        Region(Part.CALLS, open_pattern=pattern, closes=_HARMONY_ENDS, inside=Arguments(), aside=aside)
+        for pattern in (behind, before)
+    )
+
+
 _HARMONY = Form(
     name="harmony",
     models="gpt-oss",
     summary="`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>`, channel `analysis`",
     signs=("<|channel|>",),
     regions=(
-        Region(
-            Part.CALLS,
-            open_pattern=r"<\|channel\|>\w+\s+" + _RECIPIENT + _CONSTRAIN,
-            closes=_HARMONY_ENDS,
-            inside=Arguments(),
-        ),
-        Region(
-            Part.CALLS,
-            open_pattern=r"(?:^|<\|start\|>assistant)\s*" + _RECIPIENT + r"\s*<\|channel\|>" + _CONSTRAIN,
-            closes=_HARMONY_ENDS,
-            inside=Arguments(),
-        ),
+        *_harmony_calls(_RECIPIENT),
+        *_harmony_calls(_OTHER_RECIPIENT, aside=Part.REASONING),
         Region(Part.REASONING, open_pattern=r"<\|channel\|>analysis" + _CONSTRAIN, closes=_HARMONY_ENDS),
         Region(Part.CONTENT, open_pattern=r"<\|channel\|>" + _CONSTRAIN, closes=_HARMONY_ENDS),
     ),
     silent=("<|start|>assistant", *_HARMONY_ENDS),
+    silent_pattern=r"(?:<\|start\|>[^<]*|<\|channel\|>[^<]*(?:<\|constrain\|>[^<]*)?)$",
 )
 
 # As in the `response_template` of Gemma 4, and in vLLM's parser: strings have a token as their quote, keys none.
@@ -302,6 +391,10 @@ FORMS: dict[str, Form] = {
     form.name: replace(form, writing=WRITINGS.get(form.name))
     for form in (
         _KIMI,
+        _KIMI_K3,
+        _DEEPSEEK_V32,
+        _DEEPSEEK_V41,
+        _DEEPSEEK_V4,
         _DEEPSEEK_R1,
         _DEEPSEEK_V31,
         _GLM,

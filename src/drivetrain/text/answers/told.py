@@ -1,8 +1,9 @@
 """What callers are told of an answer, whole or as a stream: content, reasoning, and calls that have a name.
 
-A call whose name was not read is told as content, by its raw text. That stands behind all other content, since a whole
-message does not say where the call stood. A call that was cut off or is malformed further on keeps its name and its
-arguments as far as they were read: a stream has told them already.
+A malformed call whose name was not read is told as content, by its raw text. That stands behind all other content,
+since a whole message does not say where the call stood. One that was cut off before its name is not told. A call that
+was cut off or is malformed further on keeps its name and its arguments as far as they were read: a stream has told them
+already.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from drivetrain.core.answer import (
     CallBegun,
     CallEnded,
     ContentPiece,
+    Flaw,
     ReasoningPiece,
 )
 
@@ -27,7 +29,8 @@ def told(message: AnswerMessage) -> AnswerMessage:
     """The whole message. The calls are numbered from 0 again."""
     named = [call for call in message.tool_calls if call.name]
     content = message.content or ""
-    content += _behind(content != "", [call.raw or "" for call in message.tool_calls if not call.name])
+    unnamed = [call for call in message.tool_calls if not call.name and call.flaw is not Flaw.CUT_OFF]
+    content += _behind(content != "", [call.raw or "" for call in unnamed])
     calls = tuple(replace(call, index=i) for i, call in enumerate(named))
     return replace(message, content=content or None, tool_calls=calls)
 
@@ -71,7 +74,7 @@ class AnswerTeller:
             return replace(part, index=self._calls - 1) if self._is_named else None
         if isinstance(part, ArgumentsPiece):
             return replace(part, index=self._calls - 1) if self._is_named and part.text else None
-        if isinstance(part, CallEnded) and not self._is_named:
+        if isinstance(part, CallEnded) and not self._is_named and part.flaw is not Flaw.CUT_OFF:
             self._unnamed.append(part.raw or "")
         return None
 

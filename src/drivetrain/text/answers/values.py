@@ -19,7 +19,7 @@ MAX_DEPTH = 200
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"[A-Za-z0-9_.+-]+")
-_KEY = re.compile(r"[^\s:{}\[\],\"'\ud800-\udfff]+")
+_KEY = re.compile(r"[^\t\r\n:{}\[\],\"'\ud800-\udfff]+")
 MAX_WORD = 4000
 
 
@@ -166,7 +166,7 @@ class ValueScanner:
         word = "".join(self._word)
         self._word.clear()
         if self._is_key:
-            self._out.append(quoted(word))
+            self._out.append(quoted(word.rstrip()))
         elif word in self._dialect.words:
             self._out.append(self._dialect.words[word])
         elif _NUMBER.fullmatch(word):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from drivetrain.text.answers.forms import CallWriting
+from drivetrain.text.answers.forms import NAME_HERE, CallWriting
 
 _OBJECT = '{"name": "{name}", "arguments": '
 _ANY = r"(.|\n)*"
@@ -17,6 +17,20 @@ _HERMES = CallWriting(
     markers=("<tool_call>",),
     goes_on=True,
 )
+
+
+def _dsml(section: str, blank: str = "") -> CallWriting:
+    tag, end = f"<｜DSML｜{blank}", f"</｜DSML｜{blank}"
+    return CallWriting(
+        opens=f"{tag}{section}>\n",
+        call=f'{tag}invoke name="{NAME_HERE}">\n',
+        ends=f"{end}invoke>\n",
+        between="",
+        closes=f"{end}{section}>",
+        markers=(f"{tag}{section}>", f"{tag}invoke"),
+        gap="\n",
+    )
+
 
 WRITINGS: dict[str, CallWriting] = {
     "hermes": _HERMES,
@@ -66,6 +80,9 @@ WRITINGS: dict[str, CallWriting] = {
         closes="<｜tool▁calls▁end｜>",
         markers=_DEEPSEEK_MARKERS,
     ),
+    "deepseek-v3.2": _dsml("function_calls"),
+    "deepseek-v4": _dsml("tool_calls"),
+    "deepseek-v4.1": _dsml("calls", blank=" "),
     "glm": CallWriting(
         call="<tool_call>{name}",
         ends="</tool_call>",
@@ -81,6 +98,16 @@ WRITINGS: dict[str, CallWriting] = {
         between="",
         closes="<|tool_calls_section_end|>",
         markers=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+    ),
+    "kimi-k3": CallWriting(
+        opens="<|open|>tools<|sep|>",
+        call='<|open|>call tool="{name}" index="{index}"<|sep|>',
+        ends="<|close|>call<|sep|>",
+        between="",
+        closes="<|close|>tools<|sep|>",
+        content="<|open|>response<|sep|>",
+        content_ends="<|close|>response<|sep|>",
+        remark=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
     ),
     # `<|call|>` is one of the model's end tokens, so there is one call in an answer, and nothing closes it.
     "harmony": CallWriting(

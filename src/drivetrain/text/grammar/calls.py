@@ -30,6 +30,7 @@ from drivetrain.text.grammar.rules import AnswerRules, Reasoning
 from drivetrain.text.grammar.spelling import TEXT, GrammarText, either
 from drivetrain.text.grammar.tagged_calls import TaggedWriter
 
+_ANY = r"(.|\n)*"
 _JSON = (ConstraintForm.JSON, ConstraintForm.JSON_SCHEMA)
 
 
@@ -117,11 +118,18 @@ class _Answer:
     def _reasoning(self) -> str:
         assert self._form.reasoning is not None
         opens, closes = self._form.reasoning
-        inside = self._grammar.upto(closes, max_tokens=self._rules.max_reasoning_tokens)
+        inside = self._grammar.upto(closes, self._thought(), max_tokens=self._rules.max_reasoning_tokens)
         if self._rules.reasoning is Reasoning.BEGUN:
             return self._grammar.rule("reasoning", inside)
         begun = self._grammar.opening(opens, before=r"\n{0,2}")
         return self._grammar.rule("reasoning", f"{begun} {inside}")
+
+    def _thought(self) -> str:
+        """Text in which no call begins."""
+        interrupting = [region for region in self._form.regions if region.interrupts] if self._tools else []
+        openings = [(marker, region.header) for region in interrupting for marker in region.opens]
+        begun = [f"{_ANY}{re.escape(marker)}{header}{_ANY}" for marker, header in openings]
+        return self._grammar.except_for("|".join(begun), "THOUGHT") if begun else TEXT
 
     def _free(self) -> list[str]:
         """Answers that begin with any text."""
@@ -160,10 +168,15 @@ class _Answer:
             remark = grammar.terms(writing.remark[0]) + " " + grammar.upto(writing.remark[1]) if writing.remark else ""
             found.append(f"({remark})? {self._calls()}" if remark and auto else self._calls())
         if self._content is not None and (auto or not self._tools):
-            found.append(f"{grammar.terms(writing.content)} ({terms_of(self._content)})")
+            found.append(self._opened_content(f"({terms_of(self._content)})"))
         elif writing.content and (auto or not self._tools):
-            found.append(f"{grammar.terms(writing.content)} {self._text()}")
+            found.append(self._opened_content(self._text()))
         return found
+
+    def _opened_content(self, inside: str) -> str:
+        """With the marker that opens content, if there is one, and the one that may close it."""
+        ends = self._grammar.terms(self._writing.content_ends)
+        return f"{self._grammar.terms(self._writing.content)} {inside} {f'({ends})?' if ends else ''}"
 
     def _calls(self) -> str:
         """The section of calls, from its first character on."""

@@ -45,13 +45,17 @@ class GrammarText:
     def begins_special(self, marker: str) -> bool:
         return self._pieces(marker)[0] in self._ids
 
+    def has_special(self, marker: str) -> bool:
+        return any(piece in self._ids for piece in self._pieces(marker))
+
     def opening(self, marker: str, before: str = "") -> str:
         """The marker, where free text might come instead. `before` is a regex for what a marker of text may follow."""
         first, *rest = self._pieces(marker)
         if first in self._ids:
             return self.terms(marker)
         body = f"{regex(before)} {literal(first)}" if before else literal(first)
-        return " ".join((self.shared("opening", body, "lazy"), *map(self._term, rest)))
+        begun = self.shared("OPENING", body) if self.has_special(marker) else self.shared("opening", body, "lazy")
+        return " ".join((begun, *map(self._term, rest)))
 
     def upto(self, marker: str, text: str = TEXT, max_tokens: int | None = None) -> str:
         """Text that ends with the first such marker. After `max_tokens` the marker must come."""
@@ -63,6 +67,8 @@ class GrammarText:
         limited = text if max_tokens is None else self.shared("limited", text, limit)
         if first in self._ids:
             return f"{limited} {self.terms(marker)}"
+        if self.has_special(marker) and max_tokens is None:  # text may spell the first piece: the token decides
+            return f"{self.shared('ENDED', f'{text} {literal(first)}')} {end}"
         ended = self.shared("ended", f"{text} {literal(first)}", f"lazy, {limit}" if limit else "lazy")
         if max_tokens is None:
             return f"{ended} {end}"

@@ -30,8 +30,8 @@ def text_upto(grammar: GrammarText, schema: Mapping[str, Any], close: str, line_
         return grammar.upto(close)
     body = f"({' & '.join(map(regex, terminals))})"
     end = f" {literal(line_end)}" if line_end else ""
-    if grammar.begins_special(close):
-        return f"{grammar.shared('VALUE', body + end)} {grammar.terms(close)}"
+    if grammar.has_special(close):
+        return grammar.upto(close, grammar.shared("VALUE", body + end))
     plain = grammar.shared("PLAIN", f"{TEXT} & ~{regex(_ANY + re.escape(close) + _ANY)}")
     value = grammar.shared("VALUE", f"{body} & {plain}")
     return grammar.shared("value", f"{value}{end} {grammar.terms(close)}", "lazy")

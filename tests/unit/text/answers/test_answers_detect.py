@@ -14,6 +14,10 @@ from drivetrain.text.byte_tokenizer import ByteTokenizer
 
 CALLS = {
     "kimi": "<|tool_call_begin|>{{ call.id }}<|tool_call_argument_begin|>{{ call.arguments }}<|tool_call_end|>",
+    "kimi-k3": '<|open|>call tool="{{ call.name }}"<|sep|>{{ arguments }}<|close|>call<|sep|>',
+    "deepseek-v3.2": "{% set d = '｜DSML｜' %}{% if message.tool_calls %}{{ '<' + d + 'function_calls>' }}{% endif %}",
+    "deepseek-v4.1": "{% if m.tool_calls %}<｜DSML｜ calls><｜DSML｜ invoke name={{ n }}></｜DSML｜ calls>{% endif %}",
+    "deepseek-v4": "{% if m.tool_calls %}<｜DSML｜tool_calls><｜DSML｜invoke name={{ n }}>{% endif %}",
     "deepseek-r1": "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ call.name }}\n```json\n{{ call.arguments }}\n```",
     "deepseek-v3.1": "<｜tool▁call▁begin｜>{{ call.name }}<｜tool▁sep｜>{{ call.arguments }}<｜tool▁call▁end｜>",
     "glm": "<tool_call>{{ call.name }}<arg_key>{{ key }}</arg_key><arg_value>{{ value }}</arg_value></tool_call>",

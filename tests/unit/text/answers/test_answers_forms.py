@@ -330,6 +330,10 @@ F, G = '{"name": "f", "arguments": {}}', '{"name": "g", "arguments": {"a": 1}}'
         ("harmony", " to=functions.f<|channel|>commentary<|message|>{}", [("f", {})]),
         ("harmony", "<|channel|>analysis to=browser.search code<|message|>{}<|call|>", [("browser.search", {})]),
         ("granite", '<tool_call>[{"name": "f", "arguments": {}}]', [("f", {})]),
+        ("gemma4", '<|tool_call>call:f{a key:<|"|>x<|"|>, b c :1}<tool_call|>', [("f", {"a key": "x", "b c": 1})]),
+        ("deepseek-v3.2", '<｜DSML｜invoke name="submit"/>', [("submit", {})]),
+        ("deepseek-v4", '<｜DSML｜invoke name="f">\n</｜DSML｜invoke>', [("f", {})]),
+        ("kimi-k3", '<|open|>call tool="f"<|sep|><|close|>call<|sep|>', [("f", {})]),
         ("hermes", f"<tool_call>{F}{G}</tool_call>", [("f", {}), ("g", {"a": 1})]),
         ("hermes", f"<tool_call>\n{F}\n{G}\n{F}", [("f", {}), ("g", {"a": 1}), ("f", {})]),
         ("phi4", f"<|tool_call|>{F} {G}<|/tool_call|>", [("f", {}), ("g", {"a": 1})]),
@@ -411,6 +415,87 @@ def test_text_between_tags_keeps_its_lines() -> None:
     code = "\n  def f():\n    return '<x>'\n\n"
     text = WRITTEN["qwen-xml"][1]([("f", {"text": code})])
     assert said(read(text, "qwen-xml", tools=TOOLS)) == [("f", {"text": code})]
+
+
+@pytest.mark.parametrize("written", ["deepseek-v3.2", "deepseek-v4", "deepseek-v4.1", "kimi-k3"])
+def test_arguments_that_say_what_they_are(written: str) -> None:
+    """Whatever the schema says; what claims to be JSON and is not is a text."""
+    form, write, _ = WRITTEN[written]
+    arguments = {"number": 7, "text": "7", "flag": "true", "object": {"a": "</x>"}, "free": None, "other": "[1]"}
+    assert said(read(write([("f", arguments)]), form, tools=TOOLS)) == [("f", arguments)]
+    text = write([("f", {"free": 7})])
+    assert said(read(text.replace("7", "seven"), form, tools=TOOLS)) == [("f", {"free": "seven"})]
+    unmarked = text.replace(' string="false"', "").replace(' type="number"', "")
+    assert [call.flaw for call in read(unmarked, form).tool_calls] == [Flaw.CUT_OFF]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "content"),
+    [
+        ("kimi-k3", "<|open|>response<|sep|>Yes.<|close|>response<|sep|>", "Yes."),
+        ("kimi-k3", "<|open|>response<|sep|>Yes.<|close|>respo", "Yes."),
+        ("kimi-k3", "<|open|>respo", None),
+        ("harmony", "<|channel|>fin", None),
+        ("harmony", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assis", None),
+        ("harmony", "<|channel|>commentary to=functions.f <|constrain|>js", None),
+        ("deepseek-v3.2", "Yes.\n\n<｜DSML｜function_ca", "Yes."),
+        ("kimi", "Yes.<|tool_calls_section_begin|>\nNow: <|tool_calls_section_end|>", "Yes."),
+        ("mistral", "<think>Hm.</think>Yes.", "Yes."),
+        ("hermes", "Yes.<tool_call>", "Yes."),
+        ("hermes", "<tool_call>\n", None),
+        ("phi4", "<|tool_call|>", None),
+    ],
+)
+def test_what_is_no_text_and_no_call(form: str, text: str, content: str | None) -> None:
+    message = read(text, form)
+    assert (message.content, message.tool_calls) == (content, ())
+
+
+@pytest.mark.parametrize("written", [name for name, (form, _, _) in WRITTEN.items() if FORMS[form].reasoning])
+def test_reasoning_that_the_prompt_has_ended(written: str) -> None:
+    form, write, reasoning = WRITTEN[written]
+    end = reasoning.partition("{}")[2]
+    for prefix in (end.strip(), reasoning.format("")):
+        message = read("Yes." + write(CASES["one"]), form, prefix=prefix)
+        assert (message.content, message.reasoning, said(message)) == ("Yes.", None, CASES["one"])
+
+
+def test_a_call_ends_the_reasoning() -> None:
+    call = WRITTEN["qwen-xml"][1](CASES["one"])
+    for text, prefix in ((f"<think>Hm.\n{call}", ""), (f"Hm. <tool_call> is\n\n{call}\n</think>\n\nSo.", "<think>\n")):
+        message = read(text, "qwen-xml", prefix=prefix)
+        assert said(message) == CASES["one"]
+        assert (message.reasoning, message.content) == (("Hm. <tool_call> is", "So.") if prefix else ("Hm.", None))
+
+
+@pytest.mark.parametrize(
+    "behind", ["\n<parameter=text>\nb\n</parameter>\n</function>\n</tool_call>", "\n</function>\n</tool_call>"]
+)
+@pytest.mark.parametrize(("key", "value"), [("free", "a"), ("number", "7"), ("object", '{"a": 1}')])
+def test_a_parameter_that_is_not_closed(key: str, value: str, behind: str) -> None:
+    text = f"<tool_call>\n<function=f>\n<parameter={key}>\n{value}{behind}"
+    expected = {key: value if key == "free" else json.loads(value)} | ({"text": "b"} if "text" in behind else {})
+    assert said(read(text, "qwen-xml", tools=TOOLS)) == [("f", expected)]
+
+
+def test_a_parameter_may_spell_tags() -> None:
+    value = "</function>\n<parameter=x>\n<tool_call>\n<function=g>\n</think>"
+    text = WRITTEN["qwen-xml"][1]([("f", {"text": value})])
+    assert said(read(text, "qwen-xml", tools=TOOLS)) == [("f", {"text": value})]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "<|channel|>commentary to=python<|message|>print(1)<|call|>",
+        "<|start|>assistant to=python<|channel|>analysis code<|message|>print(1)<|call|>",
+    ],
+)
+def test_a_recipient_that_is_no_tool_of_the_request(call: str) -> None:
+    message = read(call + "<|start|>assistant<|channel|>final<|message|>Yes.", "harmony", tools=TOOLS)
+    assert message == AnswerMessage(content="Yes.", reasoning="print(1)")
+    (call_of_a_tool,) = read(call.replace("python", "f").replace("print(1)", "{}"), "harmony", tools=TOOLS).tool_calls
+    assert (call_of_a_tool.name, call_of_a_tool.flaw) == ("f", None)
 
 
 def test_a_form_that_is_not_known() -> None:

@@ -37,7 +37,10 @@ SPECIALS = {
     "gemma4": ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>", "<turn|>", "<|tool_response>"),
     "phi4": ("<|tool_call|>", "<|/tool_call|>", "<|end|>"),
     "granite": ("<|tool_call|>", "<|end_of_text|>", "<think>", "</think>"),
+    "kimi-k3": ("<|open|>", "<|close|>", "<|sep|>"),
+    "deepseek-v3.2": ("｜DSML｜", "<think>", "</think>", "<｜end▁of▁sentence｜>"),
 }  # fmt: skip
+SPECIALS["deepseek-v4"] = SPECIALS["deepseek-v4.1"] = SPECIALS["deepseek-v3.2"]
 SPECIALS["deepseek-v3.1"] = SPECIALS["deepseek-r1"]
 SPECIALS["generic"] = SPECIALS["hermes"]
 SPECIALS["mistral-list"] = SPECIALS["mistral"]

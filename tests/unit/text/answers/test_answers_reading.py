@@ -141,4 +141,4 @@ def test_what_the_prompt_has_begun() -> None:
     assert (
         begun("generic", Prompt((theirs, Segment("assistant\n<think>\n\n</think>\n\n")))) == "<think>\n\n</think>\n\n"
     )
-    assert begun("mistral", Prompt((ours,))) == ""
+    assert begun("llama-json", Prompt((ours,))) == ""

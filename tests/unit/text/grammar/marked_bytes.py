@@ -9,7 +9,7 @@ from drivetrain.text.answers import FORMS
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.detokenizers import TableDetokenizer
 
-_MARKER = re.compile(r"""<[|/｜]?[\w▁]+[|｜]?>|<\|"\|>|\[/?[A-Z_]+\]""")
+_MARKER = re.compile(r"""｜DSML｜|<[|/｜]?[\w▁]+[|｜]?>|<\|"\|>|\[/?[A-Z_]+\]""")
 _PLAIN = {"qwen-xml": ("<function=", "</function>", "</parameter>")}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jsonschema_rs
@@ -11,12 +11,15 @@ import pytest
 from marked_bytes import MarkedBytes
 from walks import Walk
 
+from answers_written import WRITTEN, Calls, as_json
 from drivetrain.core.answer import AnswerMessage
 from drivetrain.core.tokenizer import Tokenizer
 from drivetrain.core.tools import Tool, ToolChoice, ToolMode
 from drivetrain.text.answers import FORMS, parse_answer
+from drivetrain.text.answers.forms import TaggedArguments
 from drivetrain.text.byte_tokenizer import ByteTokenizer
 from drivetrain.text.grammar.compile import GrammarCompiler
+from drivetrain.text.grammar.library import CompiledGrammar
 from drivetrain.text.grammar.rules import AnswerRules, Reasoning
 from drivetrain.text.grammar.trial import Trial
 
@@ -72,17 +75,9 @@ def hints(form: str) -> list[str]:
     row = FORMS[form]
     assert row.writing is not None
     found = [*(row.reasoning or ()), *row.writing.markers, row.writing.begins, row.writing.between or ""]
-    found += [
-        "</parameter>",
-        "</arg_value>",
-        "<arg_key>",
-        "<parameter=",
-        '<|"|>',
-        row.writing.closes,
-        row.writing.ends,
-        '", "',
-        "[now(",
-    ]
+    if isinstance(tags := row.arguments, TaggedArguments):
+        found += [tags.key, tags.text_mark, tags.value_end]
+    found += ['<|"|>', row.writing.closes, row.writing.ends, '", "', "[now("]
     return [hint for hint in found if hint]
 
 
@@ -147,7 +142,7 @@ def test_reasoning_keeps_to_its_budget(
     trial: Trial, form: str, special: bool, reasoning: Reasoning, mode: ToolMode
 ) -> None:
     """And one call at most follows."""
-    if form == "harmony" and not special:
+    if form in ("harmony", "kimi-k3") and not special:
         pytest.skip("all of its markers are special tokens, always")
     tokenizer, ends = vocabulary(form, special)
     opens, closes = FORMS[form].reasoning or ("", "")
@@ -165,3 +160,87 @@ def test_reasoning_keeps_to_its_budget(
         assert mode is AUTO or (message.tool_calls and message.content is None), text
         inside = b"".join(map(tokenizer.token_bytes, ids[first:]))
         assert len(inside.partition(closes.encode())[0]) <= BUDGET, text
+
+
+HERE = {"city": "Zürich", "days": 3, "at": {"x": 1}}
+ANSWERS: list[Calls] = [
+    [("now", {})],
+    [("weather", HERE)],
+    [("weather", {**HERE, "city": 'say "hi"\\n <b>{x}</b>'})],
+    [("weather", {**HERE, "city": " two\nlines ", "at": {"x": -7, "tags": ["a, b", "</x>", ""]}})],
+    [("weather", {"city": "", "unit": "far out", "code": "ab", "zip": "07", "days": 14, "at": {"x": 0, "tags": []}})],
+    [("weather", {"city": "東京 🗼", "days": 1, "near": "Bern", "share": 0.25, "wind": True, "at": {"x": 1}})],
+    [("weather", {**HERE, "days_of": ["mo", 3]})],
+    [("weather", {**HERE, "days_of": [None]})],
+    [("weather_now", {"a": None, "b": False})],
+    [("weather_now", {}), ("now", {}), ("weather", HERE)],
+]
+"""Each is written as the form's official template writes it."""
+
+NO_TEXT: Calls = [("weather", {**HERE, "city": 7})]
+BROKEN: list[Calls] = [
+    NO_TEXT,
+    [("then", {})],
+    [("now", {"zone": "UTC"})],
+    [("weather", {})],
+    [("weather", {"city": "Bern", "days": 3})],
+    [("weather", {"city": "Bern", "at": {"x": 1}})],
+    [("weather", {**HERE, "days": 0})],
+    [("weather", {**HERE, "days": 15})],
+    [("weather", {**HERE, "days": "three"})],
+    [("weather", {**HERE, "at": {"x": "1"}})],
+    [("weather", {**HERE, "at": {"x": 1, "y": 2}})],
+    [("weather", {**HERE, "at": {"tags": []}})],
+    [("weather", {**HERE, "at": [1]})],
+    [("weather", {**HERE, "days_of": []})],
+    [("weather", {**HERE, "days_of": ["mo", "mo", "tu"]})],
+    [("weather", {**HERE, "days_of": ["we"]})],
+    [("weather", {**HERE, "extra": 1})],
+    [("weather_now", {"a": 1})],
+    [("weather_now", {"b": "yes"})],
+    [("weather_now", {}), ("now", {"a": 1})],
+]
+
+
+def keywords(arguments: Mapping[str, Any]) -> str:
+    words = {True: "True", False: "False", None: "None"}
+    each = ((k, words[v] if isinstance(v, bool | None) else as_json(v)) for k, v in arguments.items())
+    return ", ".join(f"{key}={value}" for key, value in each)
+
+
+def written(form: str, calls: Calls) -> str:
+    """Without what is no part of the answer: a token that ends it, ids that only the history has.
+
+    Python's calls are enforced with JSON's literals, but for the words that stand alone.
+    """
+    if form == "llama-pythonic":
+        return f"[{', '.join(f'{name}({keywords(arguments)})' for name, arguments in calls)}]"
+    text = next(write for name, write, _ in WRITTEN.values() if name == form)(calls)
+    return text.removesuffix("<|call|>").replace(', "id": "Xy9012345"', "").replace("[TOOL_CALLS] [", "[TOOL_CALLS][")
+
+
+def accepts(grammar: CompiledGrammar, tokenizer: Tokenizer, text: str) -> bool:
+    matcher = grammar.matcher()
+    spelled = tokenizer.ids(text) if isinstance(tokenizer, MarkedBytes) else list(text.encode())
+    return all(matcher.take([token_id]) for token_id in spelled) and matcher.may_end
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_official_templates_write_is_let_through_and_what_is_wrong_is_not(
+    trial: Trial, form: str, special: bool
+) -> None:
+    tokenizer, ends = vocabulary(form, special)
+    rules = AnswerRules(form, TOOLS, ToolChoice(REQUIRED))
+    grammar = GrammarCompiler(tokenizer, ends, trial, context_length=4096).compile(rules)
+    most = 1 if form == "harmony" else 10
+    for calls in (answer for answer in ANSWERS if len(answer) <= most):
+        text = written(form, calls)
+        assert accepts(grammar, tokenizer, text), text
+        for wrong in (f"So: {text}", text[1:], text[: len(text) // 2], f"{text}x", text.replace(calls[0][0], "then")):
+            assert not accepts(grammar, tokenizer, wrong), wrong
+    tags = FORMS[form].arguments
+    untyped = isinstance(tags, TaggedArguments) and not tags.text_mark
+    for calls in (answer for answer in BROKEN if len(answer) <= most and not (untyped and answer == NO_TEXT)):
+        text = written(form, calls)
+        assert not accepts(grammar, tokenizer, text), text

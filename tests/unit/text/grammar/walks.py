@@ -41,10 +41,8 @@ class Walk:
 
     def write(self, text: str) -> int:
         """Text or markers. Returns how many ids they are."""
-        pattern = "|".join(map(re.escape, sorted(self._tokenizer.special_strings, key=len, reverse=True)))
-        for piece in re.split(f"({pattern})", text):
-            for token_id in self._spelled(piece):
-                self._take(token_id)
+        for token_id in self._spelled(text):
+            self._take(token_id)
         return len(self.ids)
 
     def allowed(self) -> list[int]:
@@ -85,10 +83,13 @@ class Walk:
         assert self._matcher.take([token_id]), (self.ids, token_id)
         self.ids.append(token_id)
 
-    def _spelled(self, hint: str) -> list[int]:
-        token_id = self._tokenizer.id_of(hint)
-        return (
-            [token_id]
-            if token_id is not None and self._tokenizer.is_special(token_id)
-            else [self._pieces[bytes((b,))] for b in hint.encode()]
-        )
+    def _spelled(self, text: str) -> list[int]:
+        pattern = "|".join(map(re.escape, sorted(self._tokenizer.special_strings, key=len, reverse=True)))
+        ids: list[int] = []
+        for piece in re.split(f"({pattern})", text):
+            token_id = self._tokenizer.id_of(piece)
+            if token_id is not None and self._tokenizer.is_special(token_id):
+                ids.append(token_id)
+            else:
+                ids += [self._pieces[bytes((b,))] for b in piece.encode()]
+        return ids

@@ -85,6 +85,40 @@ def kimi(calls: Calls) -> str:
     return "<|tool_calls_section_begin|>" + "".join(each) + "<|tool_calls_section_end|>"
 
 
+def dsml(section: str, blank: str = "") -> Callable[[Calls], str]:
+    def parameter(key: str, value: Any) -> str:
+        is_text = as_json(isinstance(value, str))
+        return f'<｜DSML｜{blank}parameter name="{key}" string="{is_text}">{plain(value)}</｜DSML｜{blank}parameter>\n'
+
+    def write(calls: Calls) -> str:
+        each = (
+            f'<｜DSML｜{blank}invoke name="{name}">\n'
+            + "".join(parameter(key, value) for key, value in arguments.items())
+            + f"</｜DSML｜{blank}invoke>\n"
+            for name, arguments in calls
+        )
+        return f"<｜DSML｜{blank}{section}>\n{''.join(each)}</｜DSML｜{blank}{section}>"
+
+    return write
+
+
+K3_TYPES = {str: "string", dict: "object", list: "array", int: "number", float: "number", bool: "boolean"}
+
+
+def kimi_k3(calls: Calls) -> str:
+    def argument(key: str, value: Any) -> str:
+        kind = K3_TYPES.get(type(value), "null")
+        return f'<|open|>argument key="{key}" type="{kind}"<|sep|>{plain(value)}<|close|>argument<|sep|>'
+
+    each = (
+        f'<|open|>call tool="{name}" index="{i}"<|sep|>'
+        + "".join(argument(key, value) for key, value in arguments.items())
+        + "<|close|>call<|sep|>"
+        for i, (name, arguments) in enumerate(calls, 1)
+    )
+    return f"<|open|>tools<|sep|>{''.join(each)}<|close|>tools<|sep|>"
+
+
 def harmony(calls: Calls) -> str:
     return "<|start|>assistant".join(
         f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{as_json(arguments)}<|call|>"
@@ -136,6 +170,10 @@ WRITTEN: dict[str, tuple[str, Callable[[Calls], str], str]] = {
     "mistral-list": ("mistral-list", mistral_list, "[THINK]{}[/THINK]"),
     "deepseek-r1": ("deepseek-r1", deepseek_r1, THINK),
     "deepseek-v3.1": ("deepseek-v3.1", deepseek_v31, THINK),
+    "deepseek-v3.2": ("deepseek-v3.2", dsml("function_calls"), THINK),
+    "deepseek-v4": ("deepseek-v4", dsml("tool_calls"), THINK),
+    "deepseek-v4.1": ("deepseek-v4.1", dsml("calls", " "), THINK),
+    "kimi-k3": ("kimi-k3", kimi_k3, "<|open|>think<|sep|>{}<|close|>think<|sep|>"),
     "glm": ("glm", glm, THINK),
     "kimi": ("kimi", kimi, THINK),
     "harmony": ("harmony", harmony, "<|channel|>analysis<|message|>{}<|end|><|start|>assistant"),

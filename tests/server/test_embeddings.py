@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,13 @@ def test_dimensions(embedder: Served) -> None:
     assert bad(embedder, dimensions=size - 1)["param"] == "dimensions"
 
 
+def test_no_input_is_cut(embedder: Served) -> None:
+    create = embedder.client.embeddings.create
+    made = create(model=embedder.model, input="Hi", extra_body={"truncate_prompt_tokens": -1})
+    assert made.data[0].embedding
+    assert bad(embedder, truncate_prompt_tokens=8)["param"] == "truncate_prompt_tokens"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -66,6 +74,20 @@ def test_bad_values(embedder: Served, name: str, value: Any) -> None:
 def test_too_long(embedder: Served) -> None:
     error = bad(embedder, input="word " * 2 * embedder.worker.capabilities.context_length)
     assert error["code"] == "context_length_exceeded"
+
+
+def test_what_the_tokenizer_is_called_by(served: Served) -> None:
+    """Of a model by its name, or of the only one."""
+    tokenizer = served.worker.metadata
+    for query in ("", f"?model={served.model}"):
+        status, _, body = served.request("GET", f"/tokenizer_info{query}")
+        told = json.loads(body)
+        assert status == 200
+        assert set(told) == {"bos_token", "eos_token", "pad_token", "chat_template"}
+        assert told["chat_template"] == tokenizer.chat_template
+        for token in filter(None, (told["bos_token"], told["eos_token"])):
+            assert served.post("/tokenize", {"prompt": token, "add_special_tokens": False})[1]["count"] == 1
+    assert served.request("GET", "/tokenizer_info?model=other")[0] == 404
 
 
 def test_a_model_without_embeddings_says_so(checkpoint: Callable[[str], Path]) -> None:

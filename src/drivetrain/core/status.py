@@ -49,6 +49,9 @@ class Metadata:
     pooling: str | None
     rerank_form: str | None = None
     """How a query and a document are put to the model, if it can rank: as a pair, or as a question of this name."""
+    chat_template: str | None = None
+    named_tokens: Mapping[str, str | None] = field(default_factory=dict)
+    """The tokenizer's own special tokens: `bos_token`, `eos_token` and `pad_token`, as far as they are known."""
     infill_tokens: Mapping[str, int] = field(default_factory=dict)
     """The special tokens of a prompt with a suffix, and those that end its answer. Empty: the vocabulary has none."""
     sampling: Mapping[str, tuple[str, Any]]

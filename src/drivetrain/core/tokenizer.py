@@ -50,6 +50,11 @@ class Tokenizer(Protocol):
     def eos_token(self) -> str | None: ...
 
     @property
+    def pad_token(self) -> str | None:
+        """None also where it is not known."""
+        ...
+
+    @property
     def chat_template(self) -> str | None:
         """The Jinja source that came with the weights: untrusted."""
         ...

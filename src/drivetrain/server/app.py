@@ -68,6 +68,7 @@ ROUTES: tuple[Route, ...] = (
     ("DELETE", "/api/delete", ollama.not_here),
     ("POST", "/tokenize", tokens.tokenize),
     ("POST", "/detokenize", tokens.detokenize),
+    ("GET", "/tokenizer_info", tokens.tokenizer_info),
     ("GET", "/health", health.health),
     ("GET", "/ready", health.ready),
     ("GET", "/status", health.status),

@@ -30,6 +30,7 @@ class ByteTokenizer:
     longest_piece = max(map(len, SPECIALS))
     bos_token: str | None = "<s>"
     eos_token: str | None = "</s>"
+    pad_token: str | None = None
     chat_template: str | None = _CHATML
     response_template: Mapping[str, Any] | None = None
     special_strings = frozenset(SPECIALS)

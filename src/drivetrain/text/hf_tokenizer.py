@@ -82,6 +82,11 @@ class HfTokenizer:
         token: str | None = self._tokenizer.eos_token
         return token
 
+    @cached_property
+    def pad_token(self) -> str | None:
+        token: str | None = self._tokenizer.pad_token
+        return token
+
     @property
     def chat_template(self) -> str | None:
         return self._chat_template

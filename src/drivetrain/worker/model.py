@@ -175,6 +175,12 @@ def _describe(
         separator=chosen.family.separator,
         stop=chosen.family.stop,
         eos_ids=tuple(sorted(eos_ids)),
+        chat_template=info.tokenizer.chat_template,
+        named_tokens={
+            "bos_token": info.tokenizer.bos_token,
+            "eos_token": info.tokenizer.eos_token,
+            "pad_token": info.tokenizer.pad_token,
+        },
         embedding_size=info.embedding_size,
         pooling=info.pooling,
         sampling=defaults.origins,

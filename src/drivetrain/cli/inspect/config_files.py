@@ -25,6 +25,7 @@ class StatedTokenizer:
 
     bos_token: str | None = None
     eos_token: str | None = None
+    pad_token: str | None = None
     chat_template: str | None = None
     response_template: Mapping[str, Any] | None = None
     special_ids: Mapping[str, int]

@@ -176,6 +176,10 @@ class LlamaCppTokenizer:
         return self._spelling(self._vocabulary.eos_id)
 
     @property
+    def pad_token(self) -> str | None:
+        return None
+
+    @property
     def chat_template(self) -> str | None:
         return self._chat_template
 

@@ -59,6 +59,10 @@ class RemoteTokenizer:
         return self._facts.eos_token
 
     @property
+    def pad_token(self) -> str | None:
+        return None
+
+    @property
     def chat_template(self) -> str | None:
         return self._facts.chat_template or NEUTRAL_TEMPLATE
 

@@ -146,6 +146,7 @@ def _own_paths() -> dict[str, Any]:
     return {
         "/tokenize": {"post": _post("Turn a prompt or chat into token ids", TOKENIZE, _object("tokens", "count"))},
         "/detokenize": {"post": _post("Turn token ids into text", DETOKENIZE, _object("prompt"))},
+        "/tokenizer_info": {"get": _get("The special tokens and the chat template", _object("chat_template"))},
         "/health": {"get": _get("Liveness; 503 if only a restart of the process helps", _object("status"))},
         "/ready": {"get": _get("Readiness: whether requests are accepted now", _object("status"))},
         "/status": {

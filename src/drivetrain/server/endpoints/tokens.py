@@ -1,4 +1,4 @@
-"""`/tokenize` and `/detokenize`: a prompt or a chat as token ids, and back."""
+"""`/tokenize` and `/detokenize`: a prompt or a chat as token ids, and back. `/tokenizer_info`: what else is known."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ async def _tokenized(values: Values, worker: WorkerPort) -> list[int]:
         return await worker.tokenize(prompt, suffix=suffix, messages=messages, tools=tools, add_special_tokens=special)
     except InvalidRequest as exc:
         raise renamed(exc, {"text": "prompt" if messages is None else "messages"}) from exc
+
+
+async def tokenizer_info(exchange: Exchange, context: Context) -> Response:
+    """For clients that render chats or split texts themselves, as vLLM has it."""
+    async with context.models.lease(exchange.query_params.get("model")) as worker:
+        metadata = worker.metadata
+    return json_response(await encoded({**metadata.named_tokens, "chat_template": metadata.chat_template}))
 
 
 async def detokenize(exchange: Exchange, context: Context) -> Response:

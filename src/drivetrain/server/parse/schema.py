@@ -313,6 +313,11 @@ EMBEDDING = Body(
         "encoding_format": Field(OneOf(Encoding), "float by default"),
         "dimensions": Field(Integer(1), "must be the model's own number: vectors are not shortened"),
         "timeout_s": like("timeout_s"),
+        "truncate_prompt_tokens": Field(
+            Refused((-1,), "would cut the input; shorten it, or leave this out"),
+            "only -1: no input is cut, and one that does not fit is refused",
+            refused=True,
+        ),
         **_INERT_WITHOUT_CHAT,
     },
 )

@@ -170,6 +170,68 @@ def test_a_function_of_a_namespace_is_chosen_by_its_two_names() -> None:
             assert _given(response)["tool_choice"] == named
 
 
+LINES = 'start: "*** Begin" LF line+\nline: "+" /.*/ LF\n%import common.LF'
+PATCH = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Edits files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": LINES},
+}
+FREE = {**PATCH, "format": {"type": "text"}}
+GIVEN = '*** Begin\n+say "hi" \\ 🗼\n+\n'
+
+
+def patched(arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "apply_patch", "arguments": {arguments}'
+
+
+def inputs(sent: list[tuple[str, dict[str, Any]]]) -> tuple[list[str], str]:
+    """The pieces, and the whole as it is told behind them."""
+    (done,) = (data["input"] for name, data in sent if name == "response.custom_tool_call_input.done")
+    assert [item["input"] for item in sent[-1][1]["response"]["output"]] == [done]
+    return [data["delta"] for name, data in sent if name == "response.custom_tool_call_input.delta"], done
+
+
+def test_a_tool_that_is_given_a_text() -> None:
+    """The model is told of a function; the client has its own kind of call, and sends it back."""
+    arguments = json.dumps({"input": GIVEN}, ensure_ascii=False)
+    with says(patched(arguments + "}\n</tool_call>")) as served:
+        for choice in ({"type": "custom", "name": "apply_patch"}, "required", "auto"):
+            response = ask(served, tools=[PATCH, *TOOLS], tool_choice=choice)
+            (item,) = response.output
+            assert (item.type, item.name, item.input) == ("custom_tool_call", "apply_patch", GIVEN)
+            assert item.status == "completed"
+            assert _given(response)["tool_choice"] == choice
+        first = ask(served, tools=[PATCH])
+        assert _given(first)["tools"] == [PATCH]
+        result = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "done"}
+        again = ask(served, tools=[PATCH], input=[{"role": "user", "content": "hello"}, _given(item), result])
+    assert again.usage.input_tokens > first.usage.input_tokens
+
+
+@pytest.mark.parametrize("ids_per_step", [1, 7, 500])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (json.dumps({"input": GIVEN}), GIVEN),
+        (json.dumps({"input": GIVEN}, ensure_ascii=False), GIVEN),
+        ('{"input": "cut', "cut"),
+        ('{"input": "\\ud83d and \\\\ud83d', "\ufffd and \\ud83d"),
+        ('{ "input" :"a", "more": 1}', "a"),
+        ('{"patch": 1}', '{"patch": 1}'),
+        ("{}", "{}"),
+    ],
+)
+def test_what_a_tool_is_given_streams(arguments: str, text: str, ids_per_step: int) -> None:
+    """Whatever the model wrote, where nothing holds it to the tool's format."""
+    engine = fake(text=patched(arguments), ids_per_step=ids_per_step, unsupported=frozenset({"constraint"}))
+    with serving(engine) as served:
+        (item,) = ask(served, tools=[FREE]).output
+        pieces, done = inputs(streamed(served, tools=[FREE]))
+    assert item.input == "".join(pieces) == done == text
+    assert len(pieces) == 1 or ids_per_step < 500
+
+
 def test_what_a_lenient_server_leaves_out_of_a_namespace_takes_no_name() -> None:
     """Nor does an error about a tool count those that are not told to the model."""
     custom = {"type": "namespace", "name": "a", "tools": [{"type": "custom", "name": "f"}]}
@@ -355,6 +417,17 @@ _CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"
         ({"include": ["file_search_call.results"]}, "include[0]"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{**SEARCH, "external_web_access": True}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].name"),
+        ({"tools": [{"type": "custom", "name": "now"}, TOOLS[1]]}, "tools[1].name"),
+        ({"tools": [{**PATCH, "colour": 1}]}, "tools[0].colour"),
+        ({"tools": [{**PATCH, "format": {"type": "gbnf"}}]}, "tools[0].format.type"),
+        ({"tools": [{**PATCH, "format": {"type": "grammar", "definition": "a"}}]}, "tools[0].format.syntax"),
+        ({"tools": [{**PATCH, "format": {"type": "grammar", "syntax": "regex"}}]}, "tools[0].format.definition"),
+        (
+            {"tools": [{**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": "start: start"}}]},
+            "tools[0].format.definition",
+        ),
+        ({"input": [{"type": "custom_tool_call", "call_id": "a", "name": "f"}]}, "input[0].input"),
         ({"tools": [{"type": "namespace", "tools": TOOLS}]}, "tools[0].name"),
         ({"tools": [{"type": "namespace", "name": "n"}]}, "tools[0].tools"),
         ({"tools": [{"type": "namespace", "name": "n", "tools": [], "colour": 1}]}, "tools[0].colour"),

@@ -17,11 +17,13 @@ from drivetrain.core.parameters import PARAMETERS
 from drivetrain.core.request import GenerateRequest
 from drivetrain.server.parse.bodies import BODIES
 from drivetrain.server.parse.body import Body, Field, ignored_header
+from drivetrain.server.parse.custom_tools import LARK_TYPE
 from drivetrain.server.parse.messages import MESSAGES
 from drivetrain.server.parse.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from drivetrain.server.parse.responses import RESPONSE
 from drivetrain.server.parse.schema import CHAT, COMPLETION
 from drivetrain.server.parse.translate import chat_request, completion_request, honoured
+from drivetrain.text.grammar.regular import regex_of_lark
 
 NOT_A_WHOLE_FLOAT = st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: not x.is_integer())
 """JSON Schema takes 1.0 for an integer; here it is none."""
@@ -98,8 +100,16 @@ def validator(schema: dict[str, Any]) -> Any:
     """What a text holds inside is told by its media type, which a validator only judges as a format."""
     spelled = json.dumps(schema).replace('"contentMediaType"', '"format"')
     return jsonschema_rs.validator_for(
-        json.loads(spelled), validate_formats=True, formats={"application/schema+json": is_schema}
+        json.loads(spelled), validate_formats=True, formats={"application/schema+json": is_schema, LARK_TYPE: is_lark}
     )
+
+
+def is_lark(text: str) -> bool:
+    try:
+        regex_of_lark(text)
+    except InvalidRequest:
+        return False
+    return True
 
 
 def is_schema(text: str) -> bool:

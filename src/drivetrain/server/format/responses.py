@@ -15,8 +15,10 @@ from drivetrain.server.context import Context
 from drivetrain.server.errors import fields_of
 from drivetrain.server.format.blocks import Block, BlockEvent, BlockKind, Blocks, Grown, Opened, blocks_of
 from drivetrain.server.format.openai import DONE, chat_logprob, compact, receipt_field, receipt_json
+from drivetrain.server.format.text_argument import TextArgument, text_argument
 from drivetrain.server.http.exchange import Exchange
 from drivetrain.server.http.intake import read_request
+from drivetrain.server.parse.custom_tools import ARGUMENT
 from drivetrain.server.parse.responses import RESPONSE, SAMPLED, ResponseFrame, response_request
 from drivetrain.server.parse.responses_input import encrypted
 from drivetrain.server.parse.translate import ParsedRequest, new_hex
@@ -45,7 +47,7 @@ class ResponseFormatter:
         self._defaults = defaults
         self._logprobs = parsed.logprobs
         self._blocks = Blocks()
-        self._items = _Items(frame.encrypts_reasoning, frame.spaced)
+        self._items = _Items(frame)
         self._sequence = 0
         self._reason: FinishReason | None = None
         self._sampled: dict[str, Any] | None = None
@@ -103,8 +105,7 @@ class ResponseFormatter:
                 kept = list(logprobs) if self._logprobs and block.kind is BlockKind.TEXT else []
                 logprobs = () if kept else logprobs
                 block.logprobs += kept
-                name, fields = self._items.grown(block, event.text, kept)
-                told.append(self._event(name, **fields))
+                told += [self._event(name, **fields) for name, fields in self._items.grown(block, event.text, kept)]
             else:
                 status = self._status(self._reason, block, [block])
                 told += [self._event(name, **fields) for name, fields in self._items.closed(block, status)]
@@ -146,16 +147,26 @@ class ResponseFormatter:
         return self._sampled
 
 
+_Told = tuple[str, dict[str, Any]]
+"""An event's name, and its fields."""
+
+
 class _Items:
     """Blocks as items of the output, each with an id that stays the same."""
 
-    def __init__(self, encrypts_reasoning: bool, spaced: Mapping[str, tuple[str, str]]) -> None:
-        self._encrypts = encrypts_reasoning
-        self._spaced = spaced
+    def __init__(self, frame: ResponseFrame) -> None:
+        self._encrypts = frame.encrypts_reasoning
+        self._spaced = frame.spaced
+        self._custom = frame.custom
         self._ids: dict[int, str] = {}
+        self._input = TextArgument(ARGUMENT)
+        """Of the call that is open in a stream."""
 
     def whole(self, block: Block, status: str) -> dict[str, Any]:
         kind, item_id = block.kind, self._id(block)
+        if self._is_custom(block):
+            call = {"call_id": block.call_id, "name": block.name, "input": text_argument(ARGUMENT, block.text)}
+            return {"id": item_id, "type": "custom_tool_call", "status": status, **call}
         if kind is BlockKind.CALL:
             space, name = self._spaced.get(block.name, ("", block.name))
             of_space = {"namespace": space} if space else {}
@@ -168,7 +179,8 @@ class _Items:
         content = [_reasoning_part(block.text)]
         return {"id": item_id, "type": "reasoning", "summary": [], "content": content, **sealed}
 
-    def opened(self, block: Block) -> list[tuple[str, dict[str, Any]]]:
+    def opened(self, block: Block) -> list[_Told]:
+        self._input = TextArgument(ARGUMENT)
         item = self.whole(block, "in_progress")
         if block.kind is BlockKind.CALL:
             return [("response.output_item.added", {"output_index": block.index, "item": item})]
@@ -179,23 +191,34 @@ class _Items:
             ("response.content_part.added", {**self._part_place(block), "part": part}),
         ]
 
-    def grown(self, block: Block, text: str, logprobs: Sequence[TokenLogprob]) -> tuple[str, dict[str, Any]]:
+    def _is_custom(self, block: Block) -> bool:
+        return block.kind is BlockKind.CALL and block.name in self._custom
+
+    def grown(self, block: Block, text: str, logprobs: Sequence[TokenLogprob]) -> list[_Told]:
+        if self._is_custom(block):
+            return self._more_input(block, self._input.feed(text))
         if block.kind is BlockKind.CALL:
-            return "response.function_call_arguments.delta", {**self._place(block), "delta": text}
+            return [("response.function_call_arguments.delta", {**self._place(block), "delta": text})]
         fields = {**self._part_place(block), "delta": text}
         if block.kind is BlockKind.REASONING:
-            return "response.reasoning.delta", fields
-        return "response.output_text.delta", {**fields, "logprobs": _logprobs(logprobs)}
+            return [("response.reasoning.delta", fields)]
+        return [("response.output_text.delta", {**fields, "logprobs": _logprobs(logprobs)})]
 
-    def closed(self, block: Block, status: str) -> list[tuple[str, dict[str, Any]]]:
+    def _more_input(self, block: Block, text: str) -> list[_Told]:
+        return [("response.custom_tool_call_input.delta", {**self._place(block), "delta": text})] if text else []
+
+    def closed(self, block: Block, status: str) -> list[_Told]:
         item = self.whole(block, status)
         done = ("response.output_item.done", {"output_index": block.index, "item": item})
+        if self._is_custom(block):
+            whole = ("response.custom_tool_call_input.done", {**self._place(block), "input": item["input"]})
+            return [*self._more_input(block, self._input.rest()), whole, done]
         if block.kind is BlockKind.CALL:
             told = {**self._place(block), "arguments": block.text}
             return [("response.function_call_arguments.done", told), done]
         place = self._part_place(block)
         if block.kind is BlockKind.REASONING:
-            text: tuple[str, dict[str, Any]] = ("response.reasoning.done", {**place, "text": block.text})
+            text: _Told = ("response.reasoning.done", {**place, "text": block.text})
         else:
             logprobs = _logprobs(block.logprobs)
             text = ("response.output_text.done", {**place, "text": block.text, "logprobs": logprobs})
@@ -209,7 +232,8 @@ class _Items:
 
     def _id(self, block: Block) -> str:
         if block.index not in self._ids:
-            self._ids[block.index] = f"{_PREFIXES[block.kind]}_{new_hex()}"
+            prefix = "ctc" if self._is_custom(block) else _PREFIXES[block.kind]
+            self._ids[block.index] = f"{prefix}_{new_hex()}"
         return self._ids[block.index]
 
 

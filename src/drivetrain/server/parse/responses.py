@@ -156,6 +156,8 @@ class ResponseFrame:
     encrypts_reasoning: bool
     spaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """The namespace and the name of each function that has a joined name."""
+    custom: frozenset[str] = frozenset()
+    """Tools that are given a text."""
 
     def without(self, ignored: Collection[str]) -> ResponseFrame:
         """The same for a model that cannot do all that was asked: what was left out is not claimed."""
@@ -240,13 +242,15 @@ def _frame(body: Values, parsed: ParsedRequest, include: tuple[Include, ...]) ->
         "store": False,
         "background": False,
         "text": {"format": _format_json(given_format, request.constraint)},
-        "tool_choice": flat_choice(body.get("tool_choice"), tools.spaced),
+        "tool_choice": flat_choice(body.get("tool_choice"), tools),
         "tools": tools.as_given(request.tools or ()),
         "top_logprobs": request.logprobs or 0,
         "truncation": body.get("truncation", Truncation.DISABLED),
     }
     sampling = {name: value for name in SAMPLED if (value := getattr(request, name)) is not None}
-    return ResponseFrame(fields, sampling, Include.ENCRYPTED_REASONING in include, tools.spaced)
+    return ResponseFrame(
+        fields, sampling, Include.ENCRYPTED_REASONING in include, tools.spaced, frozenset(tools.custom)
+    )
 
 
 SAMPLED = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}

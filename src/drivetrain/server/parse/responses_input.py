@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -12,6 +13,7 @@ from drivetrain.core.errors import InvalidRequest
 from drivetrain.core.kinds import OneOf, String
 from drivetrain.core.messages import ImagePart, Part, TextPart
 from drivetrain.server.parse.body import Body, Field
+from drivetrain.server.parse.custom_tools import ARGUMENT
 from drivetrain.server.parse.responses_tools import joined
 from drivetrain.server.parse.schema import Anything, Refused, inert
 from drivetrain.server.parse.shapes import Several, Tagged
@@ -55,6 +57,15 @@ _CONTENT = Several(_PARTS, text_as="input_text", non_empty=True)
 _SUMMARY = Several(Tagged({"summary_text": _text("SummaryText")}))
 _THOUGHTS = Several(Tagged({"reasoning_text": _text("ReasoningText"), "text": _text("Text")}))
 
+_RESULT = Body(
+    "FunctionCallOutputItem",
+    {
+        "call_id": Field(String(non_empty=True), "the call that it answers", required=True),
+        "output": Field(_CONTENT, "a string or a list of parts", required=True),
+        **_KEPT,
+    },
+)
+
 _BUILT_IN = "only function calls can be read; tools that run in the server are not supported"
 INPUT = Several(
     Tagged(
@@ -78,14 +89,17 @@ INPUT = Several(
                     **_KEPT,
                 },
             ),
-            "function_call_output": Body(
-                "FunctionCallOutputItem",
+            "function_call_output": _RESULT,
+            "custom_tool_call": Body(
+                "CustomToolCallItem",
                 {
-                    "call_id": Field(String(non_empty=True), "the call that it answers", required=True),
-                    "output": Field(_CONTENT, "a string or a list of parts", required=True),
+                    "call_id": Field(String(non_empty=True), "what its result answers to", required=True),
+                    "name": Field(String(non_empty=True), "the tool", required=True),
+                    "input": Field(String(), "the text, as the model wrote it", required=True),
                     **_KEPT,
                 },
             ),
+            "custom_tool_call_output": _RESULT,
             "reasoning": Body(
                 "ReasoningItem",
                 {
@@ -135,7 +149,9 @@ def _add(turns: Turns, item: Mapping[str, Any], where: str) -> None:
         turns.called(item["call_id"], name, item["arguments"], where)
     elif kind == "text":
         turns.add("user", (TextPart(item["text"]),), "input")
-    elif kind == "function_call_output":
+    elif kind == "custom_tool_call":
+        turns.called(item["call_id"], item["name"], json.dumps({ARGUMENT: item["input"]}, ensure_ascii=False), where)
+    elif kind in ("function_call_output", "custom_tool_call_output"):
         turns.result(item["call_id"], _parts(item["output"]), where, "call_id")
     elif item["role"] is Role.ASSISTANT:
         turns.answered(_parts(item["content"]), where)

@@ -6,13 +6,15 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.core.errors import InvalidRequest, Unsupported
 from drivetrain.core.kinds import Kind, LeaveOut, Schema, String, refuse_unknown, shown
 from drivetrain.core.tools import Tool, ToolChoice, ToolChoices, ToolMode, Tools, checked_name
 from drivetrain.server.errors import moved
+from drivetrain.server.parse.custom_tools import CUSTOM, TEXT_FORMAT, custom_function
+from drivetrain.server.parse.custom_tools import schema as custom_schema
 
 _TOOLS, _CHOICES = Tools(), ToolChoices()
 
@@ -43,6 +45,8 @@ class ResponseTools:
     namespaces: tuple[Namespace, ...] = ()
     places: tuple[str, ...] = ()
     """Where the client has put each function."""
+    custom: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The format of each tool whose argument is a text, by its name."""
 
     @property
     def spaced(self) -> Mapping[str, tuple[str, str]]:
@@ -51,13 +55,19 @@ class ResponseTools:
 
     def as_given(self, offered: Sequence[Tool]) -> list[dict[str, Any]]:
         """Those that are offered, in the shape in which they came."""
-        flat = {tool.name: flat_tool(tool) for tool in offered}
+        flat = {tool.name: self._flat(tool) for tool in offered}
         spaces = []
         for space in self.namespaces:
             held = [(name, flat.pop(space.joined(name), None)) for name in space.functions]
             told = {"name": space.name, "description": space.description}
             spaces.append({"type": _NAMESPACE, **told, "tools": [{**f, "name": name} for name, f in held if f]})
         return [*flat.values(), *spaces]
+
+    def _flat(self, tool: Tool) -> dict[str, Any]:
+        if tool.name not in self.custom:
+            return flat_tool(tool)
+        told = {"name": tool.name, "description": tool.description or None}
+        return {"type": CUSTOM, **told, "format": self.custom[tool.name]}
 
 
 def joined(namespace: str, function: str) -> str:
@@ -79,6 +89,7 @@ class FlatTools(Kind):
             raise self.refuse(name, value)
         items: list[tuple[str, Any]] = []
         spaces: list[Namespace] = []
+        custom: dict[str, Mapping[str, Any]] = {}
         for i, item in enumerate(value):
             place = f"{name}[{i}]"
             kind = item.get("type") if isinstance(item, Mapping) else None
@@ -86,17 +97,20 @@ class FlatTools(Kind):
                 space, held = _opened(place, item, leave_out)
                 spaces.append(space)
                 items += held
+            elif kind == CUSTOM:
+                items.append((place, custom_function(place, item, leave_out)))
+                custom[str(item.get("name"))] = item.get("format") or TEXT_FORMAT
             elif kind != WEB_SEARCH or not _asks_nothing(place, item, leave_out):
                 items.append((place, _nested(place, item)))
         with _flat_places():
             placed = _TOOLS.judge_placed(items, leave_out)
-        return ResponseTools(tuple(placed.values()), tuple(spaces), tuple(placed))
+        return ResponseTools(tuple(placed.values()), tuple(spaces), tuple(placed), custom)
 
     def schema(self) -> Schema:
         item = _TOOLS.schema()["items"]["properties"]
         function = item["function"]
         properties = {"type": item["type"], **function["properties"]}
-        flat = {"type": "object", "properties": properties, "required": ["type", "name"], "additionalProperties": False}
+        flat = {"type": "object", "properties": properties, "required": ["name"], "additionalProperties": False}
         space = {
             "type": {"const": _NAMESPACE},
             "name": _TEXT,
@@ -106,7 +120,8 @@ class FlatTools(Kind):
         spaced = {**flat, "properties": space, "required": ["type", "name", "tools"]}
         search = {"type": {"const": WEB_SEARCH}, _SWITCHED_OFF: {"const": False}}
         off = {"type": "object", "properties": search, "required": [*search]}
-        return {"type": "array", "items": {"anyOf": [flat, spaced, off]}}
+        custom = custom_schema(function["properties"]["name"])
+        return {"type": "array", "items": {"anyOf": [flat, spaced, off, custom]}}
 
 
 def _opened(where: str, value: Mapping[str, Any], leave_out: LeaveOut) -> tuple[Namespace, list[tuple[str, Any]]]:
@@ -157,7 +172,7 @@ class FlatToolChoice(Kind):
     def schema(self) -> Schema:
         named = {
             "type": "object",
-            "properties": {"type": {"const": "function"}, "name": _TEXT, _NAMESPACE: _TEXT},
+            "properties": {"type": {"enum": ["function", CUSTOM]}, "name": _TEXT, _NAMESPACE: _TEXT},
             "required": ["name"],
             "additionalProperties": False,
         }
@@ -180,10 +195,13 @@ def flat_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", **told, "parameters": parameters, "strict": tool.strict}
 
 
-def flat_choice(choice: ToolChoice | None, spaced: Mapping[str, tuple[str, str]]) -> Any:
+def flat_choice(choice: ToolChoice | None, tools: ResponseTools) -> Any:
+    spaced = tools.spaced
+
     def named(name: str) -> dict[str, str]:
         space, own = spaced.get(name, ("", name))
-        return {"type": "function", "name": own, **({_NAMESPACE: space} if space else {})}
+        kind = CUSTOM if name in tools.custom else "function"
+        return {"type": kind, "name": own, **({_NAMESPACE: space} if space else {})}
 
     if choice is None or not choice.names:
         return str(choice.mode) if choice is not None else "auto"
@@ -217,9 +235,11 @@ def _nested_choice(name: str, value: Any) -> Any:
 
 
 def _joined(value: Any) -> Any:
-    """The name of a function by which the model knows it."""
+    """The name of a function by which the model knows it. A tool that is given a text is one."""
     if not isinstance(value, Mapping):
         return value
+    if value.get("type") == CUSTOM:
+        value = {**value, "type": "function"}
     if not all(isinstance(text, str) and text for text in (value.get(_NAMESPACE), value.get("name"))):
         return value
     rest = {key: item for key, item in value.items() if key != _NAMESPACE}

@@ -11,8 +11,6 @@ from drivetrain.text.grammar.objects import CannotWrite, check_keywords, listed
 from drivetrain.text.grammar.spelling import TEXT, GrammarText, either
 
 _ANY = r"(.|\n)*"
-_WHOLE = re.compile(r"\^((?:[^|\\]|\\.)*)\$")
-"""A pattern that is one regex from the first character to the last."""
 
 _CLASSES = {
     "d": "[0-9]", "D": "[^0-9]", "w": "[A-Za-z0-9_]", "W": "[^A-Za-z0-9_]", "s": r"[\s--\x85]", "S": r"[^\s\ufeff]",
@@ -53,7 +51,21 @@ def _length(schema: Mapping[str, Any]) -> list[str]:
 def _pattern(schema: Mapping[str, Any]) -> list[str]:
     if "pattern" not in schema:
         return []
-    whole = _WHOLE.fullmatch(str(schema["pattern"]))
+    whole = _whole(str(schema["pattern"]))
     if whole is None:
-        raise CannotWrite("pattern is honoured only from ^ to $ and without | where arguments are not written as JSON")
-    return [re.sub(r"\\(.)", lambda escape: _CLASSES.get(escape[1], escape[0]), whole[1], flags=re.DOTALL)]
+        what = "from ^ to $, and with | only in brackets, where arguments are not written as JSON"
+        raise CannotWrite(f"pattern is honoured only {what}")
+    return [re.sub(r"\\(.)", lambda escape: _CLASSES.get(escape[1], escape[0]), whole, flags=re.DOTALL)]
+
+
+def _whole(pattern: str) -> str | None:
+    """What stands between ^ and $; None if that is not one regex for the whole text."""
+    if len(pattern) < 2 or pattern[0] != "^" or pattern[-1] != "$":
+        return None
+    body = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "", pattern[1:-1], flags=re.DOTALL)
+    depth = 0
+    for char in body:
+        depth += (char == "(") - (char == ")")
+        if char == "\\" or depth < 0 or (char == "|" and not depth):
+            return None
+    return pattern[1:-1] if not depth else None
